@@ -29,11 +29,17 @@ from cdc.postgres.catalog import column_types
 from cdc.postgres.connection import PINNED_SETTINGS
 from views import statements
 from views.definition import ViewDefinition
+from views.tracing import TracedQuery
 
 CHANNEL: Final = "watershed_views"
 CHANGES_PER_ROUND: Final = 5_000
 FILL_ROWS: Final = 500  # that are read together
 CONNECT_TIMEOUT_S: Final = 10
+# Types whose equal values are printed alike; numbers are once `canonical` has made them so.
+KEY_TYPES: Final = frozenset(
+    {16, 17, 18, 19, 20, 21, 23, 25, 26, 650, 700, 701, 774, 829, 869, 1042, 1043, 1082, 1083, 1114, 1184, 1560, 1562}
+    | {1700, 2950}
+)
 
 Texts = tuple[str | None, ...]
 Key = tuple[str, ...]  # a view row's key as texts
@@ -111,26 +117,36 @@ class Base:
             TableId(*map(unquote, source.split(".", 1))): tuple(json.loads(shape)["place"]) for source, shape in rows
         }
 
-    def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, list[str]]:
-        """The columns of the tables that are there."""
+    def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, dict[str, str]]:
+        """The columns of the tables that are there, each with its number and type."""
         with _explained():
             return {
-                table: [
-                    name
-                    for (name,) in self._connection.execute(
-                        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
-                        "AND NOT attisdropped ORDER BY attnum",
-                        (sql.Identifier(*place).as_string(),),
-                    )
-                ]
+                table: dict(
+                    self._connection.execute(statements.COLUMNS, (sql.Identifier(*place).as_string(),)).fetchall()
+                )
                 for table, place in places.items()
             }
 
-    def volatile(self, functions: Sequence[str]) -> list[str]:
-        """Returns the functions that are volatile: they may return another value at each call."""
+    def check_shape(self, definition: ViewDefinition) -> None:
+        """Raises SinkError if a column that the query reads was dropped, made again or given another type. No trigger
+        notes the values that such a change takes or makes."""
+        if shape_of(definition.query, self.columns(definition.places)) != definition.shape:
+            raise SinkError(
+                f"view {definition.name}: columns of its base have changed",
+                "nothing: its query is checked against the columns as they are, and the view is filled again",
+            )
+
+    def changing(self, functions: Sequence[str]) -> list[str]:
+        """Returns the functions that may return another value at each call, or after a change that no trigger
+        notes."""
+        with _explained():
+            return [name for (name,) in self._connection.execute(statements.CHANGING, (list(functions),))]
+
+    def aggregates(self, functions: Sequence[str]) -> list[str]:
+        """Returns the functions that are aggregates."""
         with _explained():
             found = self._connection.execute(
-                "SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND provolatile = 'v' ORDER BY 1",
+                "SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND prokind = 'a' ORDER BY 1",
                 (list(functions),),
             )
             return [name for (name,) in found]
@@ -165,10 +181,19 @@ class Base:
         names = [(result.fname(number) or b"").decode() for number in range(result.nfields)]
         if double := next((name for name in names if names.count(name) > 1), None):
             raise ConfigError(f"view {definition.name}: two of its columns are named {double}", "rename one with AS")
-        return tuple(
+        columns = tuple(
             replace(known[one], name=name, nullable=name not in definition.config.key)
             for name, one in zip(names, types, strict=True)
         )
+        for column in columns:
+            is_key = column.name in definition.config.key
+            if is_key and column.base_type_oid not in KEY_TYPES and column.type_kind != "e":
+                raise ConfigError(
+                    f"view {definition.name}: column {column.name} of its key has type {column.type_name}, of which "
+                    "equal values may have different texts",
+                    "cast it to text in the query",
+                )
+        return columns
 
     # ---- state
 
@@ -242,25 +267,25 @@ class Base:
 
     def has_triggers(self, definition: ViewDefinition) -> bool:
         """Returns whether every table of the view has its triggers: none was created again since."""
-        wanted = {
+        wanted = [
             (sql.Identifier(*definition.places[table]).as_string(), self._trigger(definition, table, operation))
             for table in definition.query.tables
             for operation in statements.TRIGGERS
-        }
+        ]
         with _explained():
-            for place, trigger in wanted:
-                row = self._connection.execute(
-                    "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = %s", (place, trigger)
-                ).fetchone()
-                if row is None:
-                    return False
-        return True
+            row = self._connection.execute(statements.HAS_TRIGGERS, [list(one) for one in zip(*wanted, strict=True)])
+            return row.fetchone() == (len(wanted),)
 
     def install_triggers(self, definition: ViewDefinition) -> None:
         """Notes every change of the view's tables from here on; what was noted before is forgotten, as the view is
         filled from rows that are read later."""
         schema, view = sql.Identifier(self.schema), sql.Literal(definition.name)
         with _explained(), self._connection.transaction():
+            old = self._connection.execute(statements.OLD_TRIGGERS, (schema.as_string(), definition.name)).fetchall()
+            for *place_of, name_of in old:
+                self._connection.execute(
+                    sql.SQL("DROP TRIGGER {} ON {}").format(sql.Identifier(name_of), sql.Identifier(*place_of))
+                )
             for table in definition.query.tables:
                 function = sql.Identifier(self.schema, self._trigger(definition, table, "note"))
                 self._connection.execute(
@@ -276,7 +301,6 @@ class Base:
                 place = sql.Identifier(*definition.places[table])
                 for operation, statement in statements.TRIGGERS.items():
                     name = sql.Identifier(self._trigger(definition, table, operation))
-                    self._connection.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(name, place))
                     self._connection.execute(sql.SQL(statement).format(name=name, table=place, function=function))
             for own in ("changes", "keys"):
                 self._connection.execute(
@@ -287,11 +311,13 @@ class Base:
 
     # ---- rows
 
-    def collect(self, definition: ViewDefinition) -> int:
+    def collect(self, definition: ViewDefinition, key_types: Sequence[str]) -> int:
         """Turns changes that were noted into keys of view rows: CHANGES_PER_ROUND at most, or all where the key is
         split. Returns their number."""
         taken = sql.Identifier("pg_temp", "watershed_taken")
         with _explained(), self._connection.transaction():
+            # A row that changes in between would be joined as it is then, without the change that says how it was.
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._connection.execute(
                 sql.SQL(
                     "CREATE TEMP TABLE IF NOT EXISTS watershed_taken (source text, image jsonb) ON COMMIT DELETE ROWS"
@@ -313,7 +339,7 @@ class Base:
                         ).format(
                             sql.Identifier(self.schema, "keys"),
                             sql.Literal(definition.name),
-                            definition.touched(trace, taken),
+                            definition.touched(trace, taken, key_types),
                         )
                     )
         return count
@@ -342,6 +368,7 @@ class Base:
                 if len(rows) > 1:
                     raise not_unique(definition, key)
                 found.append(rows[0] if rows else None)
+        self.check_shape(definition)
         return found
 
     def all_rows(self, definition: ViewDefinition) -> Iterator[list[Texts]]:
@@ -352,6 +379,7 @@ class Base:
             if double is not None:
                 raise not_unique(definition, double[:-1])
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
+            self.check_shape(definition)  # which stays, as the cursor has locked the tables
             fetch = sql.SQL("FETCH FORWARD {} FROM watershed_fill").format(sql.Literal(FILL_ROWS))
             while rows := list(_texts(self._connection.execute(fetch))):
                 yield rows
@@ -391,6 +419,13 @@ class Base:
 
     def _sql(self, text: LiteralString) -> sql.Composed:
         return sql.SQL(text).format(s=sql.Identifier(self.schema))
+
+
+def shape_of(query: TracedQuery, columns: Mapping[TableId, Mapping[str, str]]) -> str:
+    """Changes whenever a column that the query reads is dropped, made again or given another type."""
+    return "; ".join(
+        f"{table}.{name} {columns[table].get(name)}" for table, names in sorted(query.used.items()) for name in names
+    )
 
 
 def not_unique(definition: ViewDefinition, key: Sequence[object]) -> NotUniqueError:

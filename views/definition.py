@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from cdc.config.view_settings import ViewConfig
 from cdc.model.events import TableId
-from views.tracing import Trace, TracedQuery, table_of
+from views.tracing import Trace, TracedQuery
 
 SCHEMA_OF_VIEWS: Final = "views"  # a view's rows are stored as those of a table `views.<name>`
 
@@ -24,6 +24,7 @@ class ViewDefinition:
     config: ViewConfig
     query: TracedQuery
     places: Mapping[TableId, tuple[str, str]]  # source table → schema and name in the base
+    shape: str = ""  # of the columns that the query reads: see Base.shape
 
     @property
     def table(self) -> TableId:
@@ -34,22 +35,21 @@ class ViewDefinition:
     def fingerprint(self) -> str:
         """Changes with everything that decides about the content of the rows."""
         places = {str(table): place for table, place in sorted(self.places.items())}
-        return hashlib.sha256(json.dumps([self.config.sql, self.config.key, places]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([self.config.sql, self.config.key, places, self.shape]).encode()).hexdigest()
 
     @property
     def select(self) -> sql.Composed:
-        """The query, with the base's names of tables. Each keeps its alias, or its own name as its alias."""
-        tree = self.query.tree.copy()
-        ctes = {cte.alias for cte in tree.find_all(exp.CTE)}
-        for table in tree.find_all(exp.Table):
-            if not table.db and table.name in ctes:
+        """The query as it was written, with the base's names of tables. Each keeps its alias, or its own name as its
+        alias."""
+        parts: list[sql.Composable] = []
+        for piece in self.query.pieces:
+            if isinstance(piece, str):
+                parts.append(sql.SQL(piece))  # the configuration's text, without a value from outside
                 continue
-            schema, name = self.places[table_of(table)]
-            if not table.alias:
-                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
-            table.set("db", exp.to_identifier(schema, quoted=True))
-            table.set("this", exp.to_identifier(name, quoted=True))
-        return sql.Composed([_raw(tree)])
+            parts.append(sql.Identifier(*self.places[piece.table]))
+            if not piece.has_alias:
+                parts.append(sql.SQL(" AS {}").format(sql.Identifier(piece.name)))
+        return sql.Composed([*parts, sql.SQL("\n")])  # the text may end with a comment
 
     @property
     def has_key(self) -> sql.Composed:
@@ -88,7 +88,7 @@ class ViewDefinition:
         owners = {column.table for part in self.query.traces[0].keys for column in part.find_all(exp.Column)}
         return len(owners) > 1
 
-    def touched(self, trace: Trace, taken: sql.Composable) -> sql.Composed:
+    def touched(self, trace: Trace, taken: sql.Composable, key_types: Sequence[str]) -> sql.Composed:
         """Selects the keys, each a jsonb array of texts, that changed rows of one occurrence concern. `taken`: a table
         with columns source and image; for a split key it has every change that is noted."""
         parts: list[sql.Composable] = [
@@ -109,17 +109,23 @@ class ViewDefinition:
                 columns = sql.SQL(", ").join(map(sql.Identifier, self.traced_columns(table)))
                 rows = sql.SQL("(SELECT {} FROM {} UNION ALL {})").format(columns, rows, self._images(table, taken))
             parts.append(sql.SQL("JOIN {} AS {} ON {}").format(rows, _alias(number), on))
-        keys = [_raw(part) for part in trace.keys]
-        return sql.SQL("SELECT DISTINCT jsonb_build_array({}) FROM {} WHERE {}").format(
-            sql.SQL(", ").join(sql.SQL("({})::text").format(key) for key in keys),
+        numbered = list(enumerate(zip(trace.keys, key_types, strict=True)))
+        return sql.SQL("SELECT DISTINCT jsonb_build_array({}) FROM (SELECT {} FROM {} WHERE {}) k WHERE {}").format(
+            # The text that PostgreSQL prints, as for a column of the query: a cast gives another one for some types.
+            sql.SQL(", ").join(sql.SQL("format('%s', k.k{})").format(sql.SQL(str(number))) for number, _ in numbered),
+            sql.SQL(", ").join(
+                sql.SQL("CAST({} AS {}) AS k{}").format(_raw(part), sql.SQL(key_type), sql.SQL(str(number)))
+                for number, (part, key_type) in numbered
+            ),
             sql.SQL(" ").join(parts),
-            sql.SQL(" AND ").join(sql.SQL("({}) IS NOT NULL").format(key) for key in keys),
+            sql.SQL(" AND ").join(sql.SQL("({})").format(_raw(one)) for one in trace.conditions) or sql.SQL("true"),
+            sql.SQL(" AND ").join(sql.SQL("k.k{} IS NOT NULL").format(sql.SQL(str(number))) for number, _ in numbered),
         )
 
     def _images(self, table: TableId, taken: sql.Composable) -> sql.Composed:
         """Selects the changed rows of a table, in its traced columns."""
         return sql.SQL(
-            "SELECT {} FROM {}, LATERAL jsonb_populate_record(NULL::{}, image) AS i WHERE source = {}"
+            "SELECT {} FROM {} AS c, LATERAL jsonb_populate_record(NULL::{}, c.image) AS i WHERE c.source = {}"
         ).format(
             sql.SQL(", ").join(sql.SQL("i.{}").format(sql.Identifier(name)) for name in self.traced_columns(table)),
             taken,
@@ -136,7 +142,8 @@ class ViewDefinition:
                 own.add(f"t{trace.occurrence}")
             ends = [end for _, _, links in trace.steps for link in links for end in link]
             found |= {end.column for end in ends if f"t{end.occurrence}" in own}
-            found |= {one.name for part in trace.keys for one in part.find_all(exp.Column) if one.table in own}
+            parts = (*trace.keys, *trace.conditions)
+            found |= {one.name for part in parts for one in part.find_all(exp.Column) if one.table in own}
         return sorted(found)
 
     def searched_columns(self) -> list[tuple[TableId, tuple[str, ...]]]:

@@ -5,7 +5,6 @@ So of two computations of one key the later one wins in the target, whichever is
 again after a crash. An affected key is forgotten only after its row was written.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -18,7 +17,7 @@ from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedErro
 from cdc.model.events import Column, TableSchema, pack_version
 from sinks.contract import Change, Json, Outcome, Sink
 from sinks.records import decode_json
-from views.base import Base, Key, Texts, ViewState
+from views.base import Base, Key, Texts, ViewState, shape_of
 from views.definition import ViewDefinition
 from views.tracing import trace
 
@@ -26,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 IDLE_WAIT_S: Final = 1.0
 RETRY_S: Final = 2.0
+_NUMBERS: Final = frozenset({700, 701, 1700})  # float4, float8, numeric
 _EPOCH: Final = 1  # of versions: numbers of computations never begin again
 
 
@@ -35,13 +35,17 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
     places = base.places()
     if not places:
         raise SinkError(f"view {name}: its base {config.base} holds no tables yet", f"cdc sink run {config.base}")
-    query = trace(name, config.sql, config.key, base.columns(places))
-    if changing := base.volatile(sorted(query.functions)):
+    columns = base.columns(places)
+    query = trace(name, config.sql, config.key, {table: list(names) for table, names in columns.items()})
+    if aggregates := base.aggregates(sorted(query.key_functions)):
+        raise ConfigError(f"view {name}: {aggregates[0]}() computes its key from many rows", "choose another key")
+    if changing := base.changing(sorted(query.functions)):
         raise ConfigError(
             f"view {name}: {changing[0]}() is not deterministic: it changes without a change of a row",
             "leave it out of the query",
         )
-    return ViewDefinition(name, config, query, {table: places[table] for table in query.tables})
+    held = {table: places[table] for table in query.tables}
+    return ViewDefinition(name, config, query, held, shape_of(query, columns))
 
 
 class RowEncoder:
@@ -53,6 +57,7 @@ class RowEncoder:
         self._names = [column.name for column in columns]
         self._encoders = [one.form.encode for one in column_formats(self.schema, READABLE)]
         self._key_places = [self._names.index(name) for name in key]
+        self._key_oids = [columns[place].base_type_oid for place in self._key_places]
 
     @property
     def key_types(self) -> list[str]:
@@ -61,7 +66,13 @@ class RowEncoder:
 
     def key_of(self, row: Texts) -> Key:
         """The key's texts in a row."""
-        return tuple(row[place] or "" for place in self._key_places)
+        return self.canonical(tuple(row[place] or "" for place in self._key_places))
+
+    def canonical(self, key: Key) -> Key:
+        """The same texts for equal keys: 1.50 and 1.5 are one number."""
+        return tuple(
+            _canonical_number(text) if oid in _NUMBERS else text for oid, text in zip(self._key_oids, key, strict=True)
+        )
 
     def change(self, key: Key, row: Texts | None, version: int) -> Change:
         """The row of this key as it is now; None: there is none."""
@@ -73,7 +84,7 @@ class RowEncoder:
         if row is not None:
             values = {
                 name: self._value(place, text) for place, (name, text) in enumerate(zip(self._names, row, strict=True))
-            }
+            } | encoded
         return Change(self.schema.table, encoded, pack_version(_EPOCH, version), values, self.schema.version)
 
     def _value(self, place: int, text: str | None) -> Json:
@@ -122,14 +133,16 @@ class ViewMaintainer:
         if state is None or state.state != "serving" or not self._base.has_triggers(self._definition):
             self._fill(state or self._prepared(None))
             return True
-        collected = self._base.collect(self._definition)
-        keys = self._base.keys(self._definition)
-        if not keys:
+        self._base.check_shape(self._definition)
+        collected = self._base.collect(self._definition, self._encoder.key_types)
+        noted = self._base.keys(self._definition)
+        if not noted:
             return collected > 0
+        keys = list(dict.fromkeys(map(self._encoder.canonical, noted)))
         (version,) = self._base.versions()
         rows = self._base.rows_of(self._definition, self._encoder.key_types, keys)
         changes = [self._encoder.change(key, row, version) for key, row in zip(keys, rows, strict=True)]
-        self._base.written(name, keys, self._apply(keys, changes))
+        self._base.written(name, [*noted, *keys], self._apply(keys, changes))
         self._target.make_readable([self._definition.table])
         return True
 
@@ -197,24 +210,27 @@ class ViewMaintainer:
 
 
 def keep(maintainer: ViewMaintainer, base: Base, name: str, is_ending: Callable[[], bool]) -> None:
-    """Keeps the view until the process is to end. Raises ConfigError and RefusedError, which are noted with the view;
-    after any other error of ours it goes on."""
-    is_started = False
-    while not is_ending():
-        try:
-            if not is_started:
-                maintainer.start()
-                is_started = True
-            elif not maintainer.step():
+    """Keeps the view until the process is to end. Raises WatershedError, which is noted with the view. After one that
+    is neither a ConfigError nor a RefusedError, the caller defines the view again over its base as it then is."""
+    try:
+        maintainer.start()
+        while not is_ending():
+            if not maintainer.step():
                 maintainer.wait()
-        except (ConfigError, RefusedError) as error:
-            base.note_error(name, error, "failed")
-            raise
-        except WatershedError as error:
-            log.warning("view waits", view=name, error=error.message, next=error.hint)
-            base.note_error(name, error)
-            if not is_ending():
-                time.sleep(RETRY_S)
+    except (ConfigError, RefusedError) as error:
+        base.note_error(name, error, "failed")
+        raise
+    except WatershedError as error:
+        log.warning("view waits", view=name, error=error.message, next=error.hint)
+        base.note_error(name, error)
+        raise
+
+
+def _canonical_number(text: str) -> str:
+    """Without zeros at the end of a fraction, and without the sign of zero."""
+    if "." in text and "e" not in text:
+        text = text.rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
 
 
 def _described(columns: Sequence[Column]) -> list[list[object]]:

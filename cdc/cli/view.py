@@ -22,7 +22,7 @@ from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import SqlConfig, sink_config
 from cdc.config.view_settings import ViewConfig, target_prefix
 from cdc.daemon.logs import configure_logs
-from cdc.model.errors import ConfigError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.postgres.source_facts import PostgresSourceReader
 from sinks.registry import make_sink
 from views.base import Base, Counts
@@ -168,11 +168,12 @@ def _keep(settings: Config, name: str, section: ViewConfig, is_ending: Callable[
                 )
                 with closing(maintainer):
                     keep(maintainer, base, name, is_ending)
-        except ConfigError:
+        except (ConfigError, RefusedError):
             raise
         except WatershedError as error:
             typer.echo(f"{name}: {error}", err=True)
-            paused.wait(RETRY_S)
+            if not is_ending():
+                paused.wait(RETRY_S)
 
 
 def _wait_for(settings: Config, sink: str, is_ending: Callable[[], bool]) -> None:
