@@ -13,19 +13,18 @@ import structlog
 from cdc.config.format_options import READABLE
 from cdc.config.view_settings import ViewConfig
 from cdc.formats.profiles import column_formats
-from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import Column, TableSchema, pack_version
-from sinks.contract import Change, Json, Outcome, Sink
+from sinks.contract import Change, Json, Outcome
 from sinks.records import decode_json
-from views.base import Base, Key, Texts, ViewState, shape_of
+from views.base import Base, Key, Texts, ViewState
 from views.definition import ViewDefinition
+from views.targets import Target
 from views.tracing import trace
 
 log = structlog.get_logger(__name__)
 
 IDLE_WAIT_S: Final = 1.0
-RETRY_S: Final = 2.0
-_NUMBERS: Final = frozenset({700, 701, 1700})  # float4, float8, numeric
 _EPOCH: Final = 1  # of versions: numbers of computations never begin again
 
 
@@ -45,7 +44,13 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
             "leave it out of the query",
         )
     held = {table: places[table] for table in query.tables}
-    return ViewDefinition(name, config, query, held, shape_of(query, columns))
+    return ViewDefinition(name, config, query, held, query.shape(columns))
+
+
+def kept_elsewhere(name: str) -> SinkError:
+    return SinkError(
+        f"view {name}: another process keeps it", "nothing: this one takes over when that one ends; or stop one of them"
+    )
 
 
 class RowEncoder:
@@ -57,7 +62,6 @@ class RowEncoder:
         self._names = [column.name for column in columns]
         self._encoders = [one.form.encode for one in column_formats(self.schema, READABLE)]
         self._key_places = [self._names.index(name) for name in key]
-        self._key_oids = [columns[place].base_type_oid for place in self._key_places]
 
     @property
     def key_types(self) -> list[str]:
@@ -66,13 +70,7 @@ class RowEncoder:
 
     def key_of(self, row: Texts) -> Key:
         """The key's texts in a row."""
-        return self.canonical(tuple(row[place] or "" for place in self._key_places))
-
-    def canonical(self, key: Key) -> Key:
-        """The same texts for equal keys: 1.50 and 1.5 are one number."""
-        return tuple(
-            _canonical_number(text) if oid in _NUMBERS else text for oid, text in zip(self._key_oids, key, strict=True)
-        )
+        return tuple(row[place] or "" for place in self._key_places)
 
     def change(self, key: Key, row: Texts | None, version: int) -> Change:
         """The row of this key as it is now; None: there is none."""
@@ -84,7 +82,7 @@ class RowEncoder:
         if row is not None:
             values = {
                 name: self._value(place, text) for place, (name, text) in enumerate(zip(self._names, row, strict=True))
-            } | encoded
+            }
         return Change(self.schema.table, encoded, pack_version(_EPOCH, version), values, self.schema.version)
 
     def _value(self, place: int, text: str | None) -> Json:
@@ -101,7 +99,7 @@ class ViewMaintainer:
         self,
         definition: ViewDefinition,
         base: Base,
-        open_target: Callable[[], Sink],
+        open_target: Callable[[], Target],
         wait_for_base: Callable[[], None],
     ) -> None:
         """`wait_for_base` returns when the base shows everything that the source has committed by now. Raises
@@ -111,7 +109,7 @@ class ViewMaintainer:
         self._wait_for_base = wait_for_base
         base.install()
         if not base.lock(definition.name):
-            raise SinkError(f"view {definition.name}: another process keeps it", "stop that one, or leave it running")
+            raise kept_elsewhere(definition.name)
         self._encoder = RowEncoder(definition, base.described(definition))
         self._target = open_target()
 
@@ -135,14 +133,13 @@ class ViewMaintainer:
             return True
         self._base.check_shape(self._definition)
         collected = self._base.collect(self._definition, self._encoder.key_types)
-        noted = self._base.keys(self._definition)
-        if not noted:
+        keys = self._base.keys(self._definition)
+        if not keys:
             return collected > 0
-        keys = list(dict.fromkeys(map(self._encoder.canonical, noted)))
         (version,) = self._base.versions()
-        rows = self._base.rows_of(self._definition, self._encoder.key_types, keys)
-        changes = [self._encoder.change(key, row, version) for key, row in zip(keys, rows, strict=True)]
-        self._base.written(name, [*noted, *keys], self._apply(keys, changes))
+        rows, failed = self._base.rows_of(self._definition, self._encoder.key_types, keys)
+        changes = [self._encoder.change(key, row, version) for key, row in rows.items()]
+        self._base.written(name, keys, failed | dict(self._apply(list(rows), changes)))
         self._target.make_readable([self._definition.table])
         return True
 
@@ -195,6 +192,8 @@ class ViewMaintainer:
 
     def _apply(self, keys: Sequence[Key], changes: Sequence[Change]) -> Mapping[Key, str]:
         """Writes; the keys of rows that the target can't hold, with the reason. What it holds of them is removed."""
+        if not changes:
+            return {}
         results = self._target.apply(changes)
         rejected = {
             key: result.reason for key, result in zip(keys, results, strict=True) if result.outcome is Outcome.REJECTED
@@ -207,30 +206,6 @@ class ViewMaintainer:
             ]
             self._target.apply(gone)
         return rejected
-
-
-def keep(maintainer: ViewMaintainer, base: Base, name: str, is_ending: Callable[[], bool]) -> None:
-    """Keeps the view until the process is to end. Raises WatershedError, which is noted with the view. After one that
-    is neither a ConfigError nor a RefusedError, the caller defines the view again over its base as it then is."""
-    try:
-        maintainer.start()
-        while not is_ending():
-            if not maintainer.step():
-                maintainer.wait()
-    except (ConfigError, RefusedError) as error:
-        base.note_error(name, error, "failed")
-        raise
-    except WatershedError as error:
-        log.warning("view waits", view=name, error=error.message, next=error.hint)
-        base.note_error(name, error)
-        raise
-
-
-def _canonical_number(text: str) -> str:
-    """Without zeros at the end of a fraction, and without the sign of zero."""
-    if "." in text and "e" not in text:
-        text = text.rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text
 
 
 def _described(columns: Sequence[Column]) -> list[list[object]]:

@@ -70,9 +70,19 @@ class TracedQuery:
     pieces: tuple[str | Named, ...]  # the text as it was written, and the tables that it names
     tables: tuple[TableId, ...]
     used: Mapping[TableId, tuple[str, ...]]  # the columns of each table that the query reads
+    has_star: bool  # it names columns by *
     functions: frozenset[str]  # that it calls by name
     key_functions: frozenset[str]  # of these, those that compute its key
     traces: tuple[Trace, ...]
+
+    def shape(self, columns: Mapping[TableId, Mapping[str, str]]) -> str:
+        """Changes whenever a column that the query reads is dropped, made again or given another type; where it has a
+        star, also when one is added."""
+        return "; ".join(
+            f"{table}.{name} {columns[table].get(name)}"
+            for table, names in sorted(self.used.items())
+            for name in (columns[table] if self.has_star else names)
+        )
 
 
 @dataclass(slots=True)
@@ -111,6 +121,7 @@ def trace(name: str, text: str, key: Sequence[str], columns: Mapping[TableId, Se
         _pieces(text, tree),
         tuple(dict.fromkeys(found.tables)),
         {table: tuple(sorted(used)) for table, used in found.used.items()},
+        any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star)),
         frozenset(called(tree)),
         frozenset(name for part in keys for name in called(part)),
         traces,

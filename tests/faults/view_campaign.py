@@ -1,5 +1,6 @@
-"""Views for as long as wanted: random changes under every recipe of the documentation and every query of the tests, with
-jobs that end without warning. The end is one line of JSON; the exit code is 1 if a view was not its query's result.
+"""Views for as long as wanted: random changes under every recipe of the documentation and every query of the tests,
+with jobs that end without warning. The end is one line of JSON; the exit code is 1 if a view was not its query's
+result.
 
     python -m tests.faults.view_campaign --minutes 60
 """
@@ -40,7 +41,7 @@ def campaign(server: PostgresServer, minutes: float, seed: int) -> dict[str, Any
                 with base_sink(config, query.tables) as sink:
                     workload = Workload(sink, query.tables, one)
                     rows[name] += random_run(name, query, views, workload, one, jobs=random.Random(one).randint(3, 12))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a run that fails does not end the others
                 failures.append(f"{name}, seed {one}: {type(error).__name__}: {error}"[:2000])
             fills += views.waits
     return {
