@@ -24,8 +24,9 @@ from cdc.model.events import pack_version
 from sinks.sql.sink import SqlSink
 from tests.conformance.stores import url_of
 from tests.conftest import KafkaBroker
-from tests.integration.test_view_maintenance import CUSTOMERS, LINES, ORDERS, TABLES, Workload, until_idle
 from tests.support.topics import admin_of, create_topic, delete_topic
+from tests.support.view_tables import CUSTOMERS, LINES, ORDERS, SHOP
+from tests.support.views import Workload, until_idle
 from tests.support.waiting import eventually
 from views.base import Base
 from views.keeping import ViewKeeper
@@ -53,13 +54,13 @@ class Pipeline:
         self._prefix = prefix
         self.base_sink = SqlSink.open(self.settings().sinks["copy"], prefix)  # type: ignore[arg-type]
         self.base_sink.begin_generation(1)
-        for one in TABLES:
+        for one in SHOP:
             self.base_sink.prepare(one.schema)
 
     def sections(self) -> dict[str, Any]:
         view = {"base": "copy", "sql": self.text, "key": ["id"], "target": {"type": "topic"}, "keys_per_batch": 3}
         return {
-            "source": {"dsn": self.dsn, "tables": [str(one.id) for one in TABLES]},
+            "source": {"dsn": self.dsn, "tables": [str(one.id) for one in SHOP]},
             "kafka": {"bootstrap_servers": self.kafka.bootstrap_servers},
             "topics": {"prefix": self._prefix, "partitions": PARTITIONS},
             "sinks": {"copy": {"type": "sql", "url": url_of(self.dsn)}},
@@ -201,7 +202,7 @@ def killed(chance: random.Random) -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_last_record_of_each_key_is_the_querys_row(seed: int, pipeline: Pipeline) -> None:
-    workload, chance = Workload(pipeline.base_sink, seed), random.Random(seed)
+    workload, chance = Workload(pipeline.base_sink, SHOP, seed), random.Random(seed)
     for _ in range(6):
         with killed(chance), pipeline.job() as job:
             job.start()
@@ -225,7 +226,7 @@ def keep(sections: dict[str, Any]) -> None:
 
 
 def test_processes_that_are_killed_leave_nothing_out(pipeline: Pipeline) -> None:
-    workload = Workload(pipeline.base_sink, 7)
+    workload = Workload(pipeline.base_sink, SHOP, 7)
     spawning = multiprocessing.get_context("spawn")
 
     def is_busy() -> bool:
