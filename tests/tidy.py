@@ -48,11 +48,11 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "sinks": ("sinks", "cdc.model", "cdc.records", "cdc.config", "cdc.formats"),
     "spark_jobs": ("spark_jobs", "sinks", "jars", "cdc"),
     "verification": ("verification", "sinks", "cdc"),
-    "views": ("views", "sinks", "cdc.model", "cdc.config", "cdc.formats", "cdc.postgres"),
+    "views": ("views", "sinks", "cdc.model", "cdc.config", "cdc.formats", "cdc.postgres", "cdc.kafka"),
     "jars": ("jars", "cdc.model"),
     "devstack": ("devstack", "jars", "cdc.model"),
     "demo": ("demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "verification", "cdc"),
-    "bench": ("bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc", "tests"),
+    "bench": ("bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "views", "cdc", "tests"),
     "examples": ("examples", "sinks", "cdc.config", "cdc.model"),
     "docs_build": ("docs_build", "sinks", "cdc"),
     "tests": (
