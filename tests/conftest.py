@@ -61,7 +61,7 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         file = nodeid.partition("::")[0]
         is_warehouse = "[warehouse" in nodeid or file.startswith("tests/conformance/test_warehouse_")
         is_conformance = file.startswith("tests/conformance/")  # elsewhere a file's cases share its fixtures
-        return "spark" if is_conformance and is_warehouse or file.startswith("tests/unit/spark_jobs/") else file
+        return "spark" if (is_conformance and is_warehouse) or file.startswith("tests/unit/spark_jobs/") else file
 
 
 @pytest.fixture(autouse=True)
