@@ -1,0 +1,238 @@
+"""Observes the demo's views as their readers do: a document, the revenue of hours, and alerts that start and stop."""
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import TransportError
+
+from cdc.config.settings import Config
+from cdc.config.sink_settings import SearchConfig, SqlConfig
+from cdc.config.view_settings import target_prefix
+from cdc.model.errors import WatershedError
+from cdc.postgres.connection import connect
+from demo.followed import ORDER, document
+from demo.shop_views import ALERTS, BASE, DOCUMENTS, REVENUE, SHOP_VIEWS, ShopView
+from sinks.comparison import SourceRows, TableComparison, compare
+from sinks.registry import make_sink
+from sinks.search.names import SearchNames
+from views.base import Base
+from views.maintainer import RowEncoder, define
+
+INTERVAL_S: Final = 1.0
+SHOWN: Final = 3  # corrections and alerts
+ALERTS_MAX: Final = 10_000  # that OpenSearch returns at once
+TIMEOUT_S: Final = 10
+STOP_TIMEOUT_S: Final = 15.0
+
+Alert = tuple[str, int]  # the saved search's name, the order's number
+
+
+class Hour(NamedTuple):
+    """An hour of the view of revenue, as it is and as it was before."""
+
+    hour: datetime
+    revenue: Decimal | None  # None: the row has disappeared
+    before: Decimal | None  # None: it is new, or it was not seen before
+
+
+class ViewsNow(NamedTuple):
+    """The views at one moment."""
+
+    document: Mapping[str, Any] | None  # of the order that the screen follows; None: it is not there
+    hours: tuple[Hour, ...]  # the last one, and those that were corrected last
+    alerts: int
+    changed_alerts: tuple[str, ...]  # those that started or stopped last
+    waiting: int  # changes that are noted, and rows that are to be computed
+
+
+class Revenue:
+    """The revenue of hours over time."""
+
+    def __init__(self) -> None:
+        self._known: dict[datetime, Decimal] | None = None
+        self._before: dict[datetime, Decimal | None] = {}  # of corrected hours, the one corrected last at the end
+
+    def take(self, hours: Mapping[datetime, Decimal]) -> None:
+        """Takes the rows as they are now. The first time nothing was corrected."""
+        known, self._known = self._known, dict(hours)
+        if known is None:
+            return
+        for hour in sorted(known.keys() | hours.keys()):
+            if known.get(hour) != hours.get(hour):
+                self._before.pop(hour, None)
+                self._before[hour] = known.get(hour)
+        while len(self._before) > SHOWN + 1:
+            del self._before[next(iter(self._before))]
+
+    def shown(self) -> tuple[Hour, ...]:
+        """Returns the last hour, and then those that were corrected last."""
+        known = self._known or {}
+        last = max(known, default=None)
+        corrected = [hour for hour in reversed(self._before) if hour != last][:SHOWN]
+        return tuple(
+            Hour(hour, known.get(hour), self._before.get(hour)) for hour in ([last] if last else []) + corrected
+        )
+
+
+class Alerts:
+    """The alerts over time."""
+
+    def __init__(self) -> None:
+        self._known: frozenset[Alert] | None = None
+        self._lines: deque[str] = deque(maxlen=SHOWN)
+        self.started = self.stopped = 0
+
+    def take(self, alerts: frozenset[Alert]) -> None:
+        """Takes the rows as they are now. Those that are there at first have not started."""
+        known, self._known = self._known, alerts
+        if known is None:
+            return
+        for search, order in sorted(known - alerts):
+            self.stopped += 1
+            self._lines.appendleft(f"order {order} no longer meets “{search}”")
+        for search, order in sorted(alerts - known):
+            self.started += 1
+            self._lines.appendleft(f"order {order} meets “{search}”")
+
+    @property
+    def count(self) -> int:
+        return len(self._known or ())
+
+    def shown(self) -> tuple[str, ...]:
+        return tuple(self._lines)
+
+
+class ViewWatch:
+    """Reads the views in a separate thread, between start() and stop()."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.revenue, self.alerts = Revenue(), Alerts()
+        self._now: ViewsNow | None = None
+        self._stopping = threading.Event()
+        self._errors: list[Exception] = []
+        self._thread = threading.Thread(target=self._run, name="views", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_TIMEOUT_S)
+
+    def check(self) -> None:
+        """Raises WatershedError if the thread has failed, or a view has stopped."""
+        if self._errors:
+            raise WatershedError(f"the demo can't read its views: {self._errors[0]}") from self._errors[0]
+
+    def now(self) -> ViewsNow | None:
+        """Returns the views as they were read last; None before."""
+        return self._now
+
+    def are_current(self) -> bool:
+        """Returns whether every change that the base has was written to the views. Asks the base."""
+        with _base(self._config) as base:
+            return _waiting(base) == 0
+
+    def compared(self) -> list[TableComparison]:
+        """Compares every row of each view with its query over the source, which is not written meanwhile."""
+        return [compare_view(self._config, view) for view in SHOP_VIEWS]
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # noqa: BLE001 - handed to check(), in the thread that can report it
+            if not self._stopping.is_set():
+                self._errors.append(error)
+
+    def _watch(self) -> None:
+        targets = {name: view.target for name, view in self._config.views.items()}
+        search, revenue = targets[DOCUMENTS.name], targets[REVENUE.name]
+        assert isinstance(search, SearchConfig) and isinstance(revenue, SqlConfig), "the demo's configuration"
+        client = OpenSearch([search.url.get_secret_value()], timeout=TIMEOUT_S)
+        with (
+            _base(self._config) as base,
+            psycopg.connect(revenue.url.get_secret_value(), autocommit=True, options="-c timezone=UTC") as reader,
+        ):
+            base.install()  # so that its state can be read before the views run
+            while not self._stopping.wait(INTERVAL_S):
+                self.revenue.take(_hours(reader))
+                alerts = _alerts(client, self._alias(ALERTS))
+                if alerts is not None:
+                    self.alerts.take(alerts)
+                self._now = ViewsNow(
+                    document(client, self._alias(DOCUMENTS), {"id": ORDER}),
+                    self.revenue.shown(),
+                    self.alerts.count,
+                    self.alerts.shown(),
+                    _waiting(base),
+                )
+
+    def _alias(self, view: ShopView) -> str:
+        return SearchNames(target_prefix(self._config.topics.prefix, view.name)).alias(view.table)
+
+
+def compare_view(config: Config, view: ShopView) -> TableComparison:
+    """Compares every row and column of a view's target with the view's query over the source."""
+    section = config.views[view.name]
+    with (
+        connect(config.source, application="watershed demo") as connection,
+        connection.cursor() as cursor,
+        cursor.copy(f"COPY ({view.sql}) TO STDOUT".encode()) as copy,
+    ):
+        source = SourceRows(view.table, view.columns, view.key, copy.rows())
+    with source, _base(config) as base:
+        schema = RowEncoder(definition := define(view.name, section, base), base.described(definition)).schema
+        sink = make_sink(view.name, section.target, target_prefix(config.topics.prefix, view.name))
+        try:
+            sink.attach(schema)
+            return compare(source, sink.rows(view.table))
+        finally:
+            sink.close()
+
+
+def _base(config: Config) -> Base:
+    section = config.sinks[BASE]
+    assert isinstance(section, SqlConfig), "the base of the demo's views"
+    return Base(section, config.topics.prefix)
+
+
+def _waiting(base: Base) -> int:
+    """Returns the number of changes and rows that wait, at least 1 until all views are filled. Raises WatershedError
+    for a view that has stopped.
+    """
+    waiting = 0
+    for view in SHOP_VIEWS:
+        counts = base.counts(view.name)
+        if counts is not None and counts.state == "failed":
+            raise WatershedError(f"view {view.name} has stopped: {counts.error}", counts.next or "see cdc view status")
+        is_filled = counts is not None and counts.state == "serving"
+        waiting += counts.changes + counts.keys if counts is not None and is_filled else 1
+    return waiting
+
+
+def _hours(connection: psycopg.Connection) -> dict[datetime, Decimal]:
+    """Returns the rows of the view of revenue; {} before there are any."""
+    try:
+        return dict(connection.execute(f"SELECT hour, revenue FROM {REVENUE.table}".encode()).fetchall())
+    except psycopg.errors.UndefinedTable:
+        return {}
+
+
+def _alerts(client: OpenSearch, alias: str) -> frozenset[Alert] | None:
+    """Returns the alerts that a search finds; None while the index is not there, or is busy."""
+    body = {"size": ALERTS_MAX, "query": {"exists": {"field": "order_id"}}, "_source": ["search", "order_id"]}
+    try:
+        hits = client.search(index=alias, body=body)["hits"]["hits"]
+    except TransportError:
+        return None
+    return frozenset((hit["_source"]["search"], hit["_source"]["order_id"]) for hit in hits)
