@@ -1,0 +1,42 @@
+"""Corrections of hours, and alerts that start and stop."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from demo.view_watch import SHOWN, Alerts, Hour, Revenue
+
+
+def at(hour: int) -> datetime:
+    return datetime(2026, 1, 1, hour, tzinfo=UTC)
+
+
+def test_hours_that_are_there_at_first_were_not_corrected() -> None:
+    revenue = Revenue()
+    assert revenue.shown() == ()
+    revenue.take({at(1): Decimal(10), at(2): Decimal(20)})
+    assert revenue.shown() == (Hour(at(2), Decimal(20), None),)
+
+
+def test_the_last_hour_is_shown_first_then_those_corrected_last() -> None:
+    revenue = Revenue()
+    hours = {at(number): Decimal(number) for number in range(1, 9)}
+    revenue.take(hours)
+    for number in range(1, 6):
+        revenue.take(hours := hours | {at(number): Decimal(100 + number)})
+    revenue.take({hour: total for hour, total in hours.items() if hour != at(5)} | {at(8): Decimal("7.50")})
+    assert revenue.shown() == (
+        Hour(at(8), Decimal("7.50"), Decimal(8)),
+        Hour(at(5), None, Decimal(105)),
+        Hour(at(4), Decimal(104), Decimal(4)),
+        Hour(at(3), Decimal(103), Decimal(3)),
+    )
+    assert len(revenue.shown()) == SHOWN + 1
+
+
+def test_alerts_that_are_there_at_first_have_not_started() -> None:
+    alerts = Alerts()
+    alerts.take(frozenset({("dear", 1)}))
+    assert (alerts.count, alerts.started, alerts.stopped, alerts.shown()) == (1, 0, 0, ())
+    alerts.take(frozenset({("dear", 2), ("new", 3)}))
+    assert (alerts.count, alerts.started, alerts.stopped) == (2, 2, 1)
+    assert alerts.shown() == ("order 3 meets “new”", "order 2 meets “dear”", "order 1 no longer meets “dear”")
