@@ -48,7 +48,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "sinks": ("sinks", "cdc.model", "cdc.records", "cdc.config", "cdc.formats"),
     "spark_jobs": ("spark_jobs", "sinks", "jars", "cdc"),
     "verification": ("verification", "sinks", "cdc"),
-    "views": ("views", "sinks", "cdc.model", "cdc.config", "cdc.formats", "cdc.postgres"),
+    "views": ("views", "sinks", "cdc.model", "cdc.config", "cdc.formats", "cdc.postgres", "cdc.kafka"),
     "jars": ("jars", "cdc.model"),
     "devstack": ("devstack", "jars", "cdc.model"),
     "demo": ("demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "verification", "views", "cdc"),

@@ -10,9 +10,12 @@ from psycopg import sql
 from sqlglot import exp
 
 from cdc.config.view_settings import ViewConfig
-from cdc.model.events import TableId
+from cdc.model.errors import ConfigError
+from cdc.model.events import Column, TableId
 from views.tracing import Trace, TracedQuery, table_of
 
+_NUMERIC: Final = 1700
+_INEXACT: Final = frozenset({_NUMERIC, 1186, 3802})  # numeric, interval, jsonb
 SCHEMA_OF_VIEWS: Final = "views"  # a view's rows are stored as those of a table `views.<name>`
 
 
@@ -63,13 +66,19 @@ class ViewDefinition:
         return sql.SQL("SELECT v.* FROM ({}) v WHERE {}").format(self.select, self.has_key)
 
     def row(self, key_types: Sequence[str]) -> sql.Composed:
-        """Selects the rows of one key, whose columns are the parameters as texts. An equality with a constant reaches
-        the scans of the tables, where a list of keys does not."""
-        same = sql.SQL(" AND ").join(
+        """Selects the rows of one key, two at most, whose columns are the parameters as texts. An equality with a
+        constant reaches the scans of the tables, where a list of keys does not."""
+        return sql.SQL("SELECT v.* FROM ({}) v WHERE {} LIMIT 2").format(self.select, self._has_same(key_types))
+
+    def count(self, key_types: Sequence[str]) -> sql.Composed:
+        """Counts the rows of one key."""
+        return sql.SQL("SELECT count(*) FROM ({}) v WHERE {}").format(self.select, self._has_same(key_types))
+
+    def _has_same(self, key_types: Sequence[str]) -> sql.Composed:
+        return sql.SQL(" AND ").join(
             sql.SQL("v.{} = CAST({} AS {})").format(sql.Identifier(name), sql.SQL(f"${number}"), sql.SQL(key_type))
             for number, (name, key_type) in enumerate(zip(self.config.key, key_types, strict=True), 1)
         )
-        return sql.SQL("SELECT v.* FROM ({}) v WHERE {} LIMIT 2").format(self.select, same)
 
     def doubles(self) -> sql.Composed:
         """Selects a key that several rows have, as texts, with their number."""
@@ -87,6 +96,18 @@ class ViewDefinition:
         with each other as they were: two rows that made a view row may both have changed since."""
         owners = {column.table for part in self.query.traces[0].keys for column in part.find_all(exp.Column)}
         return len(owners) > 1
+
+    def require_exact_key(self, columns: Sequence[Column]) -> None:
+        """A row is found by the text of its key, so equal keys must have equal texts. Raises ConfigError."""
+        for column in columns:
+            kind = column.element_oid or column.base_type_oid or column.type_oid
+            has_scale = max(column.type_modifier, column.base_type_modifier or -1) >= 0
+            if column.name in self.config.key and kind in _INEXACT and not (kind == _NUMERIC and has_scale):
+                raise ConfigError(
+                    f"view {self.name}: column {column.name} of its key has type {column.type_name}, of which equal "
+                    "values can have different texts, such as 1.0 and 1.00",
+                    f"cast it in the sql: ({column.name})::bigint, ::numeric(20,2) or ::text",
+                )
 
     def touched(self, trace: Trace, taken: sql.Composable) -> sql.Composed:
         """Selects the keys, each a jsonb array of texts, that changed rows of one occurrence concern. `taken`: a table
