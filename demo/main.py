@@ -141,6 +141,7 @@ class _Demo:
         self._screen.say(f"the shop has {self._loaded:,} rows; capture starts; {console_line(self._config)}")
         self._books.open()
         first_row_s, loaded_s = self._initial_load()
+        self._beside.keep_views()
         captured_before = self._monitor.figures().captured_rows
         started_at, seconds, kills_at, filled = self._change_and_kill()
         captured = self._monitor.figures
@@ -205,7 +206,6 @@ class _Demo:
         """
         lsn = flushed_lsn_of(self._dsn)
         self._programs.start(CAPTURE, "run", "--config", str(self._config_file))
-        self._beside.keep_views()
         started = time.monotonic()
         self._monitor.start()
         first = CommittedSample("customers", {"id": 1}, time.time(), lsn)

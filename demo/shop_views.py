@@ -110,8 +110,11 @@ def with_views(content: dict[str, Any], endpoints: Endpoints) -> dict[str, Any]:
             "public.order_lines": {"indexes": [["product_id"]]},
         },
     }
-    search = {"type": "search", "url": endpoints.opensearch_url}
-    targets = {DOCUMENTS.name: search, REVENUE.name: {"type": "sql", "url": url}, ALERTS.name: search}
+    targets = {
+        DOCUMENTS.name: {"type": "search", "url": endpoints.opensearch_url},
+        REVENUE.name: {"type": "sql", "url": url},
+        ALERTS.name: {"type": "topic"},
+    }
     views = {
         view.name: {"base": BASE, "sql": view.sql, "key": list(view.key), "target": targets[view.name]}
         for view in SHOP_VIEWS

@@ -1,23 +1,23 @@
 """Observes the demo's views as their readers do: a document, the revenue of hours, and alerts that start and stop."""
 
 import threading
-from collections import deque
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import psycopg
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import TransportError
 
 from cdc.config.settings import Config
 from cdc.config.sink_settings import SearchConfig, SqlConfig
-from cdc.config.view_settings import target_prefix
+from cdc.config.view_settings import TopicTarget, target_prefix
 from cdc.model.errors import WatershedError
 from cdc.postgres.connection import connect
+from demo.alert_topic import Alerts, AlertTopic, stored_alerts
 from demo.followed import ORDER, document
-from demo.shop_views import ALERTS, BASE, DOCUMENTS, REVENUE, SHOP_VIEWS, ShopView
+from demo.shop_views import BASE, DOCUMENTS, REVENUE, SHOP_VIEWS, ShopView
 from sinks.comparison import SourceRows, TableComparison, compare
 from sinks.registry import make_sink
 from sinks.search.names import SearchNames
@@ -25,12 +25,9 @@ from views.base import Base
 from views.maintainer import RowEncoder, define
 
 INTERVAL_S: Final = 1.0
-SHOWN: Final = 3  # corrections and alerts
-ALERTS_MAX: Final = 10_000  # that OpenSearch returns at once
+SHOWN: Final = 3  # corrected hours
 TIMEOUT_S: Final = 10
 STOP_TIMEOUT_S: Final = 15.0
-
-Alert = tuple[str, int]  # the saved search's name, the order's number
 
 
 class Hour(NamedTuple):
@@ -78,34 +75,6 @@ class Revenue:
         return tuple(
             Hour(hour, known.get(hour), self._before.get(hour)) for hour in ([last] if last else []) + corrected
         )
-
-
-class Alerts:
-    """The alerts over time."""
-
-    def __init__(self) -> None:
-        self._known: frozenset[Alert] | None = None
-        self._lines: deque[str] = deque(maxlen=SHOWN)
-        self.started = self.stopped = 0
-
-    def take(self, alerts: frozenset[Alert]) -> None:
-        """Takes the rows as they are now. Those that are there at first have not started."""
-        known, self._known = self._known, alerts
-        if known is None:
-            return
-        for search, order in sorted(known - alerts):
-            self.stopped += 1
-            self._lines.appendleft(f"order {order} no longer meets “{search}”")
-        for search, order in sorted(alerts - known):
-            self.started += 1
-            self._lines.appendleft(f"order {order} meets “{search}”")
-
-    @property
-    def count(self) -> int:
-        return len(self._known or ())
-
-    def shown(self) -> tuple[str, ...]:
-        return tuple(self._lines)
 
 
 class ViewWatch:
@@ -159,26 +128,23 @@ class ViewWatch:
         search, revenue = targets[DOCUMENTS.name], targets[REVENUE.name]
         assert isinstance(search, SearchConfig) and isinstance(revenue, SqlConfig), "the demo's configuration"
         client = OpenSearch([search.url.get_secret_value()], timeout=TIMEOUT_S)
+        alias = SearchNames(target_prefix(self._config.topics.prefix, DOCUMENTS.name)).alias(DOCUMENTS.table)
         with (
+            closing(AlertTopic(self._config)) as topic,
             _base(self._config) as base,
             psycopg.connect(revenue.url.get_secret_value(), autocommit=True, options="-c timezone=UTC") as reader,
         ):
             base.install()  # so that its state can be read before the views run
-            while not self._stopping.wait(INTERVAL_S):
+            while not self._stopping.is_set():
+                topic.take(self.alerts, INTERVAL_S)
                 self.revenue.take(_hours(reader))
-                alerts = _alerts(client, self._alias(ALERTS))
-                if alerts is not None:
-                    self.alerts.take(alerts)
                 self._now = ViewsNow(
-                    document(client, self._alias(DOCUMENTS), {"id": ORDER}),
+                    document(client, alias, {"id": ORDER}),
                     self.revenue.shown(),
                     self.alerts.count,
                     self.alerts.shown(),
                     _waiting(base),
                 )
-
-    def _alias(self, view: ShopView) -> str:
-        return SearchNames(target_prefix(self._config.topics.prefix, view.name)).alias(view.table)
 
 
 def compare_view(config: Config, view: ShopView) -> TableComparison:
@@ -192,6 +158,8 @@ def compare_view(config: Config, view: ShopView) -> TableComparison:
         source = SourceRows(view.table, view.columns, view.key, copy.rows())
     with source, _base(config) as base:
         schema = RowEncoder(definition := define(view.name, section, base), base.described(definition)).schema
+        if isinstance(section.target, TopicTarget):
+            return compare(source, stored_alerts(config))
         sink = make_sink(view.name, section.target, target_prefix(config.topics.prefix, view.name))
         try:
             sink.attach(schema)
@@ -226,13 +194,3 @@ def _hours(connection: psycopg.Connection) -> dict[datetime, Decimal]:
         return dict(connection.execute(f"SELECT hour, revenue FROM {REVENUE.table}".encode()).fetchall())
     except psycopg.errors.UndefinedTable:
         return {}
-
-
-def _alerts(client: OpenSearch, alias: str) -> frozenset[Alert] | None:
-    """Returns the alerts that a search finds; None while the index is not there, or is busy."""
-    body = {"size": ALERTS_MAX, "query": {"exists": {"field": "order_id"}}, "_source": ["search", "order_id"]}
-    try:
-        hits = client.search(index=alias, body=body)["hits"]["hits"]
-    except TransportError:
-        return None
-    return frozenset((hit["_source"]["search"], hit["_source"]["order_id"]) for hit in hits)

@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from demo.view_watch import SHOWN, Alerts, Hour, Revenue
+from demo.alert_topic import Alerts
+from demo.view_watch import SHOWN, Hour, Revenue
 
 
 def at(hour: int) -> datetime:
@@ -33,10 +34,12 @@ def test_the_last_hour_is_shown_first_then_those_corrected_last() -> None:
     assert len(revenue.shown()) == SHOWN + 1
 
 
-def test_alerts_that_are_there_at_first_have_not_started() -> None:
+def test_a_record_starts_an_alert_and_one_without_a_value_stops_it() -> None:
     alerts = Alerts()
-    alerts.take(frozenset({("dear", 1)}))
-    assert (alerts.count, alerts.started, alerts.stopped, alerts.shown()) == (1, 0, 0, ())
-    alerts.take(frozenset({("dear", 2), ("new", 3)}))
-    assert (alerts.count, alerts.started, alerts.stopped) == (2, 2, 1)
-    assert alerts.shown() == ("order 3 meets “new”", "order 2 meets “dear”", "order 1 no longer meets “dear”")
+    for order, total in ((1, "5"), (2, "6"), (1, "7")):
+        alerts.take(b"%d" % order, b'{"search":"dear","order_id":%d,"total":"%s"}' % (order, total.encode()))
+    assert (alerts.count, alerts.started, alerts.stopped) == (2, 2, 0)
+    alerts.take(b"1", None)
+    alerts.take(b"3", None)
+    assert (alerts.count, alerts.started, alerts.stopped) == (1, 2, 1)
+    assert alerts.shown() == ("order 1 no longer meets “dear”", "order 2 meets “dear”", "order 1 meets “dear”")
