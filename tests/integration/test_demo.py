@@ -140,7 +140,7 @@ def forge_event(bootstrap_servers: str) -> None:
 
 
 def assert_views_and_drift(output: str, falsified: int) -> None:
-    """Views have rows, were killed, and changed on the screen; only the cache that an application writes has drifted."""
+    """Views have rows, their process was killed, they changed on the screen; the cache from the log has not drifted."""
     compared = re.findall(r"views\.(\w+) +│ +([\d,]+) │ +([\d,]+) │ +(\d+) │ +(\d+) │ +(\d+) │", output)
     assert [name for name, *_ in compared] == ["order_documents", "revenue_by_hour", "alerts"], output
     for _, source_rows, store_rows, *differences in compared:
