@@ -5,7 +5,7 @@ the lag chart, and with `--views` the views.
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cdc.config.settings import Config
 from cdc.config.sink_settings import CacheConfig
@@ -16,8 +16,11 @@ from demo.lag_chart import LagChart, LagLine
 from demo.monitor import Figures
 from demo.programs import Programs
 from demo.shop_views import BASE, NARROWED_SEARCH, NEW_SEARCH, SAVED_SEARCHES, execute
-from demo.view_watch import ViewsNow, ViewWatch
+from demo.view_figures import ViewsNow
 from sinks.comparison import TableComparison
+
+if TYPE_CHECKING:
+    from demo.view_watch import ViewWatch
 
 VIEWS: Final = "views"  # the name of the program
 NAIVE: Final = "naive"
@@ -45,7 +48,7 @@ class Beside:
         self._chart = LagChart()
         self._began: float | None = None  # time.monotonic() of the workload's start
         self._followed = FollowedOrder(config, dsn)
-        self._watch = ViewWatch(config) if has_views else None
+        self._watch = _watch(config) if has_views else None
         self._searches = [(1 / 4, NEW_SEARCH), (2 / 5, NARROWED_SEARCH)] if has_views else []  # share of the run
 
     @property
@@ -144,3 +147,10 @@ class Beside:
         section = self._config.sinks["cache"]
         assert isinstance(section, CacheConfig), "the demo has a cache"
         return section.url.get_secret_value()
+
+
+def _watch(config: Config) -> "ViewWatch":
+    """Imports what parses the queries of views only where there are any: it takes half a second."""
+    from demo.view_watch import ViewWatch
+
+    return ViewWatch(config)

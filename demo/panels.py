@@ -10,7 +10,7 @@ from rich.text import Text
 from demo.beside import BesideNow
 from demo.figures import duration
 from demo.followed import ORDER, PLACES, FollowedNow
-from demo.view_watch import Hour, ViewsNow
+from demo.view_figures import Hour, ViewsNow
 
 LINES_SHOWN: Final = 3  # of an order
 NUMBER_AT: Final = "change "

@@ -23,7 +23,7 @@ import psycopg
 from psycopg import sql
 
 from cdc.config.sink_settings import SqlConfig
-from cdc.model.errors import ConfigError, WatershedError
+from cdc.model.errors import ConfigError, SinkError, WatershedError
 from cdc.model.events import Column, TableId
 from cdc.postgres.catalog import column_types
 from views import statements
@@ -100,26 +100,36 @@ class Base:
             TableId(*map(unquote, source.split(".", 1))): tuple(json.loads(shape)["place"]) for source, shape in rows
         }
 
-    def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, list[str]]:
-        """The columns of the tables that are there."""
+    def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, dict[str, str]]:
+        """The columns of the tables that are there, each with its number and type."""
         with explained():
             return {
-                table: [
-                    name
-                    for (name,) in self._connection.execute(
-                        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
-                        "AND NOT attisdropped ORDER BY attnum",
-                        (sql.Identifier(*place).as_string(),),
-                    )
-                ]
+                table: dict(
+                    self._connection.execute(statements.COLUMNS, (sql.Identifier(*place).as_string(),)).fetchall()
+                )
                 for table, place in places.items()
             }
 
-    def volatile(self, functions: Sequence[str]) -> list[str]:
-        """Returns the functions that are volatile: they may return another value at each call."""
+    def check_shape(self, definition: ViewDefinition) -> None:
+        """Raises SinkError if a column that the query reads was dropped, made again or given another type. No trigger
+        notes the values that such a change takes or makes."""
+        if definition.query.shape(self.columns(definition.places)) != definition.shape:
+            raise SinkError(
+                f"view {definition.name}: columns of its base have changed",
+                "nothing: its query is checked against the columns as they are, and the view is filled again",
+            )
+
+    def changing(self, functions: Sequence[str]) -> list[str]:
+        """Returns the functions that may return another value at each call, or after a change that no trigger
+        notes."""
+        with explained():
+            return [name for (name,) in self._connection.execute(statements.CHANGING, (list(functions),))]
+
+    def aggregates(self, functions: Sequence[str]) -> list[str]:
+        """Returns the functions that are aggregates."""
         with explained():
             found = self._connection.execute(
-                "SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND provolatile = 'v' ORDER BY 1",
+                "SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND prokind = 'a' ORDER BY 1",
                 (list(functions),),
             )
             return [name for (name,) in found]
@@ -235,19 +245,14 @@ class Base:
 
     def has_triggers(self, definition: ViewDefinition) -> bool:
         """Returns whether every table of the view has its triggers: none was created again since."""
-        wanted = {
+        wanted = [
             (sql.Identifier(*definition.places[table]).as_string(), self._trigger(definition, table, operation))
             for table in definition.query.tables
             for operation in statements.TRIGGERS
-        }
+        ]
         with explained():
-            for place, trigger in wanted:
-                row = self._connection.execute(
-                    "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = %s", (place, trigger)
-                ).fetchone()
-                if row is None:
-                    return False
-        return True
+            row = self._connection.execute(statements.HAS_TRIGGERS, [list(one) for one in zip(*wanted, strict=True)])
+            return row.fetchone() == (len(wanted),)
 
     def install_triggers(self, definition: ViewDefinition) -> None:
         """Notes every change of the view's tables from here on; what was noted before is forgotten, as the view is
@@ -295,11 +300,13 @@ class Base:
 
     # ---- rows
 
-    def collect(self, definition: ViewDefinition) -> int:
+    def collect(self, definition: ViewDefinition, key_types: Sequence[str]) -> int:
         """Turns changes that were noted into keys of view rows: CHANGES_PER_ROUND at most, or all where the key is
         split. Returns their number."""
         taken = sql.Identifier("pg_temp", "watershed_taken")
         with explained(), self._connection.transaction():
+            # A row that changes in between would be joined as it is then, without the change that says how it was.
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._connection.execute(
                 sql.SQL(
                     "CREATE TEMP TABLE IF NOT EXISTS watershed_taken (source text, image jsonb) ON COMMIT DELETE ROWS"
@@ -321,7 +328,7 @@ class Base:
                         ).format(
                             sql.Identifier(self.schema, "keys"),
                             sql.Literal(definition.name),
-                            definition.touched(trace, taken),
+                            definition.touched(trace, taken, key_types),
                         )
                     )
         return count
@@ -356,6 +363,7 @@ class Base:
                         if not is_of_rows(of_key):
                             raise
                         failed[key] = f"the query fails: {said(of_key)}"
+        self.check_shape(definition)
         rows: dict[Key, Texts | None] = {}
         for key, some in found.items():
             if len(some) > 1:
@@ -385,6 +393,7 @@ class Base:
             if double is not None:
                 raise not_unique(definition, double[:-1], double[-1])
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
+            self.check_shape(definition)  # which stays, as the cursor has locked the tables
             fetch = sql.SQL("FETCH FORWARD {} FROM watershed_fill").format(sql.Literal(FILL_ROWS))
             while rows := list(_texts(self._connection.execute(fetch))):
                 yield rows

@@ -34,13 +34,17 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
     places = base.places()
     if not places:
         raise SinkError(f"view {name}: its base {config.base} holds no tables yet", f"cdc sink run {config.base}")
-    query = trace(name, config.sql, config.key, base.columns(places))
-    if changing := base.volatile(sorted(query.functions)):
+    columns = base.columns(places)
+    query = trace(name, config.sql, config.key, {table: list(names) for table, names in columns.items()})
+    if aggregates := base.aggregates(sorted(query.key_functions)):
+        raise ConfigError(f"view {name}: {aggregates[0]}() computes its key from many rows", "choose another key")
+    if changing := base.changing(sorted(query.functions)):
         raise ConfigError(
             f"view {name}: {changing[0]}() is not deterministic: it changes without a change of a row",
             "leave it out of the query",
         )
-    return ViewDefinition(name, config, query, {table: places[table] for table in query.tables})
+    held = {table: places[table] for table in query.tables}
+    return ViewDefinition(name, config, query, held, query.shape(columns))
 
 
 def kept_elsewhere(name: str) -> SinkError:
@@ -127,7 +131,8 @@ class ViewMaintainer:
         if state is None or state.state != "serving" or not self._base.has_triggers(self._definition):
             self._fill(state or self._prepared(None))
             return True
-        collected = self._base.collect(self._definition)
+        self._base.check_shape(self._definition)
+        collected = self._base.collect(self._definition, self._encoder.key_types)
         keys = self._base.keys(self._definition)
         if not keys:
             return collected > 0

@@ -32,20 +32,21 @@ SELECT setval(%s::regclass, now_ms) FROM {s}.versions,
        (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) clock
  WHERE last_value < now_ms
 """
-# Values are compared as the texts that PostgreSQL prints, because not every type has an equality.
+# `n.*` is the row also where a column is named n. Values are compared as the texts that PostgreSQL prints, because not
+# every type has an equality.
 NOTE: LiteralString = """
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $function$
 BEGIN
   IF TG_OP = 'INSERT' THEN
     INSERT INTO {s}.changes (view, source, image)
-    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(n) AS r FROM new_rows n) x;
+    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(n.*) AS r FROM new_rows n) x;
   ELSIF TG_OP = 'DELETE' THEN
     INSERT INTO {s}.changes (view, source, image)
-    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(o) AS r FROM old_rows o) x;
+    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(o.*) AS r FROM old_rows o) x;
   ELSE
     INSERT INTO {s}.changes (view, source, image)
-    WITH before AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(o) AS r FROM old_rows o) x),
-         after AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(n) AS r FROM new_rows n) x)
+    WITH before AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(o.*) AS r FROM old_rows o) x),
+         after AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(n.*) AS r FROM new_rows n) x)
     SELECT DISTINCT {view}, {source}, image
       FROM ((SELECT * FROM before EXCEPT ALL SELECT * FROM after)
             UNION ALL (SELECT * FROM after EXCEPT ALL SELECT * FROM before)) changed;
@@ -63,6 +64,21 @@ SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.at
 FUNCTIONS: LiteralString = """
 SELECT proname FROM pg_proc
  WHERE pronamespace = to_regnamespace(%s) AND proname ~ ('^watershed_' || %s || '_[0-9]+_note$')
+"""
+# The columns of a table, by which a change of it is seen that no trigger notes.
+COLUMNS: LiteralString = """
+SELECT attname, format('%%s %%s', attnum, format_type(atttypid, atttypmod)) FROM pg_attribute
+ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+HAS_TRIGGERS: LiteralString = """
+SELECT count(*) FROM unnest(%s::text[], %s::text[]) AS w(place, name)
+  JOIN pg_trigger t ON t.tgrelid = to_regclass(w.place) AND t.tgname = w.name
+"""
+# STABLE functions of PostgreSQL read settings; those of others may read tables.
+CHANGING: LiteralString = """
+SELECT DISTINCT proname FROM pg_proc
+ WHERE proname = ANY(%s)
+   AND (provolatile = 'v' OR (provolatile = 's' AND pronamespace <> 'pg_catalog'::regnamespace)) ORDER BY 1
 """
 NOTE_STATE: LiteralString = """
 INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns)

@@ -62,6 +62,12 @@ class TracedQuery:
     functions: frozenset[str]  # that it calls by name
     traces: tuple[Trace, ...]
 
+    def shape(self, columns: Mapping[TableId, Mapping[str, str]]) -> str:
+        """Changes whenever a column that the query reads is dropped, made again or given another type."""
+        return "; ".join(
+            f"{table}.{name} {columns[table].get(name)}" for table, names in sorted(self.used.items()) for name in names
+        )
+
 
 @dataclass(slots=True)
 class _Found:

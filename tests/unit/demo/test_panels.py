@@ -10,7 +10,7 @@ from demo.beside import BesideNow
 from demo.followed import FollowedNow, Seen
 from demo.lag_chart import LagLine
 from demo.panels import described, hour_text, plain_beside, render_beside
-from demo.view_watch import Hour, ViewsNow
+from demo.view_figures import Hour, ViewsNow
 
 NEW, OLD = Seen("paid", "change 7"), Seen("new", "change 6")
 DOCUMENT = {

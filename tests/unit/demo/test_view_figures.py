@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from demo.alert_topic import Alerts
-from demo.view_watch import SHOWN, Hour, Revenue
+from demo.view_figures import SHOWN, Hour, Revenue
 
 
 def at(hour: int) -> datetime:
