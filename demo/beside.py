@@ -1,5 +1,5 @@
-"""What the demo runs beside the shop's workload: the order that the screen follows, an application that writes twice,
-the lag chart, and with `--views` the views.
+"""The programs and figures beside the shop's workload: the order that the screen follows, an application that writes
+twice, the lag chart, and with `--views` the views.
 """
 
 import sys
@@ -28,7 +28,7 @@ NAIVE: Final = "naive"
 
 @dataclass(frozen=True, slots=True)
 class BesideNow:
-    """What is shown of it at one moment."""
+    """The figures for the screen at one moment."""
 
     followed: FollowedNow | None = None
     lag_title: str = ""
@@ -38,7 +38,7 @@ class BesideNow:
 
 
 class Beside:
-    """All of it, from create() to stop()."""
+    """Runs from create() to stop()."""
 
     def __init__(self, config: Config, config_file: str, dsn: str, programs: Programs, *, has_views: bool) -> None:
         self._config = config
