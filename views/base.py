@@ -183,11 +183,13 @@ class Base:
             self._connection.execute(self._sql(statements.ADVANCE_VERSIONS), (self._name("versions"),))
 
     def lock(self, view: str) -> bool:
-        """Takes the view's lock until the connection ends; returns False if another process has it."""
+        """Takes the view's lock, and listens for changes, until the connection ends; returns False if another process
+        has it."""
         with explained():
             row = self._connection.execute(
                 "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))", (self.schema, view)
             ).fetchone()
+            self._connection.execute(f"LISTEN {CHANNEL}")
         return bool(row and row[0])
 
     def state(self, view: str) -> ViewState | None:
@@ -281,7 +283,6 @@ class Base:
                     sql.SQL("DELETE FROM {} WHERE view = %s").format(sql.Identifier(self.schema, own)),
                     (definition.name,),
                 )
-            self._connection.execute(f"LISTEN {CHANNEL}")
 
     def _drop_triggers(self, view: str) -> None:
         """Also those on tables that an earlier definition read."""

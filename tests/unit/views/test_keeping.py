@@ -42,7 +42,7 @@ class FakeBase:
         return next(self._places)
 
     def columns(self, places: Any) -> Any:
-        return {table: ["id"] for table in places}
+        return {table: {"id": "1 bigint"} for table in places}
 
     def note_error(self, _: str, error: WatershedError, state: str | None) -> None:
         self._noted.append((error.message, state))
