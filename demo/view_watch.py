@@ -60,6 +60,7 @@ class ViewWatch:
     def are_current(self) -> bool:
         """Returns whether every change that the base has was written to the views. Asks the base."""
         with _base(self._config) as base:
+            base.install()  # before the views run for the first time, it has no state of them
             return _waiting(base) == 0
 
     def compared(self) -> list[TableComparison]:
@@ -86,7 +87,7 @@ class ViewWatch:
             _base(self._config) as base,
             psycopg.connect(revenue.url.get_secret_value(), autocommit=True, options="-c timezone=UTC") as reader,
         ):
-            base.install()  # so that its state can be read before the views run
+            base.install()
             while not self._stopping.is_set():
                 topic.take(self.alerts, INTERVAL_S)
                 self.revenue.take(_hours(reader))
