@@ -227,9 +227,10 @@ class _Demo:
         self._existing = []
         # Existing rows are published beside the stream, so an earlier confirmed position does not include them.
         lsn = flushed_lsn_of(self._dsn)
-        self._applied(phase, lsn, self._load_s_max, started, self._beside.sinks)
-        self._beside.keep_views()  # which are filled while the other sinks load
-        loaded_s = self._applied(phase, lsn, self._load_s_max, started, self._early)
+        loaded_s = self._applied(phase, lsn, self._load_s_max, started, self._beside.sinks)
+        self._beside.keep_views()  # which are filled while the stores are
+        others = [sink for sink in self._early if sink not in loaded_s]
+        loaded_s |= self._applied(phase, lsn, self._load_s_max, started, others)
         self._await_views("filling the views")
         return first_row_s, loaded_s
 
