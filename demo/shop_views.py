@@ -29,7 +29,7 @@ CREATE TABLE saved_searches (
   total_from  numeric(12,2) NOT NULL
 );
 INSERT INTO saved_searches VALUES
-  (1, 'expensive and returned', 'returned', 495.00),
+  (1, 'expensive and returned', 'returned', 400.00),
   (2, 'expensive and shipped', 'shipped', 495.00);
 """
 NEW_SEARCH: Final = "INSERT INTO saved_searches VALUES (3, 'expensive and new', 'new', 497.50)"

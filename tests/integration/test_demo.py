@@ -149,7 +149,7 @@ def assert_views_and_drift(output: str, falsified: int) -> None:
     assert "kill -9 views" in output
     assert re.search(r"revenue: 2026-09-01 12:00  [\d.]+, corrected from [\d.]+", output), output
     started, stopped = re.findall(r"alerts: ([\d,]+) started and ([\d,]+) stopped", output)[0]
-    assert (started, stopped) > ("0", "0")
+    assert started != "0" and stopped != "0"
     ((orders, kept),) = re.findall(r"kept by Watershed +│ +(\d+) │ +(\d+) │", output)
     assert (int(orders), int(kept)) == (naive.ORDER_COUNT, int(falsified >= naive.FIRST_ORDER))
     assert re.search(r"▲ .*kill -9: capture at [\d.]+ s, sinks at [\d.]+ s, views at", output), output
