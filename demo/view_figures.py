@@ -42,8 +42,9 @@ class Revenue:
             if known.get(hour) != hours.get(hour):
                 self._before.pop(hour, None)
                 self._before[hour] = known.get(hour)
-        while len(self._before) > SHOWN + 1:
-            del self._before[next(iter(self._before))]
+        last = max(hours, default=None)
+        for hour in [hour for hour in self._before if hour != last][:-SHOWN]:
+            del self._before[hour]
 
     def shown(self) -> tuple[Hour, ...]:
         """Returns the last hour, and then those that were corrected last."""

@@ -34,6 +34,15 @@ def test_the_last_hour_is_shown_first_then_those_corrected_last() -> None:
     assert len(revenue.shown()) == SHOWN + 1
 
 
+def test_the_last_hours_correction_outlives_those_of_many_others() -> None:
+    revenue = Revenue()
+    hours = {at(number): Decimal(number) for number in range(1, 20)}
+    revenue.take(hours)
+    revenue.take(hours := hours | {at(19): Decimal(50)})
+    revenue.take({hour: total if hour == at(19) else total + 1 for hour, total in hours.items()})
+    assert revenue.shown()[0] == Hour(at(19), Decimal(50), Decimal(19))
+
+
 def test_a_record_starts_an_alert_and_one_without_a_value_stops_it() -> None:
     alerts = Alerts()
     for order, total in ((1, "5"), (2, "6"), (1, "7")):
