@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from sqlglot import parse_one
+from sqlglot import exp, parse_one
 
 from cdc.config.settings import load_config
 from cdc.config.sink_settings import SqlConfig
@@ -36,6 +36,6 @@ def test_a_views_query_reads_what_the_base_holds_and_returns_its_columns(view: S
         if mapping.include
     } | {TableId("public", "saved_searches"): ("id", "name", "status", "total_from")}
     query = trace(view.name, view.sql, view.key, held)
-    assert parse_one(view.sql, dialect="postgres").named_selects == list(view.columns)
+    assert parse_one(view.sql, dialect="postgres", into=exp.Select).named_selects == list(view.columns)
     for one in query.traces:
         assert one.keys, f"a change of {one.table} finds the rows that it concerns"
