@@ -64,7 +64,7 @@ CHANGES: Final = {
 
 
 def kinds(dsn: str, search_url: str, rows: int) -> dict[str, Any]:
-    """For each recipe: `changes` of its driving table, the `keys` that they concern, and the rates."""
+    """Returns for each recipe: `changes` of its driving table, the `keys` that they concern, and the rates."""
     shapes = {f"public.{name}": {"indexes": [columns]} for name, columns in INDEXES.items()}
     config = SqlConfig.model_validate({"url": SecretStr(url_of(dsn)), "shapes": shapes})
     with base_sink(config, ALL), psycopg.connect(dsn, autocommit=True) as connection:

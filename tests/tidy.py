@@ -52,7 +52,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "jars": ("jars", "cdc.model"),
     "devstack": ("devstack", "jars", "cdc.model"),
     "demo": ("demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "verification", "views", "cdc"),
-    "bench": ("bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc", "tests"),
+    "bench": ("bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "views", "cdc", "tests"),
     "examples": ("examples", "sinks", "cdc.config", "cdc.model"),
     "docs_build": ("docs_build", "sinks", "cdc"),
     "tests": (

@@ -139,11 +139,8 @@ class Base:
         missing = []
         with explained():
             for table, columns in definition.searched_columns():
-                found = self._connection.execute(
-                    statements.INDEX,
-                    (sql.Identifier(*definition.places[table]).as_string(), list(columns)),
-                ).fetchone()
-                if found is None:
+                place = sql.Identifier(*definition.places[table]).as_string()
+                if self._connection.execute(statements.INDEX, (place, list(columns))).fetchone() is None:
                     missing.append((table, columns))
         return missing
 
@@ -205,10 +202,7 @@ class Base:
     def note(self, view: str, state: ViewState) -> None:
         """Writes the view's state; an error that it had is gone."""
         with explained():
-            self._connection.execute(
-                self._sql(statements.NOTE_STATE),
-                (view, *state[:4], json.dumps(state.columns)),
-            )
+            self._connection.execute(self._sql(statements.NOTE_STATE), (view, *state[:4], json.dumps(state.columns)))
 
     def note_error(self, view: str, error: WatershedError, state: str | None = None) -> None:
         """Writes what a view has stopped for, or what it waits for, also where it has never begun."""
@@ -229,10 +223,7 @@ class Base:
 
     def counts(self, view: str) -> Counts | None:
         with explained():
-            row = self._connection.execute(
-                self._sql(statements.COUNTS),
-                (view,),
-            ).fetchone()
+            row = self._connection.execute(self._sql(statements.COUNTS), (view,)).fetchone()
         return None if row is None else Counts(*row)
 
     def versions(self, count: int = 1) -> list[int]:

@@ -103,11 +103,10 @@ def customer(number: int, version: int = 1, **values: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.parametrize("seed", range(2))
 def test_a_view_is_its_query_whatever_is_applied_and_wherever_the_job_ends(
-    name: str, seed: int, views: Views, shop: SqlSink
+    name: str, views: Views, shop: SqlSink
 ) -> None:
-    assert random_run(name, VIEWS[name], views, Workload(shop, SHOP, seed), seed) > 0
+    assert random_run(name, VIEWS[name], views, Workload(shop, SHOP, 1), 1) > 0
     assert views.waits == 1, "the view was filled once, at its beginning"
 
 
@@ -115,7 +114,7 @@ def test_a_view_is_its_query_whatever_is_applied_and_wherever_the_job_ends(
 def test_each_recipe_of_the_documentation_is_its_querys_result(name: str, views: Views, config: SqlConfig) -> None:
     query = RECIPES[name]
     with base_sink(config, query.tables) as sink:
-        rows = random_run(name, query, views, Workload(sink, query.tables, 1), 1)
+        rows = random_run(name, query, views, Workload(sink, query.tables, 1), 1, jobs=1)
     assert rows > 0 or name in ("paid_after_failures", "failures_of_customers")
     assert views.waits == 1, "the view was filled once, at its beginning"
 
@@ -157,7 +156,7 @@ def test_a_key_has_one_text_whichever_way_it_was_found(
 ) -> None:
     """A cast to text prints some types differently than a result's column."""
     query = Query(f"SELECT {expression} AS k, count(*) AS rows FROM {source} GROUP BY 1 -- ü", ["k"])
-    assert random_run("keyed", query, views, Workload(shop, SHOP, 3), 3) > 0
+    assert random_run("keyed", query, views, Workload(shop, SHOP, 3), 3, jobs=1) > 0
 
 
 def test_rows_that_change_while_keys_are_found_are_not_missed(views: Views, shop: SqlSink) -> None:
@@ -232,7 +231,8 @@ def test_columns_that_a_star_names_may_be_added(views: Views, shop: SqlSink) -> 
     with views.job("all", query) as maintainer:
         views.query("ALTER TABLE customers ADD COLUMN added text")
         shop.apply([customer(1, name="n")])
-        until_idle(maintainer)
+        with pytest.raises(SinkError, match="columns of its base have changed"):
+            until_idle(maintainer)
     with views.job("all", query) as maintainer:
         until_idle(maintainer)
         assert views.assert_equal("all", query) == 1
@@ -352,7 +352,7 @@ def test_a_key_whose_equal_values_have_several_texts_is_refused(expression: str,
 
 def test_a_number_with_a_scale_may_be_the_key(views: Views, shop: SqlSink) -> None:
     query = Query("SELECT l.price::numeric(20,2) AS k, count(*) AS rows FROM lines l GROUP BY 1", ["k"])
-    assert random_run("prices", query, views, Workload(shop, SHOP, 4), 4) > 0
+    assert random_run("prices", query, views, Workload(shop, SHOP, 4), 4, jobs=1) > 0
 
 
 def test_a_removed_view_leaves_nothing_in_its_base(views: Views, shop: SqlSink) -> None:

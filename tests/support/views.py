@@ -112,7 +112,7 @@ class Views:
     def assert_equal(self, name: str, query: Query) -> int:
         """Returns the number of rows."""
         there = " AND ".join(f"v.{column} IS NOT NULL" for column in query.key)
-        wanted = self.query(f"SELECT row_to_json(v)::text FROM ({query.text}) v WHERE {there} ORDER BY 1")
+        wanted = self.query(f"SELECT row_to_json(v)::text FROM ({query.text}\n) v WHERE {there} ORDER BY 1")
         assert self.query(f"SELECT row_to_json(v)::text FROM views.{name} v ORDER BY 1") == wanted, name
         return len(wanted)
 
