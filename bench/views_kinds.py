@@ -64,7 +64,7 @@ CHANGES: Final = {
 
 
 def kinds(dsn: str, search_url: str, rows: int) -> dict[str, Any]:
-    """Returns for each recipe the `changes` of its driving table, the `keys` that they concern, and the rates."""
+    """Returns for each recipe: `changes` of its driving table, the `keys` that they concern, and the rates."""
     shapes = {f"public.{name}": {"indexes": [columns]} for name, columns in INDEXES.items()}
     config = SqlConfig.model_validate({"url": SecretStr(url_of(dsn)), "shapes": shapes})
     with base_sink(config, ALL), psycopg.connect(dsn, autocommit=True) as connection:
@@ -112,7 +112,7 @@ def _kind(
 
 
 def _size(definition: Any, connection: psycopg.Connection) -> int:
-    """Returns the size of the base's tables that the view reads, with indexes. Its own tables are empty when idle."""
+    """The tables of the base that the view reads, with their indexes; the view's own tables are empty when idle."""
     places = [sql.Identifier(*place).as_string() for place in definition.places.values()]
     found = connection.execute("SELECT sum(pg_total_relation_size(p::regclass)) FROM unnest(%s::text[]) p", (places,))
     return int(found.fetchall()[0][0])

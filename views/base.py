@@ -131,11 +131,8 @@ class Base:
         missing = []
         with explained():
             for table, columns in definition.searched_columns():
-                found = self._connection.execute(
-                    statements.INDEX,
-                    (sql.Identifier(*definition.places[table]).as_string(), list(columns)),
-                ).fetchone()
-                if found is None:
+                place = sql.Identifier(*definition.places[table]).as_string()
+                if self._connection.execute(statements.INDEX, (place, list(columns))).fetchone() is None:
                     missing.append((table, columns))
         return missing
 
@@ -175,11 +172,13 @@ class Base:
             self._connection.execute(self._sql(statements.ADVANCE_VERSIONS), (self._name("versions"),))
 
     def lock(self, view: str) -> bool:
-        """Takes the view's lock until the connection ends; returns False if another process has it."""
+        """Takes the view's lock, and listens for changes, until the connection ends; returns False if another process
+        has it."""
         with explained():
             row = self._connection.execute(
                 "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))", (self.schema, view)
             ).fetchone()
+            self._connection.execute(f"LISTEN {CHANNEL}")
         return bool(row and row[0])
 
     def state(self, view: str) -> ViewState | None:
@@ -195,10 +194,7 @@ class Base:
     def note(self, view: str, state: ViewState) -> None:
         """Writes the view's state; an error that it had is gone."""
         with explained():
-            self._connection.execute(
-                self._sql(statements.NOTE_STATE),
-                (view, *state[:4], json.dumps(state.columns)),
-            )
+            self._connection.execute(self._sql(statements.NOTE_STATE), (view, *state[:4], json.dumps(state.columns)))
 
     def note_error(self, view: str, error: WatershedError, state: str | None = None) -> None:
         """Writes what a view has stopped for, or what it waits for, also where it has never begun."""
@@ -219,10 +215,7 @@ class Base:
 
     def counts(self, view: str) -> Counts | None:
         with explained():
-            row = self._connection.execute(
-                self._sql(statements.COUNTS),
-                (view,),
-            ).fetchone()
+            row = self._connection.execute(self._sql(statements.COUNTS), (view,)).fetchone()
         return None if row is None else Counts(*row)
 
     def versions(self, count: int = 1) -> list[int]:
@@ -273,7 +266,6 @@ class Base:
                     sql.SQL("DELETE FROM {} WHERE view = %s").format(sql.Identifier(self.schema, own)),
                     (definition.name,),
                 )
-            self._connection.execute(f"LISTEN {CHANNEL}")
 
     def _drop_triggers(self, view: str) -> None:
         """Also those on tables that an earlier definition read."""

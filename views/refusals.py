@@ -1,5 +1,5 @@
-"""Finds in a view's query the constructs that are refused: the rows that a change concerns could not be derived from
-them, or their result depends on something else than rows.
+"""Refuses what a view's query may not contain, because the rows that a change concerns could not be derived from it, or
+because its result depends on something else than rows.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def refusals(root: Scope) -> Iterator[str]:
 
 def choice_of(select: exp.Select) -> str | None:
     """Returns what makes a row of the SELECT depend on its other rows, which no equality in the query around it limits;
-    None if nothing does. Aggregates do not: their groups differ in the columns that leave the SELECT."""
+    None if nothing does. Aggregates do not: the columns that leave the SELECT identify their groups."""
     if select.args.get("limit") or select.args.get("offset") or select.args.get("fetch"):
         return "LIMIT and OFFSET are"
     distinct = select.args.get("distinct")

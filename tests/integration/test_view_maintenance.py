@@ -1,6 +1,7 @@
 """Views over a base that a real SQL sink keeps: whatever is applied to it, and wherever the job ends, each view is its
 query's result."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final
@@ -397,3 +398,16 @@ def test_indexes_that_are_missing_are_named(views: Views, shop: SqlSink) -> None
     with views.base() as base:
         definition = define("documents", views.config(VIEWS["documents"]), base)
         assert base.missing_indexes(definition) == [(TableId("public", "orders"), ("customer_id",))]
+
+
+def test_a_job_that_goes_on_wakes_at_a_change(views: Views, shop: SqlSink) -> None:
+    query = Query("SELECT id FROM customers", ["id"])
+    for number in (1, 2):
+        with views.base() as base, closing(views.open("awake", views.config(query), base)) as maintainer:
+            maintainer.start()
+            shop.apply([CUSTOMERS.upsert(pack_version(1, number), id=number, name="a")])
+            began = time.monotonic()
+            base.wait(60)
+            assert time.monotonic() - began < 30
+            until_idle(maintainer)
+    assert views.waits == 1
