@@ -5,6 +5,8 @@
 It is made of episodes, each a seed with a database and topics of its own. An episode compares the stores CLEAN_RUNS
 times while nothing is wrong, also while capture and the sinks' job stand still for a moment, then injects, compares,
 repairs and compares again. Each is a line in `episodes.jsonl`; a run that is started again goes on behind the last one.
+
+The load changes rows so often that some of them may be undecided: that is counted, and no drift.
 """
 
 import os
@@ -34,8 +36,9 @@ from tests.support.stores import ALL, sinks_section
 
 STORES: Final = (*ALL, "sql")
 COUNT: Final = 17
-CLEAN_RUNS: Final = 10
-CLEAN_S_MAX: Final = 130.0  # after which no further one of them is begun
+CLEAN_RUNS: Final = 20
+LOAD_ROWS: Final = 10_000
+COMMAND_S_MAX: Final = 600.0
 WAIT_S: Final = 240.0
 
 
@@ -85,13 +88,10 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
         captured.await_caught_up()
         with SinkJob(captured.config(), *STORES, log_level="info") as job:
             job.wait_applied(captured.progress(), *STORES, deadline_s=WAIT_S)
-            with drift.Load(dsn) as load:
+            with drift.Load(dsn, rows=LOAD_ROWS) as load:
                 began = time.monotonic()
                 with Stops(seed, captured.running().pid, job.process.pid) as stops:
-                    clean = _clean_runs(captured)
-                told["clean_runs"] = len(clean)
-                told["false_alarms"] = [report for code, report in clean if code not in (0, PARTIAL) or report["drift"]]
-                told["clean_s"] = round((time.monotonic() - began) / len(clean), 1)
+                    told |= _clean_runs(captured)
                 told |= _drift(captured)
                 told |= {"stops": stops.count, "changes_per_s": round(load.changes / (time.monotonic() - began))}
     if is_true(told):
@@ -99,15 +99,27 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     return told
 
 
-def _clean_runs(captured: Captured) -> list[tuple[int, dict[str, Any]]]:
-    ends = time.monotonic() + CLEAN_S_MAX
-    done: list[tuple[int, dict[str, Any]]] = []
-    while len(done) < CLEAN_RUNS and time.monotonic() < ends:
-        done.append(drift.command(captured, "verify"))
-        print(
-            f"run {len(done)} without drift ended {ends - time.monotonic():.0f} s before the last is begun", flush=True
-        )
-    return done
+def _clean_runs(captured: Captured) -> dict[str, Any]:
+    """Compare while nothing is wrong."""
+    seconds, undecided = [], []
+    wrong: list[dict[str, Any]] = []
+    for number in range(1, CLEAN_RUNS + 1):
+        began = time.monotonic()
+        code, report = _command(captured, "verify")
+        seconds.append(round(time.monotonic() - began, 1))
+        undecided.append(report["undecided"])
+        if code not in (0, PARTIAL) or report["drift"] or _not_compared(report):
+            wrong.append(report)
+        print(f"run {number} without drift: {seconds[-1]} s, exit code {code}, drift {report['drift']}", flush=True)
+    return {"clean_runs": CLEAN_RUNS, "clean_s": seconds, "clean_undecided": undecided, "false_alarms": wrong}
+
+
+def _command(captured: Captured, *words: str) -> tuple[int, dict[str, Any]]:
+    return drift.command(captured, *words, deadline_s=COMMAND_S_MAX)
+
+
+def _not_compared(report: dict[str, Any]) -> list[str]:
+    return [table["not_compared"] for table in report["tables"] if table["not_compared"]]
 
 
 def _drift(captured: Captured) -> dict[str, Any]:
@@ -117,16 +129,21 @@ def _drift(captured: Captured) -> dict[str, Any]:
     for store in STORES:
         drift.inject(store, config, ids[store], lambda: _engine(config))
     began = time.monotonic()
-    _, report = drift.command(captured, "verify")
+    print("differences are injected", flush=True)
+    _, report = _command(captured, "verify")
     verified = time.monotonic()
+    print(f"compared in {verified - began:.0f} s: {report['drift']} rows differ", flush=True)
     found = {store: drift.found(report, store) for store in STORES}
-    code, repaired = drift.command(captured, "repair")
+    _, repaired = _command(captured, "repair")
     done = time.monotonic()
+    print(f"repaired in {done - verified:.0f} s", flush=True)
+    _, after = _command(captured, "verify")
     return {
+        "found": {store: {kind: len(keys) for kind, keys in found[store].items()} for store in STORES},
         "found_wrongly": {s: found[s] for s in STORES if found[s] != drift.wanted(ids[s])},
         "repaired": {table["sink"]: table["repaired"] for table in repaired["tables"]},
-        "left": [repaired] if code else [],
-        "exit_code_after": drift.command(captured, "verify")[0],
+        "left": [report for report in (repaired, after) if report["drift"] or _not_compared(report)],
+        "undecided_after": after["undecided"],
         "verify_s": round(verified - began, 1),
         "repair_s": round(done - verified, 1),
     }
@@ -140,7 +157,7 @@ def _engine(config: Config) -> Engine:
 def is_true(told: dict[str, Any]) -> bool:
     """Of what an episode told."""
     is_whole = told.get("repaired") == {store: COUNT * len(drift.chosen(store, COUNT, STORES)) for store in STORES}
-    is_clean = not (told["false_alarms"] or told["found_wrongly"] or told["left"] or told["exit_code_after"])
+    is_clean = not (told["false_alarms"] or told["found_wrongly"] or told["left"])
     return is_whole and is_clean
 
 

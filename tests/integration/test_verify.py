@@ -71,6 +71,14 @@ def nobody() -> Engine:
 SINKS = tuple(word for store in STORES for word in ("--sink", store))
 
 
+def test_the_job_of_the_sinks_compares_its_stores_by_itself(goods: Captured) -> None:
+    def scheduled() -> bool:
+        return all(any(one["is_scheduled"] for one in compared(goods, store)["runs"]) for store in STORES)
+
+    eventually(scheduled, 120.0, "every store was compared as verify.every says")
+    assert Schedule(drift.loaded(goods), goods.config(), STORES).due(time.time_ns() // 1000) == []
+
+
 @pytest.mark.promise(8)
 def test_stores_that_are_right_are_found_right_under_load(goods: Captured) -> None:
     with drift.Load(goods.dsn):
@@ -120,14 +128,6 @@ def compared(goods: Captured, sink: str) -> dict[str, Any]:
     drifting = [one["name"] for one in status["problems"] if "differs from the source" in one["message"]]
     assert (sink in drifting) == bool(found["drift_rows"])
     return found
-
-
-def test_the_job_of_the_sinks_compares_its_stores_by_itself(goods: Captured) -> None:
-    def scheduled() -> bool:
-        return all(any(one["is_scheduled"] for one in compared(goods, store)["runs"]) for store in STORES)
-
-    eventually(scheduled, 120.0, "every store was compared as verify.every says")
-    assert Schedule(drift.loaded(goods), goods.config(), STORES).due(time.time_ns() // 1000) == []
 
 
 def test_what_can_not_be_compared_is_said(goods: Captured) -> None:
