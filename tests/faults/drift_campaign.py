@@ -16,8 +16,11 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 from cdc.cli.exit_codes import PARTIAL
 from cdc.config.settings import Config
@@ -41,6 +44,9 @@ LOAD_ROWS: Final = 10_000
 COMMAND_S_MAX: Final = 600.0
 WAIT_S: Final = 240.0
 
+Shapes = Callable[[str], dict[str, Any]]
+"""Makes the shapes of the cache from the prefix of its keys."""
+
 
 class Stops(drift.Background):
     """Stops these processes for a moment now and then, one at a time, from entering to leaving."""
@@ -60,21 +66,32 @@ class Stops(drift.Background):
             self.count += 1
 
 
-def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
-    """Run one, and say how it went. Its folder stays when something is wrong."""
+@dataclass(frozen=True)
+class Pipeline:
+    """Capture of a database, and a job that keeps four stores equal to it."""
+
+    captured: Captured
+    job: SinkJob
+    dsn: str
+
+
+@contextmanager
+def pipeline(
+    seed: int, stack: Stack, folder: Path, schema: LiteralString, tables: Sequence[str], shapes: Shapes
+) -> Iterator[Pipeline]:
+    """Starts one for these tables, which `schema` creates. The stores have everything when it is entered."""
     endpoints = stack.start("postgres", "kafka", "redis", "opensearch")
     server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
     kafka = KafkaBroker(endpoints.bootstrap_servers, stack)
     folder.mkdir(parents=True)
     name = f"d{seed}_{secrets.token_hex(3)}"
-    told: dict[str, Any] = {"seed": seed}
     with (
         new_database(server) as target,
         new_database(server) as dsn,
-        under_capture(server, kafka, dsn, name, folder, drift.SCHEMA, [drift.GOODS]) as captured,
+        under_capture(server, kafka, dsn, name, folder, schema, tables) as captured,
     ):
         sections = sinks_section(folder, endpoints.opensearch_url, endpoints.redis_url)
-        sections["cache"]["shapes"] = drift.shapes(name)
+        sections["cache"]["shapes"] = shapes(name)
         captured.settings = {
             "sinks": sections | {"sql": {"url": url_of(target)}},
             "spark": {
@@ -83,17 +100,24 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
                 "options": INTERPRETED,
             },
         }
-        captured.query(drift.FILL)
         captured.start()
         captured.await_caught_up()
         with SinkJob(captured.config(), *STORES, log_level="info") as job:
             job.wait_applied(captured.progress(), *STORES, deadline_s=WAIT_S)
-            with drift.Load(dsn, rows=LOAD_ROWS) as load:
-                began = time.monotonic()
-                with Stops(seed, captured.running().pid, job.process.pid) as stops:
-                    told |= _clean_runs(captured)
-                told |= _drift(captured)
-                told |= {"stops": stops.count, "changes_per_s": round(load.changes / (time.monotonic() - began))}
+            yield Pipeline(captured, job, dsn)
+
+
+def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
+    """Run one, and say how it went. Its folder stays when something is wrong."""
+    told: dict[str, Any] = {"seed": seed}
+    with pipeline(seed, stack, folder, drift.SCHEMA, [drift.GOODS], drift.shapes) as run:
+        run.captured.query(drift.FILL)
+        with drift.Load(run.dsn, rows=LOAD_ROWS) as load:
+            began = time.monotonic()
+            with Stops(seed, run.captured.running().pid, run.job.process.pid) as stops:
+                told |= _clean_runs(run.captured)
+            told |= _drift(run.captured)
+            told |= {"stops": stops.count, "changes_per_s": round(load.changes / (time.monotonic() - began))}
     if is_true(told):
         shutil.rmtree(folder)
     return told
@@ -105,20 +129,20 @@ def _clean_runs(captured: Captured) -> dict[str, Any]:
     wrong: list[dict[str, Any]] = []
     for number in range(1, CLEAN_RUNS + 1):
         began = time.monotonic()
-        code, report = _command(captured, "verify")
+        code, report = command(captured, "verify")
         seconds.append(round(time.monotonic() - began, 1))
         undecided.append(report["undecided"])
-        if code not in (0, PARTIAL) or report["drift"] or _not_compared(report):
+        if code not in (0, PARTIAL) or report["drift"] or not_compared(report):
             wrong.append(report)
         print(f"run {number} without drift: {seconds[-1]} s, exit code {code}, drift {report['drift']}", flush=True)
     return {"clean_runs": CLEAN_RUNS, "clean_s": seconds, "clean_undecided": undecided, "false_alarms": wrong}
 
 
-def _command(captured: Captured, *words: str) -> tuple[int, dict[str, Any]]:
+def command(captured: Captured, *words: str) -> tuple[int, dict[str, Any]]:
     return drift.command(captured, *words, deadline_s=COMMAND_S_MAX)
 
 
-def _not_compared(report: dict[str, Any]) -> list[str]:
+def not_compared(report: dict[str, Any]) -> list[str]:
     return [table["not_compared"] for table in report["tables"] if table["not_compared"]]
 
 
@@ -130,19 +154,19 @@ def _drift(captured: Captured) -> dict[str, Any]:
         drift.inject(store, config, ids[store], lambda: _engine(config))
     began = time.monotonic()
     print("differences are injected", flush=True)
-    _, report = _command(captured, "verify")
+    _, report = command(captured, "verify")
     verified = time.monotonic()
     print(f"compared in {verified - began:.0f} s: {report['drift']} rows differ", flush=True)
     found = {store: drift.found(report, store) for store in STORES}
-    _, repaired = _command(captured, "repair")
+    _, repaired = command(captured, "repair")
     done = time.monotonic()
     print(f"repaired in {done - verified:.0f} s", flush=True)
-    _, after = _command(captured, "verify")
+    _, after = command(captured, "verify")
     return {
         "found": {store: {kind: len(keys) for kind, keys in found[store].items()} for store in STORES},
         "found_wrongly": {s: found[s] for s in STORES if found[s] != drift.wanted(ids[s])},
         "repaired": {table["sink"]: table["repaired"] for table in repaired["tables"]},
-        "left": [report for report in (repaired, after) if report["drift"] or _not_compared(report)],
+        "left": [report for report in (repaired, after) if report["drift"] or not_compared(report)],
         "undecided_after": after["undecided"],
         "verify_s": round(verified - began, 1),
         "repair_s": round(done - verified, 1),
