@@ -17,7 +17,7 @@ PAGE_BYTES: Final = 16 * 1024 * 1024  # of the source's rows
 
 
 class Suspect(NamedTuple):
-    """What the last readings have shown of one key."""
+    """The last readings of one key."""
 
     key: bytes
     version: int | None  # in the store; None: no entry

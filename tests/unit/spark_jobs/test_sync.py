@@ -267,24 +267,6 @@ def test_a_schema_that_never_comes_is_an_error_with_the_record() -> None:
     assert bench.calls.count("round") <= SCHEMA_WAIT_S_MAX + 2
 
 
-def test_several_schemas_one_after_the_other_are_no_missing_schema() -> None:
-    """Seen: of a table that was altered every few seconds every round met another new schema, and the sink started
-    again after 30 s, although each of them had come at once."""
-    bench = Bench()
-
-    def another(version: int) -> Callable[[], RoundReport]:
-        def met() -> RoundReport:
-            bench.now_us += 10_000_000
-            bench.news.append(News((), (), (Lineage((replace(schema(), version=version),)),)))
-            return RoundReport(unknown_schema=f"record at …: schema version {version}")
-
-        return met
-
-    bench.rounds = [*map(another, range(2, 12)), wrote(3)]
-    bench.batch()
-    assert bench.calls.count("prepare a 11") == 1 and bench.sync.failure is None
-
-
 def test_a_table_that_is_altered_is_prepared_between_rounds() -> None:
     bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
 
