@@ -130,6 +130,13 @@ def compared(goods: Captured, sink: str) -> dict[str, Any]:
     return found
 
 
+def test_a_table_that_was_altered_a_moment_ago_is_compared(goods: Captured) -> None:
+    goods.query("ALTER TABLE goods ADD COLUMN extra int")
+    goods.query("INSERT INTO goods (id, name, price, extra) VALUES (5000000, 'new', 5, 7)")
+    code, report = drift.command(goods, "verify", *SINKS)
+    assert (code, report["drift"]) == (0, 0), report
+
+
 def test_what_can_not_be_compared_is_said(goods: Captured) -> None:
     """Words that name nothing, a sink that never ran, a store that is away, a table that is stopped."""
 

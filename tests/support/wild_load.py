@@ -54,7 +54,7 @@ class WildLoad(Background):
     def _change(self, connection: psycopg.Connection[Any]) -> None:
         chance = self._chance
         one, other = chance.randrange(IDS), chance.randrange(IDS)
-        match chance.choices(range(8), (30, 30, 10, 10, 12, 1, 0.05, 0.05))[0]:
+        match chance.choices(range(8), (30, 30, 10, 10, 12, 1, 0.01, 0.01))[0]:
             case 0:
                 big = "".join(chance.choices("abcdefgh", k=BIG_CHARS)) if chance.random() < 0.3 else None
                 connection.execute(
