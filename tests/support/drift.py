@@ -226,10 +226,10 @@ def _warehouse(
     def listed(kind: Kind) -> str:
         return ", ".join(map(str, ids[kind]))
 
-    extra = ", ".join(f"({key}, 'x', 1.00, NULL, NULL, {old}, false)" for key in ids[Kind.EXTRA])
+    extra = ", ".join(f"({key}, 'x', 1.00, NULL, NULL, {old})" for key in ids[Kind.EXTRA])
     statements = [
         f"DELETE FROM {table} WHERE id IN ({listed(Kind.MISSING)})",
-        f"INSERT INTO {table} (id, name, price, seen, note, ws_version, ws_deleted) VALUES {extra}",
+        f"INSERT INTO {table} (id, name, price, seen, note, ws_version) VALUES {extra}",
         f"UPDATE {table} SET name = 'stale', ws_version = {old} WHERE id IN ({listed(Kind.STALE)})",
         f"UPDATE {table} SET name = 'wrong' WHERE id IN ({listed(Kind.WRONG)})",
     ]
