@@ -129,7 +129,8 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
 
 def _clean_runs(captured: Captured) -> dict[str, Any]:
     """Compare while nothing is wrong."""
-    seconds, undecided = [], []
+    seconds: list[float] = []
+    undecided: list[int] = []
     wrong: list[dict[str, Any]] = []
     ends = time.monotonic() + CLEAN_S_MAX
     while len(seconds) < CLEAN_RUNS and time.monotonic() < ends:
