@@ -21,7 +21,7 @@ from pydantic_core import PydanticUndefined
 from cdc.config.section import DebeziumSection
 from cdc.config.settings import Config
 from cdc.config.store_types import SINK_TYPES, section_class
-from cdc.config.view_settings import ViewConfig
+from cdc.config.view_settings import TopicTarget, ViewConfig
 
 EXAMPLE: Final = Path(__file__).parent.parent / "watershed.example.yml"
 MEANINGS: Final = Path(__file__).with_name("meanings.yml")
@@ -60,6 +60,7 @@ def sections() -> tuple[SectionOptions, ...]:
                 found += _section(f"sinks.{kind}", section_class(kind), comments)
         elif name == "views":  # the target's options are those of the sinks
             found.append(next(_section("views.<name>", ViewConfig, comments)))
+            found += _section("views.<name>.target (type: topic)", TopicTarget, comments)
         else:
             model = _model_in(field.annotation)
             assert model is not None, "the file has nothing but sections"

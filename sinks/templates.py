@@ -1,8 +1,9 @@
 """Templates of keys and document ids, such as `user:{id}`: filled with a row's values, and checked so that two rows
 never have the same text. Pure.
 
-All placeholders but the last are followed by a separator. In the values before it `%` and the separator's first
-character are percent-encoded, so that ("a:b", "c") and ("a", "b:c") differ; the last value is not encoded.
+`{{` and `}}` stand for braces, as in `user:{{public.users}}:{id}` for a Redis Cluster. All placeholders but the last
+are followed by a separator. In the values before it `%` and the separator's first character are percent-encoded, so
+that ("a:b", "c") and ("a", "b:c") differ; the last value is not encoded.
 """
 
 import re
@@ -15,7 +16,7 @@ from cdc.model.events import TableId, TableSchema
 from sinks.contract import Json
 from sinks.records import encode_json
 
-_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
+_TOKEN: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _INTEGERS: Final = frozenset({20, 21, 23, 26})
 _ANY: Final = frozenset({"any"})
 _DIGITS: Final = frozenset("-0123456789")
@@ -37,10 +38,19 @@ class Template:
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
         """Parses a template. Raises RefusedError, which begins with `where`, for other text."""
-        pieces = _PLACEHOLDER.split(text)
-        literals, columns = tuple(pieces[::2]), tuple(pieces[1::2])
-        problem = None
-        if any("{" in literal or "}" in literal for literal in literals) or "" in columns:
+        literals, columns, end, problem = [""], [], 0, None
+        for token in _TOKEN.finditer(text):
+            literals[-1] += text[end : token.start()]
+            end = token.end()
+            if token[1] is not None:
+                columns.append(token[1])
+                literals.append("")
+            elif len(token[0]) == 2:
+                literals[-1] += token[0][0]
+            else:
+                columns.append("")  # a brace without another
+        literals[-1] += text[end:]
+        if "" in columns:
             problem = "each { needs a column's name and a }"
         elif not columns:
             problem = "it names no column"
@@ -48,7 +58,7 @@ class Template:
             problem = "between two columns there must be a separator, which is no hexadecimal digit and no %"
         if problem:
             raise RefusedError(f"{where}: template {text!r} can't be used: {problem}", "write it as in user:{id}")
-        return cls(text, literals, columns)
+        return cls(text, tuple(literals), tuple(columns))
 
     def render(self, row: Mapping[str, Json]) -> str | None:
         """Returns the text for this row; None if one of the columns is NULL."""

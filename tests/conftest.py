@@ -24,6 +24,8 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # most tests need no Spark, and importing it takes a second
 
+    from tests.support.redis_cluster import Cluster
+
 SLOT_RELEASE_S = 30.0
 # Batches of tests are small: generating Java for each plan, compiling it and warming it up takes a seventh of the JVM's
 # processor time. The demo's test runs Spark as users do.
@@ -126,6 +128,15 @@ def opensearch(stack: Servers) -> str:
 def redis(stack: Servers) -> str:
     """URL. Shared by all tests: keys must be the test's own."""
     return stack.start("redis").redis_url
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Cluster"]:
+    """Three nodes without replicas. Shared by all tests: keys must be the test's own."""
+    from tests.support.redis_cluster import redis_cluster
+
+    with redis_cluster(tmp_path_factory.mktemp("redis-cluster")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -21,10 +21,17 @@ _CHECK_STORES = "tests/integration/test_check_stores.py"
 _VERIFY = "tests/integration/test_verify.py"
 _VIEWS = "tests/integration/test_views.py"
 _VIEW_MAINTENANCE = "tests/integration/test_view_maintenance.py"
+_VIEW_TOPIC = "tests/integration/test_view_topic.py"
 COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/cli/view.py": f"{_VIEWS}: jobs and stores of real servers",
+    "cdc/kafka/view_topic.py": f"{_VIEW_TOPIC}: transactions of a real broker",
+    "views/published.py": f"{_VIEW_TOPIC}: notes in a real database of what a real topic holds",
+    "views/targets.py": f"{_VIEW_TOPIC}: a topic of a real broker",
+    "views/topic.py": f"{_VIEW_TOPIC}: a topic of a real broker, written by jobs that are killed",
+    "views/connection.py": f"{_VIEW_MAINTENANCE}: errors of a real database",
     "views/base.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "views/maintainer.py": f"{_VIEW_MAINTENANCE}: random changes beside it, in a real database",
+    "views/refusals.py": "tests/unit/views/test_tracing.py: queries that are refused, each by what is in it",
     "views/statements.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",
     "cdc/daemon/adding_tables.py": "tests/integration/test_joining.py: tables added to a real publication",

@@ -6,6 +6,7 @@
 | `changes`                            | rows of base tables that have changed, in the columns that find keys |
 | `keys`                               | keys of view rows that are to be computed again                      |
 | `rejected`                           | keys of rows that the target does not take, with the reason          |
+| `topics`, `published`                | what topics hold that are targets: see views/published.py            |
 | sequence `versions`                  | each computation takes a number: a later one is newer                |
 
 Triggers on the base tables fill `changes` in the transaction that changes the table, so no change is missed whatever
@@ -14,7 +15,6 @@ ends at which moment. A table that is created again has no triggers: then the vi
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, LiteralString, NamedTuple, Self
 from urllib.parse import unquote
@@ -26,21 +26,20 @@ from cdc.config.sink_settings import SqlConfig
 from cdc.model.errors import ConfigError, SinkError, WatershedError
 from cdc.model.events import Column, TableId
 from cdc.postgres.catalog import column_types
-from cdc.postgres.connection import PINNED_SETTINGS
 from views import statements
+from views.connection import base_error, connect, explained, is_of_rows, said
 from views.definition import ViewDefinition
 
 CHANNEL: Final = "watershed_views"
 CHANGES_PER_ROUND: Final = 5_000
 FILL_ROWS: Final = 500  # that are read together
-CONNECT_TIMEOUT_S: Final = 10
 
 Texts = tuple[str | None, ...]
 Key = tuple[str, ...]  # a view row's key as texts
 
 
 class NotUniqueError(ConfigError):
-    """Two rows of the view have one key."""
+    """Several rows of the view have one key."""
 
 
 class ViewState(NamedTuple):
@@ -72,19 +71,9 @@ class Base:
     """A connection to the base of a view. Methods raise SinkError for a database that does not answer."""
 
     def __init__(self, config: SqlConfig, prefix: str) -> None:
-        self.schema = f"watershed_views_{prefix}"
+        self.schema = schema_of(prefix)
         self._own_schema = config.beginning(prefix)
-        url = config.url.get_secret_value()
-        pinned = {**PINNED_SETTINGS, "row_security": "on", "plan_cache_mode": "force_custom_plan"}
-        with _explained():
-            self._connection = psycopg.connect(
-                url,
-                autocommit=True,
-                connect_timeout=CONNECT_TIMEOUT_S,
-                application_name="watershed views",
-                client_encoding="UTF8",
-                options=" ".join(f"-c {name}={value}" for name, value in pinned.items()),
-            )
+        self._connection = connect(config)
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +88,7 @@ class Base:
 
     def places(self) -> dict[TableId, tuple[str, str]]:
         """Returns schema and name of each source table in the base. Empty before the sink has prepared any."""
-        with _explained():
+        with explained():
             own = sql.Identifier(self._own_schema, "tables")
             is_there = self._connection.execute("SELECT to_regclass(%s)", (own.as_string(),)).fetchone()
             if is_there is None or is_there[0] is None:
@@ -111,26 +100,36 @@ class Base:
             TableId(*map(unquote, source.split(".", 1))): tuple(json.loads(shape)["place"]) for source, shape in rows
         }
 
-    def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, list[str]]:
-        """The columns of the tables that are there."""
-        with _explained():
+    def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, dict[str, str]]:
+        """The columns of the tables that are there, each with its number and type."""
+        with explained():
             return {
-                table: [
-                    name
-                    for (name,) in self._connection.execute(
-                        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
-                        "AND NOT attisdropped ORDER BY attnum",
-                        (sql.Identifier(*place).as_string(),),
-                    )
-                ]
+                table: dict(
+                    self._connection.execute(statements.COLUMNS, (sql.Identifier(*place).as_string(),)).fetchall()
+                )
                 for table, place in places.items()
             }
 
-    def volatile(self, functions: Sequence[str]) -> list[str]:
-        """Returns the functions that are volatile: they may return another value at each call."""
-        with _explained():
+    def check_shape(self, definition: ViewDefinition) -> None:
+        """Raises SinkError if a column that the query reads was dropped, made again or given another type. No trigger
+        notes the values that such a change takes or makes."""
+        if definition.query.shape(self.columns(definition.places)) != definition.shape:
+            raise SinkError(
+                f"view {definition.name}: columns of its base have changed",
+                "nothing: its query is checked against the columns as they are, and the view is filled again",
+            )
+
+    def changing(self, functions: Sequence[str]) -> list[str]:
+        """Returns the functions that may return another value at each call, or after a change that no trigger
+        notes."""
+        with explained():
+            return [name for (name,) in self._connection.execute(statements.CHANGING, (list(functions),))]
+
+    def aggregates(self, functions: Sequence[str]) -> list[str]:
+        """Returns the functions that are aggregates."""
+        with explained():
             found = self._connection.execute(
-                "SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND provolatile = 'v' ORDER BY 1",
+                "SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND prokind = 'a' ORDER BY 1",
                 (list(functions),),
             )
             return [name for (name,) in found]
@@ -138,13 +137,10 @@ class Base:
     def missing_indexes(self, definition: ViewDefinition) -> list[tuple[TableId, tuple[str, ...]]]:
         """Columns by which rows are found and that no index begins with."""
         missing = []
-        with _explained():
+        with explained():
             for table, columns in definition.searched_columns():
-                found = self._connection.execute(
-                    statements.INDEX,
-                    (sql.Identifier(*definition.places[table]).as_string(), list(columns)),
-                ).fetchone()
-                if found is None:
+                place = sql.Identifier(*definition.places[table]).as_string()
+                if self._connection.execute(statements.INDEX, (place, list(columns))).fetchone() is None:
                     missing.append((table, columns))
         return missing
 
@@ -154,41 +150,47 @@ class Base:
             cursor = self._connection.execute(sql.SQL("SELECT v.* FROM ({}) v LIMIT 0").format(definition.select))
         except psycopg.errors.Error as error:
             if error.sqlstate is None:
-                raise _error(error) from error
-            said = (error.diag.message_primary or "").partition("\n")[0]
-            raise ConfigError(f"view {definition.name}: PostgreSQL refuses its sql: {said}", "correct it") from None
+                raise base_error(error) from error
+            raise ConfigError(
+                f"view {definition.name}: PostgreSQL refuses its sql: {said(error)}", "correct it"
+            ) from None
         result = cursor.pgresult
         assert result is not None, "a SELECT has a result"
         types = [(result.ftype(number), result.fmod(number)) for number in range(result.nfields)]
-        with _explained():
+        with explained():
             known = column_types(self._connection, types)
         names = [(result.fname(number) or b"").decode() for number in range(result.nfields)]
         if double := next((name for name in names if names.count(name) > 1), None):
             raise ConfigError(f"view {definition.name}: two of its columns are named {double}", "rename one with AS")
-        return tuple(
+        columns = tuple(
             replace(known[one], name=name, nullable=name not in definition.config.key)
             for name, one in zip(names, types, strict=True)
         )
+        definition.require_exact_key(columns)
+        return columns
 
     # ---- state
 
     def install(self) -> None:
         """Creates the schema and its tables where they are missing."""
-        with _explained(), self._connection.transaction():
+        with explained(), self._connection.transaction():
             self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('watershed_views'))")
             self._connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
             self._connection.execute(sql.SQL(statements.TABLES).format(s=sql.Identifier(self.schema)))
+            self._connection.execute(self._sql(statements.ADVANCE_VERSIONS), (self._name("versions"),))
 
     def lock(self, view: str) -> bool:
-        """Takes the view's lock until the connection ends; returns False if another process has it."""
-        with _explained():
+        """Takes the view's lock, and listens for changes, until the connection ends; returns False if another process
+        has it."""
+        with explained():
             row = self._connection.execute(
                 "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))", (self.schema, view)
             ).fetchone()
+            self._connection.execute(f"LISTEN {CHANNEL}")
         return bool(row and row[0])
 
     def state(self, view: str) -> ViewState | None:
-        with _explained():
+        with explained():
             row = self._connection.execute(
                 self._sql(
                     "SELECT fingerprint, state, generation, schema_version, columns FROM {s}.views WHERE name = %s"
@@ -199,23 +201,20 @@ class Base:
 
     def note(self, view: str, state: ViewState) -> None:
         """Writes the view's state; an error that it had is gone."""
-        with _explained():
-            self._connection.execute(
-                self._sql(statements.NOTE_STATE),
-                (view, *state[:4], json.dumps(state.columns)),
-            )
+        with explained():
+            self._connection.execute(self._sql(statements.NOTE_STATE), (view, *state[:4], json.dumps(state.columns)))
 
-    def note_error(self, view: str, error: WatershedError | None, state: str | None = None) -> None:
-        """Writes what a view has stopped for, or what it waits for; None: nothing any more."""
-        with _explained():
+    def note_error(self, view: str, error: WatershedError, state: str | None = None) -> None:
+        """Writes what a view has stopped for, or what it waits for, also where it has never begun."""
+        with explained():
             self._connection.execute(
-                self._sql("UPDATE {s}.views SET error = %s, next = %s, state = coalesce(%s, state) WHERE name = %s"),
-                (error.message if error else None, error.hint if error else None, state, view),
+                self._sql(statements.NOTE_ERROR),
+                {"view": view, "error": error.message, "next": error.hint, "state": state},
             )
 
     def ask_rebuild(self, view: str) -> bool:
         """Has the view filled again by its job. False: the view has never run."""
-        with _explained():
+        with explained():
             done = self._connection.execute(
                 self._sql("UPDATE {s}.views SET state = 'rebuild', error = NULL, next = NULL WHERE name = %s"), (view,)
             )
@@ -223,16 +222,13 @@ class Base:
         return bool(done.rowcount)
 
     def counts(self, view: str) -> Counts | None:
-        with _explained():
-            row = self._connection.execute(
-                self._sql(statements.COUNTS),
-                (view,),
-            ).fetchone()
+        with explained():
+            row = self._connection.execute(self._sql(statements.COUNTS), (view,)).fetchone()
         return None if row is None else Counts(*row)
 
     def versions(self, count: int = 1) -> list[int]:
         """The next numbers of computations."""
-        with _explained():
+        with explained():
             rows = self._connection.execute(
                 "SELECT nextval(%s::regclass) FROM generate_series(1, %s)", (self._name("versions"), count)
             ).fetchall()
@@ -242,25 +238,21 @@ class Base:
 
     def has_triggers(self, definition: ViewDefinition) -> bool:
         """Returns whether every table of the view has its triggers: none was created again since."""
-        wanted = {
+        wanted = [
             (sql.Identifier(*definition.places[table]).as_string(), self._trigger(definition, table, operation))
             for table in definition.query.tables
             for operation in statements.TRIGGERS
-        }
-        with _explained():
-            for place, trigger in wanted:
-                row = self._connection.execute(
-                    "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = %s", (place, trigger)
-                ).fetchone()
-                if row is None:
-                    return False
-        return True
+        ]
+        with explained():
+            row = self._connection.execute(statements.HAS_TRIGGERS, [list(one) for one in zip(*wanted, strict=True)])
+            return row.fetchone() == (len(wanted),)
 
     def install_triggers(self, definition: ViewDefinition) -> None:
         """Notes every change of the view's tables from here on; what was noted before is forgotten, as the view is
         filled from rows that are read later."""
         schema, view = sql.Identifier(self.schema), sql.Literal(definition.name)
-        with _explained(), self._connection.transaction():
+        with explained(), self._connection.transaction():
+            self._drop_triggers(definition.name)
             for table in definition.query.tables:
                 function = sql.Identifier(self.schema, self._trigger(definition, table, "note"))
                 self._connection.execute(
@@ -276,22 +268,37 @@ class Base:
                 place = sql.Identifier(*definition.places[table])
                 for operation, statement in statements.TRIGGERS.items():
                     name = sql.Identifier(self._trigger(definition, table, operation))
-                    self._connection.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(name, place))
                     self._connection.execute(sql.SQL(statement).format(name=name, table=place, function=function))
             for own in ("changes", "keys"):
                 self._connection.execute(
                     sql.SQL("DELETE FROM {} WHERE view = %s").format(sql.Identifier(self.schema, own)),
                     (definition.name,),
                 )
-            self._connection.execute(f"LISTEN {CHANNEL}")
+
+    def _drop_triggers(self, view: str) -> None:
+        """Also those on tables that an earlier definition read."""
+        schema = sql.Identifier(self.schema).as_string()
+        for (name,) in self._connection.execute(statements.FUNCTIONS, (schema, view)).fetchall():
+            function = sql.Identifier(self.schema, name)
+            self._connection.execute(sql.SQL("DROP FUNCTION {} CASCADE").format(function))
+
+    def remove(self, view: str) -> None:
+        """Removes the view's triggers and everything that is noted of it."""
+        with explained(), self._connection.transaction():
+            self._drop_triggers(view)
+            for own, column in statements.OWN_TABLES:
+                place = sql.Identifier(self.schema, own), sql.Identifier(column)
+                self._connection.execute(sql.SQL("DELETE FROM {} WHERE {} = %s").format(*place), (view,))
 
     # ---- rows
 
-    def collect(self, definition: ViewDefinition) -> int:
+    def collect(self, definition: ViewDefinition, key_types: Sequence[str]) -> int:
         """Turns changes that were noted into keys of view rows: CHANGES_PER_ROUND at most, or all where the key is
         split. Returns their number."""
         taken = sql.Identifier("pg_temp", "watershed_taken")
-        with _explained(), self._connection.transaction():
+        with explained(), self._connection.transaction():
+            # A row that changes in between would be joined as it is then, without the change that says how it was.
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._connection.execute(
                 sql.SQL(
                     "CREATE TEMP TABLE IF NOT EXISTS watershed_taken (source text, image jsonb) ON COMMIT DELETE ROWS"
@@ -313,52 +320,79 @@ class Base:
                         ).format(
                             sql.Identifier(self.schema, "keys"),
                             sql.Literal(definition.name),
-                            definition.touched(trace, taken),
+                            definition.touched(trace, taken, key_types),
                         )
                     )
         return count
 
     def keys(self, definition: ViewDefinition) -> list[Key]:
         """Keys that are to be computed, as many as a batch takes."""
-        with _explained():
+        with explained():
             rows = self._connection.execute(
                 self._sql("SELECT key FROM {s}.keys WHERE view = %s LIMIT %s"),
                 (definition.name, definition.config.keys_per_batch),
             ).fetchall()
         return [tuple(key) for (key,) in rows]
 
-    def rows_of(self, definition: ViewDefinition, key_types: Sequence[str], keys: Sequence[Key]) -> list[Texts | None]:
-        """The row of each key as it is now; None: there is none. Raises NotUniqueError."""
+    def rows_of(
+        self, definition: ViewDefinition, key_types: Sequence[str], keys: Sequence[Key]
+    ) -> tuple[dict[Key, Texts | None], dict[Key, str]]:
+        """Returns the row of each key as it is now, None where there is none; and keys whose rows the query can't
+        compute, with the reason. Raises NotUniqueError."""
         statement = definition.row(key_types).as_string().encode()
-        found: list[Texts | None] = []
-        with _explained():
-            cursors = []
-            with self._connection.pipeline():
-                for key in keys:
-                    cursor = psycopg.RawCursor(self._connection)
-                    cursors.append(cursor.execute(statement, list(key)))
-            for key, cursor in zip(keys, cursors, strict=True):
-                rows = list(_texts(cursor))
-                if len(rows) > 1:
-                    raise not_unique(definition, key)
-                found.append(rows[0] if rows else None)
-        return found
+        found: dict[Key, list[Texts]] = {}
+        failed: dict[Key, str] = {}
+        with explained():
+            try:
+                found = self._rows_of(statement, keys)
+            except psycopg.Error as error:
+                if not is_of_rows(error):
+                    raise
+                for key in keys:  # each alone, to know which
+                    try:
+                        found |= self._rows_of(statement, [key])
+                    except psycopg.Error as of_key:
+                        if not is_of_rows(of_key):
+                            raise
+                        failed[key] = f"the query fails: {said(of_key)}"
+        self.check_shape(definition)
+        rows: dict[Key, Texts | None] = {}
+        for key, some in found.items():
+            if len(some) > 1:
+                raise not_unique(definition, key, self._count(definition, key_types, key))
+            rows[key] = some[0] if some else None
+        return rows, failed
+
+    def _rows_of(self, statement: bytes, keys: Sequence[Key]) -> dict[Key, list[Texts]]:
+        cursors = []
+        with self._connection.pipeline():
+            for key in keys:
+                cursor = psycopg.RawCursor(self._connection)
+                cursors.append(cursor.execute(statement, list(key)))
+        return {key: list(_texts(cursor)) for key, cursor in zip(keys, cursors, strict=True)}
+
+    def _count(self, definition: ViewDefinition, key_types: Sequence[str], key: Key) -> str:
+        with explained():
+            statement = definition.count(key_types).as_string().encode()
+            row = psycopg.RawCursor(self._connection).execute(statement, list(key)).fetchone()
+        return str(row[0]) if row else "0"
 
     def all_rows(self, definition: ViewDefinition) -> Iterator[list[Texts]]:
         """All rows as of one moment, some at a time. Raises NotUniqueError before the first."""
-        with _explained(), self._connection.transaction():
+        with explained(), self._connection.transaction():
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             double = self._connection.execute(definition.doubles()).fetchone()
             if double is not None:
-                raise not_unique(definition, double[:-1])
+                raise not_unique(definition, double[:-1], double[-1])
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
+            self.check_shape(definition)  # which stays, as the cursor has locked the tables
             fetch = sql.SQL("FETCH FORWARD {} FROM watershed_fill").format(sql.Literal(FILL_ROWS))
             while rows := list(_texts(self._connection.execute(fetch))):
                 yield rows
 
     def written(self, view: str, keys: Sequence[Key], rejected: Mapping[Key, str]) -> None:
         """Forgets keys that were computed and written; those that the target did not take are kept with the reason."""
-        with _explained(), self._connection.transaction():
+        with explained(), self._connection.transaction():
             listed = [json.dumps(list(key)) for key in keys]
             for own in ("keys", "rejected"):
                 self._connection.execute(
@@ -378,7 +412,7 @@ class Base:
 
     def wait(self, seconds: float) -> None:
         """Waits until a change is noted, or this time has passed."""
-        with _explained():
+        with explained():
             for _ in self._connection.notifies(timeout=seconds, stop_after=1):
                 return
 
@@ -393,11 +427,16 @@ class Base:
         return sql.SQL(text).format(s=sql.Identifier(self.schema))
 
 
-def not_unique(definition: ViewDefinition, key: Sequence[object]) -> NotUniqueError:
+def schema_of(prefix: str) -> str:
+    """Returns the schema of the views' own tables in the base."""
+    return f"watershed_views_{prefix}"
+
+
+def not_unique(definition: ViewDefinition, key: Sequence[object], count: str) -> NotUniqueError:
     shown = ", ".join(f"{name} = {value}" for name, value in zip(definition.config.key, key, strict=True))
     return NotUniqueError(
-        f"view {definition.name}: two rows have the key {shown}",
-        "choose a key whose columns are unique together, or group by it; then cdc view rebuild",
+        f"view {definition.name}: {count} rows have the key {shown}",
+        "choose a key whose columns are unique together, or group by it; the target has the rows of before",
     )
 
 
@@ -407,21 +446,3 @@ def _texts(cursor: Any) -> Iterator[Texts]:
     for row in range(result.ntuples):
         values = [result.get_value(row, column) for column in range(result.nfields)]
         yield tuple(None if value is None else bytes(value).decode() for value in values)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.Error as error:
-        raise _error(error) from error
-
-
-def _error(error: psycopg.Error) -> SinkError:
-    if error.sqlstate is None or isinstance(error, psycopg.OperationalError):
-        return SinkError(
-            "the base of the view does not answer",
-            "check that it runs and the url of the base's sink; it is tried again",
-        )
-    said = (error.diag.message_primary or type(error).__name__).partition("\n")[0]
-    return SinkError(f"the base of the view refuses a statement: {said}", "see the server's log for this error")

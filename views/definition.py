@@ -10,9 +10,16 @@ from psycopg import sql
 from sqlglot import exp
 
 from cdc.config.view_settings import ViewConfig
-from cdc.model.events import TableId
-from views.tracing import Trace, TracedQuery, table_of
+from cdc.model.errors import ConfigError
+from cdc.model.events import Column, TableId
+from views.tracing import Trace, TracedQuery
 
+_NUMERIC: Final = 1700
+# Types whose equal values are printed alike: boolean, bytea, "char", name, integers, text, oid, network addresses,
+# char(n), varchar(n), dates and times, bit strings, uuid.
+_EXACT: Final = frozenset(
+    {16, 17, 18, 19, 20, 21, 23, 25, 26, 650, 774, 829, 869, 1042, 1043, 1082, 1083, 1114, 1184, 1560, 1562, 2950}
+)
 SCHEMA_OF_VIEWS: Final = "views"  # a view's rows are stored as those of a table `views.<name>`
 
 
@@ -24,6 +31,7 @@ class ViewDefinition:
     config: ViewConfig
     query: TracedQuery
     places: Mapping[TableId, tuple[str, str]]  # source table → schema and name in the base
+    shape: str = ""  # of the columns that the query reads: see TracedQuery.shape
 
     @property
     def table(self) -> TableId:
@@ -34,22 +42,21 @@ class ViewDefinition:
     def fingerprint(self) -> str:
         """Changes with everything that decides about the content of the rows."""
         places = {str(table): place for table, place in sorted(self.places.items())}
-        return hashlib.sha256(json.dumps([self.config.sql, self.config.key, places]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([self.config.sql, self.config.key, places, self.shape]).encode()).hexdigest()
 
     @property
     def select(self) -> sql.Composed:
-        """The query, with the base's names of tables. Each keeps its alias, or its own name as its alias."""
-        tree = self.query.tree.copy()
-        ctes = {cte.alias for cte in tree.find_all(exp.CTE)}
-        for table in tree.find_all(exp.Table):
-            if not table.db and table.name in ctes:
+        """The query as it was written, with the base's names of tables. Each keeps its alias, or its own name as its
+        alias."""
+        parts: list[sql.Composable] = []
+        for piece in self.query.pieces:
+            if isinstance(piece, str):
+                parts.append(sql.SQL(piece))  # the configuration's text, without a value from outside
                 continue
-            schema, name = self.places[table_of(table)]
-            if not table.alias:
-                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
-            table.set("db", exp.to_identifier(schema, quoted=True))
-            table.set("this", exp.to_identifier(name, quoted=True))
-        return sql.Composed([_raw(tree)])
+            parts.append(sql.Identifier(*self.places[piece.table]))
+            if not piece.has_alias:
+                parts.append(sql.SQL(" AS {}").format(sql.Identifier(piece.name)))
+        return sql.Composed([*parts, sql.SQL("\n")])  # the text may end with a comment
 
     @property
     def has_key(self) -> sql.Composed:
@@ -63,13 +70,19 @@ class ViewDefinition:
         return sql.SQL("SELECT v.* FROM ({}) v WHERE {}").format(self.select, self.has_key)
 
     def row(self, key_types: Sequence[str]) -> sql.Composed:
-        """Selects the rows of one key, whose columns are the parameters as texts. An equality with a constant reaches
-        the scans of the tables, where a list of keys does not."""
-        same = sql.SQL(" AND ").join(
+        """Selects the rows of one key, two at most, whose columns are the parameters as texts. An equality with a
+        constant reaches the scans of the tables, where a list of keys does not."""
+        return sql.SQL("SELECT v.* FROM ({}) v WHERE {} LIMIT 2").format(self.select, self._has_same(key_types))
+
+    def count(self, key_types: Sequence[str]) -> sql.Composed:
+        """Counts the rows of one key."""
+        return sql.SQL("SELECT count(*) FROM ({}) v WHERE {}").format(self.select, self._has_same(key_types))
+
+    def _has_same(self, key_types: Sequence[str]) -> sql.Composed:
+        return sql.SQL(" AND ").join(
             sql.SQL("v.{} = CAST({} AS {})").format(sql.Identifier(name), sql.SQL(f"${number}"), sql.SQL(key_type))
             for number, (name, key_type) in enumerate(zip(self.config.key, key_types, strict=True), 1)
         )
-        return sql.SQL("SELECT v.* FROM ({}) v WHERE {} LIMIT 2").format(self.select, same)
 
     def doubles(self) -> sql.Composed:
         """Selects a key that several rows have, as texts, with their number."""
@@ -88,7 +101,20 @@ class ViewDefinition:
         owners = {column.table for part in self.query.traces[0].keys for column in part.find_all(exp.Column)}
         return len(owners) > 1
 
-    def touched(self, trace: Trace, taken: sql.Composable) -> sql.Composed:
+    def require_exact_key(self, columns: Sequence[Column]) -> None:
+        """A row is found by the text of its key, so equal keys must have equal texts. Raises ConfigError."""
+        for column in columns:
+            kind = column.element_oid or column.base_type_oid or column.type_oid
+            has_scale = max(column.type_modifier, column.base_type_modifier or -1) >= 0
+            is_exact = kind in _EXACT or column.type_kind == "e" or (kind == _NUMERIC and has_scale)
+            if column.name in self.config.key and not is_exact:
+                raise ConfigError(
+                    f"view {self.name}: column {column.name} of its key has type {column.type_name}, of which equal "
+                    "values can have different texts, such as 1.0 and 1.00",
+                    f"cast it in the sql: ({column.name})::bigint, ::numeric(20,2) or ::text",
+                )
+
+    def touched(self, trace: Trace, taken: sql.Composable, key_types: Sequence[str]) -> sql.Composed:
         """Selects the keys, each a jsonb array of texts, that changed rows of one occurrence concern. `taken`: a table
         with columns source and image; for a split key it has every change that is noted."""
         parts: list[sql.Composable] = [
@@ -109,17 +135,23 @@ class ViewDefinition:
                 columns = sql.SQL(", ").join(map(sql.Identifier, self.traced_columns(table)))
                 rows = sql.SQL("(SELECT {} FROM {} UNION ALL {})").format(columns, rows, self._images(table, taken))
             parts.append(sql.SQL("JOIN {} AS {} ON {}").format(rows, _alias(number), on))
-        keys = [_raw(part) for part in trace.keys]
-        return sql.SQL("SELECT DISTINCT jsonb_build_array({}) FROM {} WHERE {}").format(
-            sql.SQL(", ").join(sql.SQL("({})::text").format(key) for key in keys),
+        numbered = list(enumerate(zip(trace.keys, key_types, strict=True)))
+        return sql.SQL("SELECT DISTINCT jsonb_build_array({}) FROM (SELECT {} FROM {} WHERE {}) k WHERE {}").format(
+            # The text that PostgreSQL prints, as for a column of the query: a cast gives another one for some types.
+            sql.SQL(", ").join(sql.SQL("format('%s', k.k{})").format(sql.SQL(str(number))) for number, _ in numbered),
+            sql.SQL(", ").join(
+                sql.SQL("CAST({} AS {}) AS k{}").format(_raw(part), sql.SQL(key_type), sql.SQL(str(number)))
+                for number, (part, key_type) in numbered
+            ),
             sql.SQL(" ").join(parts),
-            sql.SQL(" AND ").join(sql.SQL("({}) IS NOT NULL").format(key) for key in keys),
+            sql.SQL(" AND ").join([sql.SQL("true"), *(sql.SQL("({})").format(_raw(one)) for one in trace.conditions)]),
+            sql.SQL(" AND ").join(sql.SQL("k.k{} IS NOT NULL").format(sql.SQL(str(number))) for number, _ in numbered),
         )
 
     def _images(self, table: TableId, taken: sql.Composable) -> sql.Composed:
         """Selects the changed rows of a table, in its traced columns."""
         return sql.SQL(
-            "SELECT {} FROM {}, LATERAL jsonb_populate_record(NULL::{}, image) AS i WHERE source = {}"
+            "SELECT {} FROM {} AS c, LATERAL jsonb_populate_record(NULL::{}, c.image) AS i WHERE c.source = {}"
         ).format(
             sql.SQL(", ").join(sql.SQL("i.{}").format(sql.Identifier(name)) for name in self.traced_columns(table)),
             taken,
@@ -136,7 +168,8 @@ class ViewDefinition:
                 own.add(f"t{trace.occurrence}")
             ends = [end for _, _, links in trace.steps for link in links for end in link]
             found |= {end.column for end in ends if f"t{end.occurrence}" in own}
-            found |= {one.name for part in trace.keys for one in part.find_all(exp.Column) if one.table in own}
+            parts = (*trace.keys, *trace.conditions)
+            found |= {one.name for part in parts for one in part.find_all(exp.Column) if one.table in own}
         return sorted(found)
 
     def searched_columns(self) -> list[tuple[TableId, tuple[str, ...]]]:

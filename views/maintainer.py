@@ -5,7 +5,6 @@ So of two computations of one key the later one wins in the target, whichever is
 again after a crash. An affected key is forgotten only after its row was written.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -14,18 +13,18 @@ import structlog
 from cdc.config.format_options import READABLE
 from cdc.config.view_settings import ViewConfig
 from cdc.formats.profiles import column_formats
-from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import Column, TableSchema, pack_version
-from sinks.contract import Change, Json, Outcome, Sink
+from sinks.contract import Change, Json, Outcome
 from sinks.records import decode_json
 from views.base import Base, Key, Texts, ViewState
 from views.definition import ViewDefinition
+from views.targets import Target
 from views.tracing import trace
 
 log = structlog.get_logger(__name__)
 
 IDLE_WAIT_S: Final = 1.0
-RETRY_S: Final = 2.0
 _EPOCH: Final = 1  # of versions: numbers of computations never begin again
 
 
@@ -35,13 +34,23 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
     places = base.places()
     if not places:
         raise SinkError(f"view {name}: its base {config.base} holds no tables yet", f"cdc sink run {config.base}")
-    query = trace(name, config.sql, config.key, base.columns(places))
-    if changing := base.volatile(sorted(query.functions)):
+    columns = base.columns(places)
+    query = trace(name, config.sql, config.key, {table: list(names) for table, names in columns.items()})
+    if aggregates := base.aggregates(sorted(query.key_functions)):
+        raise ConfigError(f"view {name}: {aggregates[0]}() computes its key from many rows", "choose another key")
+    if changing := base.changing(sorted(query.functions)):
         raise ConfigError(
             f"view {name}: {changing[0]}() is not deterministic: it changes without a change of a row",
             "leave it out of the query",
         )
-    return ViewDefinition(name, config, query, {table: places[table] for table in query.tables})
+    held = {table: places[table] for table in query.tables}
+    return ViewDefinition(name, config, query, held, query.shape(columns))
+
+
+def kept_elsewhere(name: str) -> SinkError:
+    return SinkError(
+        f"view {name}: another process keeps it", "nothing: this one takes over when that one ends; or stop one of them"
+    )
 
 
 class RowEncoder:
@@ -90,7 +99,7 @@ class ViewMaintainer:
         self,
         definition: ViewDefinition,
         base: Base,
-        open_target: Callable[[], Sink],
+        open_target: Callable[[], Target],
         wait_for_base: Callable[[], None],
     ) -> None:
         """`wait_for_base` returns when the base shows everything that the source has committed by now. Raises
@@ -100,7 +109,7 @@ class ViewMaintainer:
         self._wait_for_base = wait_for_base
         base.install()
         if not base.lock(definition.name):
-            raise SinkError(f"view {definition.name}: another process keeps it", "stop that one, or leave it running")
+            raise kept_elsewhere(definition.name)
         self._encoder = RowEncoder(definition, base.described(definition))
         self._target = open_target()
 
@@ -122,14 +131,15 @@ class ViewMaintainer:
         if state is None or state.state != "serving" or not self._base.has_triggers(self._definition):
             self._fill(state or self._prepared(None))
             return True
-        collected = self._base.collect(self._definition)
+        self._base.check_shape(self._definition)
+        collected = self._base.collect(self._definition, self._encoder.key_types)
         keys = self._base.keys(self._definition)
         if not keys:
             return collected > 0
         (version,) = self._base.versions()
-        rows = self._base.rows_of(self._definition, self._encoder.key_types, keys)
-        changes = [self._encoder.change(key, row, version) for key, row in zip(keys, rows, strict=True)]
-        self._base.written(name, keys, self._apply(keys, changes))
+        rows, failed = self._base.rows_of(self._definition, self._encoder.key_types, keys)
+        changes = [self._encoder.change(key, row, version) for key, row in rows.items()]
+        self._base.written(name, keys, failed | dict(self._apply(list(rows), changes)))
         self._target.make_readable([self._definition.table])
         return True
 
@@ -182,6 +192,8 @@ class ViewMaintainer:
 
     def _apply(self, keys: Sequence[Key], changes: Sequence[Change]) -> Mapping[Key, str]:
         """Writes; the keys of rows that the target can't hold, with the reason. What it holds of them is removed."""
+        if not changes:
+            return {}
         results = self._target.apply(changes)
         rejected = {
             key: result.reason for key, result in zip(keys, results, strict=True) if result.outcome is Outcome.REJECTED
@@ -194,27 +206,6 @@ class ViewMaintainer:
             ]
             self._target.apply(gone)
         return rejected
-
-
-def keep(maintainer: ViewMaintainer, base: Base, name: str, is_ending: Callable[[], bool]) -> None:
-    """Keeps the view until the process is to end. Raises ConfigError and RefusedError, which are noted with the view;
-    after any other error of ours it goes on."""
-    is_started = False
-    while not is_ending():
-        try:
-            if not is_started:
-                maintainer.start()
-                is_started = True
-            elif not maintainer.step():
-                maintainer.wait()
-        except (ConfigError, RefusedError) as error:
-            base.note_error(name, error, "failed")
-            raise
-        except WatershedError as error:
-            log.warning("view waits", view=name, error=error.message, next=error.hint)
-            base.note_error(name, error)
-            if not is_ending():
-                time.sleep(RETRY_S)
 
 
 def _described(columns: Sequence[Column]) -> list[list[object]]:

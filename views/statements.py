@@ -16,22 +16,37 @@ CREATE TABLE IF NOT EXISTS {s}.changes (
 CREATE TABLE IF NOT EXISTS {s}.keys (view text NOT NULL, key jsonb NOT NULL, PRIMARY KEY (view, key));
 CREATE TABLE IF NOT EXISTS {s}.rejected (
   view text NOT NULL, key jsonb NOT NULL, reason text NOT NULL, PRIMARY KEY (view, key));
+CREATE TABLE IF NOT EXISTS {s}.topics (
+  view text PRIMARY KEY, topic_id text NOT NULL, partitions integer NOT NULL, generation bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS {s}.published (
+  view text NOT NULL, key text NOT NULL, version bigint NOT NULL, digest bytea, PRIMARY KEY (view, key));
 CREATE SEQUENCE IF NOT EXISTS {s}.versions;
 """
-# Values are compared as the texts that PostgreSQL prints, because not every type has an equality.
+OWN_TABLES: Final = (  # with the columns that name the view
+    ("views", "name"),
+    *((own, "view") for own in ("changes", "keys", "rejected", "topics", "published")),
+)
+# Versions are greater than those of a base that was lost, or restored from a backup, in targets that outlived it.
+ADVANCE_VERSIONS: LiteralString = """
+SELECT setval(%s::regclass, now_ms) FROM {s}.versions,
+       (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) clock
+ WHERE last_value < now_ms
+"""
+# `n.*` is the row also where a column is named n. Values are compared as the texts that PostgreSQL prints, because not
+# every type has an equality.
 NOTE: LiteralString = """
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $function$
 BEGIN
   IF TG_OP = 'INSERT' THEN
     INSERT INTO {s}.changes (view, source, image)
-    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(n) AS r FROM new_rows n) x;
+    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(n.*) AS r FROM new_rows n) x;
   ELSIF TG_OP = 'DELETE' THEN
     INSERT INTO {s}.changes (view, source, image)
-    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(o) AS r FROM old_rows o) x;
+    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(o.*) AS r FROM old_rows o) x;
   ELSE
     INSERT INTO {s}.changes (view, source, image)
-    WITH before AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(o) AS r FROM old_rows o) x),
-         after AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(n) AS r FROM new_rows n) x)
+    WITH before AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(o.*) AS r FROM old_rows o) x),
+         after AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(n.*) AS r FROM new_rows n) x)
     SELECT DISTINCT {view}, {source}, image
       FROM ((SELECT * FROM before EXCEPT ALL SELECT * FROM after)
             UNION ALL (SELECT * FROM after EXCEPT ALL SELECT * FROM before)) changed;
@@ -45,6 +60,26 @@ INDEX: LiteralString = """
 SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
  WHERE i.indrelid = to_regclass(%s) AND i.indisvalid AND a.attname = ANY(%s)
 """
+# The functions that triggers of one view call; without them there are no triggers.
+FUNCTIONS: LiteralString = """
+SELECT proname FROM pg_proc
+ WHERE pronamespace = to_regnamespace(%s) AND proname ~ ('^watershed_' || %s || '_[0-9]+_note$')
+"""
+# The columns of a table, by which a change of it is seen that no trigger notes.
+COLUMNS: LiteralString = """
+SELECT attname, format('%%s %%s', attnum, format_type(atttypid, atttypmod)) FROM pg_attribute
+ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+HAS_TRIGGERS: LiteralString = """
+SELECT count(*) FROM unnest(%s::text[], %s::text[]) AS w(place, name)
+  JOIN pg_trigger t ON t.tgrelid = to_regclass(w.place) AND t.tgname = w.name
+"""
+# STABLE functions of PostgreSQL read settings; those of others may read tables.
+CHANGING: LiteralString = """
+SELECT DISTINCT proname FROM pg_proc
+ WHERE proname = ANY(%s)
+   AND (provolatile = 'v' OR (provolatile = 's' AND pronamespace <> 'pg_catalog'::regnamespace)) ORDER BY 1
+"""
 NOTE_STATE: LiteralString = """
 INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns)
 VALUES (%s, %s, %s, %s, %s, %s)
@@ -52,6 +87,12 @@ ON CONFLICT (name) DO UPDATE SET
   fingerprint = excluded.fingerprint, state = excluded.state, generation = excluded.generation,
   schema_version = excluded.schema_version, columns = excluded.columns, error = NULL, next = NULL,
   filled_at = CASE WHEN excluded.state = 'serving' THEN now() ELSE views.filled_at END
+"""
+NOTE_ERROR: LiteralString = """
+INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns, error, next)
+VALUES (%(view)s, '', coalesce(%(state)s, 'filling'), 1, 1, '[]', %(error)s, %(next)s)
+ON CONFLICT (name) DO UPDATE SET
+  error = excluded.error, next = excluded.next, state = coalesce(%(state)s, views.state)
 """
 COUNTS: LiteralString = """
 SELECT v.name, v.state,

@@ -6,7 +6,9 @@ subquery and the query around it. The links that lead from an occurrence to the 
 of it concerns. Links have a direction: an outer join's ON says nothing about the rows of its left side, and a
 correlated subquery says nothing about the rows around it, so these lead from the inside to the outside only.
 
-More keys than necessary may be found, never fewer: conditions other than equalities are passed over.
+More keys than necessary may be found, never fewer: conditions other than equalities are passed over. An equality
+outside of a subquery that chooses among its rows (LIMIT, DISTINCT ON, a window function) is no link either: a row that
+does not meet it may decide which other rows are chosen.
 """
 
 from collections import Counter
@@ -14,16 +16,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sqlglot import exp, parse
+from sqlglot import TokenType, exp, parse, tokenize
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, build_scope
 
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from views.refusals import DIALECT, called, choice_of, refusals
 
 NEXT: Final = "see the documentation of views for what a query may contain"
-_DIALECT: Final = "postgres"
 _LAST_SCHEMA: Final = "public"  # of a table without one
 
 
@@ -41,6 +43,14 @@ class Link(NamedTuple):
     end: Place
 
 
+class Named(NamedTuple):
+    """A place of the query's text that names a table."""
+
+    table: TableId
+    has_alias: bool
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """The keys that rows of one occurrence concern: a join of the changed rows with other tables, in order."""
@@ -50,17 +60,29 @@ class Trace:
     # Each step joins an occurrence of a table to those before it: end = start for each of its links.
     steps: tuple[tuple[int, TableId, tuple[Link, ...]], ...]
     keys: tuple[exp.Expression, ...]  # over columns that are named `t<occurrence>.<column>`
+    conditions: tuple[exp.Expression, ...]  # over the same columns: rows that do not meet them concern no key
 
 
 @dataclass(frozen=True, slots=True)
 class TracedQuery:
     """A query with its traces."""
 
-    tree: exp.Expression  # as it was written; table names are the source's
+    pieces: tuple[str | Named, ...]  # the text as it was written, and the tables that it names
     tables: tuple[TableId, ...]
     used: Mapping[TableId, tuple[str, ...]]  # the columns of each table that the query reads
+    has_star: bool  # it names columns by *
     functions: frozenset[str]  # that it calls by name
+    key_functions: frozenset[str]  # of these, those that compute its key
     traces: tuple[Trace, ...]
+
+    def shape(self, columns: Mapping[TableId, Mapping[str, str]]) -> str:
+        """Changes whenever a column that the query reads is dropped, made again or given another type; where it has a
+        star, also when one is added."""
+        return "; ".join(
+            f"{table}.{name} {columns[table].get(name)}"
+            for table, names in sorted(self.used.items())
+            for name in (columns[table] if self.has_star else names)
+        )
 
 
 @dataclass(slots=True)
@@ -80,7 +102,7 @@ def trace(name: str, text: str, key: Sequence[str], columns: Mapping[TableId, Se
     where = f"view {name}"
     tree = _parsed(where, text)
     root = _qualified(where, tree, columns)
-    for problem in _refusals(root):
+    for problem in refusals(root):
         raise ConfigError(f"{where}: {problem}", NEXT)
     found = _Found()
     _walk(root, found)
@@ -93,14 +115,31 @@ def trace(name: str, text: str, key: Sequence[str], columns: Mapping[TableId, Se
             f"it returns {', '.join(output)}",
         )
     keys = [_key_part(where, column, output[column], root, found) for column in key]
-    traces = tuple(_trace(where, number, keys, found) for number in range(len(found.tables)))
+    conditions = _conditions(keys, root, found)
+    traces = tuple(_trace(where, number, keys, conditions, found) for number in range(len(found.tables)))
     return TracedQuery(
-        tree,
+        _pieces(text, tree),
         tuple(dict.fromkeys(found.tables)),
         {table: tuple(sorted(used)) for table, used in found.used.items()},
-        frozenset(_called(tree)),
+        any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star)),
+        frozenset(called(tree)),
+        frozenset(name for part in keys for name in called(part)),
         traces,
     )
+
+
+def _pieces(text: str, tree: exp.Expression) -> tuple[str | Named, ...]:
+    """PostgreSQL runs the text as it was written: what the parser would write may have another meaning."""
+    pieces: list[str | Named] = []
+    at = 0
+    ctes = {cte.alias for cte in tree.find_all(exp.CTE)}
+    tables = [table for table in tree.find_all(exp.Table) if table.db or table.name not in ctes]
+    for table in sorted(tables, key=lambda one: int(one.this.meta["start"])):
+        first = table.args.get("db") or table.this
+        pieces += [text[at : first.meta["start"]], Named(table_of(table), bool(table.alias), table.name)]
+        at = table.this.meta["end"] + 1
+    last = [token for token in tokenize(text, dialect=DIALECT) if token.token_type is not TokenType.SEMICOLON][-1]
+    return (*pieces, text[at : last.end + 1])
 
 
 def table_of(table: exp.Table) -> TableId:
@@ -117,7 +156,7 @@ def _is_base(table: exp.Table, tree: exp.Expression) -> bool:
 
 def _parsed(where: str, text: str) -> exp.Expression:
     try:
-        statements = [one for one in parse(text, dialect=_DIALECT) if one is not None]
+        statements = [one for one in parse(text, dialect=DIALECT) if one is not None]
     except SqlglotError as error:
         said = str(error).partition("\n")[0]
         raise ConfigError(f"{where}: its sql can't be read: {said}", "write one SELECT in PostgreSQL's SQL") from None
@@ -150,54 +189,12 @@ def _qualified(where: str, tree: exp.Expression, columns: Mapping[TableId, Seque
     for table_id, names in columns.items():
         known.setdefault(table_id.schema, {})[table_id.name] = dict.fromkeys(names, "text")
     try:
-        qualified = qualify(
-            copy, schema=known, dialect=_DIALECT, validate_qualify_columns=True, expand_alias_refs=False
-        )
+        qualified = qualify(copy, schema=known, dialect=DIALECT, validate_qualify_columns=True, expand_alias_refs=False)
     except SqlglotError as error:
         raise ConfigError(f"{where}: {str(error).partition(chr(10))[0]}", "correct the names of its columns") from None
     scope = build_scope(qualified)
     assert scope is not None, "a SELECT has a scope"
     return scope
-
-
-def _called(tree: exp.Expression) -> Iterator[str]:
-    for call in tree.find_all(exp.Func):
-        yield (call.name if isinstance(call, exp.Anonymous) else call.sql_name()).lower()
-
-
-# ---- what can't be traced
-
-
-def _refusals(root: Scope) -> Iterator[str]:
-    """Each thing in the query that is refused."""
-    tree = root.expression
-    if tree.find(exp.SetOperation):
-        yield "UNION, INTERSECT and EXCEPT can't be traced to a key"
-    if any(with_.args.get("recursive") for with_ in tree.find_all(exp.With)):
-        yield "WITH RECURSIVE can't be traced to a key"
-    for kind in (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.Rand, exp.Uuid, exp.Localtime):
-        if found := tree.find(kind):
-            yield f"{found.sql(_DIALECT)} is not deterministic: it changes without a change of a row"
-    for join in tree.find_all(exp.Join):
-        if join.side in ("RIGHT", "FULL") or join.method == "NATURAL":
-            yield f"{join.side or join.method} JOIN can't be traced to a key: write LEFT JOIN or JOIN with ON"
-    for ordered in tree.find_all(exp.ArrayAgg, exp.GroupConcat, exp.JSONArrayAgg, exp.JSONBObjectAgg, exp.Anonymous):
-        is_list = not isinstance(ordered, exp.Anonymous) or ordered.name.lower() in ("jsonb_agg", "json_agg")
-        if is_list and ordered.find(exp.Order) is None and not isinstance(ordered.parent, exp.WithinGroup):
-            yield f"{ordered.sql(_DIALECT)} is not deterministic: write ORDER BY inside of it"
-    for scope in root.traverse():
-        if not scope.is_root and not scope.is_derived_table and not scope.is_cte:
-            continue  # a subquery in an expression: its result concerns the row around it only
-        select = scope.expression
-        if scope.is_derived_table and scope.external_columns:
-            continue  # LATERAL, the same
-        if select.args.get("limit") or select.args.get("offset"):
-            yield "LIMIT and OFFSET are for subqueries that an equality ties to the row around them"
-        distinct = select.args.get("distinct")
-        if distinct is not None and distinct.args.get("on"):
-            yield "DISTINCT ON is for subqueries that an equality ties to the row around them"
-        if any(window.parent_select is select for window in select.find_all(exp.Window)):
-            yield "window functions are for subqueries that an equality ties to the row around them"
 
 
 # ---- links
@@ -248,6 +245,8 @@ def _place(column: exp.Expression, scope: Scope, found: _Found) -> Place | None:
         return Place(found.occurrences[id(owner), column.table], column.name)
     if not isinstance(source, Scope) or not isinstance(source.expression, exp.Select):
         return None
+    if choice_of(source.expression):
+        return None
     for projection in source.expression.expressions:
         if projection.alias_or_name == column.name:
             return _place(projection.unalias(), source, found)
@@ -263,7 +262,7 @@ def _links(scope: Scope, found: _Found) -> Iterator[Link]:
         yield from _linked(left, right, scope, found, None)
     for column, subquery in _memberships(where.this if where else None):
         inner = next((one for one in scope.subquery_scopes if one.expression is subquery), None)
-        if inner is not None:
+        if inner is not None and not choice_of(subquery):
             start = _place(subquery.expressions[0].unalias(), inner, found)
             end = _place(column, scope, found)
             if start and end:
@@ -309,7 +308,7 @@ def _equalities(condition: exp.Expression | None) -> Iterator[tuple[exp.Expressi
             yield part.this.unnest(), part.expression.unnest()
 
 
-def _memberships(condition: exp.Expression | None) -> Iterator[tuple[exp.Expression, exp.Expression]]:
+def _memberships(condition: exp.Expression | None) -> Iterator[tuple[exp.Expression, exp.Select]]:
     """`column IN (SELECT …)`."""
     for part in _conjuncts(condition):
         query = part.args.get("query") if isinstance(part, exp.In) else None
@@ -325,24 +324,74 @@ def _key_part(where: str, name: str, expression: exp.Expression, root: Scope, fo
     part = expression.copy()
     if part.find(exp.AggFunc, exp.Select, exp.Window):
         raise ConfigError(f"{where}: column {name} of its key is computed from many rows", "choose another key")
-    places: set[int] = set()
+    if part.find(exp.Collate):
+        raise ConfigError(
+            f"{where}: column {name} of its key has a COLLATE, with which different texts may be equal",
+            "leave it out; lower() makes texts equal that differ in case only",
+        )
 
     def renamed(node: exp.Expression) -> exp.Expression:
         if not isinstance(node, exp.Column):
             return node
         place = _place(node, root, found)
-        if place is None:
-            raise ConfigError(
-                f"{where}: column {name} of its key can't be traced to a column of a table ({node.sql(_DIALECT)})",
-                "choose columns of tables, or expressions of them",
-            )
-        places.add(place.occurrence)
-        return _column(place)
+        if place is not None:
+            return _column(place)
+        series = _series(node, root)
+        if series is not None:
+            return series.transform(renamed)
+        raise ConfigError(
+            f"{where}: column {name} of its key can't be traced to a column of a table ({node.sql(DIALECT)})",
+            "choose columns of tables, or expressions of them",
+        )
 
     part = part.transform(renamed)
-    if len(places) != 1:
+    if len({column.table for column in part.find_all(exp.Column)}) != 1:
         raise ConfigError(f"{where}: column {name} of its key is not made of one table's columns", "choose another key")
     return part
+
+
+def _series(column: exp.Column, scope: Scope) -> exp.Func | None:
+    """The call of a function in FROM whose results a column is: `LATERAL generate_series(…) AS name(column)`. A row of
+    the function's arguments is joined to the results of this call and to no others, so the keys that it concerns are
+    among these, before and after a change: whatever else the query demands makes them fewer."""
+    source = scope.selected_sources.get(column.table, (None, None))[0]
+    if not isinstance(source, exp.Lateral) or not isinstance(source.this, exp.Func) or source.args.get("ordinality"):
+        return None
+    alias = source.args.get("alias")
+    names = [one.name for one in alias.columns] if alias is not None else []
+    return source.this.copy() if names == [column.name] else None
+
+
+def _conditions(keys: Sequence[exp.Expression], root: Scope, found: _Found) -> list[exp.Expression]:
+    """The conditions of WHERE that concern the key's tables alone. A row that does not meet them is part of no row of
+    the view, neither before nor after its change, so no key is computed from it: its values may be absurd. That is not
+    so for the tables that an outer join adds, whose absence is a row, too."""
+    owners = {column.table for part in keys for column in part.find_all(exp.Column)}
+    outer = {join.alias_or_name for join in root.expression.args.get("joins") or () if join.side}
+    where = root.expression.args.get("where")
+    conditions = []
+    for part in _conjuncts(where.this if where else None):
+        if part.find(exp.Select):
+            continue
+        columns = list(part.find_all(exp.Column))
+        places = {column: _place(column, root, found) for column in columns}
+        is_own = all(
+            place is not None
+            and f"t{place.occurrence}" in owners
+            and column.table not in outer
+            and isinstance(root.sources[column.table], exp.Table)
+            for column, place in places.items()
+        )
+        if columns and is_own:
+            by_text = {column.sql(DIALECT): place for column, place in places.items() if place is not None}
+            conditions.append(
+                part.copy().transform(
+                    lambda node, by_text=by_text: (
+                        _column(by_text[node.sql(DIALECT)]) if isinstance(node, exp.Column) else node
+                    )
+                )
+            )
+    return conditions
 
 
 def _column(place: Place) -> exp.Column:
@@ -351,7 +400,9 @@ def _column(place: Place) -> exp.Column:
     )
 
 
-def _trace(where: str, start: int, keys: Sequence[exp.Expression], found: _Found) -> Trace:
+def _trace(
+    where: str, start: int, keys: Sequence[exp.Expression], conditions: Sequence[exp.Expression], found: _Found
+) -> Trace:
     """The shortest ways from this occurrence to those that the key's parts need."""
     needed = {int(column.table[1:]) for part in keys for column in part.find_all(exp.Column)}
     before: dict[int, int] = {start: start}
@@ -379,4 +430,4 @@ def _trace(where: str, start: int, keys: Sequence[exp.Expression], found: _Found
                 link for link in found.links if link.start.occurrence == before[one] and link.end.occurrence == one
             }
             steps.append((one, found.tables[one], tuple(sorted(links))))
-    return Trace(found.tables[start], start, tuple(steps), tuple(part.copy() for part in keys))
+    return Trace(found.tables[start], start, tuple(steps), tuple(keys), tuple(conditions))

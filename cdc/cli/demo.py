@@ -26,6 +26,9 @@ def demo(
     bootstrap: Annotated[
         str, typer.Option(metavar="STORE", help="This store does not exist before: fill it beside the workload.")
     ] = "",
+    views: Annotated[
+        bool, typer.Option("--views", help="Keep three views, too: a nested document, revenue by hour, alerts.")
+    ] = False,
 ) -> None:
     """An online shop, its PostgreSQL synced to a search index, a cache and a warehouse. Exits 0 only if every row and
     column of every store is equal at the end."""
@@ -40,4 +43,4 @@ def demo(
     console = Console()
     if not console.is_terminal:
         console = Console(width=CONSOLE_WIDTH_PLAIN)
-    raise typer.Exit(run_demo(Options(seconds, rows, rate, chaos, hold, folder, keep, bootstrap), console))
+    raise typer.Exit(run_demo(Options(seconds, rows, rate, chaos, hold, folder, keep, bootstrap, views), console))

@@ -12,6 +12,7 @@ import typer
 from cdc.cli.exit_codes import PARTIAL
 from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import StoreConfig
+from cdc.config.view_settings import view_topics
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.state_reader import read_captured
 from cdc.kafka.topic_admin import TopicAdmin
@@ -130,7 +131,8 @@ def _topics(config: Config, removes: bool) -> str:
     topics = Topics(config.topics.prefix)
     tables = {*config.source.table_ids, *read_captured(config).schemas}
     letters = [topics.outbox_dead_letters, *map(topics.sink_dead_letter, config.sinks)]
-    names = [*topics.own, *letters, *map(topics.table, tables)]
+    of_views = view_topics(config.views, topics.prefix).values()
+    names = [*topics.own, *letters, *map(topics.table, tables), *of_views]
     admin = TopicAdmin(config.kafka)
     return f"{admin.delete(names)} deleted" if removes else f"{len(admin.describe(names))} would be deleted"
 

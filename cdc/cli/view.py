@@ -20,13 +20,14 @@ from cdc.cli.interrupts import sigterm_as_interrupt
 from cdc.client.waiting import Waiter, WaitTimeoutError
 from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import SqlConfig, sink_config
-from cdc.config.view_settings import ViewConfig, target_prefix
+from cdc.config.view_settings import ViewConfig
 from cdc.daemon.logs import configure_logs
-from cdc.model.errors import ConfigError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, SinkError
 from cdc.postgres.source_facts import PostgresSourceReader
-from sinks.registry import make_sink
 from views.base import Base, Counts
-from views.maintainer import RETRY_S, ViewMaintainer, define, keep
+from views.keeping import ViewKeeper
+from views.maintainer import RowEncoder, define
+from views.targets import open_target, target_contents, target_findings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -49,20 +50,25 @@ def check(
     config: ConfigFile = DEFAULT_FILE,
 ) -> None:
     """Check the views' queries against their bases: what they read, how a change of each table finds the rows that it
-    concerns, which indexes are missing. Changes nothing. Exits 2 where a view can't be kept."""
+    concerns, which indexes are missing; and whether the target takes its rows. Changes nothing. Exits 2 where a query
+    can't be kept, 1 where a target can't take it."""
     configure_logs(level="warning")
     settings = load_config(config)
+    has_failed = False
     for name, section in _chosen(settings, names).items():
         with _base(settings, section) as base:
             definition = define(name, section, base)
             columns = base.described(definition)
             missing = base.missing_indexes(definition)
+        target = list(target_findings(settings, name, RowEncoder(definition, columns).schema))
+        has_failed |= any(finding.level == "fail" for finding in target)
         if as_json:
             found = {
                 "view": name,
                 "columns": {column.name: column.type_name for column in columns},
                 "tables": [str(table) for table in definition.query.tables],
                 "missing_indexes": [{"table": str(table), "columns": list(index)} for table, index in missing],
+                "target": [asdict(finding) for finding in target],
             }
             typer.echo(json.dumps(found))
             continue
@@ -75,6 +81,13 @@ def check(
                 f"  warning: no index of {table} begins with {', '.join(index)}, so each change reads the whole table\n"
                 f"    next: in sink {section.base}, shapes: {{{table}: {{indexes: [[{', '.join(index)}]]}}}}"
             )
+        for finding in target:
+            level = "" if finding.level == "ok" else f"{finding.level}: "
+            typer.echo(f"  target: {level}{finding.message}")
+            if finding.next:
+                typer.echo(f"    next: {finding.next}")
+    if has_failed:
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -86,7 +99,7 @@ def run(names: Names = None, config: ConfigFile = DEFAULT_FILE) -> None:
     chosen = _chosen(settings, names)
     ending = threading.Event()
     with ThreadPoolExecutor(len(chosen), thread_name_prefix="view") as pool, sigterm_as_interrupt():
-        jobs = [pool.submit(_keep, settings, name, section, ending.is_set) for name, section in chosen.items()]
+        jobs = [pool.submit(_keeper(settings, name, ending).keep, ending) for name in chosen]
         try:
             for job in as_completed(jobs):
                 if (error := job.exception()) is not None:
@@ -139,6 +152,34 @@ def rebuild(name: Annotated[str, typer.Argument(metavar="NAME")], config: Config
     typer.echo(f"{name}: asked for; cdc view run fills it again, and cdc view status shows when it is serving")
 
 
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    target: Annotated[bool, typer.Option("--target", help="Remove also what the view has made in its target.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    config: ConfigFile = DEFAULT_FILE,
+) -> None:
+    """Remove a view's triggers and notes from its base, and on request its rows from the target. Asks before. Stop its
+    job first, and take the view out of the configuration afterwards."""
+    configure_logs(level="error")
+    settings = load_config(config)
+    section = _chosen(settings, [name])[name]
+    with _base(settings, section) as base:
+        base.install()
+        if not base.lock(name):
+            raise SinkError(
+                f"view {name}: a process keeps it", "stop that process (cdc view run), then remove the view"
+            )
+        found = target_contents(settings, name, removes=False) if target else []
+        if not yes:
+            what = ["its triggers and notes in the base", *found]
+            typer.confirm(f"to be removed of view {name}: {', '.join(what)}. Go on?", abort=True)
+        base.remove(name)
+        if target:
+            target_contents(settings, name, removes=True)
+    typer.echo(f"{name}: removed" + (f" with {', '.join(found)}" if found else ""))
+
+
 def _chosen(settings: Config, names: list[str] | None) -> dict[str, ViewConfig]:
     if not settings.views:
         raise ConfigError("the configuration has no views", "add one to section views")
@@ -154,25 +195,15 @@ def _base(settings: Config, section: ViewConfig) -> Base:
     return Base(config, settings.topics.prefix)
 
 
-def _keep(settings: Config, name: str, section: ViewConfig, is_ending: Callable[[], bool]) -> None:
-    """Keeps one view. A base that does not answer, or has no tables yet, is waited for."""
-    prefix = target_prefix(settings.topics.prefix, name)
-    paused = threading.Event()
-    while not is_ending():
-        try:
-            with _base(settings, section) as base:
-                definition = define(name, section, base)
-                open_target = partial(make_sink, name, section.target, prefix)
-                maintainer = ViewMaintainer(
-                    definition, base, open_target, partial(_wait_for, settings, section.base, is_ending)
-                )
-                with closing(maintainer):
-                    keep(maintainer, base, name, is_ending)
-        except ConfigError:
-            raise
-        except WatershedError as error:
-            typer.echo(f"{name}: {error}", err=True)
-            paused.wait(RETRY_S)
+def _keeper(settings: Config, name: str, ending: threading.Event) -> ViewKeeper:
+    section = settings.views[name]
+    return ViewKeeper(
+        name,
+        section,
+        partial(_base, settings, section),
+        partial(open_target, settings, name),
+        partial(_wait_for, settings, section.base, ending.is_set),
+    )
 
 
 def _wait_for(settings: Config, sink: str, is_ending: Callable[[], bool]) -> None:

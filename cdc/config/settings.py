@@ -50,7 +50,7 @@ from cdc.config.store_mapping import matches
 from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.topic_names import problem
 from cdc.config.verify_settings import VerifyConfig
-from cdc.config.view_settings import ViewConfig
+from cdc.config.view_settings import ViewConfig, view_topics
 from cdc.config.view_settings import problem as problem_of_views
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
@@ -387,7 +387,8 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
-        if said := problem(Topics(self.topics.prefix), self.source.table_ids, self.sinks):
+        topics_of_views = view_topics(self.views, self.topics.prefix)
+        if said := problem(Topics(self.topics.prefix), self.source.table_ids, self.sinks, topics_of_views):
             raise ValueError(said)
         return self
 
@@ -412,8 +413,10 @@ def load_config(path: Path) -> Config:
 
 def _place(parts: Sequence[int | str]) -> str:
     """The path of keys. Below a sink pydantic names the type too, which is no key."""
-    is_typed = len(parts) > 2 and parts[0] == "sinks" and parts[2] in SINK_TYPES
-    return ".".join(str(part) for part in ((*parts[:2], *parts[3:]) if is_typed else parts))
+    section = {"sinks": 2, "views": 3}.get(str(parts[0])) if parts else None  # views.<name>.target
+    if section is not None and len(parts) > section and parts[section] in (*SINK_TYPES, "topic"):
+        parts = (*parts[:section], *parts[section + 1 :])
+    return ".".join(map(str, parts))
 
 
 def _say(error: Any) -> str:
@@ -425,7 +428,8 @@ def _say(error: Any) -> str:
         case "tuple_type":
             return "a list is needed: [a, b], or one to a line, each behind a -"
         case "union_tag_invalid":
-            return f"type is one of {', '.join(SINK_TYPES)}"
+            types = [*SINK_TYPES, "topic"] if error["loc"][:1] == ("views",) else SINK_TYPES
+            return f"type is one of {', '.join(types)}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return "a section is needed, with keys of its own; {} for an empty one"
         case _:

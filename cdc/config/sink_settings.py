@@ -1,8 +1,9 @@
 """The sections of section `sinks`, one class for each type of store. Those of other packages are in `store_types`."""
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
@@ -50,6 +51,10 @@ class SearchConfig(Store, SearchOptions):
         return ((_server(self.url, 9200), prefix.lower()),)
 
 
+CLUSTER_SCHEMES: Final = ("redis+cluster", "rediss+cluster")
+_HASH_TAG: Final = re.compile(r"[^{]*\{[^{}]+\}")
+
+
 class CacheConfig(Store, CacheOptions):
     """Redis or Valkey."""
 
@@ -62,9 +67,26 @@ class CacheConfig(Store, CacheOptions):
     key_prefix: str | None = None  # default: the topic prefix
     tombstone_ttl_s: Annotated[int, Field(ge=60)] = 14 * 86400
 
+    @model_validator(mode="after")
+    def _prefix_keeps_hash_slots(self) -> Self:
+        if self.in_cluster and "{" in (prefix := self.key_prefix or "") and not _HASH_TAG.match(prefix):
+            raise ValueError("key_prefix: in a cluster a { begins a hash tag, which is written as in {shop}")
+        return self
+
+    @property
+    def in_cluster(self) -> bool:
+        """Says whether the address is that of a Redis Cluster."""
+        return self.url.get_secret_value().partition("://")[0] in CLUSTER_SCHEMES
+
     def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
-        """The server, and what all names of the sink in it begin with."""
-        return ((_server(self.url, 6379), topic_prefix if self.key_prefix is None else self.key_prefix),)
+        """The server, or each node that the address of a cluster names, and what all names of the sink in it begin
+        with.
+        """
+        prefix = topic_prefix if self.key_prefix is None else self.key_prefix
+        if not self.in_cluster:
+            return ((_server(self.url, 6379), prefix),)
+        hosts = self.url.get_secret_value().partition("://")[2].rpartition("@")[2].partition("/")[0]
+        return tuple((_server(SecretStr(f"redis://{host}"), 6379), prefix) for host in hosts.split(","))
 
 
 class WarehouseConfig(Store, WarehouseOptions):

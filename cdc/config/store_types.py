@@ -64,6 +64,10 @@ def _with_types(sinks: Any) -> Any:
             if name not in SINK_TYPES:
                 raise ValueError(f"{name} needs a type: {', '.join(SINK_TYPES)}")
             section = {"type": name, **section}
+        if isinstance(section, dict) and section["type"] == "topic":
+            raise ValueError(
+                f"{name}: type topic is for the target of a view: capture writes the topics of tables, so no sink does"
+            )
         if isinstance(section, dict) and (problem := _BROKEN.get(str(section["type"]))):
             raise ValueError(f"{name}: type {section['type']} can't be used: {problem}")
         typed[str(name)] = section

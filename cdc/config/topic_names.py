@@ -1,7 +1,8 @@
 """The topics beside those of tables, and the check that each table has a topic of its own. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from cdc.config.format_options import FormatOptions
 from cdc.model.events import TableId
@@ -26,14 +27,25 @@ class SideTopics:
         )
 
 
-def problem(topics: Topics, tables: Iterable[TableId], sinks: Iterable[str] = ()) -> str | None:
+def problem(
+    topics: Topics,
+    tables: Iterable[TableId],
+    sinks: Iterable[str] = (),
+    views: Mapping[str, str] = MappingProxyType({}),
+) -> str | None:
     """Returns the conflict between topics' names, with both names and the remedy; None if there is none.
 
     Characters that Kafka does not allow become `_`, so names can become the same. Kafka also treats names as the same
     that differ only in `.` and `_`: their metrics would collide, so the brokers refuse to create the second one.
+
+    `views`: the topics of views by their names.
     """
     own = [*topics.own, *map(topics.sink_dead_letter, sinks)]
     owners = {_unified(topic): (topic, f"Watershed's own topic {topic}") for topic in own}
+    for view, topic in views.items():
+        other, owner = owners.setdefault(_unified(topic), (topic, f"view {view}"))
+        if owner != f"view {view}":
+            return f"{owner} and view {view} would share the topic {other}: set another name in the view's target"
     for table in tables:
         topic = topics.table(table)
         if len(topic) > NAME_CHARS_MAX:

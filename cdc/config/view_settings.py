@@ -2,15 +2,39 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from cdc.config.section import Section
 from cdc.config.sink_settings import SqlConfig, Store
 from cdc.config.store_types import AnyStore
+from cdc.model.topics import Topics
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is part of names in the base and in the target
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's names
+
+
+class TopicTarget(Section):
+    """A compacted topic that holds a view: the last record of each key is its row."""
+
+    type: Literal["topic"]  # a compacted topic instead of a store
+    name: str | None = None  # default: <topics.prefix>.view.<name of the view>
+    partitions: Annotated[int, Field(ge=1, le=1000)] | None = None  # default: topics.partitions
+    replication_factor: Annotated[int, Field(ge=1, le=10)] | None = None  # default: topics.replication_factor
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, name: str | None) -> str | None:
+        if name is not None and (not _TOPIC.fullmatch(name) or name in (".", "..")):
+            raise ValueError(f"{name!r} can't be a topic's name: letters, digits, '.', _ and -, 249 at most")
+        return name
+
+
+if TYPE_CHECKING:
+    AnyTarget = Store | TopicTarget
+else:
+    AnyTarget = Annotated[AnyStore | TopicTarget, Field(discriminator="type")]
 
 
 class ViewConfig(Section):
@@ -19,7 +43,7 @@ class ViewConfig(Section):
     base: str  # a sink of type sql on PostgreSQL, which keeps the tables that the query reads
     sql: str  # one SELECT in PostgreSQL's SQL, over the source's names of tables
     key: Annotated[tuple[str, ...], Field(min_length=1)]  # columns of the query, together unique and not null
-    target: AnyStore  # where the rows are kept: a section like a sink's
+    target: AnyTarget  # where the rows are kept: a section like a sink's, or a topic
     keys_per_batch: Annotated[int, Field(ge=1, le=10_000)] = 200  # rows that are computed and written together
 
     @field_validator("key")
@@ -31,9 +55,12 @@ class ViewConfig(Section):
 
     @model_validator(mode="after")
     def _can_be_written(self) -> "ViewConfig":
+        if isinstance(self.target, TopicTarget):
+            return self
         if not self.target.adapter:
             raise ValueError(
-                f"target: a view can't be written to a store of type {self.target.type}: name search, cache or sql"
+                f"target: a view can't be written to a store of type {self.target.type}: name search, cache, sql or "
+                "topic"
             )
         if self.target.mapping:
             raise ValueError("target.mapping: the view's query chooses columns and rows; leave the mapping out")
@@ -50,11 +77,23 @@ def problem(views: Mapping[str, ViewConfig], sinks: Mapping[str, Store], topic_p
             return f"{name}.base: {view.base} is not a sink of type sql"
         if not base.url.get_secret_value().startswith(("postgresql:", "postgres:")):
             return f"{name}.base: the database of {view.base} is not PostgreSQL, which views need"
+        if isinstance(view.target, TopicTarget):
+            continue
         places = set(view.target.store_names(target_prefix(topic_prefix, name)))
         for other, section in sinks.items():
             if section.type == view.target.type and places & set(section.store_names(topic_prefix)):
                 return f"{name}.target shares its store with the sink {other}: set another {view.target.names_option}"
     return None
+
+
+def view_topics(views: Mapping[str, ViewConfig], topic_prefix: str) -> dict[str, str]:
+    """Returns the topics of the views that are kept in one."""
+    topics = Topics(topic_prefix)
+    return {
+        name: view.target.name or topics.view(name)
+        for name, view in views.items()
+        if isinstance(view.target, TopicTarget)
+    }
 
 
 def target_prefix(topic_prefix: str, view: str) -> str:

@@ -31,6 +31,10 @@ class Topics:
         """The topic of rows that the sink's store rejected."""
         return f"{self.dead_letter}.{sink}"
 
+    def view(self, view: str) -> str:
+        """The topic of a view whose target is one, unless its target has another name."""
+        return f"{self.prefix}.view.{view}"
+
     def table(self, table: TableId) -> str:
         """The table's topic. Kafka allows letters, digits, `.`, `_` and `-`; anything else becomes `_`."""
         safe = "".join(

@@ -10,7 +10,7 @@ from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.findings import Finding
 from sinks.cache.forms import TableForm
-from sinks.cache.keys import CacheKeys
+from sinks.cache.keys import CacheKeys, cache_keys
 from sinks.cache.server import Command
 from sinks.cache.sink import CacheSink
 from sinks.check import ONE_ATTEMPT, held
@@ -22,11 +22,11 @@ _DEFAULT_SHAPE: Final = CacheShape()
 def cache_findings(name: str, section: CacheConfig, prefix: str, schemas: Sequence[TableSchema]) -> Iterator[Finding]:
     """Yields the findings. `schemas`: of the tables as the cache gets them. Raises SinkError for a server that can't be
     used."""
-    about, keys = f"store {name}", CacheKeys(prefix if section.key_prefix is None else section.key_prefix)
+    about, keys = f"store {name}", cache_keys(section, prefix)
     yield from _forms(about, keys, section, schemas)
     with closing(CacheSink.open(section, prefix, ONE_ATTEMPT, name)) as sink:
         try:
-            for command in _probes(keys):
+            for command in _probes(keys, schemas):
                 sink.server.run(*command)
         except SinkError as error:
             yield Finding.failed(about, error)
@@ -57,12 +57,16 @@ def _forms(about: str, keys: CacheKeys, section: CacheConfig, schemas: Sequence[
             yield Finding.failed(about, error)
 
 
-def _probes(keys: CacheKeys) -> Iterator[Command]:
-    """Yields commands as the sink uses them, which change nothing, to learn whether the user may run them."""
-    absent = f"{keys.generation}:none"
-    yield "EXISTS", absent
-    yield "HDEL", absent, "none"
-    yield "HGETALL", absent
-    yield "HSCAN", absent, 0
-    yield "UNLINK", absent
-    yield "EVAL", "return 1", 1, absent
+def _probes(keys: CacheKeys, schemas: Sequence[TableSchema]) -> Iterator[Command]:
+    """Yields commands as the sink uses them, which change nothing, to learn whether the user may run them. In a cluster
+    each table may be on another node.
+    """
+    tables = [keys.table(schema.table) for schema in schemas] if keys.in_cluster else []
+    for beginning in (f"{keys.generation}:", *tables):
+        absent = f"{beginning}\0none"
+        yield "EXISTS", absent
+        yield "HDEL", absent, "none"
+        yield "HGETALL", absent
+        yield "HSCAN", absent, 0
+        yield "UNLINK", absent
+        yield "EVAL", "return 1", 1, absent

@@ -11,7 +11,7 @@ import orjson
 from cdc.config.store_shapes import CacheShape
 from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.cache.keys import DOCUMENT_FIELD, VERSION_DIGITS, CacheKeys
+from sinks.cache.keys import DOCUMENT_FIELD, VERSION_DIGITS, CacheKeys, hash_tag
 from sinks.cache.scripts import KEEP
 from sinks.contract import Json
 from sinks.records import decode_json
@@ -69,6 +69,7 @@ class TableForm:
         self.deleted = keys.deleted(schema.table)
         self.is_stored = shape.mode == "upsert"
         self._prefix = keys.prefix
+        self._in_cluster = keys.in_cluster
         self._where = f"cache: {schema.table}"
         self._key = None if shape.key is None else Template.parse(shape.key, self._where)
         self._lookups = [Template.parse(text, self._where) for text in shape.lookups]
@@ -90,6 +91,8 @@ class TableForm:
         for template in self._lookups:
             template.check_columns(self.schema, self._where)
         templates = [*([self._key] if self._key else []), *self._lookups]
+        if self._in_cluster:
+            self._check_hash_slot(templates)
         parts = {template.text: template.parts(self.schema) for template in templates}
         if len(parts) < len(templates):
             raise RefusedError(f"{self._where}: a template is listed twice", "remove one of them")
@@ -182,6 +185,21 @@ class TableForm:
             return row
         held = {name.decode(): value for name, value in answer.items()}
         return {name: _column_value(column, held.get(name)) for name, column in self._columns.items()}
+
+    def _check_hash_slot(self, templates: Sequence[Template]) -> None:
+        """Raises RefusedError for a template or a stream whose keys are not in the hash slot of the table's keys."""
+        tag = hash_tag(self.versions) or ""
+        why = f"{{{tag}}}: in a cluster all keys of a table have one hash tag, because one script writes them"
+        for template in templates:
+            if hash_tag(template.literals[0]) != tag:
+                written = f"{{{{{tag}}}}}:{template.text}"
+                raise RefusedError(
+                    f"{self._where}: template {template.text!r} lacks, before its first column, {why}",
+                    f"write {written!r}",
+                )
+        if self.shape.stream is not None and hash_tag(self.shape.stream) != tag:
+            written = f"{{{tag}}}:{self.shape.stream}"
+            raise RefusedError(f"{self._where}: stream {self.shape.stream!r} lacks {why}", f"write {written!r}")
 
     def _lookup(self, template: Template, row: Mapping[str, Json]) -> str:
         if any(name not in row for name in template.columns):

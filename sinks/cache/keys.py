@@ -15,11 +15,15 @@
 
 Versions have 19 digits; the row id is sinks.reduction.document_id. Letters, digits, `_`, `-` and `~` of schema and
 table are kept; all other characters are percent-encoded as in the control topic, so that no two tables share keys.
+
+In a Redis Cluster `{<schema>.<table>}` stands for `<schema>.<table>` in these keys: this hash tag puts all keys of a
+table into one hash slot, so that one script can write them. The tag of a prefix that has one counts instead.
 """
 
 from typing import Final
 from urllib.parse import unquote
 
+from cdc.config.sink_settings import CacheConfig
 from cdc.model.events import TableId
 from cdc.records.control import table_key
 
@@ -36,23 +40,24 @@ VERSION_DIGITS: Final = 19
 class CacheKeys:
     """The names of all keys that begin with one prefix."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, in_cluster: bool = False) -> None:
         self.prefix = prefix
+        self.in_cluster = in_cluster
         self.generation = f"{prefix}:watershed"
 
     def table(self, table: TableId) -> str:
         """Returns the key of the hash of the table's versions. The key of every row that has no template begins with
         it, and goes on with the row id, which is never empty.
         """
-        return f"{self.prefix}:{table_key(table)}:"
+        return f"{self._beginning(table)}:"
 
     def deleted(self, table: TableId) -> str:
         """Returns the beginning of the keys that hold the versions of deleted rows."""
-        return f"{self.prefix}:{table_key(table)}.deleted:"
+        return f"{self._beginning(table)}.deleted:"
 
     def met(self, table: TableId) -> str:
         """Returns the key of the hash of the rows that a rebuild has written."""
-        return f"{self.prefix}:{table_key(table)}.met"
+        return f"{self._beginning(table)}.met"
 
     def table_field(self, table: TableId) -> str:
         """Returns the field of the generation's hash that marks the table as prepared."""
@@ -65,6 +70,22 @@ class CacheKeys:
             return None
         schema, _, table = name.partition(".")
         return TableId(unquote(schema), unquote(table))
+
+    def _beginning(self, table: TableId) -> str:
+        name = table_key(table)
+        return f"{self.prefix}:{{{name}}}" if self.in_cluster else f"{self.prefix}:{name}"
+
+
+def cache_keys(config: CacheConfig, prefix: str) -> CacheKeys:
+    """Returns the keys of the section's cache. `prefix`: the topic prefix."""
+    return CacheKeys(prefix if config.key_prefix is None else config.key_prefix, config.in_cluster)
+
+
+def hash_tag(text: str) -> str | None:
+    """Returns the part of a key that alone decides its hash slot in a cluster; None if the whole key does."""
+    start = text.find("{")
+    end = text.find("}", start + 1)
+    return text[start + 1 : end] if 0 <= start < end - 1 else None
 
 
 def version_text(version: int) -> str:

@@ -5,7 +5,7 @@ from contextlib import closing
 
 from cdc.config.sink_settings import CacheConfig
 from cdc.model.events import TableId
-from sinks.cache.keys import CacheKeys
+from sinks.cache.keys import cache_keys
 from sinks.cache.sink import CacheSink, tables_of
 
 
@@ -15,7 +15,7 @@ def cache_contents(
     """Returns for each table how many rows the cache holds; with `removes`, their keys are deleted, with lookup keys,
     versions and the versions of deleted rows. `tables`: those that the sink was to hold, which the cache may still hold
     when its own list of tables is gone. Raises SinkError."""
-    keys = CacheKeys(prefix if section.key_prefix is None else section.key_prefix)
+    keys = cache_keys(section, prefix)
     evicting = section.model_copy(update={"allow_eviction": True})
     with closing(CacheSink.open(evicting, prefix, name=name)) as sink:
         fields = sink.server.run("HGETALL", keys.generation)

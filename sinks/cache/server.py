@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import urlsplit
 
 import redis
@@ -38,6 +38,17 @@ ANSWER_TIMEOUT_S = 30
 
 _CODES = re.compile(r"\b(OOM|READONLY|MASTERDOWN|WRONGTYPE|MISCONF|NOREPLICAS|CROSSSLOT|MOVED|BUSY|NOPROTO)\b")
 
+ADDRESSES: Final = (  # the next step after another address
+    "write redis://host:6379/0, rediss:// for TLS, redis+sentinel://host:26379,host:26379/service/0, or "
+    "redis+cluster://host:6379,host:6379"
+)
+CONNECTION_OPTIONS: Final[Mapping[str, Any]] = {
+    "socket_connect_timeout": CONNECT_TIMEOUT_S,
+    "socket_timeout": ANSWER_TIMEOUT_S,
+    "client_name": "watershed",
+}
+SCAN_COUNT: Final = 1000
+
 T = TypeVar("T")
 Command = tuple[Any, ...]
 
@@ -45,25 +56,20 @@ Command = tuple[Any, ...]
 class RedisServer:
     """A connection to one Redis or Valkey server."""
 
+    in_cluster: ClassVar[bool] = False
+
     def __init__(self, url: str, retries: Retries, tls: CacheTls | None = None) -> None:
-        options: dict[str, Any] = {
-            "socket_connect_timeout": CONNECT_TIMEOUT_S,
-            "socket_timeout": ANSWER_TIMEOUT_S,
-            "retry": Retry(NoBackoff(), 0),  # only `Retries` retries, so that one limit applies
-            "client_name": "watershed",
-        }
+        # Only `Retries` retries, so that one limit applies.
+        options = {**CONNECTION_OPTIONS, "retry": Retry(NoBackoff(), 0)}
         try:
             place = sentinel_place(url)
-            files = _tls_options(url, tls)
+            files = tls_options(urlsplit(url).scheme == "rediss", tls)
             if place is None:
                 self._client = redis.Redis.from_url(url, **options, **files)
             else:
                 self._client = _by_sentinel(place, options)
         except ValueError as error:
-            raise SinkError(
-                "the sink's url is not a Redis address",
-                "write redis://host:6379/0, rediss:// for TLS, or redis+sentinel://host:26379,host:26379/service/0",
-            ) from error
+            raise SinkError("the sink's url is not a Redis address", ADDRESSES) from error
         self.name = _name(url) if place is None else place.name
         self._retries = retries
 
@@ -80,7 +86,7 @@ class RedisServer:
         def once() -> list[Any]:
             answers = self._send(commands)
             if any(isinstance(answer, NoScriptError) for answer in answers):
-                self._send([("SCRIPT LOAD", script.source) for script in scripts])
+                self._load(scripts)
                 answers = self._send(commands)
             for answer in answers:
                 if isinstance(answer, ResponseError):
@@ -89,13 +95,40 @@ class RedisServer:
 
         return self._guarded(once)
 
-    def info(self, section: str) -> dict[str, Any]:
-        """Returns a section of INFO."""
+    def infos(self, section: str) -> dict[str, dict[str, Any]]:
+        """Returns a section of INFO for each server, by its place."""
         answer: dict[str, Any] = self._guarded(lambda: self._client.info(section))
-        return answer
+        return {self.name: answer}
+
+    def place(self, key: str) -> str:
+        """Returns the place of the server that has this key."""
+        del key
+        return self.name
+
+    def fields(self, key: str) -> Iterator[dict[bytes, bytes]]:
+        """Yields the fields of a hash, some hundreds at a time. When Redis shrinks the hash, some come again."""
+        return self._pages(key, lambda cursor: ("HSCAN", key, cursor, "COUNT", SCAN_COUNT))
+
+    def names(self, near: str, pattern: str, *options: str) -> Iterator[list[bytes]]:
+        """Yields the names of keys, some at a time; not necessarily once. `near`: a key in the same hash slot."""
+        return self._pages(near, lambda cursor: ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT, *options))
 
     def close(self) -> None:
         self._client.close()
+
+    def _pages(self, near: str, command: Callable[[int], Command]) -> Iterator[Any]:
+        """Yields what a command with a cursor finds. A cursor is not valid on another server process."""
+        del near
+        cursor = 0
+        while True:
+            cursor, found = self.run(*command(cursor))
+            if found:
+                yield found
+            if int(cursor) == 0:
+                return
+
+    def _load(self, scripts: Sequence[Script]) -> None:
+        self._send([("SCRIPT LOAD", script.source) for script in scripts])
 
     def _send(self, commands: Sequence[Command]) -> list[Any]:
         pipeline: Any = self._client.pipeline(transaction=False)
@@ -190,14 +223,15 @@ def _command(error: ResponseError) -> str:
     return f"the command {found[1].upper()}" if found else "a command, a key or a channel"
 
 
-def _tls_options(url: str, tls: CacheTls | None) -> dict[str, str]:
+def tls_options(has_tls: bool, tls: CacheTls | None) -> dict[str, str]:
     """Returns the client's options for these files. Raises SinkError for a file that can't be read: the client itself
     would only report that the server does not answer.
     """
     if tls is None:
         return {}
-    if urlsplit(url).scheme != "rediss":
-        raise SinkError("sinks.cache.tls is for an address with TLS", "let sinks.cache.url begin with rediss://")
+    if not has_tls:
+        hint = "let sinks.cache.url begin with rediss:// or rediss+cluster://"
+        raise SinkError("sinks.cache.tls is for an address with TLS", hint)
     named = {"ssl_ca_certs": tls.ca_file, "ssl_certfile": tls.certificate_file, "ssl_keyfile": tls.key_file}
     files = {option: name for option, name in named.items() if name is not None}
     for name in files.values():

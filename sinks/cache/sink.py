@@ -14,6 +14,7 @@ from cdc.config.store_shapes import CacheShape, shape_of
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from sinks.cache.calls import SCRIPT_KEYS_MAX, ApplyCall
+from sinks.cache.cluster import connected
 from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
 from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, CacheKeys
 from sinks.cache.scripts import APPLY
@@ -29,7 +30,6 @@ log = structlog.get_logger(__name__)
 # What is sent before an answer is read: some milliseconds of the server's work, 8 MiB at most unless a row is larger.
 PIPELINE_SCRIPTS_MAX: Final = 8
 READ_ROWS_MAX: Final = 16  # large rows, whose unchanged columns are read from the cache
-SCAN_COUNT: Final = 1000
 SCAN_PAGES_REMEMBERED: Final = 16
 
 _DEFAULT_SHAPE: Final = CacheShape()
@@ -66,7 +66,7 @@ class CacheSink:
         """
         self.name = name
         self._server = server
-        self._keys = CacheKeys(key_prefix)
+        self._keys = CacheKeys(key_prefix, server.in_cluster)
         self._tombstone_ttl_ms = tombstone_ttl_s * 1000
         self._shapes = shapes or {}
         self._evicts = evicts
@@ -84,7 +84,7 @@ class CacheSink:
         slot: str | None = None,
     ) -> Self:
         """Connects and checks the server. Raises SinkError for a server that would evict rows."""
-        server = RedisServer(config.url.get_secret_value(), retries or Retries(), config.tls)
+        server = connected(config, retries)
         try:
             evicts = _check(server, config.allow_eviction)
         except SinkError:
@@ -119,7 +119,8 @@ class CacheSink:
         if self._rebuilds is not None:
             # The rows that an earlier rebuild wrote are not rows of this one.
             met = [self._keys.met(table) for table in tables_of(self._generation_fields(), self._keys)]
-            self._server.run_all([("HDEL", key, REBUILDING), *(("UNLINK", name) for name in met)])
+            self._server.run("HDEL", key, REBUILDING)
+            self._server.run_all([("UNLINK", name) for name in met])
             self._server.run("HSET", key, REBUILDING, generation)
             return
         # A crash in between leaves the store without a generation.
@@ -131,14 +132,10 @@ class CacheSink:
         # Versions of deleted rows, and rows without versions, are left.
         beginnings = self._keys.table(table).encode(), self._keys.deleted(table).encode()
         pattern = f"{literal(self._keys.table(table)[:-1])}*"
-        cursor = 0
-        while True:
-            cursor, found = self._server.run("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+        for found in self._server.names(self._keys.table(table), pattern):
             keys = [key for key in found if key.startswith(beginnings)]
             for start in range(0, len(keys), SCRIPT_KEYS_MAX):
                 self._server.run("UNLINK", *keys[start : start + SCRIPT_KEYS_MAX])
-            if int(cursor) == 0:
-                break
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         """Implements Sink.prepare. Rows stay as they are, since a key holds only the columns of its own row. Raises
@@ -168,8 +165,8 @@ class CacheSink:
             if held is not None and held.decode() != form.text:
                 self._erase(table)
             # The shape is written first: a crash in between leaves the table unprepared.
-            described = ("HSET", form.versions, KEY_COLUMNS, json.dumps(schema.key), SHAPE, form.text)
-            self._server.run_all([described, ("HSET", self._keys.generation, field, "1")])
+            self._server.run("HSET", form.versions, KEY_COLUMNS, json.dumps(schema.key), SHAPE, form.text)
+            self._server.run("HSET", self._keys.generation, field, "1")
         self._forms[table] = form
 
     def attach(self, schema: TableSchema) -> None:
@@ -293,12 +290,10 @@ class CacheSink:
         """Yields the rows of the hash with this key, as _scan does, without the check.
 
         When Redis shrinks a hash, HSCAN returns the rows of the buckets that it merges again. These are the last ones
-        that it returned, so it is enough to remember some pages. A cursor is not valid on another server process.
+        that it returned, so it is enough to remember some pages.
         """
         recent: deque[frozenset[bytes]] = deque(maxlen=SCAN_PAGES_REMEMBERED)
-        cursor = 0
-        while True:
-            cursor, held = self._server.run("HSCAN", versions, cursor, "COUNT", SCAN_COUNT)
+        for held in self._server.fields(versions):
             fresh = frozenset(held).difference(*recent)
             recent.append(fresh)
             page = {
@@ -308,8 +303,6 @@ class CacheSink:
             }
             if page:
                 yield page
-            if cursor == 0:
-                return
 
     def _erase(self, table: TableId) -> None:
         """Removes the keys of a table's rows. Other writers of the table are refused from the first step on; after a
@@ -342,7 +335,7 @@ class CacheSink:
         return fields
 
     def _run_id(self) -> bytes:
-        return _run_id(self._server.info("server"))
+        return _run_id(self._server.run("INFO", "server"))
 
     def _lost(self, table: TableId | None) -> SinkError:
         what = f"keys of {table}" if table else "its keys"
@@ -375,14 +368,18 @@ def _check(server: RedisServer, allow_eviction: bool) -> str | None:
     """Returns the server's eviction policy; None if it evicts nothing. Raises SinkError for a server that can't run the
     guard, or that would evict rows unless `allow_eviction`.
     """
-    if server.info("server").get("redis_mode") == "cluster":
+    if not server.in_cluster and server.run("INFO", "server").get("redis_mode") == "cluster":
         raise SinkError(
-            f"Redis at {server.name} is a cluster, whose scripts can't write keys of several slots",
-            "give the address of a server that is not in cluster mode in the sink's url",
+            f"Redis at {server.name} is a node of a cluster",
+            "write redis+cluster://host:port,host:port with some of its nodes in the sink's url",
         )
-    memory = server.info("memory")
-    policy = str(memory.get("maxmemory_policy", "noeviction"))
-    if int(memory.get("maxmemory", 0)) == 0 or policy == "noeviction":
+    policies = [
+        str(memory.get("maxmemory_policy", "noeviction"))
+        for memory in server.infos("memory").values()
+        if int(memory.get("maxmemory", 0))
+    ]
+    policy = next((policy for policy in policies if policy != "noeviction"), None)
+    if policy is None:
         return None
     if not allow_eviction:
         raise SinkError(

@@ -6,6 +6,7 @@ therefore never see a row that is missing or older than before. When the rebuild
 the rows up to that version that it did not write are removed.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
@@ -14,11 +15,11 @@ from cdc.config.sink_settings import CacheConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId
 from sinks.cache.calls import SCRIPT_KEYS_MAX
+from sinks.cache.cluster import connected
 from sinks.cache.forms import RowKeys, lookup_keys
-from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, CacheKeys, version_text
+from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, cache_keys, version_text
 from sinks.cache.scripts import REMOVE_UNSEEN
-from sinks.cache.server import RedisServer
-from sinks.cache.sink import SCAN_COUNT, tables_of
+from sinks.cache.sink import tables_of
 from sinks.retries import Retries
 from sinks.slots import FIRST, generation_of, slot_of
 
@@ -31,8 +32,8 @@ class CacheSlots:
     in_place = True
 
     def __init__(self, config: CacheConfig, prefix: str, retries: Retries | None = None) -> None:
-        self._server = RedisServer(config.url.get_secret_value(), retries or Retries(), config.tls)
-        self._keys = CacheKeys(prefix if config.key_prefix is None else config.key_prefix)
+        self._server = connected(config, retries)
+        self._keys = cache_keys(config, prefix)
 
     def serving(self) -> str:
         return FIRST
@@ -46,16 +47,18 @@ class CacheSlots:
         return None if held is None else int(held)
 
     def check_room(self) -> None:
-        memory = self._server.info("memory")
-        limit, used = int(memory.get("maxmemory", 0)), int(memory["used_memory"])
-        counts = self._server.run_all([("HLEN", self._keys.table(table)) for table in self._tables()])
-        wanted = sum(map(int, counts)) * MET_BYTES
-        if limit and used + wanted > limit:
-            raise SinkError(
-                f"Redis at {self._server.name}: a rebuild needs about {wanted:,} bytes, and {max(0, limit - used):,} "
-                "are left below maxmemory",
-                "raise maxmemory, then ask for the rebuild again",
-            )
+        wanted: Counter[str] = Counter()
+        for table in self._tables():
+            versions = self._keys.table(table)
+            wanted[self._server.place(versions)] += int(self._server.run("HLEN", versions)) * MET_BYTES
+        for place, memory in self._server.infos("memory").items():
+            limit, used = int(memory.get("maxmemory", 0)), int(memory["used_memory"])
+            if limit and used + wanted[place] > limit:
+                raise SinkError(
+                    f"Redis at {place}: a rebuild needs about {wanted[place]:,} bytes, and {max(0, limit - used):,} "
+                    "are left below maxmemory",
+                    "raise maxmemory, then ask for the rebuild again",
+                )
 
     def remove_unmet(self, slot: str, version: int) -> int:
         del slot
@@ -68,8 +71,10 @@ class CacheSlots:
 
     def drop(self, slot: str) -> None:
         del slot
-        met = [("UNLINK", self._keys.met(table)) for table in self._tables()]
-        self._server.run_all([("HDEL", self._keys.generation, REBUILDING), *met])
+        tables = self._tables()
+        # Before the rows that it wrote are forgotten: a rebuild that went on without them would remove these rows.
+        self._server.run("HDEL", self._keys.generation, REBUILDING)
+        self._server.run_all([("UNLINK", self._keys.met(table)) for table in tables])
 
     def close(self) -> None:
         self._server.close()
@@ -96,9 +101,8 @@ class CacheSlots:
 
     def _unmet(self, versions: str, met: str, version: int) -> Iterator[tuple[bytes, bytes]]:
         """Yields the rows up to this version that the rebuild did not write, with their entries; some of them twice."""
-        cursor, newest = 0, version_text(version).encode()
-        while True:
-            cursor, held = self._server.run("HSCAN", versions, cursor, "COUNT", SCAN_COUNT)
+        newest = version_text(version).encode()
+        for held in self._server.fields(versions):
             rows = [
                 (row_id, entry)
                 for row_id, entry in held.items()
@@ -107,5 +111,3 @@ class CacheSlots:
             if rows:
                 known = self._server.run("HMGET", met, *(row_id for row_id, _ in rows))
                 yield from (row for row, found in zip(rows, known, strict=True) if found is None)
-            if cursor == 0:
-                return

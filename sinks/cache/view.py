@@ -14,7 +14,7 @@ from sinks.cache.calls import SCRIPT_KEYS_MAX
 from sinks.cache.forms import Command, TableForm, lookup_keys
 from sinks.cache.keys import VERSION_DIGITS, version_text
 from sinks.cache.scripts import LOOKUPS, REMOVE
-from sinks.cache.sink import SCAN_COUNT, CacheSink, literal
+from sinks.cache.sink import CacheSink, literal
 from sinks.contract import Json
 from sinks.reduction import key_text
 from sinks.retries import Retries
@@ -80,7 +80,7 @@ class CacheView(StoreView):
         if not form.is_stored:  # the keys are written by applications
             return
         for literals in form.lookup_literals:
-            for names in self._scanned(literals, "string"):
+            for names in self._scanned(form, literals, "string"):
                 for part in batched(names, READ_ROWS_MAX):
                     for name, (owner, entry) in self._owners(form, part).items():
                         if not owner or name in _listed(entry):
@@ -154,20 +154,15 @@ class CacheView(StoreView):
 
     def _unversioned(self, form: TableForm) -> Iterator[tuple[Key, Held]]:
         """Rows under keys of which the table's hash has no version."""
-        for names in self._scanned(form.key_literals, form.key_type):
+        for names in self._scanned(form, form.key_literals, form.key_type):
             for part in batched([name for name in names if name != form.versions], READ_ROWS_MAX):
                 yield from self._without_version(form, part)
 
-    def _scanned(self, literals: Sequence[str], key_type: str) -> Iterator[list[str]]:
+    def _scanned(self, form: TableForm, literals: Sequence[str], key_type: str) -> Iterator[list[str]]:
         """Names of keys with these texts around their values, some at a time; not necessarily once."""
-        pattern, cursor = "*".join(map(literal, literals)), 0
-        while True:
-            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", key_type)
-            cursor, found = self._server.run(*command)
-            if found:
-                yield [name.decode("utf-8", "surrogateescape") for name in found]
-            if int(cursor) == 0:
-                return
+        pattern = "*".join(map(literal, literals))
+        for found in self._server.names(form.versions, pattern, "TYPE", key_type):
+            yield [name.decode("utf-8", "surrogateescape") for name in found]
 
     def _without_version(self, form: TableForm, names: Sequence[str]) -> Iterator[tuple[Key, Held]]:
         rows: list[tuple[Key, Held, str]] = []

@@ -24,6 +24,7 @@ from sinks.contract import Change, Sink
 from sinks.search.sink import SearchSink
 from sinks.sql.sink import SqlSink
 from tests.conformance.warehouse_store import warehouse, warehouse_in_postgresql, warehouse_in_rest
+from tests.support.redis_cluster import cluster_client
 
 if TYPE_CHECKING:
     pass
@@ -118,7 +119,7 @@ class CacheStore:
         self._shaped = prefix  # what templates of `shapes` begin with
         # Characters that mean something in a SCAN pattern: keys of other prefixes must not be met.
         self._prefix = f"{prefix}[a-z]*"
-        self._client = redis.Redis.from_url(url)
+        self._client: Any = redis.Redis.from_url(url) if not self._config.in_cluster else cluster_client(url)
 
     @property
     def section(self) -> tuple[StoreConfig, str]:
@@ -136,7 +137,8 @@ class CacheStore:
         self._config = CacheConfig(url=self._config.url, shapes=shapes)
 
     def delete_table(self, table: TableId) -> None:
-        self._delete(f"{self._prefix}:{table.schema}.{table.name}")
+        name = f"{table.schema}.{table.name}"
+        self._delete(f"{self._prefix}:{{{name}}}" if self._config.in_cluster else f"{self._prefix}:{name}")
         self._delete(f"{self._shaped}/{table.name}/")
 
     def delete_all(self) -> None:
@@ -152,8 +154,9 @@ class CacheStore:
         self._client.close()
 
     def lookups(self, table: TableId) -> dict[str, str]:
-        """What the lookup keys of `cache-lookups` hold, by the value that they name."""
-        beginning = f"{self._shaped}/{table.name}/by/".encode()
+        """What the lookup keys of `cache-lookups` and `cache-cluster` hold, by the value that they name."""
+        tag = f"{{{table}}}" if self._config.in_cluster else ""
+        beginning = f"{self._shaped}/{table.name}/by/{tag}".encode()
         keys = [key for key in self._client.scan_iter(count=1000) if key.startswith(beginning)]
         held: list[Any] = []
         for start in range(0, len(keys), 1000):
@@ -313,7 +316,18 @@ SEARCH_SHAPES: Final = {
 def _cache(
     request: pytest.FixtureRequest, unique: str, shapes: Callable[[str], dict[str, CacheShape]] | None = None
 ) -> Iterator[Store]:
-    store = CacheStore(request.getfixturevalue("redis"), unique, shapes(unique) if shapes else None)
+    yield from _cache_at(request.getfixturevalue("redis"), unique, shapes)
+
+
+@contextmanager
+def _cache_cluster(
+    request: pytest.FixtureRequest, unique: str, shapes: Callable[[str], dict[str, CacheShape]]
+) -> Iterator[Store]:
+    yield from _cache_at(request.getfixturevalue("redis_cluster").url, unique, shapes)
+
+
+def _cache_at(url: str, unique: str, shapes: Callable[[str], dict[str, CacheShape]] | None) -> Iterator[Store]:
+    store = CacheStore(url, unique, shapes(unique) if shapes else None)
     try:
         yield store
     finally:
@@ -342,12 +356,15 @@ def _column_shapes(unique: str) -> dict[str, CacheShape]:
     return named | {"*": CacheShape(value="columns")}
 
 
-def _lookup_shapes(unique: str) -> dict[str, CacheShape]:
+def _lookup_shapes(unique: str, tag: str = "") -> dict[str, CacheShape]:
+    """`tag`: goes before the values, with the table's name in the place of TABLE."""
     templates = {"customers": ("{id}", "{token}"), "order_lines": ("{line_no}:{order_id}", "{remark}")}
-    return {
-        f"public.{name}": CacheShape(key=f"{unique}/{name}/key/{key}", lookups=(f"{unique}/{name}/by/{lookup}",))
-        for name, (key, lookup) in templates.items()
-    }
+    shapes = {}
+    for name, (key, lookup) in templates.items():
+        tagged = tag.replace("TABLE", f"public.{name}")
+        lookups = (f"{unique}/{name}/by/{tagged}{lookup}",)
+        shapes[f"public.{name}"] = CacheShape(key=f"{unique}/{name}/key/{tagged}{key}", lookups=lookups)
+    return shapes
 
 
 @contextmanager
@@ -387,6 +404,7 @@ STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextMa
     "cache-json": partial(_cache, shapes=_json_shapes),
     "cache-columns": partial(_cache, shapes=_column_shapes),
     "cache-lookups": partial(_cache, shapes=_lookup_shapes),
+    "cache-cluster": partial(_cache_cluster, shapes=partial(_lookup_shapes, tag="{{TABLE}}")),
     "sql": _sql,
     "sql-shaped": partial(_sql, shapes=_SQL_SHAPES),
     "sql-sqlite": _sqlite,

@@ -97,6 +97,7 @@ def delivered(random: Random, changes: Sequence[Change]) -> Iterator[list[Change
     [
         "search-shaped",
         "cache-lookups",
+        pytest.param("cache-cluster", marks=pytest.mark.long),
         "sql-shaped",
         # Each batch is up to four commits, of a second each.
         pytest.param("warehouse", marks=[pytest.mark.long, pytest.mark.timeout(1800)]),

@@ -35,7 +35,9 @@ def stopped_now_and_then(process: subprocess.Popen[bytes], random: Random) -> in
 
 
 @pytest.mark.promise(2)
-@pytest.mark.parametrize("store_name", ["search", "cache-lookups", "sql"])
+@pytest.mark.parametrize(
+    "store_name", ["search", "cache-lookups", pytest.param("cache-cluster", marks=pytest.mark.long), "sql"]
+)
 def test_a_writer_that_is_stopped_at_any_moment_ends_equal(
     store_name: str, request: pytest.FixtureRequest, unique: str
 ) -> None:

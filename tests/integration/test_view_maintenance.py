@@ -1,37 +1,27 @@
 """Views over a base that a real SQL sink keeps: whatever is applied to it, and wherever the job ends, each view is its
 query's result."""
 
-import random
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any, Final
+from unittest.mock import patch
 
-import psycopg
 import pytest
-from pydantic import SecretStr
 
 from cdc.config.sink_settings import SqlConfig
-from cdc.config.view_settings import ViewConfig
 from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import TableId, pack_version
-from sinks.contract import Sink
 from sinks.sql.sink import SqlSink
-from tests.conformance.stores import url_of
-from tests.conformance.tables import Table, table
-from views.base import Base, NotUniqueError
-from views.maintainer import ViewMaintainer, define
+from tests.conformance.tables import table
+from tests.support.view_tables import CUSTOMERS, ORDERS, PAYMENTS, SHOP, Query, recipes
+from tests.support.views import Views, Workload, base_config, base_sink, random_run, until_idle
+from views.base import NotUniqueError
+from views.definition import ViewDefinition
+from views.maintainer import define
 
-CUSTOMERS: Final = table("public", "customers", ("id",), {"id": "int8", "name": "text", "region": "text"})
-ORDERS: Final = table(
-    "public", "orders", ("id",), {"id": "int8", "customer_id": "int8", "placed_at": "timestamptz", "note": "json"}
-)
-LINES: Final = table(
-    "public", "lines", ("order_id", "no"), {"order_id": "int8", "no": "int4", "sku": "text", "price": "numeric"}
-)
-TABLES: Final = (CUSTOMERS, ORDERS, LINES)
-
-VIEWS: Final[Mapping[str, tuple[str, list[str]]]] = {
-    "documents": (
+VIEWS: Final[Mapping[str, Query]] = {
+    "documents": Query(
         """
         SELECT c.id, c.name,
                (SELECT coalesce(jsonb_agg(jsonb_build_object('id', o.id, 'at', o.placed_at, 'lines',
@@ -42,7 +32,7 @@ VIEWS: Final[Mapping[str, tuple[str, list[str]]]] = {
         """,
         ["id"],
     ),
-    "totals": (
+    "totals": Query(
         """
         SELECT o.id, c.name, l.total, l.lines, o.note
           FROM public.orders o LEFT JOIN customers c ON c.id = o.customer_id
@@ -51,7 +41,7 @@ VIEWS: Final[Mapping[str, tuple[str, list[str]]]] = {
         """,
         ["id"],
     ),
-    "by_hour": (
+    "by_hour": Query(
         """
         SELECT date_trunc('hour', o.placed_at) AS hour, count(DISTINCT o.id) AS orders, sum(l.price) AS revenue,
                (percentile_disc(0.5) WITHIN GROUP (ORDER BY l.price))::float8 AS median
@@ -59,7 +49,7 @@ VIEWS: Final[Mapping[str, tuple[str, list[str]]]] = {
         """,
         ["hour"],
     ),
-    "regions": (
+    "regions": Query(
         """
         SELECT c.region, l.sku, min(l.price)::float8 AS lowest, max(o.placed_at) AS latest, avg(l.price) AS mean
           FROM customers AS c, orders AS o, lines AS l
@@ -68,7 +58,7 @@ VIEWS: Final[Mapping[str, tuple[str, list[str]]]] = {
         """,
         ["region", "sku"],
     ),
-    "largest": (
+    "largest": Query(
         """
         WITH named AS (SELECT id, name FROM customers WHERE name <> 'n3')
         SELECT n.id, n.name,
@@ -80,7 +70,7 @@ VIEWS: Final[Mapping[str, tuple[str, list[str]]]] = {
         """,
         ["id"],
     ),
-    "pairs": (
+    "pairs": Query(
         "SELECT a.id AS one, b.id AS other, a.region FROM customers a JOIN customers b ON b.region = a.region "
         "AND b.id > a.id",
         ["one", "other"],
@@ -88,206 +78,213 @@ VIEWS: Final[Mapping[str, tuple[str, list[str]]]] = {
 }
 
 
-class Workload:
-    """Random changes of three tables, applied to the base as its sink's job does."""
-
-    def __init__(self, sink: SqlSink, seed: int) -> None:
-        self._sink = sink
-        self._chance = random.Random(seed)
-        self._version = pack_version(1, 1)
-
-    def step(self) -> None:
-        changes = {}
-        for _ in range(self._chance.randint(1, 12)):
-            kind = self._chance.choice(TABLES)
-            key = self._key(kind)
-            self._version += 1
-            is_delete = self._chance.random() < 0.3
-            changes[kind.id, tuple(key.values())] = (
-                kind.delete(self._version, **key)
-                if is_delete
-                else kind.upsert(self._version, **key, **self._values(kind))
-            )
-        self._sink.apply(list(changes.values()))
-
-    def truncate(self) -> None:
-        self._version += 1
-        self._sink.sweep(self._chance.choice(TABLES).id, self._version)
-
-    def _key(self, kind: Table) -> dict[str, int]:
-        number = self._chance.randint(1, 8)
-        return {"order_id": number, "no": self._chance.randint(1, 3)} if kind is LINES else {"id": number}
-
-    def _values(self, kind: Table) -> dict[str, Any]:
-        chance = self._chance
-        if kind is CUSTOMERS:
-            return {"name": f"n{chance.randint(1, 3)}", "region": chance.choice(["north", "söuth", None])}
-        if kind is ORDERS:
-            hour = chance.choice([f"2026-01-01T0{chance.randint(0, 3)}:10:00Z", None])
-            note = chance.choice(['{"a":1}', '{"a": 1}', None])
-            return {"customer_id": chance.choice([None, *range(1, 9)]), "placed_at": hour, "note": note}
-        return {"sku": f"s{chance.randint(0, 3)}", "price": chance.choice(["1", "1.0", "2.50", "17.3", None])}
+RECIPES: Final = recipes()
+NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 
 
 @pytest.fixture
-def base_config(fresh_database: str) -> SqlConfig:
-    shapes = {"public.lines": {"table": "kept.lines", "indexes": [["order_id"]]}}
-    return SqlConfig.model_validate({"url": SecretStr(url_of(fresh_database)), "shapes": shapes})
+def config(fresh_database: str) -> SqlConfig:
+    return base_config(fresh_database)
 
 
 @pytest.fixture
-def base_sink(base_config: SqlConfig) -> Iterator[SqlSink]:
-    with closing(SqlSink.open(base_config, "shop")) as sink:
-        sink.begin_generation(1)
-        for one in TABLES:
-            sink.prepare(one.schema)
+def shop(config: SqlConfig) -> Iterator[SqlSink]:
+    with base_sink(config, SHOP) as sink:
         yield sink
 
 
-class Views:
-    """Opens jobs of views on the base; their target is another schema of the same database."""
-
-    def __init__(self, base: SqlConfig, dsn: str) -> None:
-        self._base = base
-        self.dsn = dsn
-        self.waits = 0
-
-    def config(self, text: str, key: list[str], **options: Any) -> ViewConfig:
-        target = {"type": "sql", "url": self._base.url.get_secret_value(), "own_schema": "of_views"}
-        return ViewConfig.model_validate({"base": "base", "sql": text, "key": key, "target": target, **options})
-
-    def base(self) -> Base:
-        return Base(self._base, "shop")
-
-    def open(self, name: str, config: ViewConfig, base: Base) -> ViewMaintainer:
-        def target() -> Sink:
-            assert isinstance(config.target, SqlConfig)
-            section = config.target.model_copy(update={"own_schema": f"of_{name}"})
-            return SqlSink.open(section, "shop")
-
-        def wait() -> None:
-            self.waits += 1
-
-        return ViewMaintainer(define(name, config, base), base, target, wait)
-
-    def query(self, statement: str) -> list[Any]:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute("SET search_path = public, kept")
-            return connection.execute(statement.encode()).fetchall()
-
-    def assert_equal(self, name: str, text: str, key: list[str]) -> int:
-        there = " AND ".join(f"v.{column} IS NOT NULL" for column in key)
-        wanted = self.query(f"SELECT row_to_json(v)::text FROM ({text}) v WHERE {there} ORDER BY 1")
-        assert self.query(f"SELECT row_to_json(v)::text FROM views.{name} v ORDER BY 1") == wanted
-        return len(wanted)
-
-
 @pytest.fixture
-def views(base_config: SqlConfig, fresh_database: str) -> Views:
-    return Views(base_config, fresh_database)
+def views(config: SqlConfig, fresh_database: str) -> Views:
+    return Views(config, fresh_database)
 
 
-def until_idle(maintainer: ViewMaintainer) -> None:
-    while maintainer.step():
-        pass
+def customer(number: int, version: int = 1, **values: Any) -> Any:
+    return CUSTOMERS.upsert(pack_version(1, version), id=number, **values)
 
 
 @pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.parametrize("seed", range(2))
 def test_a_view_is_its_query_whatever_is_applied_and_wherever_the_job_ends(
-    name: str, seed: int, views: Views, base_sink: SqlSink, monkeypatch: pytest.MonkeyPatch
+    name: str, views: Views, shop: SqlSink
 ) -> None:
-    text, key = VIEWS[name]
-    config = views.config(text, key, keys_per_batch=3)
-    workload, chance = Workload(base_sink, seed), random.Random(seed)
-    for _ in range(5):
-        workload.step()
-    rows = 0
-    for _ in range(4):  # each is a job, which ends without warning at some moment
-        with views.base() as base, closing(views.open(name, config, base)) as maintainer:
-            maintainer.start()
-            for _ in range(chance.randint(1, 8)):
-                workload.step()
-                if chance.random() < 0.15:
-                    workload.truncate()
-                if chance.random() < 0.7:
-                    maintainer.step()
-            if chance.random() < 0.5:
-                until_idle(maintainer)
-                rows += views.assert_equal(name, text, key)
-            else:
-                monkeypatch.setattr(base, "written", _killed)
-                _step_until_killed(maintainer)
-    with views.base() as base, closing(views.open(name, config, base)) as maintainer:
-        maintainer.start()
-        until_idle(maintainer)
-        rows += views.assert_equal(name, text, key)
-    assert rows > 0
+    assert random_run(name, VIEWS[name], views, Workload(shop, SHOP, 1), 1) > 0
     assert views.waits == 1, "the view was filled once, at its beginning"
 
 
-class _KilledError(Exception):
-    pass
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_recipe_of_the_documentation_is_its_querys_result(name: str, views: Views, config: SqlConfig) -> None:
+    query = RECIPES[name]
+    with base_sink(config, query.tables) as sink:
+        rows = random_run(name, query, views, Workload(sink, query.tables, 1), 1, jobs=1)
+    assert rows > 0 or name in ("paid_after_failures", "failures_of_customers")
+    assert views.waits == 1, "the view was filled once, at its beginning"
 
 
-def _killed(*_: object) -> None:
-    raise _KilledError
+def test_a_pattern_is_found_and_withdrawn_when_a_late_event_comes_between(views: Views, config: SqlConfig) -> None:
+    """Random payments seldom make it."""
+    queries = {name: RECIPES[name] for name in ("paid_after_failures", "failures_of_customers")}
+
+    def payment(number: int, minute: int, status: str) -> Any:
+        at = f"2026-01-01T10:{minute:02}:00Z"
+        return PAYMENTS.upsert(pack_version(1, number), id=number, customer_id=1, at=at, status=status)
+
+    with base_sink(config, [PAYMENTS, CUSTOMERS]) as sink:
+        sink.apply([customer(1), *(payment(number, 5 * number, "failed") for number in (1, 2, 3))])
+        with (
+            views.job("paid_after_failures", queries["paid_after_failures"]) as one,
+            views.job("failures_of_customers", queries["failures_of_customers"]) as other,
+        ):
+            found = []
+            for late in (payment(4, 30, "paid"), payment(5, 12, "paid")):
+                sink.apply([late])
+                until_idle(one)
+                until_idle(other)
+                found.append([views.assert_equal(name, query) for name, query in queries.items()])
+    assert found == [[1, 1], [0, 0]]
 
 
-def _step_until_killed(maintainer: ViewMaintainer) -> None:
-    with suppress(_KilledError):
+@pytest.mark.parametrize(
+    ("expression", "source"),
+    [
+        ("c.region IS NULL", "customers c"),
+        ("c.name::char(5)", "customers c"),
+        ("('10.0.0.' || c.id)::inet", "customers c"),
+        ("date_part('epoch', o.placed_at)::bigint", "orders o"),
+    ],
+)
+def test_a_key_has_one_text_whichever_way_it_was_found(
+    expression: str, source: str, views: Views, shop: SqlSink
+) -> None:
+    """A cast to text prints some types differently than a result's column."""
+    query = Query(f"SELECT {expression} AS k, count(*) AS rows FROM {source} GROUP BY 1 -- ü", ["k"])
+    assert random_run("keyed", query, views, Workload(shop, SHOP, 3), 3, jobs=1) > 0
+
+
+def test_rows_that_change_while_keys_are_found_are_not_missed(views: Views, shop: SqlSink) -> None:
+    """Two rows made a view row; the second changes just after the first one's change was taken."""
+    shop.apply([customer(number, region="north") for number in (1, 2)])
+    touched = ViewDefinition.touched
+
+    def meanwhile(*arguments: Any) -> Any:
+        views.query("UPDATE customers SET region = 'east' WHERE id = 2 AND region = 'north'")
+        return touched(*arguments)
+
+    with views.job("pairs", VIEWS["pairs"]) as maintainer:
+        assert views.assert_equal("pairs", VIEWS["pairs"]) == 1
+        views.query("UPDATE customers SET region = 'south' WHERE id = 1")
+        with patch.object(ViewDefinition, "touched", meanwhile):
+            maintainer.step()
         until_idle(maintainer)
+        assert views.assert_equal("pairs", VIEWS["pairs"]) == 0
 
 
-def test_a_base_table_that_is_created_again_has_the_view_filled_again(views: Views, base_sink: SqlSink) -> None:
-    text, key = VIEWS["totals"]
-    workload = Workload(base_sink, 1)
-    for _ in range(5):
-        workload.step()
-    with views.base() as base, closing(views.open("totals", views.config(text, key), base)) as maintainer:
-        maintainer.start()
-        base_sink.begin_generation(2)
-        for one in TABLES:
-            base_sink.discard(one.id)
-            base_sink.prepare(one.schema)
-        for _ in range(5):
-            workload.step()
+def test_columns_may_have_any_name(views: Views, config: SqlConfig) -> None:
+    types = {"n": "int8", "o": "text", "source": "int8", "image": "text", "r": "int8", "k": "text"}
+    odd = table("public", "odd", ("n",), types)
+    query = Query("SELECT x.source, max(x.o) AS o, max(x.image) AS k, sum(x.r) AS n FROM odd x GROUP BY 1", ["source"])
+    with base_sink(config, [odd]) as sink, views.job("named", query) as maintainer:
+        sink.apply([odd.upsert(pack_version(1, n), n=n, o="a", source=n % 2, image="i", r=n) for n in range(4)])
         until_idle(maintainer)
-        assert views.assert_equal("totals", text, key) > 0
+        assert views.assert_equal("named", query) == 2
+
+
+@pytest.mark.parametrize(
+    ("statement", "waits"),
+    [
+        ("ALTER TABLE customers ADD COLUMN added text DEFAULT 'x'", 1),
+        ("ALTER TABLE customers DROP COLUMN region", 1),
+        ("ALTER TABLE customers DROP COLUMN name; ALTER TABLE customers ADD COLUMN name text", 2),
+        ("ALTER TABLE customers ALTER name TYPE bigint USING length(name)", 2),
+        (
+            "CREATE TABLE other (LIKE customers INCLUDING ALL); INSERT INTO other SELECT id, 'new', region FROM "
+            "customers; ALTER TABLE customers RENAME TO old; ALTER TABLE other RENAME TO customers",
+            2,
+        ),
+    ],
+)
+def test_columns_that_change_under_a_view_are_followed(statement: str, waits: int, views: Views, shop: SqlSink) -> None:
+    shop.apply([customer(number, name=f"n{number}", region="r") for number in range(1, 5)])
+    with views.job("named", NAMED) as maintainer:
+        views.query(statement)
+        try:
+            until_idle(maintainer)
+        except SinkError as error:
+            assert "columns of its base have changed" in error.message
+    with views.job("named", NAMED) as maintainer:  # as `cdc view run` goes on
+        assert views.assert_equal("named", NAMED) == 4
+        views.query("DELETE FROM customers WHERE id = 1")
+        until_idle(maintainer)
+        assert views.assert_equal("named", NAMED) == 3
+    assert views.waits == waits
+
+
+def test_a_column_that_is_gone_is_named(views: Views, shop: SqlSink) -> None:
+    with views.job("named", NAMED) as maintainer:
+        views.query("ALTER TABLE customers RENAME name TO title")
+        with pytest.raises(SinkError):
+            until_idle(maintainer)
+    with pytest.raises(ConfigError, match="view named: Column 'name' could not be resolved"), views.job("named", NAMED):
+        pass
+
+
+def test_columns_that_a_star_names_may_be_added(views: Views, shop: SqlSink) -> None:
+    query = Query("SELECT * FROM customers", ["id"])
+    with views.job("all", query) as maintainer:
+        views.query("ALTER TABLE customers ADD COLUMN added text")
+        shop.apply([customer(1, name="n")])
+        with pytest.raises(SinkError, match="columns of its base have changed"):
+            until_idle(maintainer)
+    with views.job("all", query) as maintainer:
+        until_idle(maintainer)
+        assert views.assert_equal("all", query) == 1
     assert views.waits == 2
 
 
-def test_a_query_that_changes_has_the_view_filled_again_in_its_new_form(views: Views, base_sink: SqlSink) -> None:
-    base_sink.apply([CUSTOMERS.upsert(pack_version(1, n), id=n, name=f"n{n}", region="r") for n in range(1, 5)])
+def test_a_base_table_that_is_created_again_has_the_view_filled_again(views: Views, shop: SqlSink) -> None:
+    workload = Workload(shop, SHOP, 1)
+    for _ in range(5):
+        workload.step()
+    with views.job("totals", VIEWS["totals"]) as maintainer:
+        shop.begin_generation(2)
+        for one in SHOP:
+            shop.discard(one.id)
+            shop.prepare(one.schema)
+        for _ in range(5):
+            workload.step()
+        until_idle(maintainer)
+        assert views.assert_equal("totals", VIEWS["totals"]) > 0
+    assert views.waits == 2
+
+
+def test_a_query_that_changes_has_the_view_filled_again_in_its_new_form(views: Views, shop: SqlSink) -> None:
+    shop.apply([customer(number, name=f"n{number}", region="r") for number in range(1, 5)])
     for text in (
+        "SELECT o.id, c.name FROM orders o JOIN customers c ON c.id = o.customer_id",
         "SELECT id, name FROM customers",
         "SELECT id, region AS name, name AS other FROM customers WHERE id > 2",
     ):
-        with views.base() as base, closing(views.open("named", views.config(text, ["id"]), base)) as maintainer:
-            maintainer.start()
-            assert views.assert_equal("named", text, ["id"]) > 0
+        query = Query(text, ["id"])
+        with views.job("named", query):
+            assert views.assert_equal("named", query) == len(views.query(text))
+    triggers = views.query("SELECT DISTINCT tgrelid::regclass::text FROM pg_trigger WHERE tgname ~ 'watershed_named'")
+    assert triggers == [("customers",)], "the first query's triggers are gone"
 
 
-def test_two_rows_of_one_key_are_named_and_the_last_good_state_is_kept(views: Views, base_sink: SqlSink) -> None:
-    text = "SELECT region, name FROM customers"
-    base_sink.apply([CUSTOMERS.upsert(pack_version(1, 1), id=1, name="a", region="north")])
-    with views.base() as base, closing(views.open("twice", views.config(text, ["region"]), base)) as maintainer:
-        maintainer.start()
-        base_sink.apply([CUSTOMERS.upsert(pack_version(1, 2), id=2, name="b", region="north")])
-        with pytest.raises(NotUniqueError, match="two rows have the key region = north"):
+def test_two_rows_of_one_key_are_named_and_the_last_good_state_is_kept(views: Views, shop: SqlSink) -> None:
+    query = Query("SELECT region, name FROM customers", ["region"])
+    shop.apply([customer(1, name="a", region="north")])
+    with views.job("twice", query) as maintainer:
+        shop.apply([customer(2, name="b", region="north")])
+        with pytest.raises(NotUniqueError, match="2 rows have the key region = north"):
             until_idle(maintainer)
     assert views.query("SELECT region, name FROM views.twice") == [("north", "a")]
-    with (
-        views.base() as base,
-        closing(views.open("twice", views.config(text, ["region"], keys_per_batch=1), base)) as maintainer,
-        pytest.raises(NotUniqueError, match="two rows have the key"),
-    ):
+    with views.base() as base:
         base.ask_rebuild("twice")
-        maintainer.start()
+    with pytest.raises(NotUniqueError, match="2 rows have the key"), views.job("twice", query):
+        pass
 
 
-def test_two_jobs_do_not_keep_one_view(views: Views, base_sink: SqlSink) -> None:
-    config = views.config("SELECT id FROM customers", ["id"])
+def test_two_jobs_do_not_keep_one_view(views: Views, shop: SqlSink) -> None:
+    config = views.config(NAMED)
     with (
         views.base() as one,
         views.base() as other,
@@ -320,6 +317,7 @@ def test_two_jobs_do_not_keep_one_view(views: Views, base_sink: SqlSink) -> None
         ),
         ("SELECT name FROM customers", "key has column id, which the query does not return"),
         ("SELECT max(id) AS id FROM customers", "computed from many rows"),
+        ("SELECT range_agg(int8range(id, id)) AS id FROM customers", r"range_agg\(\) computes its key from many rows"),
         (
             "SELECT c.id FROM customers c JOIN orders o ON TRUE LEFT JOIN lines l ON l.no = c.id AND l.order_id = o.id",
             "a change of public.orders can't be traced",
@@ -330,15 +328,86 @@ def test_two_jobs_do_not_keep_one_view(views: Views, base_sink: SqlSink) -> None
         ),
     ],
 )
-def test_a_query_that_can_not_be_kept_is_refused_by_name(
-    text: str, said: str, views: Views, base_sink: SqlSink
-) -> None:
+def test_a_query_that_can_not_be_kept_is_refused_by_name(text: str, said: str, views: Views, shop: SqlSink) -> None:
     with views.base() as base, pytest.raises(ConfigError, match=f"view bad.*({said})"):
-        define("bad", views.config(text, ["id"]), base)
+        define("bad", views.config(Query(text, ["id"])), base)
 
 
-def test_indexes_that_are_missing_are_named(views: Views, base_sink: SqlSink) -> None:
-    text, key = VIEWS["documents"]
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "o.note",
+        "o.placed_at - o.placed_at",
+        "to_jsonb(o.customer_id)",
+        "l.price * 2",
+        "ARRAY[l.price]",
+        "l.price::real",
+    ],
+)
+def test_a_key_whose_equal_values_have_several_texts_is_refused(expression: str, views: Views, shop: SqlSink) -> None:
+    text = f"SELECT {expression} AS k FROM orders o JOIN lines l ON l.order_id = o.id"
+    with views.base() as base, pytest.raises(ConfigError, match=r"column k of its key has type .*, of which equal"):
+        base.described(define("bad", views.config(Query(text, ["k"])), base))
+
+
+def test_a_number_with_a_scale_may_be_the_key(views: Views, shop: SqlSink) -> None:
+    query = Query("SELECT l.price::numeric(20,2) AS k, count(*) AS rows FROM lines l GROUP BY 1", ["k"])
+    assert random_run("prices", query, views, Workload(shop, SHOP, 4), 4, jobs=1) > 0
+
+
+def test_a_removed_view_leaves_nothing_in_its_base(views: Views, shop: SqlSink) -> None:
+    with views.job("named", NAMED), views.base() as base:
+        base.remove("named")
+    shop.apply([customer(1, name="a", region="north")])
+    for own in ("views", "changes", "keys"):
+        assert views.query(f"SELECT count(*) FROM watershed_views_shop.{own}") == [(0,)]
+
+
+def test_a_base_that_was_lost_has_greater_versions_than_the_target(views: Views, shop: SqlSink) -> None:
+    workload = Workload(shop, SHOP, 3)
+    for _ in range(2):
+        workload.step()
+        with views.job("totals", VIEWS["totals"]) as maintainer:
+            for _ in range(5):
+                workload.step()
+                until_idle(maintainer)
+            assert views.assert_equal("totals", VIEWS["totals"]) > 0
+        views.query("DROP SCHEMA watershed_views_shop CASCADE")
+
+
+def test_a_row_that_the_query_can_not_compute_is_named_and_the_others_go_on(views: Views, shop: SqlSink) -> None:
+    query = Query("SELECT id, 100 / (customer_id - 3) AS share FROM orders", ["id"])
+
+    def put(version: int, customers: Mapping[int, int]) -> None:
+        shop.apply([ORDERS.upsert(pack_version(1, version), id=n, customer_id=c) for n, c in customers.items()])
+
+    put(1, {1: 1, 2: 2})
+    with views.job("shares", query) as maintainer:
+        put(2, {1: 3, 2: 5, 4: 4})
+        until_idle(maintainer)
+        rejected = views.query("SELECT key, reason FROM watershed_views_shop.rejected")
+        assert rejected == [(["1"], "the query fails: division by zero")]
+        assert views.query("SELECT id, share FROM views.shares ORDER BY id") == [(1, -50), (2, 50), (4, 100)]
+        put(3, {1: 13})
+        until_idle(maintainer)
+        assert views.query("SELECT count(*) FROM watershed_views_shop.rejected") == [(0,)]
+        assert views.assert_equal("shares", query) == 3
+
+
+def test_indexes_that_are_missing_are_named(views: Views, shop: SqlSink) -> None:
     with views.base() as base:
-        definition = define("documents", views.config(text, key), base)
+        definition = define("documents", views.config(VIEWS["documents"]), base)
         assert base.missing_indexes(definition) == [(TableId("public", "orders"), ("customer_id",))]
+
+
+def test_a_job_that_goes_on_wakes_at_a_change(views: Views, shop: SqlSink) -> None:
+    query = Query("SELECT id FROM customers", ["id"])
+    for number in (1, 2):
+        with views.base() as base, closing(views.open("awake", views.config(query), base)) as maintainer:
+            maintainer.start()
+            shop.apply([CUSTOMERS.upsert(pack_version(1, number), id=number, name="a")])
+            began = time.monotonic()
+            base.wait(60)
+            assert time.monotonic() - began < 30
+            until_idle(maintainer)
+    assert views.waits == 1

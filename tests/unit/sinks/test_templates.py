@@ -29,6 +29,8 @@ def parse(text: str) -> Template:
         ("{name}é{id}", {"id": 1, "name": "é"}, "%C3%A9é1"),
         ("{flag}/{list}", {"flag": True, "list": [1, None, "x"]}, 'true/[1,null,"x"]'),
         ("u:{name}:{id}", {"id": None, "name": "a"}, None),
+        ("u:{{tag}}:{id}", {"id": 7}, "u:{tag}:7"),
+        ("{{{name}}}{{{id}}}", {"id": 7, "name": "a}b"}, "{a%7Db}{7}"),
     ],
 )
 def test_a_row_fills_a_template(text: str, row: dict[str, object], expected: str | None) -> None:
@@ -42,6 +44,9 @@ def test_a_row_fills_a_template(text: str, row: dict[str, object], expected: str
         ("user:{}", "needs a column's name"),
         ("user:{id", "needs a column's name"),
         ("user:id}", "needs a column's name"),
+        ("user:{{id}", "needs a column's name"),
+        ("user:{id}}", "needs a column's name"),
+        ("user:{{id}}", "names no column"),
         ("{id}{name}", "must be a separator"),
         ("{id}%{name}", "must be a separator"),
         ("{id}A{name}", "must be a separator"),

@@ -9,7 +9,7 @@ from views.tracing import TracedQuery, trace
 CUSTOMERS, ORDERS, LINES = (TableId("public", name) for name in ("customers", "orders", "lines"))
 COLUMNS = {
     CUSTOMERS: ("id", "name", "region"),
-    ORDERS: ("id", "customer_id", "placed_at"),
+    ORDERS: ("id", "customer_id", "placed_at", "region"),
     LINES: ("order_id", "no", "price"),
 }
 
@@ -46,6 +46,70 @@ def test_an_outer_joins_condition_says_nothing_about_its_left_side() -> None:
 
 
 @pytest.mark.parametrize(
+    "choice",
+    [
+        "ORDER BY o.placed_at LIMIT 3",
+        "ORDER BY o.placed_at OFFSET 1",
+        "ORDER BY o.placed_at FETCH FIRST 2 ROWS ONLY",
+    ],
+)
+def test_an_equality_outside_of_a_choice_among_rows_is_no_link(choice: str) -> None:
+    """A new order of another customer may take the place of one of this customer's among the first three."""
+    query = traced(
+        "SELECT c.id, (SELECT max(x.id) FROM (SELECT o.id, o.customer_id FROM orders o WHERE o.region = c.region "
+        f"{choice}) x WHERE x.customer_id = c.id) AS latest FROM customers c",
+        "id",
+    )
+    (orders,) = [one for one in query.traces if one.table == ORDERS]
+    ((_, _, links),) = orders.steps
+    assert [(link.start.column, link.end.column) for link in links] == [("region", "region")]
+    with pytest.raises(ConfigError, match=r"a change of public\.orders can't be traced"):
+        traced(f"SELECT c.id FROM customers c WHERE c.id IN (SELECT o.customer_id FROM orders o {choice})", "id")
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "SELECT DISTINCT ON (o.region) o.id, o.customer_id, 1 AS place FROM orders o WHERE o.region = c.region",
+        "SELECT o.id, o.customer_id, rank() OVER (ORDER BY o.placed_at) AS place FROM orders o "
+        "WHERE o.region = c.region",
+    ],
+)
+def test_a_window_or_a_distinct_on_is_a_choice_too(inner: str) -> None:
+    query = traced(
+        f"SELECT c.id, (SELECT max(x.place) FROM ({inner}) x WHERE x.customer_id = c.id) AS place FROM customers c",
+        "id",
+    )
+    (orders,) = [one for one in query.traces if one.table == ORDERS]
+    ((_, _, links),) = orders.steps
+    assert [link.start.column for link in links] == ["region"]
+
+
+def test_a_key_may_be_made_of_the_windows_of_a_row() -> None:
+    query = traced(
+        "SELECT w.begins, count(*) AS orders FROM orders o CROSS JOIN LATERAL "
+        "generate_series(o.placed_at, o.placed_at, interval '1 hour') AS w(begins) "
+        "WHERE isfinite(o.placed_at) AND o.id > 3 GROUP BY 1",
+        "begins",
+    )
+    (orders,) = query.traces
+    (key,) = orders.keys
+    assert key.sql("postgres") == 'GENERATE_SERIES(t0."placed_at", t0."placed_at", INTERVAL \'1 HOUR\')'.replace(
+        "t0", '"t0"'
+    )
+    assert [one.sql("postgres") for one in orders.conditions] == ['ISFINITE("t0"."placed_at")', '"t0"."id" > 3']
+    assert query.used == {ORDERS: ("id", "placed_at")}
+
+
+def test_a_condition_on_what_an_outer_join_adds_keeps_no_change_back() -> None:
+    """An order that comes takes away the customer's row without one, though it does not meet the condition itself."""
+    query = traced(
+        "SELECT c.id FROM customers c LEFT JOIN orders o ON o.customer_id = c.id WHERE o.id IS NULL AND c.id > 3", "id"
+    )
+    assert {tuple(one.sql("postgres") for one in way.conditions) for way in query.traces} == {('"t0"."id" > 3',)}
+
+
+@pytest.mark.parametrize(
     ("text", "key", "reason"),
     [
         ("SELECT id FROM", "id", "can't be read"),
@@ -63,6 +127,27 @@ def test_an_outer_joins_condition_says_nothing_about_its_left_side() -> None:
         ("SELECT customer_id, array_agg(id) AS ids FROM orders GROUP BY 1", "customer_id", "ORDER BY inside"),
         ("SELECT o.id FROM orders o FULL JOIN customers c ON c.id = o.customer_id", "id", "FULL JOIN"),
         ("SELECT id FROM orders ORDER BY id LIMIT 3", "id", "LIMIT"),
+        ("SELECT id, to_jsonb(o) AS whole FROM orders o", "id", "is a whole row: name its columns"),
+        ("SELECT id, to_jsonb(o.*) AS whole FROM orders o", "id", "is a whole row"),
+        ("SELECT coalesce(id, 0) AS k, count(*) AS n FROM orders GROUP BY ROLLUP (id)", "k", "ROLLUP"),
+        ("SELECT id, count(*) AS n FROM orders GROUP BY GROUPING SETS ((id), ())", "id", "GROUPING SETS"),
+        ("SELECT id FROM orders TABLESAMPLE BERNOULLI (10)", "id", "not deterministic"),
+        ("SELECT id, transaction_timestamp() AS at FROM orders", "id", "not deterministic"),
+        ("SELECT id, age(placed_at) AS age FROM orders", "id", "not deterministic"),
+        ("SELECT id, 'now'::timestamptz AS at FROM orders", "id", "not deterministic"),
+        ("SELECT id, date 'today' AS at FROM orders", "id", "not deterministic"),
+        ("SELECT id, current_user AS me FROM orders", "id", "not deterministic"),
+        ("SELECT id, current_setting('TimeZone') AS zone FROM orders", "id", "not deterministic"),
+        ("SELECT region, json_object_agg(id, id) AS ids FROM orders GROUP BY 1", "region", "ORDER BY inside"),
+        ('SELECT region COLLATE "de" AS r FROM orders', "r", "has a COLLATE"),
+        ("SELECT id FROM orders FOR UPDATE", "id", "has no place in a view"),
+        ("SELECT @ id AS id FROM orders", "id", "has no place in a view"),
+        (
+            "SELECT c.id FROM customers c LEFT JOIN (orders o JOIN lines l ON l.order_id = o.id) ON o.customer_id "
+            "= c.id",
+            "id",
+            "can't be traced",
+        ),
         ("SELECT DISTINCT ON (customer_id) id, customer_id FROM orders", "customer_id", "DISTINCT ON"),
         ("SELECT id, row_number() OVER (ORDER BY placed_at) AS place FROM orders", "id", "window functions"),
         ("SELECT o.id FROM orders o, customers c WHERE o.id > c.id", "id", "public.customers can't be traced"),

@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from cdc.model.events import EPOCH_MAX, SEQ_MAX, TableId, pack_version
-from sinks.cache.keys import CacheKeys, version_text
+from sinks.cache.keys import CacheKeys, hash_tag, version_text
 
 TABLES = [
     TableId("public", "customers"),
@@ -25,8 +25,17 @@ def test_an_ordinary_table_has_readable_keys() -> None:
     assert keys.deleted(TABLES[0]) == "shop:public.customers.deleted:"
 
 
-def test_no_table_shares_keys_with_another() -> None:
-    keys = CacheKeys("shop")
+@pytest.mark.parametrize("prefix", ["shop", "{shop}", "a}b", "a{b"])
+@pytest.mark.parametrize("table", TABLES)
+def test_all_keys_of_a_table_in_a_cluster_have_one_hash_tag(prefix: str, table: TableId) -> None:
+    keys = CacheKeys(prefix, in_cluster=True)
+    names = [keys.table(table), f"{keys.table(table)}a{{b}}", f"{keys.deleted(table)}{{}}", keys.met(table)]
+    assert len({hash_tag(name) for name in names}) == 1 and hash_tag(names[0])
+
+
+@pytest.mark.parametrize("in_cluster", [False, True])
+def test_no_table_shares_keys_with_another(in_cluster: bool) -> None:
+    keys = CacheKeys("shop", in_cluster)
     beginnings = [name(table) for table in TABLES for name in (keys.table, keys.deleted)]
     for left, right in combinations(beginnings, 2):
         assert not left.startswith(right)

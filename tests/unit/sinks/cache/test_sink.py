@@ -214,17 +214,6 @@ def test_rows_come_once_while_redis_shrinks_its_table(own_redis: OwnRedis) -> No
     sink.close()
 
 
-def test_a_cluster_is_refused() -> None:
-    class Cluster:
-        name = "localhost:7000"
-
-        def info(self, section: str) -> dict[str, object]:
-            return {"redis_mode": "cluster"} if section == "server" else {"maxmemory": 0}
-
-    with pytest.raises(SinkError, match="is a cluster"):
-        cache_sink._check(Cluster(), True)  # type: ignore[arg-type]
-
-
 def test_versions_stay_when_a_row_is_replaced(sink: CacheSink) -> None:
     sink.apply([upsert("a", V)])
     sink.apply([upsert("a", V + 7)])

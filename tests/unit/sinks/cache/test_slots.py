@@ -17,6 +17,7 @@ from sinks.cache.sink import CacheSink
 from sinks.cache.slots import CacheSlots
 from sinks.contract import Change, Outcome
 from sinks.retries import Retries
+from tests.support.redis_cluster import cluster_client
 from tests.unit.sinks.cache.conftest import OwnRedis
 
 QUICK = Retries(attempt_count_max=2, delay_s_first=0.01)
@@ -31,13 +32,16 @@ def upsert(key: int, version: int, email: str) -> Change:
 
 
 class Cache:
-    """A prefix with a shape that has lookup keys."""
+    """A prefix with a shape that has lookup keys; in a cluster the prefix is the hash tag."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        shape = CacheShape(key=f"{prefix}/{{id}}", value="json", lookups=(f"{prefix}/by/{{email}}",))
+        escaped = prefix.replace("{", "{{").replace("}", "}}")
+        shape = CacheShape(key=f"{escaped}/{{id}}", value="json", lookups=(f"{escaped}/by/{{email}}",))
         self.config = CacheConfig(url=SecretStr(url), shapes={"public.users": shape})
         self.prefix = prefix
-        self.client: Any = redis_client.Redis.from_url(url, decode_responses=True)
+        single = redis_client.Redis.from_url
+        is_clustered = self.config.in_cluster
+        self.client: Any = cluster_client(url, decode=True) if is_clustered else single(url, decode_responses=True)
 
     def open(self, rebuilds: int | None = None) -> CacheSink:
         sink = CacheSink.open(self.config, self.prefix, QUICK, slot=f"g{rebuilds}" if rebuilds else None)
@@ -50,11 +54,14 @@ class Cache:
         return None if held is None else str(json.loads(held)["email"])
 
 
-@pytest.fixture
-def cache(redis: str, unique: str) -> Iterator[Cache]:
-    made = Cache(redis, unique)
+@pytest.fixture(params=["server", "cluster"])
+def cache(request: pytest.FixtureRequest, unique: str) -> Iterator[Cache]:
+    if request.param == "server":
+        made = Cache(request.getfixturevalue("redis"), unique)
+    else:
+        made = Cache(request.getfixturevalue("redis_cluster").url, f"{{{unique}}}")
     yield made
-    keys = list(made.client.scan_iter(f"{unique}*", count=1000))
+    keys = list(made.client.scan_iter(f"{made.prefix}*", count=1000))
     made.client.delete(*keys)
     made.client.close()
 
@@ -74,7 +81,7 @@ def test_rows_are_written_again_at_their_versions_and_strangers_go(cache: Cache)
         assert [cache.client.get(f"{cache.prefix}/by/{name}") for name in "abcde"] == ["1", "2", "3", None, "5"]
         slots.serve("g2")
         assert (serving.generation(), slots.others(), slots.generation("")) == (2, {}, 2)
-        assert not cache.client.exists(f"{cache.prefix}:public.users.met")
+        assert not list(cache.client.scan_iter("*users*.met", count=1000))
 
 
 def test_a_row_that_the_mapping_leaves_out_goes_at_its_version(cache: Cache) -> None:

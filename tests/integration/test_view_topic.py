@@ -1,0 +1,382 @@
+"""A compacted topic as a view's target: its last record of each key is the query's row, wherever the job ends."""
+
+import json
+import multiprocessing
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import psycopg
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.cimpl import NewPartitions
+
+from cdc.config.settings import Config
+from cdc.kafka.daemon_thread import do_nothing
+from cdc.kafka.topic_admin import TopicAdmin
+from cdc.kafka.view_topic import ViewTopic
+from cdc.model.errors import BrokerError, RefusedError, SinkError, WatershedError
+from cdc.model.events import pack_version
+from sinks.sql.sink import SqlSink
+from tests.conformance.stores import url_of
+from tests.conftest import KafkaBroker
+from tests.support.topics import admin_of, create_topic, delete_topic
+from tests.support.view_tables import CUSTOMERS, LINES, ORDERS, SHOP
+from tests.support.views import Workload, until_idle
+from tests.support.waiting import eventually
+from views.base import Base
+from views.keeping import ViewKeeper
+from views.maintainer import ViewMaintainer, define
+from views.published import Published
+from views.targets import open_target
+
+TOTALS: Final = """
+SELECT o.id, c.name, l.total::text AS total, l.lines
+  FROM orders o LEFT JOIN customers c ON c.id = o.customer_id
+  LEFT JOIN (SELECT order_id, sum(price) AS total, count(*) AS lines FROM lines GROUP BY order_id) l
+    ON l.order_id = o.id
+ WHERE o.note::text IS DISTINCT FROM '{"a": 1}'
+"""
+PARTITIONS: Final = 3
+
+
+class Pipeline:
+    """A base that a sink keeps, and jobs of the view `totals`, whose target is a topic."""
+
+    def __init__(self, kafka: KafkaBroker, dsn: str, prefix: str) -> None:
+        self.dsn, self.kafka = dsn, kafka
+        self.topic = f"{prefix}.view.totals"
+        self.text = TOTALS
+        self._prefix = prefix
+        self.base_sink = SqlSink.open(self.settings().sinks["copy"], prefix)  # type: ignore[arg-type]
+        self.base_sink.begin_generation(1)
+        for one in SHOP:
+            self.base_sink.prepare(one.schema)
+
+    def sections(self) -> dict[str, Any]:
+        view = {"base": "copy", "sql": self.text, "key": ["id"], "target": {"type": "topic"}, "keys_per_batch": 3}
+        return {
+            "source": {"dsn": self.dsn, "tables": [str(one.id) for one in SHOP]},
+            "kafka": {"bootstrap_servers": self.kafka.bootstrap_servers},
+            "topics": {"prefix": self._prefix, "partitions": PARTITIONS},
+            "sinks": {"copy": {"type": "sql", "url": url_of(self.dsn)}},
+            "views": {"totals": view},
+        }
+
+    def settings(self) -> Config:
+        return Config.model_validate(self.sections())
+
+    @contextmanager
+    def job(self) -> Iterator[ViewMaintainer]:
+        settings = self.settings()
+        section = settings.views["totals"]
+        with Base(settings.sinks["copy"], self._prefix) as base:  # type: ignore[arg-type]
+            definition = define("totals", section, base)
+            with closing(
+                ViewMaintainer(definition, base, partial(open_target, settings, "totals"), do_nothing)
+            ) as made:
+                yield made
+
+    def run(self) -> None:
+        """One job, until there is nothing to do."""
+        with self.job() as job:
+            job.start()
+            until_idle(job)
+
+    def exists(self) -> bool:
+        return bool(TopicAdmin(self.settings().kafka).describe([self.topic]))
+
+    @property
+    def busy(self) -> str:
+        """A query for the number of keys that are being computed."""
+        return f"SELECT count(*) FROM watershed_views_{self._prefix}.keys"
+
+    def records(self) -> list[tuple[int, dict[str, Any], Any, int]]:
+        """Partition, key, row and version of every record that a reader of committed records gets."""
+        found = []
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap_servers,
+                "group.id": "reader",
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+            }
+        )
+        with closing(consumer):
+            places = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
+            consumer.assign(places)
+            ended: set[int | None] = set()
+            while len(ended) < PARTITIONS:
+                message = consumer.poll(10)
+                assert message is not None, "the broker does not answer"
+                if message.error():
+                    ended.add(message.partition())
+                    continue
+                headers: dict[str, Any] = dict(message.headers() or [])
+                assert headers["view"] == f"{self._prefix}.totals".encode()
+                value, key = message.value(), message.key()
+                row = None if value is None else json.loads(value)
+                found.append((message.partition() or 0, json.loads(key or b""), row, int(headers["version"])))
+        return found
+
+    def held(self) -> dict[int, dict[str, Any]]:
+        """What a consumer holds that keeps the last record of each key. Versions never go back for a key."""
+        rows: dict[int, dict[str, Any]] = {}
+        versions: dict[int, int] = {}
+        for _, key, row, version in self.records():
+            assert list(key) == ["id"]
+            assert version >= versions.get(key["id"], 0)
+            versions[key["id"]] = version
+            if row is None:
+                rows.pop(key["id"], None)
+            else:
+                rows[key["id"]] = row
+        return rows
+
+    def wanted(self) -> dict[int, dict[str, Any]]:
+        rows = self.query(f"SELECT row_to_json(v)::text FROM ({self.text}) v")
+        return {row["id"]: row for row in (json.loads(text) for (text,) in rows)}
+
+    def query(self, statement: str) -> list[Any]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def put(self, version: int, **names: str) -> None:
+        """Customers 1 and 2 with an order each, of the same number."""
+        changes = [
+            CUSTOMERS.upsert(pack_version(1, version), id=int(key[1:]), name=name, region=None)
+            for key, name in names.items()
+        ]
+        changes += [
+            ORDERS.upsert(
+                pack_version(1, version), id=int(key[1:]), customer_id=int(key[1:]), placed_at=None, note=None
+            )
+            for key in names
+        ]
+        self.base_sink.apply(changes)
+
+
+@pytest.fixture
+def pipeline(kafka: KafkaBroker, fresh_database: str, unique: str) -> Iterator[Pipeline]:
+    made = Pipeline(kafka, fresh_database, unique)
+    with closing(made.base_sink):
+        yield made
+    with suppress(Exception):
+        delete_topic(kafka.bootstrap_servers, made.topic)
+
+
+class _KilledError(BaseException):
+    """The job ends here, as by kill -9."""
+
+
+# The moments around a write: its keys are noted; it is committed; the base knows that it is.
+MOMENTS: Final = ((Published, "intend"), (ViewTopic, "write"), (Published, "confirm"), (Base, "written"))
+
+
+@contextmanager
+def killed(chance: random.Random) -> Iterator[None]:
+    """Ends the job at one of the moments, before or after it."""
+    (owner, name), is_before, calls = chance.choice(MOMENTS), chance.random() < 0.5, chance.randint(1, 4)
+    original = getattr(owner, name)
+
+    def call(*arguments: Any) -> Any:
+        nonlocal calls
+        calls -= 1
+        if calls == 0 and is_before:
+            raise _KilledError
+        result = original(*arguments)
+        if calls == 0:
+            raise _KilledError
+        return result
+
+    with pytest.MonkeyPatch.context() as patch, suppress(_KilledError):
+        patch.setattr(owner, name, call)
+        yield
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_last_record_of_each_key_is_the_querys_row(seed: int, pipeline: Pipeline) -> None:
+    workload, chance = Workload(pipeline.base_sink, SHOP, seed), random.Random(seed)
+    for _ in range(6):
+        with killed(chance), pipeline.job() as job:
+            job.start()
+            for _ in range(6):
+                workload.step()
+                if chance.random() < 0.15:
+                    workload.truncate()
+                if chance.random() < 0.7:
+                    job.step()
+            until_idle(job)
+    pipeline.run()
+    assert pipeline.held() == pipeline.wanted() != {}
+
+
+def keep(sections: dict[str, Any]) -> None:
+    """Keeps the view, in a process of its own."""
+    settings = Config.model_validate(sections)
+    open_base = partial(Base, settings.sinks["copy"], settings.topics.prefix)  # type: ignore[arg-type]
+    open_there = partial(open_target, settings, "totals")
+    ViewKeeper("totals", settings.views["totals"], open_base, open_there, do_nothing).keep(threading.Event())
+
+
+def test_processes_that_are_killed_leave_nothing_out(pipeline: Pipeline) -> None:
+    workload = Workload(pipeline.base_sink, SHOP, 7)
+    spawning = multiprocessing.get_context("spawn")
+
+    def is_busy() -> bool:
+        workload.step()
+        return pipeline.query(pipeline.busy) != [(0,)]
+
+    def has_written(before: int) -> bool:
+        workload.step()
+        return pipeline.exists() and len(pipeline.records()) > before
+
+    before = 0
+    for is_last in (False, False, True):
+        process = spawning.Process(target=keep, args=(pipeline.sections(),), daemon=True)
+        process.start()
+        try:
+            eventually(partial(has_written, before))
+            before = len(pipeline.records())
+            if not is_last:
+                eventually(is_busy)
+            else:
+                eventually(lambda: pipeline.held() == pipeline.wanted() != {})
+        finally:
+            process.kill()
+            process.join()
+
+
+def test_rows_that_did_not_change_are_not_written_again(pipeline: Pipeline) -> None:
+    pipeline.put(1, c1="a", c2="b")
+    pipeline.run()
+    before = pipeline.records()
+    assert len(before) == 2
+    with pipeline.job() as job:
+        job.start()
+        pipeline.base_sink.apply([LINES.upsert(pack_version(1, 2), order_id=1, no=1, sku="s", price="1")])
+        until_idle(job)
+        assert len(pipeline.records()) == 3
+        pipeline.base_sink.apply([CUSTOMERS.upsert(pack_version(1, 3), id=2, name="b", region="south")])
+        until_idle(job)
+    with pipeline.job() as job:
+        pipeline.query("UPDATE watershed_views_" + pipeline.topic.split(".")[0] + ".views SET state = 'rebuild'")
+        job.start()
+    assert len(pipeline.records()) == 3
+    assert pipeline.held() == pipeline.wanted()
+
+
+def test_a_rebuild_deletes_keys_that_the_view_has_no_more(pipeline: Pipeline) -> None:
+    pipeline.put(1, c1="a", c2="b")
+    pipeline.run()
+    pipeline.text = TOTALS + " AND o.id <> 2"
+    pipeline.run()
+    assert pipeline.held() == pipeline.wanted()
+    assert [row for _, key, row, _ in pipeline.records() if key == {"id": 2}][-1] is None
+
+
+def test_a_base_that_was_lost_is_filled_into_the_topic_that_is_there(pipeline: Pipeline) -> None:
+    pipeline.put(1, c1="a", c2="b")
+    pipeline.run()
+    pipeline.query(f"DROP SCHEMA watershed_views_{pipeline.topic.split('.')[0]} CASCADE")
+    pipeline.base_sink.apply([ORDERS.delete(pack_version(1, 2), id=2)])
+    pipeline.put(3, c1="changed")
+    pipeline.run()
+    assert pipeline.held() == pipeline.wanted()
+    assert list(pipeline.held()) == [1]
+
+
+def test_a_topic_that_was_deleted_is_created_and_filled(pipeline: Pipeline) -> None:
+    pipeline.put(1, c1="a", c2="b")
+    pipeline.run()
+    delete_topic(pipeline.kafka.bootstrap_servers, pipeline.topic)
+    pipeline.run()
+    assert pipeline.held() == pipeline.wanted() != {}
+
+
+def test_a_writer_whose_lock_is_another_processes_writes_nothing(pipeline: Pipeline) -> None:
+    pipeline.put(1, c1="old")
+    with pipeline.job() as former:
+        former.start()
+        pipeline.put(2, c1="newer")
+        lost = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
+        write = ViewTopic.write
+        between: list[bool] = []
+
+        def frozen(topic: ViewTopic, records: Any) -> None:
+            """The former job is frozen between its read and its write, and loses its lock meanwhile."""
+            if not between:
+                between.append(True)
+                pipeline.query(lost)
+                pipeline.put(3, c1="newest")
+                pipeline.run()
+            write(topic, records)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ViewTopic, "write", frozen)
+            with pytest.raises(SinkError, match="another process has become its writer"):
+                former.step()
+    assert pipeline.held()[1]["name"] == "newest"
+    pipeline.run()
+    assert pipeline.held() == pipeline.wanted()
+
+
+def test_a_record_that_the_topic_does_not_take_is_rejected_by_its_key(pipeline: Pipeline) -> None:
+    create_topic(pipeline.kafka.bootstrap_servers, pipeline.topic, partitions=PARTITIONS, max_message_bytes="20000")
+    pipeline.put(1, c1="a", c2="b")
+    pipeline.run()
+    pipeline.put(2, c1="x" * 30_000)
+    pipeline.run()
+    assert list(pipeline.held()) == [2]
+    ((key, reason),) = pipeline.query(
+        f"SELECT key, reason FROM watershed_views_{pipeline.topic.split('.')[0]}.rejected"
+    )
+    assert key == ["1"]
+    assert "where the topic takes" in reason
+    pipeline.put(3, c1="short")
+    pipeline.run()
+    assert pipeline.held() == pipeline.wanted()
+
+
+@pytest.mark.parametrize(
+    ("policy", "partitions", "said"),
+    [("delete", PARTITIONS, "cleanup.policy=delete"), ("compact", PARTITIONS, "a record that is not of view")],
+)
+def test_a_topic_of_others_is_refused(policy: str, partitions: int, said: str, pipeline: Pipeline) -> None:
+    pipeline.put(1, c1="a")
+    create_topic(pipeline.kafka.bootstrap_servers, pipeline.topic, policy, partitions)
+    producer = Producer({"bootstrap.servers": pipeline.kafka.bootstrap_servers})
+    producer.produce(pipeline.topic, b"theirs", b"key")
+    assert producer.flush(10) == 0
+    with pytest.raises((BrokerError, RefusedError), match=said):
+        pipeline.run()
+
+
+def test_a_topic_with_other_partitions_is_refused(pipeline: Pipeline) -> None:
+    pipeline.put(1, c1="a")
+    pipeline.run()
+    admin = admin_of(pipeline.kafka.bootstrap_servers)
+    admin.create_partitions([NewPartitions(pipeline.topic, PARTITIONS + 1)])[pipeline.topic].result(10)
+    with pytest.raises(RefusedError, match=f"{PARTITIONS + 1} partitions now, and had {PARTITIONS}"):
+        _run_until_seen(pipeline)
+
+
+def _run_until_seen(pipeline: Pipeline) -> None:
+    admin = TopicAdmin(pipeline.settings().kafka)
+    eventually(lambda: admin.describe([pipeline.topic])[pipeline.topic].partition_count == PARTITIONS + 1)
+    pipeline.run()
+
+
+def test_brokers_that_are_away_are_named(pipeline: Pipeline) -> None:
+    pipeline.put(1, c1="a")
+    settings = pipeline.settings()
+    pipeline.kafka = replace(pipeline.kafka, bootstrap_servers="127.0.0.1:1")
+    assert pipeline.settings().kafka != settings.kafka
+    with pytest.raises(WatershedError, match="Kafka"):
+        pipeline.run()

@@ -1,0 +1,153 @@
+"""A base that a real SQL sink keeps, jobs of views over it, and the comparison of each view with its query."""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
+
+import psycopg
+from pydantic import SecretStr
+
+from cdc.config.sink_settings import SqlConfig
+from cdc.config.view_settings import ViewConfig
+from cdc.model.events import pack_version
+from sinks.contract import Change, Sink
+from sinks.sql.sink import SqlSink
+from tests.conformance.stores import url_of
+from tests.conformance.tables import Table
+from tests.support.view_tables import LINES, Query, draw_key, draw_values
+from views.base import Base
+from views.maintainer import ViewMaintainer, define
+
+
+def base_config(dsn: str) -> SqlConfig:
+    """The section of the sink that keeps the base; one table has another name than in the source."""
+    shapes = {str(LINES.id): {"table": "kept.lines", "indexes": [["order_id"]]}}
+    return SqlConfig.model_validate({"url": SecretStr(url_of(dsn)), "shapes": shapes})
+
+
+@contextmanager
+def base_sink(config: SqlConfig, tables: Sequence[Table]) -> Iterator[SqlSink]:
+    """The sink, with these tables prepared."""
+    with closing(SqlSink.open(config, "shop")) as sink:
+        sink.begin_generation(1)
+        for one in tables:
+            sink.prepare(one.schema)
+        yield sink
+
+
+class Workload:
+    """Random changes of tables, applied to the base as its sink's job does: late, repeated and stale ones, too."""
+
+    def __init__(self, sink: SqlSink, tables: Sequence[Table], seed: int) -> None:
+        self._sink = sink
+        self._tables = tables
+        self._chance = random.Random(seed)
+        self._version = pack_version(1, 1)
+        self._last: list[Change] = []
+
+    def step(self) -> None:
+        changes = {}
+        for _ in range(self._chance.randint(1, 12)):
+            kind = self._chance.choice(self._tables)
+            key = draw_key(self._chance, kind)
+            self._version += 1
+            is_delete = self._chance.random() < 0.3
+            changes[kind.id, tuple(key.values())] = (
+                kind.delete(self._version, **key)
+                if is_delete
+                else kind.upsert(self._version, **key, **draw_values(self._chance, kind))
+            )
+        if self._chance.random() < 0.1:
+            self._sink.apply(self._last)  # again, after newer ones
+        self._last = list(changes.values())
+        self._sink.apply(self._last)
+
+    def truncate(self) -> None:
+        self._version += 1
+        self._sink.sweep(self._chance.choice(self._tables).id, self._version)
+
+
+class Views:
+    """Opens jobs of views on the base; their target is another schema of the same database."""
+
+    def __init__(self, base: SqlConfig, dsn: str) -> None:
+        self._base = base
+        self.dsn = dsn
+        self.waits = 0
+
+    def config(self, query: Query, **options: Any) -> ViewConfig:
+        target = {"type": "sql", "url": self._base.url.get_secret_value(), "own_schema": "of_views"}
+        section = {"base": "base", "sql": query.text, "key": query.key, "target": target, **options}
+        return ViewConfig.model_validate(section)
+
+    def base(self) -> Base:
+        return Base(self._base, "shop")
+
+    def open(self, name: str, config: ViewConfig, base: Base) -> ViewMaintainer:
+        def target() -> Sink:
+            assert isinstance(config.target, SqlConfig)
+            section = config.target.model_copy(update={"own_schema": f"of_{name}"})
+            return SqlSink.open(section, "shop")
+
+        def wait() -> None:
+            self.waits += 1
+
+        return ViewMaintainer(define(name, config, base), base, target, wait)
+
+    @contextmanager
+    def job(self, name: str, query: Query, **options: Any) -> Iterator[ViewMaintainer]:
+        """A job that has started."""
+        with self.base() as base, closing(self.open(name, self.config(query, **options), base)) as maintainer:
+            maintainer.start()
+            yield maintainer
+
+    def query(self, statement: str) -> list[Any]:
+        with psycopg.connect(self.dsn, autocommit=True, options="-c timezone=UTC") as connection:
+            connection.execute("SET search_path = public, kept")
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def assert_equal(self, name: str, query: Query) -> int:
+        """Returns the number of rows."""
+        there = " AND ".join(f"v.{column} IS NOT NULL" for column in query.key)
+        wanted = self.query(f"SELECT row_to_json(v)::text FROM ({query.text}\n) v WHERE {there} ORDER BY 1")
+        assert self.query(f"SELECT row_to_json(v)::text FROM views.{name} v ORDER BY 1") == wanted, name
+        return len(wanted)
+
+
+def until_idle(maintainer: ViewMaintainer) -> None:
+    while maintainer.step():
+        pass
+
+
+class _KilledError(Exception):
+    pass
+
+
+def random_run(name: str, query: Query, views: Views, workload: Workload, seed: int, jobs: int = 4) -> int:
+    """Jobs of one view, one after the other; each ends without warning at some moment while the base changes. The view
+    is its query's result whenever a job is idle. Returns the number of rows that were compared."""
+    chance, rows, options = random.Random(seed), 0, {"keys_per_batch": 3}
+    for _ in range(5):
+        workload.step()
+    for _ in range(jobs):
+        with views.base() as base, closing(views.open(name, views.config(query, **options), base)) as maintainer:
+            maintainer.start()
+            for _ in range(chance.randint(1, 8)):
+                workload.step()
+                if chance.random() < 0.1:
+                    workload.truncate()
+                if chance.random() < 0.7:
+                    maintainer.step()
+            if chance.random() < 0.5:
+                until_idle(maintainer)
+                rows += views.assert_equal(name, query)
+            else:
+                with patch.object(base, "written", side_effect=_KilledError), suppress(_KilledError):
+                    until_idle(maintainer)
+    with views.job(name, query, **options) as maintainer:
+        until_idle(maintainer)
+        rows += views.assert_equal(name, query)
+    return rows

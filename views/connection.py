@@ -1,0 +1,65 @@
+"""Connections to the base of a view, with every setting pinned that changes the text of values, and their errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+
+from cdc.config.sink_settings import SqlConfig
+from cdc.model.errors import SinkError
+from cdc.postgres.connection import PINNED_SETTINGS
+
+CONNECT_TIMEOUT_S: Final = 10
+NEXT_QUERY_FAILS: Final = (
+    "correct the rows, or have the query bear them (CASE, nullif); it is tried again, and until then the target keeps "
+    "the rows of before"
+)
+_AWAY: Final = frozenset({"08", "57"})  # classes of errors: connections, and servers that start or end
+_PINNED: Final = {**PINNED_SETTINGS, "row_security": "on", "plan_cache_mode": "force_custom_plan"}
+
+
+def connect(config: SqlConfig) -> psycopg.Connection[Any]:
+    """Connects. Raises SinkError for a database that does not answer."""
+    with explained():
+        return psycopg.connect(
+            config.url.get_secret_value(),
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            application_name="watershed views",
+            client_encoding="UTF8",
+            options=" ".join(f"-c {name}={value}" for name, value in _PINNED.items()),
+        )
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raises SinkError for psycopg's errors."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise base_error(error) from error
+
+
+def base_error(error: psycopg.Error) -> SinkError:
+    if error.sqlstate is None or error.sqlstate[:2] in _AWAY:
+        return SinkError(
+            "the base of the view does not answer",
+            "check that it runs and the url of the base's sink; it is tried again",
+        )
+    if is_of_rows(error):
+        return SinkError(f"the view's query fails: {said(error)}", NEXT_QUERY_FAILS)
+    return SinkError(
+        f"the base of the view refuses a statement: {said(error)}",
+        "see the server's log for this error; it is tried again",
+    )
+
+
+def is_of_rows(error: psycopg.Error) -> bool:
+    """Says whether the values of rows made the query fail, such as a division by zero, and no state of the server."""
+    return isinstance(error, psycopg.DataError | psycopg.errors.CardinalityViolation)
+
+
+def said(error: psycopg.Error) -> str:
+    """Returns the first line of PostgreSQL's message."""
+    return (error.diag.message_primary or type(error).__name__).partition("\n")[0]

@@ -1,0 +1,114 @@
+"""Refuses what a view's query may not contain, because the rows that a change concerns could not be derived from it, or
+because its result depends on something else than rows.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from sqlglot import exp
+from sqlglot.optimizer.scope import Scope
+
+DIALECT: Final = "postgres"
+_OF_THE_MOMENT: Final = (
+    exp.CurrentTimestamp,
+    exp.CurrentDate,
+    exp.CurrentTime,
+    exp.Localtime,
+    exp.Rand,
+    exp.Uuid,
+    exp.CurrentUser,
+    exp.CurrentSchema,
+    exp.TableSample,
+)
+# STABLE functions of pg_catalog whose result depends on the moment or on the session. PostgreSQL tells VOLATILE ones.
+_OF_THE_SESSION: Final = frozenset(
+    """
+    transaction_timestamp statement_timestamp localtimestamp current_setting current_user session_user user
+    current_role current_database current_catalog current_schema current_schemas current_query txid_current
+    txid_current_snapshot txid_current_if_assigned pg_current_xact_id pg_current_xact_id_if_assigned
+    pg_current_snapshot pg_backend_pid pg_postmaster_start_time pg_conf_load_time inet_client_addr inet_client_port
+    inet_server_addr inet_server_port table_to_xml schema_to_xml database_to_xml
+    """.split()  # noqa: SIM905 - one word each would take a line
+)
+_RELATIVE_TIMES: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
+_ORDERED: Final = frozenset({"jsonb_agg", "json_agg", "json_object_agg", "jsonb_object_agg", "xmlagg", "array_agg"})
+
+
+def refusals(root: Scope) -> Iterator[str]:
+    """Yields each thing in the query that is refused. The query's columns are qualified."""
+    tree = root.expression
+    yield from _unsupported(tree)
+    yield from _not_deterministic(tree)
+    for scope in root.traverse():
+        if not scope.is_root and not scope.is_derived_table and not scope.is_cte:
+            continue  # a subquery in an expression: its result concerns the row around it only
+        if scope.is_derived_table and scope.external_columns:
+            continue  # LATERAL, the same
+        if isinstance(scope.expression, exp.Select) and (what := choice_of(scope.expression)):
+            yield f"{what} for subqueries that an equality ties to the row around them"
+
+
+def choice_of(select: exp.Select) -> str | None:
+    """Returns what makes a row of the SELECT depend on its other rows, which no equality in the query around it limits;
+    None if nothing does. Aggregates do not: the columns that leave the SELECT identify their groups."""
+    if select.args.get("limit") or select.args.get("offset") or select.args.get("fetch"):
+        return "LIMIT and OFFSET are"
+    distinct = select.args.get("distinct")
+    if distinct is not None and distinct.args.get("on"):
+        return "DISTINCT ON is"
+    if any(window.parent_select is select for window in select.find_all(exp.Window)):
+        return "window functions are"
+    return None
+
+
+def called(tree: exp.Expr) -> Iterator[str]:
+    """Yields the names of the functions that an expression calls, as PostgreSQL and as the parser name them."""
+    for call in tree.find_all(exp.Func):
+        yield from called_here(call)
+
+
+def _unsupported(tree: exp.Expr) -> Iterator[str]:
+    if tree.find(exp.SetOperation):
+        yield "UNION, INTERSECT and EXCEPT can't be traced to a key"
+    if any(with_.args.get("recursive") for with_ in tree.find_all(exp.With)):
+        yield "WITH RECURSIVE can't be traced to a key"
+    for join in tree.find_all(exp.Join):
+        if join.side in ("RIGHT", "FULL") or join.method == "NATURAL":
+            yield f"{join.side or join.method} JOIN can't be traced to a key: write LEFT JOIN or JOIN with ON"
+    if tree.find(exp.Rollup, exp.Cube, exp.GroupingSets):
+        # A row changes the groups of less columns, too, whose key is not made of the row's values.
+        yield "ROLLUP, CUBE and GROUPING SETS can't be traced to a key: write a view for each grouping"
+    for column in tree.find_all(exp.TableColumn, exp.Column):
+        if isinstance(column, exp.TableColumn) or isinstance(column.this, exp.Star):
+            # Its columns would have to be known before they are added to the table.
+            yield f"{column.sql(DIALECT)} is a whole row: name its columns, for example with jsonb_build_object"
+    if locks := tree.find(exp.Lock, exp.Parameter, exp.Placeholder):
+        yield f"{locks.sql(DIALECT)} has no place in a view"
+
+
+def _not_deterministic(tree: exp.Expr) -> Iterator[str]:
+    found: list[exp.Expr] = list(tree.find_all(*_OF_THE_MOMENT))
+    found += [call for call in tree.find_all(exp.Func) if not _OF_THE_SESSION.isdisjoint(called_here(call))]
+    found += [
+        call
+        for call in tree.find_all(exp.Anonymous)
+        if call.name.lower() == "age" and len(call.expressions) == 1  # relative to the current date
+    ]
+    found += [
+        cast
+        for cast in tree.find_all(exp.Cast)
+        if isinstance(cast.this, exp.Literal) and _RELATIVE_TIMES & set(cast.this.name.lower().split())
+    ]
+    for one in found:
+        yield f"{one.sql(DIALECT)} is not deterministic: it changes without a change of a row"
+    for call in tree.find_all(exp.Func):
+        is_list = not _ORDERED.isdisjoint(called_here(call)) or isinstance(call, (exp.ArrayAgg, exp.GroupConcat))
+        if is_list and call.find(exp.Order) is None and not isinstance(call.parent, exp.WithinGroup):
+            yield f"{call.sql(DIALECT)} is not deterministic: write ORDER BY inside of it"
+
+
+def called_here(call: exp.Func) -> set[str]:
+    """Returns the names of one call."""
+    if isinstance(call, exp.Anonymous):
+        return {call.name.lower()}
+    return {call.sql_name().lower(), call.sql(DIALECT).partition("(")[0].lower()}

@@ -1,0 +1,83 @@
+"""Opens the target of a view: the store of a sink's kind, or a topic."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from typing import Protocol
+
+from cdc.config.settings import Config
+from cdc.config.sink_settings import SqlConfig, sink_config
+from cdc.config.view_settings import TopicTarget, target_prefix, view_topics
+from cdc.kafka.topic_admin import TopicAdmin
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId, TableSchema
+from cdc.model.findings import Finding
+from sinks.check import store_findings
+from sinks.contract import Change, Result
+from sinks.registry import make_sink
+from sinks.removal import store_contents
+from views.base import schema_of
+from views.definition import SCHEMA_OF_VIEWS
+from views.published import Published
+from views.topic import TopicSink
+
+
+class Target(Protocol):
+    """The parts of sinks.contract.Sink that a view needs, with its promises."""
+
+    def generation(self) -> int | None: ...
+
+    def begin_generation(self, generation: int) -> None: ...
+
+    def discard(self, table: TableId) -> None: ...
+
+    def prepare(self, schema: TableSchema) -> None: ...
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]: ...
+
+    def sweep(self, table: TableId, floor: int) -> int: ...
+
+    def make_readable(self, tables: Collection[TableId]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_target(settings: Config, name: str) -> Target:
+    """Connects to the target of this view. Raises SinkError."""
+    section = settings.views[name]
+    if isinstance(section.target, TopicTarget):
+        return open_topic(settings, name, section.target)
+    return make_sink(name, section.target, target_prefix(settings.topics.prefix, name))
+
+
+def target_findings(settings: Config, name: str, schema: TableSchema) -> Iterator[Finding]:
+    """Yields what `cdc view check` finds about the target of rows with this schema; writes nothing to it."""
+    target = settings.views[name].target
+    if not isinstance(target, TopicTarget):
+        yield from store_findings(name, target, target_prefix(settings.topics.prefix, name), [schema])
+        return
+    try:
+        with closing(open_topic(settings, name, target)) as topic:
+            yield from topic.findings(f"target of view {name}")
+    except WatershedError as error:
+        yield Finding.failed(f"target of view {name}", error)
+
+
+def target_contents(settings: Config, name: str, *, removes: bool) -> list[str]:
+    """Returns the names of what the view has made in its target; with `removes`, it is removed. Idempotent."""
+    target = settings.views[name].target
+    if isinstance(target, TopicTarget):
+        topic = view_topics(settings.views, settings.topics.prefix)[name]
+        admin = TopicAdmin(settings.kafka)
+        found = list(admin.describe([topic]))
+        if removes:
+            admin.delete(found)
+        return found
+    table = TableId(SCHEMA_OF_VIEWS, name)
+    return store_contents(name, target, target_prefix(settings.topics.prefix, name), [table], removes=removes)
+
+
+def open_topic(settings: Config, name: str, target: TopicTarget) -> TopicSink:
+    config = sink_config(settings.sinks, settings.views[name].base)
+    assert isinstance(config, SqlConfig), "the configuration was checked"
+    published = Published(config, schema_of(settings.topics.prefix), name)
+    return TopicSink(name, target, settings, published)
