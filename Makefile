@@ -68,6 +68,7 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.sink_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.warehouse_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.drift_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.wild_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.rebuild_campaign
 	$(BIN)/python -m tests.faults.rebuild_campaign --rows 20000 --kills 3 --sinks search cache sql warehouse
 	$(BIN)/python -m tests.faults.takeover_campaign

@@ -86,7 +86,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/records/comparisons.py": "tests/unit/verification/test_history.py: what runs add to a record",
     "verification/model.py": f"{_VERIFY}: what a pipeline's comparison has found",
     "verification/repairing.py": f"{_VERIFY}: stores that differ are repaired",
-    "verification/world.py": f"{_VERIFY}: topics of a real broker",
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",
     "cdc/cli/sink.py": f"{_SINK_RUN}: started as a user does, as a process",
     "cdc/cli/demo.py": "tests/integration/test_demo.py: started as a user does, as a process",
