@@ -11,7 +11,7 @@ from cdc.config.settings import SourceConfig
 from cdc.daemon.logs import configure_logs
 from cdc.model.errors import ConfigError, SourceError
 from cdc.postgres.connection import connect
-from cdc.postgres.prospects import database_settings, table_prospects, without_password
+from cdc.postgres.prospects import capture_dsn, database_settings, table_prospects
 
 
 def init(
@@ -32,7 +32,7 @@ def init(
     configure_logs(level="error")
     if config.exists():
         raise ConfigError(f"{config} exists and is not overwritten", "name another file with --config, or remove it")
-    kept = without_password(dsn)
+    kept = capture_dsn(dsn, role)
     asked = SourceConfig(dsn=SecretStr(dsn), tables=("public.x",))  # of this only the address counts
     with connect(asked, application="watershed init") as connection:
         database, is_logical, has_limit = database_settings(connection)
@@ -61,4 +61,4 @@ def init(
     typer.echo("\nAs a superuser or the tables' owner:\n")
     for statement in source_sql(new):
         typer.echo(f"  {statement}")
-    typer.echo(f"\nThen: cdc check --config {config}")
+    typer.echo(f"\nThen, with the password of role {role} in PGPASSWORD: cdc check --config {config}")

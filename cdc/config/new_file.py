@@ -20,7 +20,7 @@ class TableProspect:
 
 @dataclass(frozen=True, slots=True)
 class NewConfiguration:
-    dsn: str  # without a password
+    dsn: str  # with the role, without a password
     bootstrap_servers: str
     prefix: str
     slot: str  # also of the publication
@@ -55,15 +55,15 @@ def source_sql(new: NewConfiguration) -> list[str]:
 def configuration_text(new: NewConfiguration) -> str:
     """Returns YAML. Tables that can't be captured are comments, with the statement that would correct that."""
     lines = [
-        "# Made by `cdc init`. `cdc check` says what is missing; watershed.example.yml has every key with its default.",
-        "# CDC__SECTION__KEY in the environment goes before this file.",
+        "# Written by `cdc init`. `cdc check` reports what is missing. watershed.example.yml has all keys and defaults.",
+        "# A variable CDC__SECTION__KEY in the environment overrides this file.",
         "#",
-        "# What the source needs, as a superuser or the tables' owner:",
+        "# Statements that the source needs, for a superuser or the tables' owner:",
         *(f"#   {statement}" for statement in source_sql(new)),
         "",
         "source:",
         f"  dsn: {_text(new.dsn)}",
-        "  # The password is not written here: CDC__SOURCE__DSN, PGPASSWORD or ~/.pgpass has it.",
+        "  # Set the password in PGPASSWORD, ~/.pgpass or CDC__SOURCE__DSN, not here.",
         "  tables:                      # each with a primary key, or a unique index as replica identity",
     ]
     for found in new.tables:
@@ -75,15 +75,15 @@ def configuration_text(new: NewConfiguration) -> str:
             lines.append(f"    #     {found.mend}")
     lines += [
         f"  publication: {_text(new.slot)}",
-        f"  slot: {_text(new.slot)}                # made at the first start; it holds back WAL while capture is down",
+        f"  slot: {_text(new.slot)}                # created at the first start; it retains WAL while capture is down",
         "",
         "kafka:",
         f"  bootstrap_servers: {_text(new.bootstrap_servers)}",
         "",
         "topics:",
         f"  prefix: {_text(new.prefix)}                # {new.prefix}.public.orders, {new.prefix}.state, …",
-        "  partitions: 4                # of each table's topic; to be chosen once",
-        "  replication_factor: 1        # 3 where there are three brokers",
+        "  partitions: 4                # of each table's topic; can't be changed later",
+        "  replication_factor: 1        # 3 if you have three brokers",
         "",
         "# sinks:                         # then: cdc sink run search cache warehouse",
         '#   search: {url: "http://localhost:9200"}',

@@ -13,15 +13,16 @@ from cdc.postgres.connection import connect, says_lost
 from cdc.postgres.source import read_slot
 
 
-def without_password(dsn: str) -> str:
-    """Returns the connection string without the password. Raises SourceError for one that libpq can't parse."""
+def capture_dsn(dsn: str, role: str) -> str:
+    """Returns the connection string with this role and without the password. Raises SourceError if libpq can't parse
+    it."""
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
         raise SourceError(
             "--dsn is not a PostgreSQL connection string", "for example postgresql://user@host:5432/database"
         ) from error
-    return make_conninfo("", **{name: value for name, value in given.items() if name != "password"})
+    return make_conninfo("", **{name: value for name, value in given.items() if name != "password"} | {"user": role})
 
 
 @says_lost
