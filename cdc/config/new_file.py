@@ -55,7 +55,7 @@ def source_sql(new: NewConfiguration) -> list[str]:
 def configuration_text(new: NewConfiguration) -> str:
     """Returns YAML. Tables that can't be captured are comments, with the statement that would correct that."""
     lines = [
-        "# Written by `cdc init`. `cdc check` reports what is missing; watershed.example.yml has all keys.",
+        "# Written by `cdc init`. `cdc check` reports what is missing; `cdc config schema` lists all keys.",
         "# A variable CDC__SECTION__KEY in the environment overrides this file.",
         "#",
         "# Statements that the source needs, for a superuser or the tables' owner:",
