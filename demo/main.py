@@ -131,7 +131,7 @@ class _Demo:
         self._programs.start(SINKS, "sink", "run", *self._early, "--config", str(self._config_file))
         self._loaded = create_shop(self._dsn, self._stock)
         migrate(self._config.source, Names())
-        self._screen.say(f"the shop has {self._loaded:,} rows; capture starts; {console_line(self._config)}")
+        self._screen.say(f"the shop has {self._loaded:,} rows; starting capture; {console_line(self._config)}")
         self._books.open()
         first_row_s, loaded_s = self._initial_load()
         captured_before = self._monitor.figures().captured_rows

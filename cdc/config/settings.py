@@ -375,7 +375,7 @@ class Config(BaseSettings):
     def _verified_tables_are_stored(self) -> Self:
         stored = self.source.stored_table_ids
         for pattern in self.verify.tables:
-            if not any(matches(pattern, table) for table in stored):
+            if pattern != "*" and not any(matches(pattern, table) for table in stored):
                 raise ValueError(f"verify.tables: {pattern} matches no table of source.tables that stores hold")
         return self
 

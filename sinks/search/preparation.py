@@ -356,7 +356,7 @@ def _index(name: str, described: dict[str, Any]) -> _Index:
 
 def _owner_name(meta: dict[str, Any]) -> str:
     if not meta:
-        return "something that does not belong to Watershed"
+        return "another program"
     return f"table {meta.get('table_schema')}.{meta.get('table_name')} of prefix {meta.get('prefix')}"
 
 

@@ -182,7 +182,7 @@ BROKEN: Final = {
         "first",
         lambda s: {"type": "search", "url": s.opensearch, "index_prefix": f"{s.name}_first"},
         lambda s: s.put(f"/{s.name}_first.public.items.documents", {}),
-        "belongs to something that is not Watershed's",
+        "it belongs to another program",
         lambda s, step: send(s.opensearch, step),
     ),
     "an index that is read-only": Broken(

@@ -214,5 +214,5 @@ def test_a_demo_in_a_folder_of_others_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "demo" / "thesis.txt").touch()
     with running_demo(tmp_path) as demo:
         assert demo.process.wait(END_S_MAX) == 2
-    assert demo.output.startswith(f"error: {tmp_path}/demo has files that are not the demo's")
+    assert demo.output.startswith(f"error: {tmp_path}/demo has files that the demo did not create")
     assert "--folder" in demo.output

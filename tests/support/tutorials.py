@@ -32,7 +32,7 @@ from psycopg.conninfo import make_conninfo
 from tests.support.waiting import eventually
 
 TUTORIALS: Final = Path(__file__).parents[2] / "docs/tutorials"
-OUTPUT_S_MAX: Final = 60.0
+OUTPUT_S_MAX: Final = 180.0
 _STEP = re.compile(
     r"^<!-- run: (?P<kind>[a-z .]+) -->\n```\w+\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,

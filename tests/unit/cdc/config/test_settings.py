@@ -200,6 +200,12 @@ def test_nothing_can_be_changed_afterwards(tmp_path: Path) -> None:
         config.topics.partitions = 5  # type: ignore[misc]
 
 
+def test_verify_compares_all_stored_tables_by_default_also_where_there_is_none(tmp_path: Path) -> None:
+    """A table without a key is captured, and no store holds it."""
+    assert load(tmp_path, changed("source.key_columns", {"public.orders": []})).verify.tables == ("*",)
+    assert "public.nowhere matches no table" in refusal(tmp_path, changed("verify.tables", ["public.nowhere"]))
+
+
 @pytest.mark.parametrize(
     ("columns", "says"),
     [

@@ -143,7 +143,7 @@ def test_an_index_that_is_not_ours_is_left_alone(place: Place) -> None:
     place.client.indices.create(index=f"{place.alias}.documents")
     sink = place.open()
     sink.begin_generation(1)
-    with pytest.raises(RefusedError, match="something that does not belong to Watershed"):
+    with pytest.raises(RefusedError, match="another program would share"):
         sink.prepare(SCHEMA)
     sink.close()
 
