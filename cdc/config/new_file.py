@@ -25,6 +25,7 @@ class NewConfiguration:
     prefix: str
     slot: str  # also of the publication
     role: str
+    has_role: bool
     is_logical: bool  # wal_level
     has_wal_limit: bool
     tables: Sequence[TableProspect]
@@ -40,7 +41,10 @@ def source_sql(new: NewConfiguration) -> list[str]:
     if not new.has_wal_limit:
         statements.append("ALTER SYSTEM SET max_slot_wal_keep_size = '50GB';  -- what the disk can spare for the slot")
         statements.append("SELECT pg_reload_conf();")
-    statements.append(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD '…';")
+    if new.has_role:
+        statements.append(f"ALTER ROLE {role} LOGIN REPLICATION;  -- it exists, and keeps its password")
+    else:
+        statements.append(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD '…';")
     for schema in dict.fromkeys(table.schema for table in tables):
         statements.append(f"GRANT USAGE ON SCHEMA {sql_name(schema)} TO {role};")
     statements += [f"GRANT SELECT ON {sql_name(*table)} TO {role};" for table in tables]

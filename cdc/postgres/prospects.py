@@ -26,14 +26,17 @@ def capture_dsn(dsn: str, role: str) -> str:
 
 
 @says_lost
-def database_settings(connection: psycopg.Connection) -> tuple[str, bool, bool]:
-    """Returns (name of the database, whether wal_level is logical, whether max_slot_wal_keep_size limits slots)."""
+def database_settings(connection: psycopg.Connection, role: str) -> tuple[str, bool, bool, bool]:
+    """Returns (name of the database, whether wal_level is logical, whether max_slot_wal_keep_size limits slots, whether
+    the role exists)."""
     row = connection.execute(
         "SELECT current_database()::text, current_setting('wal_level') = 'logical',"
-        " (SELECT setting::int8 >= 0 FROM pg_settings WHERE name = 'max_slot_wal_keep_size')"
+        " (SELECT setting::int8 >= 0 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),"
+        " EXISTS (SELECT FROM pg_roles WHERE rolname = %s)",
+        [role],
     ).fetchone()
     assert row is not None, "a row without a table"
-    return row[0], row[1], row[2]
+    return row[0], row[1], row[2], row[3]
 
 
 @says_lost
