@@ -58,9 +58,11 @@ def init(
     except OSError as error:
         raise ConfigError(f"can't write {config}: {error.strerror}", "name another file with --config") from error
     good = sum(1 for found in tables if not found.trouble)
-    typer.echo(f"{config} has {good} tables")
+    typer.echo(f"{config} was written; tables to capture: {good}")
     if good < len(tables):
-        typer.echo(f"{len(tables) - good} tables can't be captured as they are; the file's comments say why")
+        typer.echo(
+            f"tables that can't be captured as they are: {len(tables) - good}; the file's comments name the reasons"
+        )
     typer.echo("\nAs a superuser or the tables' owner:\n")
     for statement in source_sql(new):
         typer.echo(f"  {statement}")
