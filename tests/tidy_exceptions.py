@@ -31,7 +31,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "views/connection.py": f"{_VIEW_MAINTENANCE}: errors of a real database",
     "views/base.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "views/maintainer.py": f"{_VIEW_MAINTENANCE}: random changes beside it, in a real database",
-    "views/refusals.py": "tests/unit/views/test_tracing.py: queries that are refused, each by what is in it",
     "views/statements.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",
     "cdc/daemon/adding_tables.py": "tests/integration/test_joining.py: tables added to a real publication",
