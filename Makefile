@@ -68,6 +68,7 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.sink_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.warehouse_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.drift_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.wild_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.rebuild_campaign
 	$(BIN)/python -m tests.faults.rebuild_campaign --rows 20000 --kills 3 --sinks search cache sql warehouse
 	$(BIN)/python -m tests.faults.takeover_campaign
@@ -81,8 +82,8 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 bench-sinks: setup ## Rows per second and freshness of each sink, beside its store's plain client. ROWS=500000
 	$(BIN)/python -m bench.sinks --rows $(ROWS)
 
-demo: setup ## The whole path with kill -9 in the middle, then compare every row. SECONDS=120 CHAOS=0|1 HOLD=0 KEEP=0|1
-	$(BIN)/cdc demo --seconds $(SECONDS) --hold $(HOLD) $(CHAOTIC)$(if $(filter 1,$(KEEP)), --keep)
+demo: setup ## The whole path with kill -9 in the middle, then compare every row. SECONDS=120 CHAOS=0|1 HOLD=0 KEEP=0|1 VIEWS=0|1
+	$(BIN)/cdc demo --seconds $(SECONDS) --hold $(HOLD) $(CHAOTIC)$(if $(filter 1,$(KEEP)), --keep)$(if $(filter 1,$(VIEWS)), --views)
 
 stack: setup ## Start PostgreSQL, Kafka, OpenSearch and Redis natively, and leave them running.
 	$(BIN)/cdc stack up

@@ -65,7 +65,7 @@ SELECT c.id, c.name, c.email, c.phone,
 CHANGES: Final[tuple[LiteralString, ...]] = (
     "UPDATE customers SET credit = credit + 1, name = 'name ' || random() WHERE id = %s",
     "UPDATE orders SET total = total + 1 WHERE id = %s",
-    "UPDATE order_lines SET quantity = quantity % 100 + 1 WHERE order_id = %s AND line_no = 1",
+    "UPDATE order_lines SET quantity = quantity %% 100 + 1 WHERE order_id = %s AND line_no = 1",
     "UPDATE order_lines SET unit_price = unit_price + 1 WHERE order_id = %s AND line_no = 2",
 )
 # The change, and whether the base shows it.

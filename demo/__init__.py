@@ -1,4 +1,4 @@
 """The demo: an online shop whose PostgreSQL feeds a search index, a cache and a warehouse, with kill -9 in between.
 
-It is part of the repository, not of the wheel: run `make demo`, or `cdc demo` in a clone.
+`cdc demo` runs it, also from the wheel; in a clone, `make demo` prepares what it needs first.
 """

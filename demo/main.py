@@ -20,24 +20,25 @@ from rich.console import Console
 from cdc.config.settings import Config, load_config
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import Lsn, format_lsn
-from cdc.postgres.table_rows import TableReader
 from cdc.snapshots.status import FillProgress
+from demo.beside import Beside
 from demo.books import Balance, Books
+from demo.comparing import compare_stores
 from demo.existing_rows import Filling, FirstSnapshots
 from demo.figures import Kill, Rows, duration, kill_schedule
 from demo.keeping import Keeping, console_line
 from demo.monitor import Figures, Monitor
 from demo.place import demo_folder, write_config
 from demo.programs import Programs
-from demo.report import Run, print_balance, print_differences, print_figures
+from demo.report import Run, print_balance, print_differences, print_figures, print_lags, print_side_by_side
 from demo.rows import Stock
 from demo.screen import Screen, View
-from demo.stores import STORES, Probe, cache_probe, search_probe, stored_rows
+from demo.shop_views import create_base
+from demo.stores import STORES, Probe, cache_probe, search_probe
 from demo.workload import CommittedSample, Workload, create_shop, flushed_lsn_of
 from devstack.stack import Stack
 from migrations import Names, migrate
-from sinks.comparison import SourceRows, TableComparison, compare
-from verification.verifier import table_lineages
+from sinks.comparison import TableComparison
 
 TICK_S = 0.25
 START_S_MAX = 300.0  # for Spark's start, several times what a busy machine of two cores takes
@@ -57,6 +58,7 @@ class Options:
     folder: Path = DEFAULT_FOLDER
     keep: bool = False  # after the comparison, until Enter or Ctrl-C
     bootstrap: str = ""  # a store that does not exist before, and is filled beside the workload
+    views: bool = False  # three views beside the shop
 
 
 def run_demo(options: Options, console: Console) -> int:
@@ -97,13 +99,17 @@ class _Demo:
         self._began = began
         endpoints = servers.endpoints
         self._dsn = endpoints.dsn
-        self._config_file = write_config(folder, endpoints)
+        if options.views:
+            create_base(self._dsn)
+        self._config_file = write_config(folder, endpoints, has_views=options.views)
         self._config: Config = load_config(self._config_file)
+        self._beside = Beside(self._config, str(self._config_file), self._dsn, programs, has_views=options.views)
+        closing.callback(self._beside.stop)
         self._stock = Stock(SEED, options.rows)
         self._workload = Workload(self._dsn, self._stock, rate=options.rate, on_sample=self._sampled)
         self._probes: dict[str, Probe | None] = {
             "search": search_probe(self._config), "cache": cache_probe(self._config), "warehouse": None,
-        }  # fmt: skip
+        } | dict.fromkeys(self._beside.sinks)  # fmt: skip
         self._monitor = Monitor(
             self._config,
             self._dsn,
@@ -118,7 +124,8 @@ class _Demo:
         self._books = Books(endpoints.bootstrap_servers, self._dsn)
         closing.callback(self._books.stop)
         self._filling = Filling(folder / "logs" / f"{BOOTSTRAP}.log")
-        self._early = tuple(store for store in STORES if store != options.bootstrap)
+        self._sinks = (*STORES, *self._beside.sinks)
+        self._early = tuple(sink for sink in self._sinks if sink != options.bootstrap)
         self._loaded = 0
         self._load_s_max = START_S_MAX + options.rows / ROWS_PER_S_MIN
         self._catch_up_s_max = START_S_MAX + options.seconds * options.rate / ROWS_PER_S_MIN
@@ -129,7 +136,7 @@ class _Demo:
     def run(self, console: Console) -> int:
         # The sinks wait for capture's tables. Spark starts while the shop's rows are loaded.
         self._programs.start(SINKS, "sink", "run", *self._early, "--config", str(self._config_file))
-        self._loaded = create_shop(self._dsn, self._stock)
+        self._loaded = create_shop(self._dsn, self._stock) + self._beside.create()
         migrate(self._config.source, Names())
         self._screen.say(f"the shop has {self._loaded:,} rows; starting capture; {console_line(self._config)}")
         self._books.open()
@@ -137,14 +144,16 @@ class _Demo:
         captured_before = self._monitor.figures().captured_rows
         started_at, seconds, kills_at, filled = self._change_and_kill()
         captured = self._monitor.figures
+        self._beside.rest()
         last_lsn = self._workload.stop()
         self._screen.say(f"workload stopped at {format_lsn(last_lsn)}, {self._workload.rows:,} row changes committed")
-        caught_up_s = self._applied("catching up", last_lsn, self._catch_up_s_max, time.monotonic(), STORES)
+        caught_up_s = self._applied("catching up", last_lsn, self._catch_up_s_max, time.monotonic(), self._sinks)
+        self._await_views("catching up")
         ended_at = time.time()
         parts = {"whole run": (started_at, ended_at)}
         if kills_at:
             parts = {"before the kills": (started_at, kills_at[0]), "from the first kill on": (kills_at[0], ended_at)}
-        spans = dict.fromkeys(STORES, parts)
+        spans = dict.fromkeys(self._sinks, parts)
         if filled is not None:
             loaded_s[self._options.bootstrap] = filled.took_s
             spans[self._options.bootstrap] = {"since it was filled": (filled.at, ended_at)}
@@ -158,7 +167,7 @@ class _Demo:
             caught_up_s=caught_up_s,
             freshness={
                 store: {part: self._monitor.freshness(store, *span) for part, span in spans[store].items()}
-                for store in STORES
+                for store in self._sinks
             },
             by_position=frozenset(store for store, probe in self._probes.items() if probe is None),
             memory_mib=self._monitor.memory_mib_max(),
@@ -168,11 +177,17 @@ class _Demo:
         found = self._compare()
         balance = self._balance()
         self._screen.close()
+        if self._options.views:
+            found["views"] = self._beside.compared_views()
         differences = print_differences(console, found)
         print_balance(console, balance)
+        print_side_by_side(console, self._beside.side_by_side())
+        print_lags(console, self._beside.now())
         print_figures(console, measured)
+        if alerts := self._beside.alerts():
+            self._screen.say(alerts)
         verdict = f"{differences:,} rows differ" if differences else "0 differences"
-        self._screen.say(f"{verdict} in {', '.join(STORES)}", style="bold red" if differences else "bold green")
+        self._screen.say(f"{verdict} in {', '.join(found)}", style="bold red" if differences else "bold green")
         wrong = f"the books differ from PostgreSQL: {'; '.join(balance.problems)}" if balance.problems else ""
         verdict = wrong or "the books, kept from events alone, are equal to PostgreSQL"
         self._screen.say(verdict, style="bold red" if wrong else "bold green")
@@ -211,18 +226,25 @@ class _Demo:
         self._wait(phase, are_published, self._load_s_max, lambda: "not all rows are in the topics")
         self._existing = []
         # Existing rows are published beside the stream, so an earlier confirmed position does not include them.
-        return first_row_s, self._applied(phase, flushed_lsn_of(self._dsn), self._load_s_max, started, self._early)
+        lsn = flushed_lsn_of(self._dsn)
+        loaded_s = self._applied(phase, lsn, self._load_s_max, started, self._beside.sinks)
+        self._beside.keep_views()  # which are filled while the stores are
+        others = [sink for sink in self._early if sink not in loaded_s]
+        loaded_s |= self._applied(phase, lsn, self._load_s_max, started, others)
+        self._await_views("filling the views")
+        return first_row_s, loaded_s
 
     def _change_and_kill(self) -> tuple[float, float, list[float], "_Filled | None"]:
         """Runs the workload, and fills the new store beside it. Returns when it started (time.time()), how many seconds
         it took, when processes were killed, and how the store was filled.
         """
         options = self._options
-        schedule = list(kill_schedule((CAPTURE, SINKS), options.seconds)) if options.chaos else []
+        schedule = list(kill_schedule((CAPTURE, SINKS, *self._beside.killed), options.seconds)) if options.chaos else []
         kills_at: list[float] = []
         filled: list[_Filled] = []
         self._screen.say(f"workload: {options.rate:g} row changes a second for {options.seconds:g} s")
         self._workload.start()
+        self._beside.start()
         started_at, started = time.time(), time.monotonic()
         if options.bootstrap:
             self._bootstrap()
@@ -232,6 +254,8 @@ class _Demo:
             while schedule and schedule[0].at_s <= elapsed:
                 kills_at.append(time.time())
                 self._kill(schedule.pop(0))
+            if statement := self._beside.at(elapsed / options.seconds):
+                self._screen.say(f"a saved search changes: {statement}", style="bold")
             if options.bootstrap and not filled and self._check_filled():
                 filled.append(_Filled(time.time(), elapsed))
                 self._screen.say(f"{options.bootstrap} is filled after {duration(elapsed)}", style="bold")
@@ -256,11 +280,14 @@ class _Demo:
         return self._filling.is_filled
 
     def _kill(self, kill: Kill) -> None:
+        self._beside.kill(kill.process)
         killed = self._programs.kill(kill.process)
         jobs = f" ({', '.join(STORES)} jobs)" if kill.process == SINKS else ""
         pid = self._programs.restart(kill.process)
         self._screen.say(f"kill -9 {kill.process}{jobs}, process {killed}; started again as {pid}", style="bold yellow")
         if kill.process == CAPTURE:
+            self._beside.kill_naive()
+            self._screen.say("the application that writes its database and its cache is killed and started, too")
             self._books.start_over()
             self._screen.say("the consumer of events reads their topic again, from its beginning", style="bold yellow")
 
@@ -275,22 +302,12 @@ class _Demo:
         self._wait("holding", lambda: time.monotonic() >= until or _enter_was_pressed(), hold_s + 60, str, hold_s)
 
     def _compare(self) -> dict[str, list[TableComparison]]:
-        """Compares each store's tables with the source. The source is read once, in one transaction."""
         began = time.monotonic()
-        lineages = table_lineages(self._config)
-        found: dict[str, list[TableComparison]] = {store: [] for store in STORES}
-        with TableReader(self._config.source) as reader:
-            for table in self._config.source.stored_table_ids:
-                if table not in lineages:
-                    raise WatershedError(f"the control topic has no schema of {table}", self._programs.see_log(CAPTURE))
-                shape = reader.shape(table)
-                with SourceRows(table, shape.columns, shape.key, reader.rows(shape)) as source:
-                    for store in STORES:
-                        phase = f"comparing {table} with the {store}"
-                        self._screen.show(View(phase, time.monotonic() - began, None, 0, 0.0, None, ()))
-                        rows = stored_rows(store, self._config, lineages[table])
-                        found[store].append(compare(source, rows, added=lineages[table].added))
-        return found
+
+        def show(phase: str) -> None:
+            self._screen.show(View(phase, time.monotonic() - began, None, 0, 0.0, None, ()))
+
+        return compare_stores(self._config, lambda: self._programs.see_log(CAPTURE), show)
 
     def _balance(self) -> Balance:
         """Returns the totals from events, after all events have been read, compared with SQL."""
@@ -300,6 +317,13 @@ class _Demo:
         return self._books.balance()
 
     # ---- waiting
+
+    def _await_views(self, phase: str) -> None:
+        """Waits until the views have everything that their base has."""
+        if self._options.views:
+            began, missing = time.monotonic(), "the views have not written all changes; see cdc view status"
+            self._wait(phase, self._beside.views_are_current, self._catch_up_s_max, lambda: missing)
+            self._screen.say(f"the views have everything after {duration(time.monotonic() - began)} more")
 
     def _applied(self, phase: str, lsn: Lsn, limit_s: float, began: float, stores: Sequence[str]) -> dict[str, float]:
         """Waits until each of these stores has applied `lsn`. Returns the seconds that each took since `began`."""
@@ -340,6 +364,7 @@ class _Demo:
             self._workload.check()
             self._monitor.check()
             self._books.check()
+            self._beside.check()
             if elapsed > limit_s:
                 logs = "\n".join(self._programs.see_log(name) for name in self._programs.pids())
                 raise WatershedError(f"{phase}: not done after {limit_s:.0f} s: {missing()}", logs)
@@ -352,6 +377,7 @@ class _Demo:
         self._committed.observe(now, 1, self._workload.rows)
         if len(self._rates) <= int(time.monotonic() - self._began):
             self._rates.append(figures.captured_rate)
+        self._beside.observe(figures)
         return View(
             phase,
             elapsed_s,
@@ -362,6 +388,7 @@ class _Demo:
             tuple(self._rates),
             tuple(self._existing),
             self._books.now(),
+            self._beside.now(),
         )
 
     def _sampled(self, sample: CommittedSample) -> None:

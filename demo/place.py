@@ -5,11 +5,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from cdc.model.errors import ConfigError
 from demo.rows import TABLES
+from demo.shop_views import with_views
 from demo.stores import SCHEMA
 from devstack.endpoints import Endpoints
 from devstack.state import LOCK_FILE, take_lock
@@ -54,11 +56,11 @@ def free_port(wanted: int) -> int:
     raise ConfigError("no port of 127.0.0.1 is free", "end what has them")
 
 
-def write_config(folder: Path, endpoints: Endpoints) -> Path:
+def write_config(folder: Path, endpoints: Endpoints, *, has_views: bool = False) -> Path:
     """Writes the configuration file with which capture and sinks are started. Users can use it, too, while the servers
     run.
     """
-    content = {
+    content: dict[str, Any] = {
         "source": {
             "dsn": endpoints.dsn,
             "tables": [f"{SCHEMA}.{table}" for table in TABLES],
@@ -81,6 +83,8 @@ def write_config(folder: Path, endpoints: Endpoints) -> Path:
         # A batch of the warehouse takes seconds of processor for each table, whatever its size, so batches are rare.
         "spark": {"checkpoint_location": str(folder / "checkpoints"), "warehouse_trigger_ms": 20_000},
     }
+    if has_views:
+        content = with_views(content, endpoints)
     path = folder / "watershed.yml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     path.chmod(0o600)  # addresses may hold passwords

@@ -28,7 +28,7 @@ class Programs:
         self._command = command
         self._folder = folder
         self._logs = logs
-        self._arguments: dict[str, Sequence[str]] = {}
+        self._argv: dict[str, Sequence[str]] = {}
         self._running: dict[str, Process] = {}
         self._keeper = Keeper()
 
@@ -41,10 +41,20 @@ class Programs:
         finally:
             self._keeper.close()
 
-    def start(self, name: str, *arguments: str) -> None:
-        """Runs the command with these arguments; its output goes to `<name>.log`."""
-        self._arguments[name] = arguments
+    def start(self, name: str, *arguments: str, command: Sequence[str] | None = None) -> None:
+        """Runs the command, or another one, with these arguments; its output goes to `<name>.log`."""
+        self._argv[name] = [*(self._command if command is None else command), *arguments]
         self._start(name)
+
+    def end(self, name: str) -> None:
+        """Sends SIGTERM to the program, and SIGKILL if it does not end in time."""
+        process = self._running.pop(name)
+        family = with_descendants(process)
+        send(process, signal.SIGTERM)
+        if not wait_until_gone(family, STOP_TIMEOUT_S):
+            for member in family:
+                send(member, signal.SIGKILL)
+            wait_until_gone(family)
 
     def kill(self, name: str) -> int:
         """Sends SIGKILL to the program and all its descendants. Returns the pid that it had when all have ended."""
@@ -97,8 +107,7 @@ class Programs:
 
     def _start(self, name: str) -> None:
         assert name not in self._running, f"{name} runs"
-        argv = [*self._command, *self._arguments[name]]
-        command = Command(argv, self._folder, self._log(name), dict(os.environ))
+        command = Command(self._argv[name], self._folder, self._log(name), dict(os.environ))
         pid = self._keeper.spawn(command, bound=True)
         process = identify(pid)
         if process is None:

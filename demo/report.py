@@ -7,8 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from demo.beside import BesideNow
 from demo.books import Balance, Sales
+from demo.drift import SideBySide
 from demo.figures import Spread, duration
+from demo.panels import render_lags
 from sinks.comparison import TableComparison
 
 EXAMPLES_SHOWN = 20
@@ -73,6 +76,26 @@ def print_balance(console: Console, balance: Balance) -> None:
     console.print(Text(f"{books.events:,} events; {books.repeated:,} were received again and ignored", style="dim"))
     for problem in balance.problems:
         console.print(Text(f"books: {problem}", style="red"), soft_wrap=True)
+
+
+def print_side_by_side(console: Console, found: SideBySide) -> None:
+    """Prints how far the cache of an application that writes twice has drifted."""
+    console.print()
+    table = Table(title="Two writes without a log, beside the log", title_justify="left")
+    table.add_column("cache of the same orders")
+    for title in ("orders", "differ from PostgreSQL"):
+        table.add_column(title, justify="right")
+    table.add_row("written by the application after its COMMIT", f"{found.orders:,}", _count(found.naive))
+    table.add_row("kept by Watershed", f"{found.orders:,}", _count(found.kept))
+    console.print(table)
+
+
+def print_lags(console: Console, now: BesideNow) -> None:
+    """Prints the lag chart of the whole run."""
+    if now.lags:
+        console.print()
+        console.print(Text("Lag of the stores"))
+        console.print(render_lags(now))
 
 
 def print_figures(console: Console, run: Run) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -13,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.snapshots.status import FillProgress
+from demo.beside import BesideNow
 from demo.books import BooksNow
 from demo.figures import Lag, duration, sparkline
 from demo.monitor import Figures
+from demo.panels import plain_beside, render_beside
 
 PLAIN_INTERVAL_S = 10.0
 SPARK_WIDTH = 40
@@ -35,6 +37,7 @@ class View:
     rates: tuple[float, ...]  # rows/s captured, one a second
     existing: tuple[FillProgress, ...] = ()  # the progress of existing rows, by table and store
     books: BooksNow | None = None  # None until the consumer of events has opened them
+    beside: BesideNow = field(default_factory=BesideNow)
 
 
 class Screen:
@@ -103,6 +106,7 @@ def plain(view: View) -> str:
     ]
     if timed:
         parts.append("readable p50/p95: " + ", ".join(timed))
+    parts += plain_beside(view.beside)
     return "  |  ".join(parts)
 
 
@@ -125,7 +129,8 @@ def render(view: View) -> RenderableType:
     if view.existing:
         parts += [Text(), _existing(view.existing)]
     if view.figures:
-        parts += [Text(), _path(view, view.figures), Text(), _stores(view.figures), Text(), _memory(view.figures)]
+        parts += [Text(), _path(view, view.figures), Text(), _stores(view.figures)]
+        parts += [*render_beside(view.beside), Text(), _memory(view.figures)]
     return Group(*parts)
 
 

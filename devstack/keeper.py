@@ -59,7 +59,9 @@ class Keeper:
             bound=bound,
         )
         if problem := answer.get("error"):
-            raise StackError(f"{command.argv[0]} can't be run: {problem}", "check the installation with `make setup`")
+            raise StackError(
+                f"{command.argv[0]} can't be run: {problem}", "install it again: pip install 'watershed-cdc[stack]'"
+            )
         return int(answer["pid"])
 
     def exit_code(self, pid: int) -> int | None:

@@ -41,6 +41,7 @@ class ServerStatus:
     address: str | None
     pid: int | None
     log: Path | None
+    superuser: str | None = None  # PostgreSQL's superuser, with its address
 
 
 class Stack:
@@ -148,7 +149,8 @@ class Stack:
             return ServerStatus(service, "stopped", None, None, None)
         place = self._place(service)
         if process := self._running(service):
-            return ServerStatus(service, "running", _address(service, place), process.pid, place.log)
+            superuser = postgres.superuser_dsn(place) if service == "postgres" else None
+            return ServerStatus(service, "running", _address(service, place), process.pid, place.log, superuser)
         return ServerStatus(service, "died" if service in state.servers else "stopped", None, None, place.log)
 
     def _launch(self, wanted: Iterable[Server], state: State) -> None:

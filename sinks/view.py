@@ -40,6 +40,10 @@ class StoreView(Protocol):
     def attach(self, schema: TableSchema) -> None:
         """Sets the table's schema in the store."""
 
+    def is_prepared(self, table: TableId) -> bool:  # noqa: ARG002 - the same for every table
+        """Returns whether the store's table can be read with the attached schema."""
+        return True
+
     def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
         """Yields every live row that readers see, including those that no sink's job has written; possibly more than
         once.

@@ -82,6 +82,7 @@ class SinkSync:
         self._admitted = 0  # the number of the query whose batches may begin; 0: none
         self._admissions = 0
         self._lineages: dict[str, Lineage] = {}  # by topic; prepared
+        self._prepared_us = 0  # when a table was prepared last
         # Held while a round runs and while tables are prepared: no task writes to a table that is being altered.
         self._writing = threading.Lock()
         self._store = threading.RLock()  # the sink object and the control reader serve one thread at a time
@@ -217,8 +218,9 @@ class SinkSync:
                 raise error
 
     def _wait_for_schema(self, report: RoundReport, since_us: int) -> None:
-        """Waits for a schema. Raises SinkError if the control topic still lacks it after SCHEMA_WAIT_S_MAX."""
-        if self._world.now_us() - since_us > SCHEMA_WAIT_S_MAX * 1_000_000:
+        """Waits for a schema. Raises SinkError if the control topic still lacks it after SCHEMA_WAIT_S_MAX. `since_us`:
+        since when every round has met an unknown schema. It was another one before a table was prepared."""
+        if self._world.now_us() - max(since_us, self._prepared_us) > SCHEMA_WAIT_S_MAX * 1_000_000:
             raise SinkError(
                 f"{self._sink.name}: {report.unknown_schema}, for {SCHEMA_WAIT_S_MAX:.0f} s",
                 NEXT_AFTER_LOST_SCHEMA,
@@ -372,3 +374,4 @@ class SinkSync:
                 if known is not None:
                     log.info("schema changed", sink=self._sink.name, table=str(schema.table), version=schema.version)
         self._rounds.learn(self._lineages)
+        self._prepared_us = self._world.now_us()

@@ -20,6 +20,7 @@ from cdc.records.control import SignalRecord
 from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, REPUBLISHED_MAX
 from verification.model import STRAY, Difference, Kind, TableResult
 from verification.settling import Side, settle, with_stale_rows
+from verification.suspects import Suspects
 from verification.verifier import Tell
 from verification.world import World
 
@@ -88,12 +89,13 @@ class Repair:
     def _compare_again(self, side: Side, result: TableResult, differences: Sequence[Difference]) -> None:
         """Compares the rows again, and sets the result to the remaining differences."""
         left: list[Difference] = []
-        undecided = 0
-        for start in range(0, len(differences), REPUBLISHED_MAX):
-            keys = [one.key for one in differences[start : start + REPUBLISHED_MAX]]
-            settled = settle(side, self._world, keys)
-            left += with_stale_rows(self._config.kafka, side.source.schema, settled.differences)
-            undecided += settled.undecided
+        with Suspects() as suspects:
+            for one in differences:
+                suspects.add(one.key)
+            for found in settle(side, self._world, suspects):
+                left += found
+            undecided = len(suspects)
+        left = with_stale_rows(self._config.kafka, side.source.schema, left)
         reasons = {one.key: one.rejected for one in differences}
         strays, result.strays = result.strays, []
         kept = dict.fromkeys(name for name in side.view.stray_lookups(result.table) if name in strays) if strays else {}

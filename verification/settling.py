@@ -8,11 +8,11 @@ shows everything that had committed by then, and reads the store. A difference i
 - if the source's row was the same tuple in three readings, and the store differed at both readings between.
 
 Keys without any entry in the store have no version: only the second rule finds them. Rows that are not decided after
-ROUNDS_MAX rounds are reported as undecided.
+ROUNDS_MAX rounds, or when WAITED_S_MAX seconds of waiting are over, are undecided.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,22 +23,17 @@ from cdc.postgres.verified_rows import RowsTooLargeError, SourceRow, VerifiedTab
 from sinks.view import Held, StoreView
 from verification.expected import ExpectedRows, plain_key
 from verification.model import ColumnDifference, Difference, Kind
+from verification.suspects import Suspect, Suspects
 from verification.world import World
 
 ROUNDS_MAX: Final = 10
 BLIND_ROUNDS_MAX: Final = 3  # each waits for writers, snapshots and rows that are being completed
+WAITED_S_MAX: Final = 60.0  # for writers, snapshots and the sink: after that, only ROUNDS_MIN rounds are completed
 SAME_READINGS: Final = 2  # after the first
+ROUNDS_MIN: Final = SAME_READINGS + 1
 WRITERS_S_MAX: Final = 10.0
 CHECK_S: Final = 0.02
 PAUSE_S: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The outcome for a number of keys."""
-
-    differences: list[Difference]
-    undecided: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,53 +83,72 @@ class Side:
         return Difference(key, kind, columns, version, is_foreign=is_future or kind is Kind.TWICE)
 
 
-def settle(side: Side, world: World, keys: Sequence[bytes]) -> Settled:
-    """Decides for each key whether it is drift. Raises WatershedError."""
-    try:
-        return _settle(side, world, keys)
-    except RowsTooLargeError:
-        half = len(keys) // 2
-        first, second = settle(side, world, keys[:half]), settle(side, world, keys[half:])
-        return Settled([*first.differences, *second.differences], first.undecided + second.undecided)
-
-
-def _settle(side: Side, world: World, keys: Sequence[bytes]) -> Settled:
-    confirmed: list[Difference] = []
-    held = side.held(keys)
-    pending = list(keys)
-    readings: dict[bytes, tuple[str, int]] = {}  # for keys that differed: the tuple, and the number of later readings
+def settle(side: Side, world: World, suspects: Suspects) -> Iterator[list[Difference]]:
+    """Yields the suspects that are drift, after each page of them: perhaps none. Suspects that could not be decided
+    remain in the set, all others are removed from it. A round waits once for all keys, so that the number of waits does
+    not depend on the number of keys. Raises WatershedError.
+    """
+    for keys in suspects.pages():
+        suspects.note_store(side.held(keys))
     table = side.expected.schema.table
     blind = 0  # rounds that could not decide
+    waited_s = 0.0
     for number in range(ROUNDS_MAX):
+        is_out_of_time = number >= ROUNDS_MIN and waited_s > WAITED_S_MAX
+        if not suspects or blind == BLIND_ROUNDS_MAX or is_out_of_time:
+            return
         if number:
             time.sleep(PAUSE_S)
+        began = time.monotonic()
         is_visible = _await_writers(side.source) and not world.unsettled(table)
+        waited_s += time.monotonic() - began
         blind += not is_visible
-        rows = side.rows(pending)
+        for keys in suspects.pages():
+            _read_source(side, suspects, keys)
+        began = time.monotonic()
         world.reach(side.sink)
-        now = side.held(pending)
-        ceiling = world.ceiling()
-        left: list[bytes] = []
-        for key in pending:
-            before, after, row = held[key], now[key], rows.get(key)
-            found = side.difference(key, row, after, ceiling)
-            if found is None:
-                continue
-            is_same_write = before is not None and after is not None and before.version == after.version
-            if found.kind is Kind.LOOKUP:
-                # A lookup key changes with other rows too: those changes had to be shown since the reading before.
-                is_same_write = is_same_write and before is not None and bool(before.lookups)
-            tuple_, again = readings.get(key, ("", 0))
-            readings[key] = (row.xmin, again + 1 if row.xmin == tuple_ else 0) if row is not None else ("", 0)
-            is_same_row = readings[key][1] >= SAME_READINGS and found.kind is not Kind.FUTURE
-            if is_visible and (is_same_write or is_same_row):
-                confirmed.append(found)
-            else:
-                left.append(key)
-        held, pending = now, left
-        if not pending or blind == BLIND_ROUNDS_MAX:
-            break
-    return Settled(confirmed, len(pending))
+        waited_s += time.monotonic() - began
+        for page in suspects.readings():
+            yield _decide(side, suspects, page, world.ceiling(), is_visible=is_visible)
+
+
+def _read_source(side: Side, suspects: Suspects, keys: Sequence[bytes]) -> None:
+    try:
+        suspects.note_source(keys, side.rows(keys))
+    except RowsTooLargeError:
+        half = len(keys) // 2
+        _read_source(side, suspects, keys[:half])
+        _read_source(side, suspects, keys[half:])
+
+
+def _decide(
+    side: Side, suspects: Suspects, page: Sequence[Suspect], ceiling: int, *, is_visible: bool
+) -> list[Difference]:
+    """Reads the store's entries, removes what is decided from the suspects, and returns the drift. `ceiling`: read
+    after the store had reached what the source had."""
+    confirmed: list[Difference] = []
+    decided: list[bytes] = []
+    now = side.held([suspect.key for suspect in page])
+    for suspect in page:
+        after = now[suspect.key]
+        found = side.difference(suspect.key, suspect.row, after, ceiling)
+        if found is None:
+            decided.append(suspect.key)
+            continue
+        is_same_write = after is not None and suspect.version == after.version
+        if found.kind is Kind.LOOKUP:
+            # A lookup key changes with other rows too: those changes had to be shown since the reading before.
+            is_same_write = is_same_write and suspect.has_wrong_lookups
+        is_same_row = suspect.again >= SAME_READINGS and found.kind is not Kind.FUTURE
+        if is_visible and (is_same_write or is_same_row):
+            confirmed.append(found)
+            decided.append(suspect.key)
+    if confirmed:
+        # The store may already have the columns of a later schema.
+        side.source.require_unaltered()
+    suspects.note_store(now)
+    suspects.remove(decided)
+    return confirmed
 
 
 def _await_writers(source: VerifiedTable) -> bool:

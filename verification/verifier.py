@@ -4,9 +4,10 @@ A table is read once, in short transactions, into a temporary file, and each sto
 that differ are suspect: most of them have changed meanwhile, so each is decided separately (verification/settling.py).
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Self
 
@@ -20,6 +21,7 @@ from cdc.kafka.state_reader import read_state
 from cdc.model.errors import ConfigError, RefusedError, SinkError, SourceError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topics import Topics
+from cdc.postgres.chunk_table import TableUnlikeError
 from cdc.postgres.verified_rows import VerifiedTable
 from cdc.records.control import SchemaRecord
 from cdc.records.rejected_rows import RejectedRow
@@ -34,6 +36,8 @@ from verification.suspects import Suspects
 from verification.world import StandsStillError, World
 
 TELL_ROWS: Final = 1_000
+SCHEMA_S_MAX: Final = 10.0  # until the newest schema of a table is published, and the store has it
+CHECK_S: Final = 0.2
 REPAIRED_MAX: Final = 100_000  # rows of one table and sink that one command repairs: they are in memory
 
 Tell = Callable[[str, TableId, str, int, int], None]
@@ -141,7 +145,8 @@ class Verifier:
         results = [TableResult(sink, table) for sink in sinks]
         found: list[tuple[Side, TableResult, list[Difference]]] = []
         try:
-            with VerifiedTable(self._config.source, lineage.newest) as source, ExitStack() as open_rows:
+            lineage, opened = self._open_table(lineage)
+            with opened as source, ExitStack() as open_rows:
                 rows = None
                 if self._wanted.sample is None:
                     rows = open_rows.enter_context(self._read(source))
@@ -152,6 +157,7 @@ class Verifier:
                     except RefusedError as error:  # this store can't be compared, for example a change log
                         result.why_not = error.message
                     except (SinkError, StandsStillError) as error:
+                        source.require_unaltered()  # else the store's table may have a later schema
                         self._leave(result, error)
                     else:
                         found.append((side, result, differences))
@@ -161,6 +167,18 @@ class Verifier:
             for result in results:
                 result.why_not = error.message
         return results
+
+    def _open_table(self, lineage: Lineage) -> tuple[Lineage, VerifiedTable]:
+        """Opens the table. One that was altered is opened with the schema that capture has published since."""
+        deadline = time.monotonic() + SCHEMA_S_MAX
+        while True:
+            try:
+                return lineage, VerifiedTable(self._config.source, lineage.newest)
+            except TableUnlikeError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(CHECK_S)
+            lineage = table_lineages(self._config).get(lineage.newest.table, lineage)
 
     def _read(self, source: VerifiedTable) -> SourceRows:
         schema = source.schema
@@ -188,7 +206,22 @@ class Verifier:
         uncompared = view.uncompared(lineage.newest.table)
         expected = ExpectedRows(sink, self._sections[sink], lineage, source.types, masks, uncompared)
         view.attach(expected.schema)
+        self._await_prepared(sink, view, expected.schema.table)
         return Side(sink, view, expected, source, view.is_partial(lineage.newest.table))
+
+    def _await_prepared(self, sink: str, view: StoreView, table: TableId) -> None:
+        """Waits until the sink has given the store's table the newest schema."""
+        if view.is_prepared(table):
+            return
+        self._world.reach(sink)
+        deadline = time.monotonic() + SCHEMA_S_MAX
+        while not view.is_prepared(table):
+            if time.monotonic() > deadline:
+                raise RefusedError(
+                    f"the store of sink {sink} has no table of {table} with the columns of its newest schema",
+                    "the sink prepares it; then compare again",
+                )
+            time.sleep(CHECK_S)
 
     def _not_filled(self, sink: str, table: TableId) -> str:
         """Says why the store does not hold the table as the configuration describes it; "" if it does."""
@@ -203,7 +236,6 @@ class Verifier:
 
     def _compare(self, side: Side, result: TableResult, rows: SourceRows | None, *, keep: bool) -> list[Difference]:
         """Returns up to REPAIRED_MAX differences if `keep`; the result lists up to LISTED_MAX."""
-        kept: list[Difference] = []
         generation = self._generation(side.sink)
         letters = self._letters(side.sink, result.table)
         with Suspects() as suspects:
@@ -212,22 +244,7 @@ class Verifier:
                 self._sample(side, result, suspects, self._wanted.sample)
             else:
                 self._scan(side, result, suspects, rows)
-            total, done = len(suspects), 0
-            for page in suspects.pages():
-                settled = settle(side, self._world, page)
-                result.undecided += settled.undecided
-                found = settled.differences
-                if result.drift < LISTED_MAX:  # each call reads the topic
-                    found = with_stale_rows(self._config.kafka, side.source.schema, found)
-                for one in found:
-                    known = Difference(
-                        one.key, one.kind, one.columns, one.version, one.is_foreign, letters.get(one.key, "")
-                    )
-                    result.add(known)
-                    if keep and len(kept) < REPAIRED_MAX:
-                        kept.append(known)
-                done += len(page)
-                self._tell(side.sink, result.table, "deciding", done, total)
+            kept = self._decide(side, result, suspects, letters, keep=keep)
         if rows is not None:
             # A row whose lookup key leads elsewhere is a difference already; publishing the row again corrects the key.
             named = {column.column for one in result.differences for column in one.columns}
@@ -239,6 +256,30 @@ class Verifier:
                 f"the store of {side.sink} was rebuilt, and its new generation took over while the table was compared"
             )
         return kept
+
+    def _decide(
+        self, side: Side, result: TableResult, suspects: Suspects, letters: Mapping[bytes, str], *, keep: bool
+    ) -> list[Difference]:
+        """Adds the suspects that are drift to the result. Returns those that are kept."""
+        total = len(suspects)
+        first: list[Difference] = []  # those that are listed: only they are looked up in the topic
+        others: list[Difference] = []
+        for found in settle(side, self._world, suspects):
+            room = LISTED_MAX - len(first)
+            first += found[:room]
+            for one in found[room:]:
+                result.counts[one.kind] += 1
+                if keep and len(others) < REPAIRED_MAX - LISTED_MAX:
+                    others.append(replace(one, rejected=letters.get(one.key, "")))
+            self._tell(side.sink, result.table, "deciding", total - len(suspects), total)
+        result.undecided += len(suspects)
+        listed = [
+            replace(one, rejected=letters.get(one.key, ""))
+            for one in with_stale_rows(self._config.kafka, side.source.schema, first)
+        ]
+        for one in listed:
+            result.add(one)
+        return [*listed, *others] if keep else []
 
     def _generation(self, sink: str) -> int | None:
         self._world.read_on()

@@ -67,7 +67,7 @@ class World:
                 raise StandsStillError(
                     f"sink {sink} does not make progress: it has been at {format_lsn(applied)} for "
                     f"{self._timeout_s:g} s, and its store is compared when it has reached {format_lsn(target.lsn)}",
-                    f"start capture and the sink (cdc run, cdc sink run {sink}), or wait longer: --timeout",
+                    f"start capture and the sink (cdc run, cdc sink run {sink}), or wait longer: --sink-timeout",
                 )
             if now - looked > CHECK_S:
                 looked = now

@@ -102,37 +102,29 @@ class Base:
 
     def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, dict[str, str]]:
         """The columns of the tables that are there, each with its number and type."""
+        names = {table: sql.Identifier(*place).as_string() for table, place in places.items()}
         with explained():
-            return {
-                table: dict(
-                    self._connection.execute(statements.COLUMNS, (sql.Identifier(*place).as_string(),)).fetchall()
-                )
-                for table, place in places.items()
-            }
+            found = {table: self._connection.execute(statements.COLUMNS, (name,)) for table, name in names.items()}
+            return {table: dict(cursor.fetchall()) for table, cursor in found.items()}
 
     def check_shape(self, definition: ViewDefinition) -> None:
         """Raises SinkError if a column that the query reads was dropped, made again or given another type. No trigger
         notes the values that such a change takes or makes."""
         if definition.query.shape(self.columns(definition.places)) != definition.shape:
-            raise SinkError(
-                f"view {definition.name}: columns of its base have changed",
-                "nothing: its query is checked against the columns as they are, and the view is filled again",
-            )
+            hint = "nothing: its query is checked against the columns as they are, and the view is filled again"
+            raise SinkError(f"view {definition.name}: columns of its base have changed", hint)
 
     def changing(self, functions: Sequence[str]) -> list[str]:
-        """Returns the functions that may return another value at each call, or after a change that no trigger
-        notes."""
-        with explained():
-            return [name for (name,) in self._connection.execute(statements.CHANGING, (list(functions),))]
+        """Returns the functions that may give another value at each call, or after a change that no trigger notes."""
+        return self._named(statements.CHANGING, functions)
 
     def aggregates(self, functions: Sequence[str]) -> list[str]:
         """Returns the functions that are aggregates."""
+        return self._named(statements.AGGREGATES, functions)
+
+    def _named(self, statement: LiteralString, functions: Sequence[str]) -> list[str]:
         with explained():
-            found = self._connection.execute(
-                "SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND prokind = 'a' ORDER BY 1",
-                (list(functions),),
-            )
-            return [name for (name,) in found]
+            return [name for (name,) in self._connection.execute(statement, (list(functions),))]
 
     def missing_indexes(self, definition: ViewDefinition) -> list[tuple[TableId, tuple[str, ...]]]:
         """Columns by which rows are found and that no index begins with."""

@@ -80,6 +80,9 @@ SELECT DISTINCT proname FROM pg_proc
  WHERE proname = ANY(%s)
    AND (provolatile = 'v' OR (provolatile = 's' AND pronamespace <> 'pg_catalog'::regnamespace)) ORDER BY 1
 """
+AGGREGATES: LiteralString = """
+SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND prokind = 'a' ORDER BY 1
+"""
 NOTE_STATE: LiteralString = """
 INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns)
 VALUES (%s, %s, %s, %s, %s, %s)

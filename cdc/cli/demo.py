@@ -1,13 +1,11 @@
 """`cdc demo`: the whole path on servers of its own, with kill -9 in the middle and a comparison at the end."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-import cdc
 from cdc.model.errors import WatershedError
 
 CONSOLE_WIDTH_PLAIN = 160  # where standard output is a file or a pipe, tables must not be cut to 80 columns
@@ -26,18 +24,20 @@ def demo(
     bootstrap: Annotated[
         str, typer.Option(metavar="STORE", help="This store does not exist before: fill it beside the workload.")
     ] = "",
+    views: Annotated[
+        bool, typer.Option("--views", help="Keep three views, too: a nested document, revenue by hour, alerts.")
+    ] = False,
 ) -> None:
     """An online shop, its PostgreSQL synced to a search index, a cache and a warehouse. Exits 0 only if every row and
     column of every store is equal at the end."""
-    # The demo is a room of the repository, beside the package, and not in the wheel.
-    repository = Path(cdc.__file__).parents[1]
-    if not (repository / "demo" / "main.py").exists():
-        raise WatershedError("the demo is not part of the installed package", "run it in a clone: make demo")
-    if str(repository) not in sys.path:
-        sys.path.insert(0, str(repository))
-    from demo.main import Options, run_demo
+    try:
+        from demo.main import Options, run_demo
+    except ImportError as error:
+        raise WatershedError(
+            f"the demo needs the Python package {error.name}", "pip install 'watershed-cdc[all]'"
+        ) from error
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=CONSOLE_WIDTH_PLAIN)
-    raise typer.Exit(run_demo(Options(seconds, rows, rate, chaos, hold, folder, keep, bootstrap), console))
+    raise typer.Exit(run_demo(Options(seconds, rows, rate, chaos, hold, folder, keep, bootstrap, views), console))

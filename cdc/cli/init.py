@@ -11,7 +11,7 @@ from cdc.config.settings import SourceConfig
 from cdc.daemon.logs import configure_logs
 from cdc.model.errors import ConfigError, SourceError
 from cdc.postgres.connection import connect
-from cdc.postgres.prospects import database_settings, table_prospects, without_password
+from cdc.postgres.prospects import capture_dsn, database_settings, table_prospects
 
 
 def init(
@@ -32,10 +32,10 @@ def init(
     configure_logs(level="error")
     if config.exists():
         raise ConfigError(f"{config} exists and is not overwritten", "name another file with --config, or remove it")
-    kept = without_password(dsn)
+    kept = capture_dsn(dsn, role)
     asked = SourceConfig(dsn=SecretStr(dsn), tables=("public.x",))  # of this only the address counts
     with connect(asked, application="watershed init") as connection:
-        database, is_logical, has_limit = database_settings(connection)
+        database, is_logical, has_limit, has_role = database_settings(connection, role)
         tables = table_prospects(connection, schema or [])
     if not any(not found.trouble for found in tables):
         where = f"schema {', '.join(schema)}" if schema else f"database {database}"
@@ -47,6 +47,7 @@ def init(
         prefix=prefix or "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in database),
         slot=slot,
         role=role,
+        has_role=has_role,
         is_logical=is_logical,
         has_wal_limit=has_limit,
         tables=tables,
@@ -57,8 +58,12 @@ def init(
     except OSError as error:
         raise ConfigError(f"can't write {config}: {error.strerror}", "name another file with --config") from error
     good = sum(1 for found in tables if not found.trouble)
-    typer.echo(f"{config}: {good} tables, {len(tables) - good} that can't be captured as they are (see its comments)")
+    typer.echo(f"{config} was written; tables to capture: {good}")
+    if good < len(tables):
+        typer.echo(
+            f"tables that can't be captured as they are: {len(tables) - good}; the file's comments name the reasons"
+        )
     typer.echo("\nAs a superuser or the tables' owner:\n")
     for statement in source_sql(new):
         typer.echo(f"  {statement}")
-    typer.echo(f"\nThen: cdc check --config {config}")
+    typer.echo(f"\nThen, with the password of role {role} in PGPASSWORD: cdc check --config {config}")

@@ -70,4 +70,8 @@ def _print(servers: list[ServerStatus]) -> None:
     for server in servers:
         where = f"named in {VARIABLES[server.service]}" if server.state == "given" else server.address or ""
         table.add_row(server.service, server.state, where, str(server.pid or ""))
-    Console(soft_wrap=True).print(table)
+    console = Console(soft_wrap=True)
+    console.print(table)
+    for server in servers:
+        if server.superuser:
+            console.print(f"PostgreSQL's superuser: {server.superuser}", highlight=False)

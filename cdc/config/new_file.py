@@ -20,11 +20,12 @@ class TableProspect:
 
 @dataclass(frozen=True, slots=True)
 class NewConfiguration:
-    dsn: str  # without a password
+    dsn: str  # with the role, without a password
     bootstrap_servers: str
     prefix: str
     slot: str  # also of the publication
     role: str
+    has_role: bool
     is_logical: bool  # wal_level
     has_wal_limit: bool
     tables: Sequence[TableProspect]
@@ -40,7 +41,10 @@ def source_sql(new: NewConfiguration) -> list[str]:
     if not new.has_wal_limit:
         statements.append("ALTER SYSTEM SET max_slot_wal_keep_size = '50GB';  -- what the disk can spare for the slot")
         statements.append("SELECT pg_reload_conf();")
-    statements.append(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD '…';")
+    if new.has_role:
+        statements.append(f"ALTER ROLE {role} LOGIN REPLICATION;  -- it exists, and keeps its password")
+    else:
+        statements.append(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD '…';")
     for schema in dict.fromkeys(table.schema for table in tables):
         statements.append(f"GRANT USAGE ON SCHEMA {sql_name(schema)} TO {role};")
     statements += [f"GRANT SELECT ON {sql_name(*table)} TO {role};" for table in tables]
@@ -55,15 +59,15 @@ def source_sql(new: NewConfiguration) -> list[str]:
 def configuration_text(new: NewConfiguration) -> str:
     """Returns YAML. Tables that can't be captured are comments, with the statement that would correct that."""
     lines = [
-        "# Made by `cdc init`. `cdc check` says what is missing; watershed.example.yml has every key with its default.",
-        "# CDC__SECTION__KEY in the environment goes before this file.",
+        "# Written by `cdc init`. `cdc check` reports what is missing; `cdc config schema` lists all keys.",
+        "# A variable CDC__SECTION__KEY in the environment overrides this file.",
         "#",
-        "# What the source needs, as a superuser or the tables' owner:",
+        "# Statements that the source needs, for a superuser or the tables' owner:",
         *(f"#   {statement}" for statement in source_sql(new)),
         "",
         "source:",
         f"  dsn: {_text(new.dsn)}",
-        "  # The password is not written here: CDC__SOURCE__DSN, PGPASSWORD or ~/.pgpass has it.",
+        "  # Set the password in PGPASSWORD, ~/.pgpass or CDC__SOURCE__DSN, not here.",
         "  tables:                      # each with a primary key, or a unique index as replica identity",
     ]
     for found in new.tables:
@@ -75,15 +79,15 @@ def configuration_text(new: NewConfiguration) -> str:
             lines.append(f"    #     {found.mend}")
     lines += [
         f"  publication: {_text(new.slot)}",
-        f"  slot: {_text(new.slot)}                # made at the first start; it holds back WAL while capture is down",
+        f"  slot: {_text(new.slot)}                # created at the first start; it retains WAL while capture is down",
         "",
         "kafka:",
         f"  bootstrap_servers: {_text(new.bootstrap_servers)}",
         "",
         "topics:",
         f"  prefix: {_text(new.prefix)}                # {new.prefix}.public.orders, {new.prefix}.state, …",
-        "  partitions: 4                # of each table's topic; to be chosen once",
-        "  replication_factor: 1        # 3 where there are three brokers",
+        "  partitions: 4                # of each table's topic; can't be changed later",
+        "  replication_factor: 1        # 3 if you have three brokers",
         "",
         "# sinks:                         # then: cdc sink run search cache warehouse",
         '#   search: {url: "http://localhost:9200"}',

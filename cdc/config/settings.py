@@ -408,7 +408,7 @@ def load_config(path: Path) -> Config:
         problems = "; ".join(
             f"{_place(e['loc']) or 'file'}: {_say(e)}" for e in error.errors(include_input=False, include_url=False)
         )
-        raise ConfigError(f"{path}: {problems}", "correct these keys; watershed.example.yml has them all") from error
+        raise ConfigError(f"{path}: {problems}", "correct these keys; `cdc config schema` lists all keys") from error
 
 
 def _place(parts: Sequence[int | str]) -> str:

@@ -18,7 +18,7 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's names
 class TopicTarget(Section):
     """A compacted topic that holds a view: the last record of each key is its row."""
 
-    type: Literal["topic"]
+    type: Literal["topic"]  # a compacted topic instead of a store
     name: str | None = None  # default: <topics.prefix>.view.<name of the view>
     partitions: Annotated[int, Field(ge=1, le=1000)] | None = None  # default: topics.partitions
     replication_factor: Annotated[int, Field(ge=1, le=10)] | None = None  # default: topics.replication_factor

@@ -27,7 +27,9 @@ def read_config_file(path: Path) -> dict[str, Any]:
         where = f" at line {_line(mark)}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{path} is not valid YAML{where}", "correct the file's syntax") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} has no sections", "watershed.example.yml shows all of them")
+        raise ConfigError(
+            f"{path} has no sections", "`cdc init` writes a configuration; `cdc config schema` lists all keys"
+        )
     return {str(section): values for section, values in content.items()}
 
 

@@ -95,13 +95,17 @@ def copy_options(connection: SourceConnection) -> sql.SQL:
 
 def connect_error(words: str) -> SourceError | UnreachableError:
     """Returns the error of a failed connection, with the next step for the server's message."""
-    text = " ".join(words.split()).removeprefix("connection failed: ")
+    stated, _, _ = words.partition("\n\tIs the server running")  # libpq's question; our next step answers it
+    text = " ".join(stated.split()).removeprefix("connection failed: ")
     if "start WAL sender" in text or "start walsender" in text or "replication role" in text:
         return SourceError(f"the role may not replicate: {text}", "as a superuser: ALTER ROLE <role> REPLICATION")
     if "no pg_hba.conf entry" in text:
         return SourceError(f"the server refuses us: {text}", "add a pg_hba.conf line for this role, database and host")
     if "password authentication failed" in text or "no password supplied" in text:
-        return SourceError(f"the server refuses us: {text}", "correct user and password in source.dsn")
+        return SourceError(
+            f"the server refuses us: {text}",
+            "correct the user in source.dsn, and the password in PGPASSWORD, ~/.pgpass or source.dsn",
+        )
     if "max_wal_senders" in text:
         return SourceError(
             f"the server has no free WAL sender: {text}",

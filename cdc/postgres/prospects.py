@@ -13,26 +13,30 @@ from cdc.postgres.connection import connect, says_lost
 from cdc.postgres.source import read_slot
 
 
-def without_password(dsn: str) -> str:
-    """Returns the connection string without the password. Raises SourceError for one that libpq can't parse."""
+def capture_dsn(dsn: str, role: str) -> str:
+    """Returns the connection string with this role and without the password. Raises SourceError if libpq can't parse
+    it."""
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
         raise SourceError(
             "--dsn is not a PostgreSQL connection string", "for example postgresql://user@host:5432/database"
         ) from error
-    return make_conninfo("", **{name: value for name, value in given.items() if name != "password"})
+    return make_conninfo("", **{name: value for name, value in given.items() if name != "password"} | {"user": role})
 
 
 @says_lost
-def database_settings(connection: psycopg.Connection) -> tuple[str, bool, bool]:
-    """Returns (name of the database, whether wal_level is logical, whether max_slot_wal_keep_size limits slots)."""
+def database_settings(connection: psycopg.Connection, role: str) -> tuple[str, bool, bool, bool]:
+    """Returns (name of the database, whether wal_level is logical, whether max_slot_wal_keep_size limits slots, whether
+    the role exists)."""
     row = connection.execute(
         "SELECT current_database()::text, current_setting('wal_level') = 'logical',"
-        " (SELECT setting::int8 >= 0 FROM pg_settings WHERE name = 'max_slot_wal_keep_size')"
+        " (SELECT setting::int8 >= 0 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),"
+        " EXISTS (SELECT FROM pg_roles WHERE rolname = %s)",
+        [role],
     ).fetchone()
     assert row is not None, "a row without a table"
-    return row[0], row[1], row[2]
+    return row[0], row[1], row[2], row[3]
 
 
 @says_lost

@@ -164,6 +164,14 @@ class VerifiedTable:
         except psycopg.Error as error:
             raise _explained(self.schema, error) from error
 
+    def require_unaltered(self) -> None:
+        """Raises TableAlteredError if the table was altered since it was opened."""
+        try:
+            self._begin()
+        except psycopg.Error as error:
+            raise _explained(self.schema, error) from error
+        self._end()
+
     # ---- inside
 
     def _described(self) -> ChunkTable:

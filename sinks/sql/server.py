@@ -122,7 +122,7 @@ class SqlServer:
         state, condition, where = _state(error), type(error.orig).__name__, f"the SQL database at {self.name}"
         if state.startswith(_REFUSED_VALUE) or condition in _REFUSED_VALUE_WITHOUT_STATE:
             return RefusedValue(condition)
-        if state.startswith(_NO_SUCH_OBJECT) or "no such table" in str(error.orig):
+        if state.startswith(_NO_SUCH_OBJECT) or str(error.orig).startswith(("no such table", "no such column")):
             return LostTable()
         if state == DISK_FULL or getattr(error.orig, "sqlite_errorname", "") == "SQLITE_FULL":
             return FullError(f"{where} has a full disk", "make room on it; the sink tries again by itself")

@@ -38,6 +38,15 @@ class SqlView(StoreView):
     def attach(self, schema: TableSchema) -> None:
         self._sink.attach(schema)
 
+    def is_prepared(self, table: TableId) -> bool:
+        page = _page(self._sink.form(table), []).limit(0)
+        try:
+            with self._server.reading() as connection:
+                connection.execute(page)
+        except LostTable:
+            return False
+        return True
+
     def is_partial(self, table: TableId) -> bool:  # noqa: ARG002 - the same for every table
         return False
 

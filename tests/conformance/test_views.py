@@ -57,6 +57,7 @@ def test_rows_and_versions_are_seen_and_removed_by_version(
     trial.check()
     view = view_of(trial)
     view.attach(table.schema)
+    assert view.is_prepared(table.id)
     assert seen(view, table) == sorted(
         [(list(key.values()), V + number) for number, key in enumerate(keys) if number], key=repr
     )

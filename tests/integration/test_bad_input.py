@@ -161,7 +161,9 @@ def test_a_server_without_logical_decoding(items: Captured, strict_server: Postg
 @pytest.mark.parametrize("password", ["wrong", None])
 def test_a_wrong_password(items: Captured, strict_server: PostgresServer, password: str | None) -> None:
     items.settings = {"source": {"dsn": make_conninfo(strict_server.dsn, user="locked", password=password)}}
-    assert "next: correct user and password in source.dsn" in refusal(items)
+    assert "next: correct the user in source.dsn, and the password in PGPASSWORD, ~/.pgpass or source.dsn" in refusal(
+        items
+    )
 
 
 def test_a_server_without_a_free_slot(items: Captured) -> None:

@@ -103,7 +103,7 @@ def test_a_wrong_password_and_a_host_that_is_not_admitted(server: Server) -> Non
             dsn = make_conninfo(server.items.dsn, user=role, password=password)
             server.items.settings = {"source": {"dsn": dsn}}
             one = the_one(troubles(server.items), "source", says)
-            assert one.next == "correct user and password in source.dsn"
+            assert one.next == "correct the user in source.dsn, and the password in PGPASSWORD, ~/.pgpass or source.dsn"
         server.items.settings["source"]["dsn"] = make_conninfo(server.items.dsn, user=role, password="right")
         assert troubles(server.items) == []
 

@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 from opensearchpy import OpenSearch
 from playwright.sync_api import expect
 
+from demo import naive
 from devstack.processes import Process, identify, runs, with_descendants
 from tests.support.browser import executable, opened_browser, violations
 from tests.support.waiting import eventually
@@ -138,13 +139,30 @@ def forge_event(bootstrap_servers: str) -> None:
     assert producer.flush(30) == 0
 
 
+def assert_views_and_drift(output: str, falsified: int) -> None:
+    """Views have rows, their process was killed, they changed on the screen; the cache from the log has not drifted."""
+    compared = re.findall(r"views\.(\w+) +│ +([\d,]+) │ +([\d,]+) │ +(\d+) │ +(\d+) │ +(\d+) │", output)
+    assert [name for name, *_ in compared] == ["order_documents", "revenue_by_hour", "alerts"], output
+    for _, source_rows, store_rows, *differences in compared:
+        assert source_rows == store_rows != "0"
+        assert differences == ["0", "0", "0"]
+    assert "kill -9 views" in output
+    assert re.search(r"revenue: 2026-09-01 12:00  [\d.]+, corrected from [\d.]+", output), output
+    started, stopped = re.findall(r"alerts: ([\d,]+) started and ([\d,]+) stopped", output)[0]
+    assert started != "0" and stopped != "0"
+    ((orders, kept),) = re.findall(r"kept by Watershed +│ +(\d+) │ +(\d+) │", output)
+    assert (int(orders), int(kept)) == (naive.ORDER_COUNT, int(falsified >= naive.FIRST_ORDER))
+    assert re.search(r"▲ .*kill -9: capture at [\d.]+ s, sinks at [\d.]+ s, views at", output), output
+
+
 @pytest.mark.promise(2)
 @pytest.mark.promise(3)
 @pytest.mark.promise(8)
 @pytest.mark.timeout(1200)
 @pytest.mark.invariant(5)
 def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_by_hand(tmp_path: Path) -> None:
-    """The warehouse is one that did not exist: it is filled beside the workload, from rows that are read meanwhile."""
+    """The warehouse is one that did not exist: it is filled beside the workload, from rows that are read meanwhile. The
+    views are kept over the kill of their process."""
     options = [
         "--seconds",
         "15",
@@ -157,6 +175,7 @@ def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_b
         "--bootstrap",
         "warehouse",
         "--keep",
+        "--views",
     ]
     with running_demo(tmp_path, *options) as demo:
         demo.wait_for("press Enter to go on")
@@ -179,7 +198,8 @@ def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_b
     assert f'search: public.products {{"id":"{product}"}}: title is ' in named[0]
     assert "'falsified in the search index' in the store" in named[0]
     assert f'cache: public.orders {{"id":{order}}}: note is ' in named[1]
-    assert "2 rows differ in search, cache, warehouse" in demo.output
+    assert "2 rows differ in search, cache, warehouse, views" in demo.output
+    assert_views_and_drift(compared, int(order))
     books = [line for line in lines if line.startswith("books: ")]
     assert len(books) == 2, demo.output
     orders, revenue = (re.findall(r"([-\d,.]+) by events, ([-\d,.]+) in SQL", line)[0] for line in books)

@@ -312,6 +312,10 @@ class TestCommands:
         assert {name: told[name]["pid"] for name in STARTED} == {n: p.pid for n, p in servers.items()}
         with psycopg.connect(told["postgres"]["address"]) as connection:
             connection.execute("CREATE TABLE kept (id int)")
+        superuser = told["postgres"]["superuser"]
+        assert f"PostgreSQL's superuser: {superuser}" in up.stdout
+        with psycopg.connect(superuser) as connection:
+            assert connection.execute("SHOW is_superuser").fetchone() == ("on",)
         with pytest.raises(StackError, match="`cdc stack up` run in"):
             Stack(folder, given={}).start("redis")
 

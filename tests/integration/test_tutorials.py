@@ -13,7 +13,7 @@ from devstack.place import package_folder
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, drop_database
 from tests.support.tutorials import TUTORIALS, Step, Tutorial, steps, with_our_commands
 
-STORES = ("search", "cache", "warehouse", "sql")
+STORES = ("search", "cache", "warehouse", "sql", "view")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def tutorial(
             databases = connection.execute("SELECT datname FROM pg_database WHERE datname LIKE %s", [f"{name}%"])
             for (database,) in databases.fetchall():
                 drop_database(postgres, database)
-            for role in ("capture", "reports"):
+            for role in ("capture", "reports", "views"):
                 connection.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(f"{name}_{role}")))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import psycopg
@@ -16,6 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
 
 from cdc.config.settings import Config
+from cdc.kafka.compacted import read_records
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.kafka.view_topic import ViewTopic
@@ -92,8 +94,9 @@ class Pipeline:
 
     @property
     def busy(self) -> str:
-        """A query for the number of keys that are being computed."""
-        return f"SELECT count(*) FROM watershed_views_{self._prefix}.keys"
+        """A query for the number of changes and keys that wait."""
+        schema = f"watershed_views_{self._prefix}"
+        return f"SELECT (SELECT count(*) FROM {schema}.changes) + (SELECT count(*) FROM {schema}.keys)"
 
     def records(self) -> list[tuple[int, dict[str, Any], Any, int]]:
         """Partition, key, row and version of every record that a reader of committed records gets."""
@@ -108,15 +111,9 @@ class Pipeline:
             }
         )
         with closing(consumer):
-            places = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
-            consumer.assign(places)
-            ended: set[int | None] = set()
-            while len(ended) < PARTITIONS:
-                message = consumer.poll(10)
-                assert message is not None, "the broker does not answer"
-                if message.error():
-                    ended.add(message.partition())
-                    continue
+            for message in chain.from_iterable(
+                read_records(consumer, TopicPartition(self.topic, number)) for number in range(PARTITIONS)
+            ):
                 headers: dict[str, Any] = dict(message.headers() or [])
                 assert headers["view"] == f"{self._prefix}.totals".encode()
                 value, key = message.value(), message.key()

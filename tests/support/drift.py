@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -77,20 +78,22 @@ class Background(ABC):
 
 
 class Load(Background):
-    """About `per_s` changes each second of rows that nobody else touches, from entering to leaving."""
+    """About `per_s` changes each second of `rows` rows that nobody else touches, from entering to leaving."""
 
-    def __init__(self, dsn: str, per_s: int = 300) -> None:
+    def __init__(self, dsn: str, per_s: int = 300, rows: int = 2 * HOT) -> None:
         super().__init__()
         self.changes = 0
+        self._rows = rows
         self._dsn = dsn
-        self._each = max(1, per_s // 10)
+        self._per_s = per_s
 
     def _run(self) -> None:
-        dice = random.Random(23)
+        dice, began = random.Random(23), time.monotonic()
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             while not self._ended.wait(0.1):
-                for _ in range(self._each):
-                    key = dice.randrange(HOT, 3 * HOT)
+                due = int((time.monotonic() - began) * self._per_s)
+                while self.changes < due and not self._ended.is_set():
+                    key = dice.randrange(HOT, HOT + self._rows)
                     if dice.random() < 0.1:
                         connection.execute("DELETE FROM goods WHERE id = %s", (key,))
                     else:
@@ -223,10 +226,10 @@ def _warehouse(
     def listed(kind: Kind) -> str:
         return ", ".join(map(str, ids[kind]))
 
-    extra = ", ".join(f"({key}, 'x', 1.00, NULL, NULL, {old}, false)" for key in ids[Kind.EXTRA])
+    extra = ", ".join(f"({key}, 'x', 1.00, NULL, NULL, {old})" for key in ids[Kind.EXTRA])
     statements = [
         f"DELETE FROM {table} WHERE id IN ({listed(Kind.MISSING)})",
-        f"INSERT INTO {table} (id, name, price, seen, note, ws_version, ws_deleted) VALUES {extra}",
+        f"INSERT INTO {table} (id, name, price, seen, note, ws_version) VALUES {extra}",
         f"UPDATE {table} SET name = 'stale', ws_version = {old} WHERE id IN ({listed(Kind.STALE)})",
         f"UPDATE {table} SET name = 'wrong' WHERE id IN ({listed(Kind.WRONG)})",
     ]

@@ -1,7 +1,7 @@
 """Processes with a log each: killed with all they started, started again, never left behind."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -76,7 +76,8 @@ def test_nothing_is_left_when_the_programs_are_left(tmp_path: Path) -> None:
     assert not any(map(runs, members))
 
 
-def test_stop_asks_before_it_kills(programs: Programs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [Programs.stop, lambda programs: programs.end("polite")], ids=["all", "one"])
+def test_stop_asks_before_it_kills(programs: Programs, tmp_path: Path, stop: Callable[[Programs], None]) -> None:
     programs.start(
         "polite",
         "import signal, sys, time\n"
@@ -86,11 +87,14 @@ def test_stop_asks_before_it_kills(programs: Programs, tmp_path: Path) -> None:
     )
     log = tmp_path / "polite.log"
     eventually(lambda: log.exists() and "ready" in log.read_text(), 20, "it runs")
-    programs.stop()
+    stop(programs)
+    assert programs.pids() == {}
     assert log.read_text().splitlines() == ["ready", "drained"]
 
 
-def test_the_command_is_our_own(tmp_path: Path) -> None:
+def test_the_command_is_our_own_or_another(tmp_path: Path) -> None:
     with Programs(tmp_path, tmp_path, CDC) as programs:
+        programs.start("other", "-c", "print('another command')", command=[sys.executable])
+        eventually(lambda: "another command" in programs.see_log("other"), 30, "the other command says it")
         programs.start("version", "--version")
         eventually(lambda: "watershed" in programs.see_log("version"), 30, "cdc says its version")

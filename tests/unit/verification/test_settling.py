@@ -1,19 +1,21 @@
 """What is drift and what is on its way: a source and a store that change between two looks."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from cdc.config.store_mapping import Held as Section
 from cdc.model.events import Column, TableId, TableSchema
+from cdc.postgres.chunk_table import TableAlteredError
 from cdc.postgres.verified_rows import RowsTooLargeError, SourceRow
 from sinks.lineage import Lineage
 from sinks.view import Held
-from verification import settling
+from verification import settling, suspects
 from verification.expected import ExpectedRows
-from verification.model import Kind
-from verification.settling import ROUNDS_MAX, Settled, Side, settle
+from verification.model import Difference, Kind
+from verification.settling import ROUNDS_MAX, ROUNDS_MIN, Side, settle
+from verification.suspects import Suspects
 
 TABLE = TableSchema(
     TableId("public", "goods"),
@@ -27,6 +29,11 @@ KEY = b'{"id":1}'
 CEILING = 100
 
 
+class Settled(NamedTuple):
+    differences: list[Difference]
+    undecided: int
+
+
 class Pair:
     """Source and store; `at_reach` happens each time that the store has shown what the source had."""
 
@@ -38,6 +45,8 @@ class Pair:
         self.unfinished = ""
         self.reads = 0
         self.rows_max = 1_000
+        self.reaches = 0
+        self.is_altered = False
 
     # the source
 
@@ -46,6 +55,10 @@ class Pair:
         if len(keys) > self.rows_max:
             raise RowsTooLargeError
         return {} if self.row is None else dict.fromkeys(keys, self.row)
+
+    def require_unaltered(self) -> None:
+        if self.is_altered:
+            raise TableAlteredError("table public.goods was altered")
 
     def writers(self) -> set[str]:
         return set(self.running)
@@ -64,6 +77,7 @@ class Pair:
 
     def reach(self, sink: str) -> None:
         assert sink == "cache"
+        self.reaches += 1
         self.at_reach()
 
     def ceiling(self) -> int:
@@ -80,7 +94,13 @@ def held(name: str, version: int) -> Held:
 
 def decided(pair: Any, *keys: bytes, is_partial: bool = False) -> Settled:
     expected = ExpectedRows("cache", Section(), Lineage.of([TABLE]), {"id": "int8", "name": "text"}, {})
-    return settle(Side("cache", pair, expected, pair, is_partial), pair, keys or (KEY,))
+    found: list[Difference] = []
+    with Suspects() as keys_left:
+        for key in keys or (KEY,):
+            keys_left.add(key)
+        for page in settle(Side("cache", pair, expected, pair, is_partial), pair, keys_left):
+            found += page
+        return Settled(found, len(keys_left))
 
 
 def kinds(settled: Settled) -> list[Kind]:
@@ -191,3 +211,45 @@ def test_rows_too_large_are_read_in_smaller_parts() -> None:
     pair.rows_max = 2
     keys = [b'{"id":%d}' % number for number in range(5)]
     assert sorted(one.key for one in decided(pair, *keys).differences) == keys
+
+
+class HotPair(Pair):
+    """Rows of which each reading of the source is one version ahead of the store; row 1 differs and rests."""
+
+    version = 0
+
+    def by_keys(self, keys: Sequence[bytes]) -> dict[bytes, SourceRow]:
+        self.version += 1
+        return {key: row("new", "7" if key == KEY else str(self.version)) for key in keys}
+
+    def held(self, table: TableId, keys: Sequence[Any]) -> list[Held | None]:
+        assert table == TABLE.table
+        return [held("old", 9 if key == {"id": 1} else self.version) for key in keys]
+
+
+def test_waits_do_not_depend_on_the_number_of_keys_that_change_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: each page of keys waited ten times for writers, snapshots and the sink; `cdc verify` did not end."""
+    monkeypatch.setattr(suspects, "PAGE_KEYS", 2)
+    pair = HotPair(None, None)
+    keys = [b'{"id":%d}' % number for number in range(7)]
+    settled = decided(pair, *keys)
+    assert [(one.key, one.kind) for one in settled.differences] == [(KEY, Kind.WRONG)]
+    assert (settled.undecided, pair.reaches) == (6, ROUNDS_MAX)
+
+
+def test_no_round_is_begun_when_the_time_for_waits_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "WAITED_S_MAX", 0.0)
+    pair = HotPair(None, None)
+    settled = decided(pair, KEY, b'{"id":2}')
+    assert [one.key for one in settled.differences] == [KEY]
+    assert (settled.undecided, pair.reaches) == (1, ROUNDS_MIN)
+    assert kinds(decided(Pair(row("new"), None))) == [Kind.MISSING], "every kind of difference is found until then"
+
+
+def test_a_table_that_was_altered_meanwhile_has_no_drift() -> None:
+    """The store of a row that is right may already have the columns of the next schema."""
+    pair = Pair(row("x"), Held(9, {"id": 1, "name": "x", "size": None}))
+    assert kinds(decided(pair)) == [Kind.WRONG]
+    pair.is_altered = True
+    with pytest.raises(TableAlteredError):
+        decided(pair)

@@ -9,6 +9,7 @@ import pytest
 from cdc.config.store_mapping import Held
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
+from cdc.postgres.chunk_table import TableAlteredError, TableUnlikeError
 from verification import verifier
 from verification.model import Difference, Kind, TableResult
 from verification.verifier import Verifier
@@ -42,6 +43,17 @@ def test_a_table_that_one_store_keeps_in_another_way_is_compared_in_the_others(m
         ("search", 1, ""),
     ]
     assert [(side, differences) for side, _, differences in mended] == [("cache", [DRIFT]), ("search", [DRIFT])]
+
+
+class Table:
+    """A table of the source, opened."""
+
+    def __init__(self) -> None:
+        self.is_altered = False
+
+    def require_unaltered(self) -> None:
+        if self.is_altered:
+            raise TableAlteredError("table public.a was altered")
 
 
 class Views:
@@ -83,7 +95,11 @@ def comparing(views: Views, *, is_strict: bool = False) -> tuple[Any, Any]:
     made._letters = lambda *_: {}
     schema = SimpleNamespace(table=TABLE)
     return made, SimpleNamespace(
-        sink="cache", view=views, expected=SimpleNamespace(schema=schema), source=None, is_partial=True
+        sink="cache",
+        view=views,
+        expected=SimpleNamespace(schema=schema),
+        source=SimpleNamespace(schema=None),
+        is_partial=True,
     )
 
 
@@ -118,7 +134,7 @@ def test_a_store_that_holds_the_table_in_another_way_is_not_compared() -> None:
 
 
 def test_a_store_that_goes_away_leaves_the_other_stores_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifier, "VerifiedTable", lambda *_: nullcontext())
+    monkeypatch.setattr(verifier, "VerifiedTable", lambda *_: nullcontext(Table()))
     views = Views()
     views.fails = SinkError("Redis does not answer", "start it")
     lineage: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
@@ -133,3 +149,54 @@ def test_a_store_that_goes_away_leaves_the_other_stores_compared(monkeypatch: py
         (result,) = made._table(lineage, ["cache"], None)
         assert (result.why_not, made._away) == ("Redis does not answer", {"cache": "Redis does not answer"})
         assert made._views == {}
+
+
+def test_a_store_that_is_prepared_with_a_later_schema_is_not_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen with an SQL store: of a column that was dropped meanwhile it said that the table was dropped."""
+    altered = Table()
+    altered.is_altered = True
+    monkeypatch.setattr(verifier, "VerifiedTable", lambda *_: nullcontext(altered))
+    views = Views()
+    views.fails = SinkError("the table was dropped", "nothing")
+    made, side = comparing(views, is_strict=True)
+    made._read, made._side = lambda _: nullcontext(ROWS), lambda *_: side
+    lineage: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
+    (result,) = made._table(lineage, ["cache"], None)
+    assert (result.why_not, list(made._views)) == ("table public.a was altered", ["cache"])
+
+
+def test_a_table_that_was_altered_is_compared_by_the_schema_that_is_published_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verifier, "CHECK_S", 0.0)
+    made, _ = comparing(Views())
+    old, new = (SimpleNamespace(newest=SimpleNamespace(table=TABLE, version=version)) for version in (1, 2))
+    published = iter([old, old, new])
+    monkeypatch.setattr(verifier, "table_lineages", lambda _: {TABLE: next(published)})
+
+    def opened(_: object, schema: Any) -> str:
+        if schema.version == 1:
+            raise TableUnlikeError("table public.a was altered")
+        return "open"
+
+    monkeypatch.setattr(verifier, "VerifiedTable", opened)
+    assert made._open_table(old) == (new, "open")
+    monkeypatch.setattr(verifier, "SCHEMA_S_MAX", 0.0)
+    monkeypatch.setattr(verifier, "table_lineages", lambda _: {TABLE: old})
+    with pytest.raises(TableUnlikeError):
+        made._open_table(old)
+
+
+def test_a_store_without_the_newest_schema_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier, "CHECK_S", 0.0)
+    views: Any = Views()
+    answers = [False, False, False, True]
+    views.is_prepared = lambda _: answers.pop(0)
+    views.reach = lambda _: answers.remove(False)
+    made, _ = comparing(views)
+    made._await_prepared("cache", views, TABLE)
+    assert answers == []
+    monkeypatch.setattr(verifier, "SCHEMA_S_MAX", 0.0)
+    answers.extend([False] * 4)
+    with pytest.raises(RefusedError, match=r"no table of public\.a with the columns of its newest schema"):
+        made._await_prepared("cache", views, TABLE)

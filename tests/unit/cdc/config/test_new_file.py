@@ -19,6 +19,7 @@ def new(*tables: TableProspect, is_logical: bool = True, has_wal_limit: bool = T
         prefix="shop",
         slot="watershed",
         role="capture role",
+        has_role=False,
         is_logical=is_logical,
         has_wal_limit=has_wal_limit,
         tables=tables,
@@ -47,6 +48,11 @@ def test_names_that_yaml_reads_as_something_else_are_quoted(tmp_path: Path) -> N
         made = new(GOOD)
         file.write_text(configuration_text(replace(made, prefix=prefix)), encoding="utf-8")
         assert load_config(file).topics.prefix == prefix
+
+
+def test_the_sql_leaves_the_password_of_a_role_that_exists() -> None:
+    first = source_sql(replace(new(GOOD), has_role=True))[0]
+    assert first == 'ALTER ROLE "capture role" LOGIN REPLICATION;  -- it exists, and keeps its password'
 
 
 def test_the_sql_makes_role_grants_and_publication() -> None:

@@ -1,5 +1,6 @@
 """Rows of an SQL store that somebody else wrote are seen, and corrected by what is published again."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,3 +62,14 @@ def test_columns_whose_type_is_chosen_are_not_compared(open_sink: Open) -> None:
     view = view_of(open_sink(), shapes={"public.*": SqlShape(types={"name": "varchar(10)"})})
     assert view.uncompared(LABELS.id) == {"name"}
     assert view_of(open_sink()).uncompared(LABELS.id) == frozenset()
+
+
+def test_a_table_that_lacks_a_column_of_the_schema_is_not_prepared(open_sink: Open) -> None:
+    sink = open_sink()
+    view = view_of(sink)
+    assert not view.is_prepared(LABELS.id)
+    sink.prepare(LABELS.schema)
+    assert view.is_prepared(LABELS.id)
+    column = replace(LABELS.schema.columns[0], name="added", nullable=True)
+    view.attach(replace(LABELS.schema, version=2, columns=(*LABELS.schema.columns, column)))
+    assert not view.is_prepared(LABELS.id)

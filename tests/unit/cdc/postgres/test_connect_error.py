@@ -1,0 +1,28 @@
+"""The error of a failed connection: the server's message without libpq's question, and the step that helps."""
+
+import pytest
+
+from cdc.postgres.connection import connect_error
+
+REFUSED = 'connection to server at "127.0.0.1", port 5999 failed: '
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "step"),
+    [
+        (
+            f"connection failed: {REFUSED}Connection refused\n"
+            "\tIs the server running on that host and accepting TCP/IP connections?",
+            f"can't connect to PostgreSQL: {REFUSED}Connection refused",
+            "check source.dsn and that the server runs",
+        ),
+        (
+            f'{REFUSED}FATAL:  password authentication failed for user "a"',
+            f'the server refuses us: {REFUSED}FATAL: password authentication failed for user "a"',
+            "correct the user in source.dsn, and the password in PGPASSWORD, ~/.pgpass or source.dsn",
+        ),
+    ],
+)
+def test_the_message_ends_with_the_cause(words: str, message: str, step: str) -> None:
+    error = connect_error(words)
+    assert (error.message, error.hint) == (message, step)

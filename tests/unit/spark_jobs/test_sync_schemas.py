@@ -1,0 +1,28 @@
+"""Schemas that follow one another faster than a sink applies them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sinks.lineage import Lineage
+from spark_jobs.control_reader import News
+from spark_jobs.rounds import RoundReport
+from tests.unit.spark_jobs.records import schema
+from tests.unit.spark_jobs.test_sync import Bench, wrote
+
+
+def test_several_schemas_one_after_the_other_are_no_missing_schema() -> None:
+    """Seen: of a table that was altered every few seconds every round met another new schema, and the sink started
+    again after 30 s, although each of them had come at once."""
+    bench = Bench()
+
+    def another(version: int) -> Callable[[], RoundReport]:
+        def met() -> RoundReport:
+            bench.now_us += 10_000_000
+            bench.news.append(News((), (), (Lineage((replace(schema(), version=version),)),)))
+            return RoundReport(unknown_schema=f"record at …: schema version {version}")
+
+        return met
+
+    bench.rounds = [*map(another, range(2, 12)), wrote(3)]
+    bench.batch()
+    assert bench.calls.count("prepare a 11") == 1 and bench.sync.failure is None

@@ -1,0 +1,35 @@
+"""Waiting for a sink that makes no progress ends, with a next step that exists."""
+
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cdc.cli.verify import verify
+from cdc.status.waiting import SourceEnd
+from tests.support.standings import SOURCE, position
+from verification.world import StandsStillError, World
+
+
+class Positions:
+    """Nobody publishes anything."""
+
+    sinks: tuple[Any, ...] = ()
+    position = position(400)
+
+    def poll(self, timeout_s: float) -> None:
+        del timeout_s
+
+
+def test_a_sink_that_makes_no_progress_is_said_with_the_option_that_waits_longer() -> None:
+    world: Any = World.__new__(World)
+    world._timeout_s, world._positions = 0.0, Positions()
+    end = SourceEnd(SOURCE.system_identifier, SOURCE.timeline, 500, 8192, 16 * 1024 * 1024)
+    world._source = type("Source", (), {"read_end": lambda _: end})()
+    with pytest.raises(StandsStillError, match="sink search does not make progress") as error:
+        world.reach("search")
+    option = error.value.hint.rpartition(" ")[2]
+    app = typer.Typer()
+    app.command()(verify)
+    assert option in CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).stdout
