@@ -210,6 +210,7 @@ def test_the_last_record_of_each_key_is_the_querys_row(seed: int, pipeline: Pipe
                 if chance.random() < 0.7:
                     job.step()
             until_idle(job)
+    workload.fill()
     pipeline.run()
     assert pipeline.held() == pipeline.wanted() != {}
 
