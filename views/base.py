@@ -14,7 +14,7 @@ ends at which moment. A table that is created again has no triggers: then the vi
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, LiteralString, NamedTuple, Self
 from urllib.parse import unquote
@@ -70,7 +70,9 @@ class Counts:
 class Base:
     """A connection to the base of a view. Methods raise SinkError for a database that does not answer."""
 
-    def __init__(self, config: SqlConfig, prefix: str) -> None:
+    def __init__(self, config: SqlConfig, prefix: str, kept: Collection[TableId] = ()) -> None:
+        """`kept`: the tables that the base's sink keeps by its configuration, whether it has prepared them or not."""
+        self.kept = frozenset(kept)
         self.schema = schema_of(prefix)
         self._own_schema = config.beginning(prefix)
         self._connection = connect(config)

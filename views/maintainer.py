@@ -20,7 +20,7 @@ from sinks.records import decode_json
 from views.base import Base, Key, Texts, ViewState
 from views.definition import ViewDefinition
 from views.targets import Target
-from views.tracing import trace
+from views.tracing import named_tables, trace
 
 log = structlog.get_logger(__name__)
 
@@ -30,10 +30,16 @@ _EPOCH: Final = 1  # of versions: numbers of computations never begin again
 
 def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
     """The view over its base as it is now. Raises ConfigError, naming the view, for one that can't be kept; SinkError
-    while its base holds no tables."""
+    while its base lacks tables that its sink has yet to prepare."""
     places = base.places()
     if not places:
         raise SinkError(f"view {name}: its base {config.base} holds no tables yet", f"cdc sink run {config.base}")
+    waits_for = [table for table in named_tables(name, config.sql) if table in base.kept and table not in places]
+    if waits_for:
+        raise SinkError(
+            f"view {name}: the sink of its base {config.base} has not prepared {waits_for[0]} yet",
+            f"cdc sink run {config.base}",
+        )
     columns = base.columns(places)
     query = trace(name, config.sql, config.key, {table: list(names) for table, names in columns.items()})
     if aggregates := base.aggregates(sorted(query.key_functions)):

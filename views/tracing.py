@@ -151,6 +151,13 @@ def _is_base(table: exp.Table, tree: exp.Expression) -> bool:
     return bool(table.db) or all(cte.alias != table.name for cte in tree.find_all(exp.CTE))
 
 
+def named_tables(name: str, text: str) -> tuple[TableId, ...]:
+    """Returns the tables that the query of a view names, whether they exist or not. Raises ConfigError for text that is
+    not one SELECT."""
+    tree = _parsed(f"view {name}", text)
+    return tuple(dict.fromkeys(table_of(table) for table in tree.find_all(exp.Table) if _is_base(table, tree)))
+
+
 # ---- parsing
 
 

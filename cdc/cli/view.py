@@ -192,7 +192,8 @@ def _chosen(settings: Config, names: list[str] | None) -> dict[str, ViewConfig]:
 def _base(settings: Config, section: ViewConfig) -> Base:
     config = sink_config(settings.sinks, section.base)
     assert isinstance(config, SqlConfig), "the configuration was checked"
-    return Base(config, settings.topics.prefix)
+    kept = [table for table in settings.source.stored_table_ids if config.holds(table)]
+    return Base(config, settings.topics.prefix, kept)
 
 
 def _keeper(settings: Config, name: str, ending: threading.Event) -> ViewKeeper:

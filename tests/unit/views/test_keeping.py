@@ -1,7 +1,7 @@
 """A view's job waits for what is away, says each thing once, and notes errors only while it has the lock."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, cast
 
 import pytest
@@ -22,6 +22,8 @@ CONFIG = ViewConfig(
 
 class FakeBase:
     """Has no tables, then tables without the view's; its lock may be another process's."""
+
+    kept: Collection[TableId] = ()
 
     def __init__(self, places: Iterator[Any], noted: list[tuple[str, str | None]], has_lock: bool) -> None:
         self._places, self._noted, self._has_lock = places, noted, has_lock
@@ -92,6 +94,15 @@ def test_another_error_is_said_as_it_comes() -> None:
         keeper(away).keep(ending)
     assert [one["error"] for one in logs] == ["one", "other"]
     assert ending.waited == [2, 4, 2]
+
+
+def test_a_table_that_the_bases_sink_has_yet_to_prepare_is_waited_for() -> None:
+    noted: list[tuple[str, str | None]] = []
+    base = FakeBase(iter([{TableId("public", "customers"): ("public", "customers")}] * 2), noted, has_lock=True)
+    base.kept = {TableId("public", "orders")}
+    keeper(lambda: base).keep(Ending(2))
+    said = "view documents: the sink of its base copy has not prepared public.orders yet"
+    assert noted == [(said, None)] * 2
 
 
 def test_a_view_whose_table_is_not_captured_fails_and_its_status_says_so() -> None:
