@@ -414,4 +414,4 @@ STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextMa
     "warehouse-postgresql": warehouse_in_postgresql,
 }
 # Their cases differ from another store's in one part only, which `test_warehouse_catalogs.py` covers in each run.
-LONG: Final = frozenset({"warehouse-rest", "warehouse-postgresql"})
+LONG: Final = frozenset({"warehouse-rest", "warehouse-postgresql", "cache-cluster"})

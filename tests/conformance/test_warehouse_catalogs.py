@@ -16,7 +16,7 @@ from tests.conformance.trial import History, Trial, delivered
 from tests.conformance.warehouse_store import WarehouseStore
 
 
-@pytest.mark.parametrize("store_name", ["warehouse-rest", "warehouse-postgresql"])
+@pytest.mark.parametrize("store_name", ["warehouse-rest", pytest.param("warehouse-postgresql", marks=pytest.mark.long)])
 def test_a_catalog_on_a_server_ends_equal(store_name: str, request: pytest.FixtureRequest, unique: str) -> None:
     """A history from two jobs, a sweep, a schema change, and a store that was emptied."""
     with STORES[store_name](request, unique) as opened:

@@ -119,6 +119,7 @@ def test_what_was_aborted_is_not_there(captured: Captured, kafka: KafkaBroker) -
 
 
 @pytest.mark.promise(1)
+@pytest.mark.long
 def test_who_lives_notices(captured: Captured, kafka: KafkaBroker) -> None:
     """Who has nothing to publish too: readers would wait for ever."""
     idle_topic = f"{captured.name}-idle"
@@ -159,6 +160,7 @@ def finds_open(producer: Producer, topic: str) -> bool:
 
 
 @pytest.mark.promise(4)
+@pytest.mark.long
 def test_what_is_lost_is_a_gap(captured: Captured, kafka: KafkaBroker) -> None:
     """The position is committed, its rows are aborted, and who would have written them again is dead."""
     dies_with_rows(captured, 1)

@@ -223,6 +223,7 @@ def keep(sections: dict[str, Any]) -> None:
     ViewKeeper("totals", settings.views["totals"], open_base, open_there, do_nothing).keep(threading.Event())
 
 
+@pytest.mark.long  # test_the_last_record… ends jobs inside of one process
 def test_processes_that_are_killed_leave_nothing_out(pipeline: Pipeline) -> None:
     workload = Workload(pipeline.base_sink, SHOP, 7)
     spawning = multiprocessing.get_context("spawn")
