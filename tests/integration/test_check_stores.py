@@ -239,7 +239,7 @@ BROKEN: Final = {
             "shapes": {"*": {"table": "taken.{table}"}},
         },
         _in_sql("CREATE SCHEMA taken; CREATE TABLE taken.items (x int); ALTER SCHEMA taken OWNER TO watershed"),
-        "taken.items is there already, and the sink did not make it",
+        "taken.items already exists, and the sink did not create it",
         _sql_fix,
     ),
 }

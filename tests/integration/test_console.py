@@ -351,4 +351,4 @@ def test_the_console_of_a_capture_that_runs(opener: Opener, items: Captured) -> 
         console.require_sound()
     items.cdc("table", "start", "public.items")
     server.await_ready()
-    expect(page.locator(".problems.over")).to_contain_text("an operator stopped it", timeout=30_000)
+    expect(page.locator(".problems.over")).to_contain_text("an operator stopped it", timeout=120_000)

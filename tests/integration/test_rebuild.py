@@ -39,7 +39,7 @@ from tests.support.waiting import eventually
 
 ROWS: Final = 500
 PER_S: Final = 50.0
-COMMAND_S_MAX: Final = 90.0
+COMMAND_S_MAX: Final = 240.0
 SINKS: Final = ("search", "cache", "sql")
 STRANGER: Final = 99_999  # a row that nobody published
 
@@ -128,7 +128,7 @@ class Pipeline:
         """Nothing is written any more."""
         wanted = dict(self.counters.query("SELECT id, n FROM counters"))
         for sink in sinks:
-            eventually(lambda sink=sink: self.rows(sink) == wanted, 90.0, f"{sink} equals the source")  # type: ignore[misc]
+            eventually(lambda sink=sink: self.rows(sink) == wanted, 240.0, f"{sink} equals the source")  # type: ignore[misc]
 
     def injure(self) -> None:
         """Rows that nobody published, and one that somebody has edited."""

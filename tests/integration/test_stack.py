@@ -397,7 +397,7 @@ class TestTrouble:
         port = int(stack.endpoints.redis_url.rpartition(":")[2].partition("/")[0])
         stack.stop()
         with socket.create_server((HOST, port)):
-            with pytest.raises(StackError, match=f"port {port}, which is Redis's in this stack, is taken"):
+            with pytest.raises(StackError, match=f"port {port}, which belongs to Redis in this stack, is used"):
                 stack.start("redis")
             stack.stop()
         stack.start("redis")
@@ -445,5 +445,5 @@ class TestTrouble:
             endpoints = stack.start("redis")
             assert endpoints.redis_url == given["redis"]
             for forbidden in (stack.kill, stack.restart):
-                with pytest.raises(StackError, match="given by WATERSHED_REDIS"):
+                with pytest.raises(StackError, match="named by WATERSHED_REDIS"):
                     forbidden("redis")
