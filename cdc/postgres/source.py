@@ -164,11 +164,12 @@ def checked_table(
                 f"ALTER PUBLICATION {sql_name(publication.name)} SET (publish = 'insert, update, delete, truncate')",
             )
     found = read_table(connection, table, published, chosen)
+    # First: PostgreSQL refuses updates and deletes of a published table without a key, so nobody may be told to add it.
+    _check_key(found, chosen)
     if publication is not None and published is None:
         if table in publication.entries:
             raise _hidden(publication, table)
         _check_may_add(connection, publication, found)
-    _check_key(found, chosen)
     if not (found.may_select or chosen.is_outbox):  # rows of outbox tables are never read
         raise SourceError(
             f"the role may not read table {table}, so its existing rows can't be loaded",

@@ -101,6 +101,15 @@ def test_what_is_broken_in_the_source_is_found_and_mended(items: Captured, role:
     assert troubles(items) == []
 
 
+def test_a_missing_key_is_named_before_a_publication_that_lacks_the_table(items: Captured) -> None:
+    """PostgreSQL would refuse the application's updates and deletes of a published table without a key."""
+    execute(
+        items.superuser_dsn, "ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER PUBLICATION watershed SET TABLE other"
+    )
+    (found,) = troubles(items)
+    assert "has no key" in found.message
+
+
 def test_a_key_without_an_index_is_found_and_mended(items: Captured) -> None:
     items.query("ALTER TABLE items DROP CONSTRAINT items_pkey, ALTER id SET NOT NULL, REPLICA IDENTITY FULL")
     items.keys = {"public.items": ["id"]}
