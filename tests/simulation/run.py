@@ -18,6 +18,7 @@ from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.config.format_options import FormatOptions
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import ConnectionLost
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
@@ -261,7 +262,7 @@ class Process:
         load = self._run.parts.load(
             broker=broker,
             publisher=self._run.parts.publisher(lineage, self._run.limits, {}),
-            topics=TOPICS,
+            unpublishable=Unpublishable(TOPICS),
             consistent_point=Lsn(point),
             clock=self._world,
             should_stop=self._stops,

@@ -56,6 +56,7 @@ def test_status_tells_machines_what_it_tells_people(tmp_path: Path, sleeper: sub
         "address": "redis://127.0.0.1:20001/0",
         "pid": sleeper.pid,
         "log": str(servers_home(tmp_path) / "redis" / "server.log"),
+        "superuser": None,
     }
 
 
