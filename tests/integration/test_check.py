@@ -101,6 +101,7 @@ def test_what_is_broken_in_the_source_is_found_and_mended(items: Captured, role:
     assert troubles(items) == []
 
 
+@pytest.mark.usefixtures("role")
 def test_a_missing_key_is_named_before_a_publication_that_lacks_the_table(items: Captured) -> None:
     """PostgreSQL would refuse the application's updates and deletes of a published table without a key."""
     execute(
