@@ -24,7 +24,6 @@ from spark_jobs.task_report import Catalog
 from spark_jobs.tasks import Job, Limits
 
 THREADS: Final = (1, 2, 4)
-WARM_ROUNDS: Final = 1
 ROUND_S: Final = 2.0
 PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 _WRITTEN: Final = Result(Outcome.WRITTEN)

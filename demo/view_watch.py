@@ -16,13 +16,14 @@ from cdc.model.errors import WatershedError
 from cdc.postgres.connection import connect
 from demo.alert_topic import Alerts, AlertTopic, stored_alerts
 from demo.followed import ORDER, document
-from demo.shop_views import BASE, DOCUMENTS, REVENUE, SHOP_VIEWS, ShopView
+from demo.shop_views import DOCUMENTS, REVENUE, SHOP_VIEWS, ShopView
 from demo.view_figures import Revenue, ViewsNow
 from sinks.comparison import SourceRows, TableComparison, compare
 from sinks.registry import make_sink
 from sinks.search.names import SearchNames
 from views.base import Base
 from views.maintainer import RowEncoder, define
+from views.targets import open_base
 
 INTERVAL_S: Final = 1.0
 TIMEOUT_S: Final = 10
@@ -59,7 +60,7 @@ class ViewWatch:
 
     def are_current(self) -> bool:
         """Returns whether every change that the base has was written to the views. Asks the base."""
-        with _base(self._config) as base:
+        with open_base(self._config, DOCUMENTS.name) as base:
             base.install()  # before the views run for the first time, it has no state of them
             return _waiting(base) == 0
 
@@ -84,7 +85,7 @@ class ViewWatch:
         alias = SearchNames(target_prefix(self._config.topics.prefix, DOCUMENTS.name)).alias(DOCUMENTS.table)
         with (
             closing(AlertTopic(self._config)) as topic,
-            _base(self._config) as base,
+            open_base(self._config, DOCUMENTS.name) as base,
             psycopg.connect(revenue.url.get_secret_value(), autocommit=True, options="-c timezone=UTC") as reader,
         ):
             base.install()
@@ -109,7 +110,7 @@ def compare_view(config: Config, view: ShopView) -> TableComparison:
         cursor.copy(f"COPY ({view.sql}) TO STDOUT".encode()) as copy,
     ):
         source = SourceRows(view.table, view.columns, view.key, copy.rows())
-    with source, _base(config) as base:
+    with source, open_base(config, view.name) as base:
         schema = RowEncoder(definition := define(view.name, section, base), base.described(definition)).schema
         if isinstance(section.target, TopicTarget):
             return compare(source, stored_alerts(config))
@@ -119,12 +120,6 @@ def compare_view(config: Config, view: ShopView) -> TableComparison:
             return compare(source, sink.rows(view.table))
         finally:
             sink.close()
-
-
-def _base(config: Config) -> Base:
-    section = config.sinks[BASE]
-    assert isinstance(section, SqlConfig), "the base of the demo's views"
-    return Base(section, config.topics.prefix)
 
 
 def _waiting(base: Base) -> int:

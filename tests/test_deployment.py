@@ -1,4 +1,4 @@
-"""What users copy: the example configuration and the images. Docker is not needed to check them."""
+"""The files that users copy: the example configuration and the images. Docker is not needed to check them."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Opens the target of a view: the store of a sink's kind, or a topic."""
+"""Opens the servers of a view: its base, and its target, which is the store of a sink's kind or a topic."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
@@ -15,7 +15,7 @@ from sinks.check import store_findings
 from sinks.contract import Change, Result
 from sinks.registry import make_sink
 from sinks.removal import store_contents
-from views.base import schema_of
+from views.base import Base, schema_of
 from views.definition import SCHEMA_OF_VIEWS
 from views.published import Published
 from views.topic import TopicSink
@@ -39,6 +39,13 @@ class Target(Protocol):
     def make_readable(self, tables: Collection[TableId]) -> None: ...
 
     def close(self) -> None: ...
+
+
+def open_base(settings: Config, name: str) -> Base:
+    """Connects to the base of this view. Raises SinkError."""
+    section = _base_section(settings, name)
+    kept = [table for table in settings.source.stored_table_ids if section.holds(table)]
+    return Base(section, settings.topics.prefix, kept)
 
 
 def open_target(settings: Config, name: str) -> Target:
@@ -77,7 +84,11 @@ def target_contents(settings: Config, name: str, *, removes: bool) -> list[str]:
 
 
 def open_topic(settings: Config, name: str, target: TopicTarget) -> TopicSink:
-    config = sink_config(settings.sinks, settings.views[name].base)
-    assert isinstance(config, SqlConfig), "the configuration was checked"
-    published = Published(config, schema_of(settings.topics.prefix), name)
+    published = Published(_base_section(settings, name), schema_of(settings.topics.prefix), name)
     return TopicSink(name, target, settings, published)
+
+
+def _base_section(settings: Config, name: str) -> SqlConfig:
+    section = sink_config(settings.sinks, settings.views[name].base)
+    assert isinstance(section, SqlConfig), "the configuration was checked"
+    return section

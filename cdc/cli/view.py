@@ -19,15 +19,14 @@ from cdc.cli.exit_codes import FAILED
 from cdc.cli.interrupts import sigterm_as_interrupt
 from cdc.client.waiting import Waiter, WaitTimeoutError
 from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import SqlConfig, sink_config
 from cdc.config.view_settings import ViewConfig
 from cdc.daemon.logs import configure_logs
 from cdc.model.errors import ConfigError, SinkError
 from cdc.postgres.source_facts import PostgresSourceReader
-from views.base import Base, Counts
+from views.base import Counts
 from views.keeping import ViewKeeper
 from views.maintainer import RowEncoder, define
-from views.targets import open_target, target_contents, target_findings
+from views.targets import open_base, open_target, target_contents, target_findings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -56,7 +55,7 @@ def check(
     settings = load_config(config)
     has_failed = False
     for name, section in _chosen(settings, names).items():
-        with _base(settings, section) as base:
+        with open_base(settings, name) as base:
             definition = define(name, section, base)
             columns = base.described(definition)
             missing = base.missing_indexes(definition)
@@ -122,8 +121,8 @@ def status(
     configure_logs(level="warning")
     settings = load_config(config)
     found: list[Counts] = []
-    for name, section in _chosen(settings, names).items():
-        with _base(settings, section) as base:
+    for name in _chosen(settings, names):
+        with open_base(settings, name) as base:
             base.install()
             found.append(base.counts(name) or Counts(name, "never run", 0, None, 0, 0, None, None, None))
     if as_json:
@@ -144,8 +143,8 @@ def rebuild(name: Annotated[str, typer.Argument(metavar="NAME")], config: Config
     """Have every row of a view computed again by its job, `cdc view run`. What the target holds serves until then."""
     configure_logs(level="warning")
     settings = load_config(config)
-    section = _chosen(settings, [name])[name]
-    with _base(settings, section) as base:
+    _chosen(settings, [name])  # raises ConfigError for a name that the file lacks
+    with open_base(settings, name) as base:
         base.install()
         if not base.ask_rebuild(name):
             raise SinkError(f"view {name} has never run", f"cdc view run {name} fills it")
@@ -163,8 +162,8 @@ def remove(
     job first, and take the view out of the configuration afterwards."""
     configure_logs(level="error")
     settings = load_config(config)
-    section = _chosen(settings, [name])[name]
-    with _base(settings, section) as base:
+    _chosen(settings, [name])  # raises ConfigError for a name that the file lacks
+    with open_base(settings, name) as base:
         base.install()
         if not base.lock(name):
             raise SinkError(
@@ -189,19 +188,12 @@ def _chosen(settings: Config, names: list[str] | None) -> dict[str, ViewConfig]:
     return {name: settings.views[name] for name in names or settings.views}
 
 
-def _base(settings: Config, section: ViewConfig) -> Base:
-    config = sink_config(settings.sinks, section.base)
-    assert isinstance(config, SqlConfig), "the configuration was checked"
-    kept = [table for table in settings.source.stored_table_ids if config.holds(table)]
-    return Base(config, settings.topics.prefix, kept)
-
-
 def _keeper(settings: Config, name: str, ending: threading.Event) -> ViewKeeper:
     section = settings.views[name]
     return ViewKeeper(
         name,
         section,
-        partial(_base, settings, section),
+        partial(open_base, settings, name),
         partial(open_target, settings, name),
         partial(_wait_for, settings, section.base, ending.is_set),
     )

@@ -7,12 +7,6 @@ from cdc.config.settings import Config
 from cdc.config.store_types import SINK_TYPES, section_class
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_SECTIONS: Final = {
-    "search": "SearchConfig",
-    "cache": "CacheConfig",
-    "warehouse": "WarehouseConfig",
-    "sql": "SqlConfig",
-}
 
 
 def config_schema() -> dict[str, Any]:

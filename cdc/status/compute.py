@@ -130,17 +130,7 @@ def _capture(reading: Reading, history: History, now: Moment, end: int | None) -
     lost = sum(1 for record in topics.lost_events if not record.settled_us) if topics is not None else 0
     if topics is None or position is None:
         state = own[0].state if own else "not started" if reading.topics_error is None else "unknown"
-        return CaptureStatus(
-            state=state,
-            epoch=None,
-            seq=None,
-            lsn=None,
-            lag_bytes=None,
-            lag_seconds=None,
-            silent_seconds=None,
-            last_commit_unix_seconds=None,
-            lost_events=lost,
-        )
+        return CaptureStatus.without_position(state, lost)
     progress = topics.progress
     commit_ts_us = progress.commit_ts_us if progress is not None else 0
     place = (position.epoch, position.resume_lsn)

@@ -1,7 +1,7 @@
 """The status of a pipeline as people and machines see it. Times are seconds, sizes are bytes, LSNs are as PostgreSQL
 prints them; null means not known."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -67,6 +67,21 @@ class CaptureStatus(Node):
     silent_seconds: float | None  # since the position moved
     last_commit_unix_seconds: float | None
     lost_events: int  # ranges of the log whose events were not published after a gap, and not settled since
+
+    @classmethod
+    def without_position(cls, state: str, lost_events: int = 0) -> Self:
+        """Returns the status of a capture of which no position record is known."""
+        return cls(
+            state=state,
+            epoch=None,
+            seq=None,
+            lsn=None,
+            lag_bytes=None,
+            lag_seconds=None,
+            silent_seconds=None,
+            last_commit_unix_seconds=None,
+            lost_events=lost_events,
+        )
 
 
 class SnapshotStatus(Node):

@@ -117,7 +117,7 @@ class TableForm:
 
     def lookups(self, row: Mapping[str, Json]) -> list[str]:
         """The lookup keys of a whole row; none of one that lacks columns."""
-        names = [self._lookup(template, row) for template in self._lookups]
+        names = self.lookup_arguments(row)
         return [] if KEEP in names else [name for name in names if name]
 
     @property

@@ -154,7 +154,7 @@ class CacheStore:
         self._client.close()
 
     def lookups(self, table: TableId) -> dict[str, str]:
-        """What the lookup keys of `cache-lookups` and `cache-cluster` hold, by the value that they name."""
+        """Returns what the lookup keys of `cache-lookups` and `cache-cluster` hold, by the value that they name."""
         tag = f"{{{table}}}" if self._config.in_cluster else ""
         beginning = f"{self._shaped}/{table.name}/by/{tag}".encode()
         keys = [key for key in self._client.scan_iter(count=1000) if key.startswith(beginning)]

@@ -188,7 +188,7 @@ def _engine(config: Config) -> Engine:
 
 
 def is_true(told: dict[str, Any]) -> bool:
-    """Of what an episode told."""
+    """Returns whether an episode that reported this found no fault."""
     is_whole = told.get("repaired") == {store: COUNT * len(drift.chosen(store, COUNT, STORES)) for store in STORES}
     is_clean = not (told["false_alarms"] or told["found_wrongly"] or told["left"])
     return is_whole and is_clean

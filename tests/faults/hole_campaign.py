@@ -89,7 +89,7 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
 
 
 def is_true(told: dict[str, Any]) -> bool:
-    """Of what an episode told."""
+    """Returns whether an episode that reported this found no fault."""
     return not told["complaints"] and not told["differing"]
 
 

@@ -41,7 +41,7 @@ SEGMENT_MB: Final = 16
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, what ends it, and who must say so with which words."""
+    """A fault, its end, and the process that must report it, with its words."""
 
     name: str
     server: str  # capture or sink

@@ -66,7 +66,7 @@ SMALL_ROWS: Final = 300_000
 
 
 class Stores:
-    """What the campaign's readers know of the stores."""
+    """The knowledge of the campaign's readers about the stores."""
 
     def __init__(self, name: str, endpoints: Endpoints, sql: str, folder: Path) -> None:
         self._name = name

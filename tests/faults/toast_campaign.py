@@ -222,7 +222,7 @@ def _judged(
 
 
 def is_true(told: dict[str, Any]) -> bool:
-    """Of what an episode told."""
+    """Returns whether an episode that reported this found no fault."""
     return not told["differing"] and not told["holes"] and told["states"] == ["captured"]
 
 

@@ -62,7 +62,7 @@ class Load(Background):
 
 @dataclass
 class Outcome:
-    """What the writers have seen."""
+    """The observations of the writers."""
 
     waited_s: list[float] = field(default_factory=list)
     reads: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STORES, 0))

@@ -49,7 +49,7 @@ def checkpoint_options(endpoint: str) -> dict[str, str]:
 
 
 def read(sink: str, feed: Feed, folder: Path, endpoint: str) -> dict[int, str]:
-    """What any reader with PyIceberg sees: nothing of our code."""
+    """Returns what any reader with PyIceberg sees, without code of ours."""
     files = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
     files |= {"s3.access-key-id": KEYS["access_key_id"], "s3.secret-access-key": KEYS["secret_access_key"]}
     if sink == "lake":
@@ -111,7 +111,7 @@ def test_rows_are_read_back_from_s3_and_glue(kafka: KafkaBroker, tmp_path: Path,
 
 
 def told(config: Config, sink: str) -> str:
-    """What `cdc check` says of the sink's place."""
+    """Returns what `cdc check` says about the sink's place."""
     section = config.sinks[sink]
     assert isinstance(section, WarehouseConfig)
     return check_place(catalog_place(section, config.topics.prefix))

@@ -78,7 +78,7 @@ class Pipeline:
         return run(["rebuild", "--sink", sink, *words, "--config", str(path)], deadline_s=COMMAND_S_MAX)
 
     def done(self, *commands: Sequence[str]) -> list[dict[str, Any]]:
-        """What commands say that run at once and succeed."""
+        """Returns the output of commands that end by themselves and succeed."""
         with ThreadPoolExecutor(len(commands)) as threads:
             ended = list(threads.map(lambda words: self.rebuild(*words, "--json"), commands))
         for one in ended:
@@ -86,7 +86,7 @@ class Pipeline:
         return [dict(json.loads(one.stdout.splitlines()[-1])) for one in ended]
 
     def refused(self, sink: str, *words: str) -> str:
-        """What a command says that fails, as one line."""
+        """Returns the output of a command that fails, as one line."""
         ended = self.rebuild(sink, *words)
         assert (ended.returncode, "Traceback" in ended.stderr) == (1, False), ended.stdout + ended.stderr
         return " ".join(ended.stderr.split())
@@ -101,7 +101,7 @@ class Pipeline:
         return None if value is None else RebuildRecord.decode(value, sink)
 
     def rows(self, sink: str) -> dict[int, int]:
-        """What readers see; nothing where the store has no table yet."""
+        """Returns what readers see; nothing while the store has no table."""
         match sink:
             case "search":
                 with OpenSearch(self.search) as client:

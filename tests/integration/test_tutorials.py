@@ -64,7 +64,7 @@ def tutorial(
 
 @pytest.fixture(scope="module")
 def stores(tutorial: Tutorial) -> dict[str, list[Step]]:
-    """What follows in each store's tutorial once its sink runs: all sinks run in one Spark application."""
+    """The rest of each store's tutorial once its sink runs. All sinks run in one Spark application."""
     names: list[str] = []
     left: dict[str, list[Step]] = {}
     for page in STORES:

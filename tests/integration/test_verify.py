@@ -124,7 +124,7 @@ def test_what_differs_is_reported_exactly_and_repaired_under_load(goods: Capture
 
 
 def compared(goods: Captured, sink: str) -> dict[str, Any]:
-    """What the status tells of the store's comparisons."""
+    """Returns the status of the store's comparisons."""
     status = json.loads(run(["status", "--json", "--config", str(goods.config())], deadline_s=60.0).stdout)
     found: dict[str, Any]
     (found,) = [one["comparison"] for one in status["sinks"] if one["sink"] == sink]

@@ -122,7 +122,7 @@ class Pipeline:
         return found
 
     def held(self) -> dict[int, dict[str, Any]]:
-        """What a consumer holds that keeps the last record of each key. Versions never go back for a key."""
+        """Returns the content of a consumer that keeps each key's last record. A key's version never goes back."""
         rows: dict[int, dict[str, Any]] = {}
         versions: dict[int, int] = {}
         for _, key, row, version in self.records():

@@ -89,7 +89,7 @@ def shop(
 
 
 def documents(shop: Captured, opensearch: str) -> list[dict[str, Any]]:
-    """What a plain client finds under the view's alias, by id."""
+    """Returns what a plain client finds under the view's alias, by id."""
     prefix = f"{shop.name}_customer_documents".lower()
     alias = f"{prefix}.views.customer_documents"
     request = urllib.request.Request(  # noqa: S310  the test's own server

@@ -127,7 +127,7 @@ def _axe() -> str:
 
 
 def violations(page: Page) -> list[str]:
-    """What axe finds on the page as it is now: its rule, the element, and the reason."""
+    """Returns the findings of axe on the page as it is now: its rule, the element, and the reason."""
     page.evaluate(_axe())
     found: dict[str, Any] = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
     return [

@@ -49,7 +49,7 @@ AHEAD: Final = 1_000_000_000  # versions
 
 
 def shapes(prefix: str) -> dict[str, Any]:
-    """Of a cache, so that each row has a lookup key."""
+    """The shapes of a cache in which each row has a lookup key."""
     return {GOODS: {"lookups": [_lookup(prefix, "{name}")]}}
 
 

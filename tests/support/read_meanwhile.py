@@ -130,7 +130,7 @@ class Writes:
         self._numbers.setdefault(key, [0]).append(number)
 
     def complaint(self, key: int, row: Mapping[str, Any] | None, shown: int) -> str | None:
-        """What is wrong with a row that was read after all writes up to the number `shown` were visible."""
+        """Returns the error of a row that was read after all writes up to the number `shown` were visible."""
         numbers = list(self._numbers.get(key, (0,)))
         states = list(zip(numbers, self._are_there.get(key, (True,)), strict=False))
         allowed = states[bisect_right(numbers, shown) - 1 :]

@@ -1,6 +1,6 @@
 """Fakes of the ports of snapshots, with scripted answers; and the wiring of a capture that reads no existing rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cdc.config.settings import SnapshotConfig
@@ -15,8 +15,6 @@ from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.stream import Clock, Signal, WhileWaiting
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
-from cdc.snapshots.coordination import Snapshots
-from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.schema_tracking import stop
 from cdc.toast.backfill import ToastBackfill
@@ -98,9 +96,3 @@ def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext, sweeps: 
         sweeps=sweeps,
         limits=SnapshotConfig(),
     )
-
-
-def snapshots_of(schemas: Sequence[TableSchema], context: EnvelopeContext) -> Snapshots:
-    engine = engine_of(schemas, context, sweeps_of(context))
-    topics = Topics(context.prefix)
-    return Snapshots(engine, ScriptedReader(), ScriptedSignals(), Answers(topics, {}), topics, SnapshotConfig())

@@ -96,7 +96,7 @@ def reading(found: SourceFacts | None = None, told: TopicFacts | None = None, **
 
 
 def comparison(at_s: float = 1e6, drift: dict[str, int] | None = None, **fields: Any) -> ComparisonRecord:
-    """Of search, with one scheduled run that began at that time, seconds since 1970."""
+    """Returns the comparisons of search, with one scheduled run that began at that time, in seconds since 1970."""
     run = RunRecord(begun_us=round(at_s * 1e6), seconds=4.0, applied_lsn=500, is_scheduled=True, tables=1, rows=9)
     return ComparisonRecord(sink="search", runs=(run.model_copy(update=fields),), drift=drift or {})
 

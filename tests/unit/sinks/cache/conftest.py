@@ -67,7 +67,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """Of an authority, a server and a client."""
+    """The certificates of an authority, a server and a client."""
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=tmp_path, check=True, capture_output=True)

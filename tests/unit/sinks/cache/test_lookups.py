@@ -40,7 +40,7 @@ def write(sink: CacheSink, version: int, *rows: tuple[int, str | None]) -> None:
 
 
 def wrong(users: Users, view: CacheView) -> dict[Any, list[tuple[str, str]]]:
-    """Of rows as the scan sees them, which is as those that are read by key."""
+    """Returns the wrong lookup keys of each row. A scan and reads by key must agree."""
     found = {key["id"]: held for key, held in view.rows(TABLE)}
     assert view.held(TABLE, [{"id": key} for key in found]) == list(found.values())
     beginning = users.name("mail:")

@@ -1,4 +1,4 @@
-"""Which values most stores' types lack."""
+"""Tests of the values that most stores' types lack."""
 
 import pytest
 
