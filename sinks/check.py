@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig
-from cdc.model.errors import RefusedError, WatershedError
+from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
+from cdc.model.errors import RefusedError, SinkError, WatershedError
 from cdc.model.events import TableSchema
 from cdc.model.findings import Finding
 from sinks.lineage import Lineage
@@ -40,9 +40,23 @@ def _findings(name: str, section: StoreConfig, prefix: str, stored: Sequence[Tab
             from sinks.sql.check import sql_findings
 
             yield from sql_findings(name, section, prefix, stored)
+        case WarehouseConfig():
+            yield Finding(f"store {name}", "ok", f"its tables will be in {_warehouse(section, prefix)}")
         case _:
             with closing(make_sink(name, section, prefix)) as sink:
                 yield Finding(f"store {name}", "ok", held(sink.generation))
+
+
+def _warehouse(section: WarehouseConfig, prefix: str) -> str:
+    """Returns the warehouse's location. Raises SinkError if catalog or location can't be used."""
+    try:
+        from sinks.warehouse.catalog import catalog_place
+        from sinks.warehouse.check import check_place
+    except ModuleNotFoundError as error:
+        raise SinkError(
+            f"the warehouse needs the Python package {error.name}", "pip install 'watershed-cdc[warehouse,spark]'"
+        ) from error
+    return check_place(catalog_place(section, prefix))
 
 
 def held(generation: Callable[[], int | None]) -> str:

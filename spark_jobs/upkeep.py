@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from cdc.config.settings import Config
-from cdc.config.sink_settings import WarehouseConfig, sink_config
+from cdc.config.sink_settings import WarehouseConfig
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.maintenance import Maintained, Maintenance
 from spark_jobs.engine import SparkEngine
@@ -24,9 +24,8 @@ def session(config: Config) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def maintain_warehouse(config: Config, name: str, spark: SparkSession) -> list[Maintained]:
-    """Maintains the tables of the sink, and returns the result for each. Raises SinkError."""
-    section = sink_config(config.sinks, name)
-    assert isinstance(section, WarehouseConfig)
-    where = catalog_place(section, config.topics.prefix)
+def maintain_warehouse(section: WarehouseConfig, prefix: str, spark: SparkSession) -> list[Maintained]:
+    """Maintains the tables of a sink, or of a view, and returns the result for each. `prefix`: that of the section's
+    names. Raises SinkError."""
+    where = catalog_place(section, prefix)
     return Maintenance(SparkEngine(spark, where), time.time, section).maintain(where.namespace)

@@ -323,12 +323,12 @@ class Base:
                     )
         return count
 
-    def keys(self, definition: ViewDefinition) -> list[Key]:
-        """Keys that are to be computed, as many as a batch takes."""
+    def keys(self, definition: ViewDefinition, count_max: int) -> list[Key]:
+        """Returns keys that are to be computed."""
         with explained():
             rows = self._connection.execute(
                 self._sql("SELECT key FROM {s}.keys WHERE view = %s LIMIT %s"),
-                (definition.name, definition.config.keys_per_batch),
+                (definition.name, count_max),
             ).fetchall()
         return [tuple(key) for (key,) in rows]
 

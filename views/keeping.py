@@ -10,6 +10,7 @@ import structlog
 from cdc.config.view_settings import ViewConfig
 from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from views.base import Base
+from views.gathering import Gathering
 from views.maintainer import ViewMaintainer, define, kept_elsewhere
 from views.targets import Target
 
@@ -29,13 +30,15 @@ class ViewKeeper:
         open_base: Callable[[], Base],
         open_target: Callable[[], Target],
         wait_for_base: Callable[[], None],
+        gathering: Gathering | None = None,
     ) -> None:
-        """`wait_for_base`: as for ViewMaintainer."""
+        """`wait_for_base`, `gathering`: as for ViewMaintainer."""
         self._name = name
         self._config = config
         self._open_base = open_base
         self._open_target = open_target
         self._wait_for_base = wait_for_base
+        self._gathering = gathering
         self._waits_for = ""  # the last error, since which nothing was done
         self._pause_s = RETRY_S_MIN
 
@@ -57,7 +60,9 @@ class ViewKeeper:
             raise kept_elsewhere(self._name)
         try:
             definition = define(self._name, self._config, base)
-            with closing(ViewMaintainer(definition, base, self._open_target, self._wait_for_base)) as maintainer:
+            with closing(
+                ViewMaintainer(definition, base, self._open_target, self._wait_for_base, self._gathering)
+            ) as maintainer:
                 maintainer.start()
                 while not ending.is_set():
                     if not maintainer.step():

@@ -19,6 +19,7 @@ from sinks.contract import Change, Json, Outcome
 from sinks.records import decode_json
 from views.base import Base, Key, Texts, ViewState
 from views.definition import ViewDefinition
+from views.gathering import Gathering
 from views.targets import Target
 from views.tracing import named_tables, trace
 
@@ -107,12 +108,14 @@ class ViewMaintainer:
         base: Base,
         open_target: Callable[[], Target],
         wait_for_base: Callable[[], None],
+        gathering: Gathering | None = None,
     ) -> None:
-        """`wait_for_base` returns when the base shows everything that the source has committed by now. Raises
-        SinkError if another process keeps the view."""
+        """`wait_for_base` returns when the base shows everything that the source has committed by now. `gathering`:
+        when keys are written; None: each batch at once. Raises SinkError if another process keeps the view."""
         self._definition = definition
         self._base = base
         self._wait_for_base = wait_for_base
+        self._gathering = gathering or Gathering(definition.config.keys_per_batch)
         base.install()
         if not base.lock(definition.name):
             raise kept_elsewhere(definition.name)
@@ -131,7 +134,8 @@ class ViewMaintainer:
             self._fill(state)
 
     def step(self) -> bool:
-        """Does what there is to do. False: there was nothing."""
+        """Does what there is to do. Returns False if there was nothing, or if keys wait for others to be written
+        with them."""
         name = self._definition.name
         state = self._base.state(name)
         if state is None or state.state != "serving" or not self._base.has_triggers(self._definition):
@@ -139,15 +143,26 @@ class ViewMaintainer:
             return True
         self._base.check_shape(self._definition)
         collected = self._base.collect(self._definition, self._encoder.key_types)
-        keys = self._base.keys(self._definition)
+        if not self._gathering.is_due():
+            return collected > 0
+        keys = self._base.keys(self._definition, self._gathering.keys_max)
         if not keys:
             return collected > 0
+        self._gathering.begin(len(keys))
+        rejected: dict[Key, str] = {}
+        for start in range(0, len(keys), self._definition.config.keys_per_batch):
+            rejected |= self._computed(keys[start : start + self._definition.config.keys_per_batch])
+        self._target.make_readable([self._definition.table])
+        self._base.written(name, keys, rejected)
+        return True
+
+    def _computed(self, keys: Sequence[Key]) -> Mapping[Key, str]:
+        """Computes the rows of these keys and has the target take them. Returns the keys that have no row in it though
+        they should, with the reason."""
         (version,) = self._base.versions()
         rows, failed = self._base.rows_of(self._definition, self._encoder.key_types, keys)
         changes = [self._encoder.change(key, row, version) for key, row in rows.items()]
-        self._base.written(name, keys, failed | dict(self._apply(list(rows), changes)))
-        self._target.make_readable([self._definition.table])
-        return True
+        return failed | dict(self._apply(list(rows), changes))
 
     def wait(self) -> None:
         """Waits until a base table changes, or a second has passed."""
@@ -155,18 +170,20 @@ class ViewMaintainer:
 
     def _prepared(self, known: ViewState | None) -> ViewState:
         """The target ready for this definition; the view's state before it is filled, or as it was."""
-        definition, columns = self._definition, _described(self._encoder.schema.columns)
-        generation, version, is_same = 1, 1, False
-        if known is not None:
-            is_same = known.fingerprint == definition.fingerprint and known.columns == columns
-            generation = known.generation
-            version = known.schema_version + (known.columns != columns)
+        definition, columns = self._definition, _described(self._encoder.schema)
+        generation, version, is_same, is_other = 1, 1, False, False
         held = self._target.generation()
-        if held != generation:
-            generation += known is not None
+        if known is not None:
+            is_other = known.columns != columns
+            is_same = known.fingerprint == definition.fingerprint and not is_other
+            generation = known.generation
+            version = known.schema_version + is_other
+        if held != generation or is_other or known is None:
+            # A base that was lost knows no versions of the schema, which begin again in another generation.
+            generation = max(generation, held or 0) + (known is not None or held is not None)
             is_same = False
             self._target.begin_generation(generation)
-        if known is not None and known.columns != columns:
+        if is_other:
             self._target.discard(definition.table)
         self._encoder.schema = TableSchema(
             definition.table, version, 0, self._encoder.schema.columns, definition.config.key, definition.name
@@ -214,5 +231,7 @@ class ViewMaintainer:
         return rejected
 
 
-def _described(columns: Sequence[Column]) -> list[list[object]]:
-    return [[column.name, column.type_name] for column in columns]
+def _described(schema: TableSchema) -> list[list[object]]:
+    """Returns name and type of each column, and its place in the key: the table of rows of another form is another."""
+    places = {name: place for place, name in enumerate(schema.key)}
+    return [[column.name, column.type_name, places.get(column.name)] for column in schema.columns]

@@ -1,14 +1,14 @@
 """Opens the servers of a view: its base, and its target, which is the store of a sink's kind or a topic."""
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, suppress
+from typing import Final, Protocol
 
 from cdc.config.settings import Config
-from cdc.config.sink_settings import SqlConfig, sink_config
+from cdc.config.sink_settings import SqlConfig, Store, WarehouseConfig, sink_config
 from cdc.config.view_settings import TopicTarget, target_prefix, view_topics
 from cdc.kafka.topic_admin import TopicAdmin
-from cdc.model.errors import WatershedError
+from cdc.model.errors import SinkError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.findings import Finding
 from sinks.check import store_findings
@@ -17,12 +17,16 @@ from sinks.registry import make_sink
 from sinks.removal import store_contents
 from views.base import Base, schema_of
 from views.definition import SCHEMA_OF_VIEWS
+from views.gathering import Gathering
 from views.published import Published
 from views.topic import TopicSink
 
+KEYS_PER_COMMIT_MAX: Final = 10_000
+
 
 class Target(Protocol):
-    """The parts of sinks.contract.Sink that a view needs, with its promises."""
+    """The parts of sinks.contract.Sink that a view needs, with its promises; but what `apply` writes must survive a
+    kill -9 only when `make_readable` has returned."""
 
     def generation(self) -> int | None: ...
 
@@ -48,12 +52,27 @@ def open_base(settings: Config, name: str) -> Base:
     return Base(section, settings.topics.prefix, kept)
 
 
-def open_target(settings: Config, name: str) -> Target:
-    """Connects to the target of this view. Raises SinkError."""
-    section = settings.views[name]
-    if isinstance(section.target, TopicTarget):
-        return open_topic(settings, name, section.target)
-    return make_sink(name, section.target, target_prefix(settings.topics.prefix, name))
+OpenWarehouse = Callable[[str, WarehouseConfig], Target]  # by the view's name
+
+
+def open_target(settings: Config, name: str, open_warehouse: OpenWarehouse | None = None) -> Target:
+    """Connects to the target of this view. `open_warehouse`: of a process that has Spark. Raises SinkError."""
+    target = settings.views[name].target
+    if isinstance(target, TopicTarget):
+        return open_topic(settings, name, target)
+    if isinstance(target, WarehouseConfig):
+        if open_warehouse is None:
+            raise SinkError(f"the target of view {name} is written by Spark", f"cdc view run {name}")
+        return open_warehouse(name, target)
+    return make_sink(name, target, target_prefix(settings.topics.prefix, name))
+
+
+def gathering(settings: Config, name: str) -> Gathering:
+    """Returns when this view is written."""
+    view = settings.views[name]
+    if isinstance(view.target, WarehouseConfig):
+        return Gathering(KEYS_PER_COMMIT_MAX, settings.spark.warehouse_trigger_ms / 1000)
+    return Gathering(view.keys_per_batch)
 
 
 def target_findings(settings: Config, name: str, schema: TableSchema) -> Iterator[Finding]:
@@ -61,12 +80,26 @@ def target_findings(settings: Config, name: str, schema: TableSchema) -> Iterato
     target = settings.views[name].target
     if not isinstance(target, TopicTarget):
         yield from store_findings(name, target, target_prefix(settings.topics.prefix, name), [schema])
+        yield from _layout_findings(name, target, schema)
         return
     try:
         with closing(open_topic(settings, name, target)) as topic:
             yield from topic.findings(f"target of view {name}")
     except WatershedError as error:
         yield Finding.failed(f"target of view {name}", error)
+
+
+def _layout_findings(name: str, target: Store, schema: TableSchema) -> Iterator[Finding]:
+    """Yields what of a warehouse's table can't be as its section says; nothing where it can."""
+    if not isinstance(target, WarehouseConfig):
+        return
+    with suppress(ModuleNotFoundError):  # which is a finding of the store
+        from sinks.warehouse.layout import layout_of
+
+        try:
+            layout_of(target.shape(schema.table), schema)
+        except WatershedError as error:
+            yield Finding.failed(f"target of view {name}", error)
 
 
 def target_contents(settings: Config, name: str, *, removes: bool) -> list[str]:

@@ -1,7 +1,7 @@
 """`cdc check`: findings about source, brokers, stores, Java and jars, each with its remedy."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,12 +11,11 @@ import typer
 from rich.console import Console
 
 from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import StoreConfig, WarehouseConfig
 from cdc.daemon.findings import capture_findings
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.state_reader import read_lost_events
-from cdc.model.errors import SinkError, WatershedError
-from cdc.model.events import TableId, TableSchema
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
 from cdc.model.findings import Finding
 from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
@@ -74,9 +73,9 @@ def all_findings(config: Config, tables: list[SourceTable], planned: list[Planne
     yield from _mapping_findings(config, tables, planned)
     schemas = [schema_of(table, None, Topics(config.topics.prefix)) for table in tables]
     for name, section in config.sinks.items():
-        yield from _store_findings(config, name, section, schemas)
+        yield from store_findings(name, section, config.topics.prefix, schemas)
     if config.sinks:
-        yield from _spark_findings(config)
+        yield from spark_findings(config)
 
 
 def show(finding: Finding) -> None:
@@ -117,33 +116,8 @@ def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[P
         yield from limit_findings(name, section, held)
 
 
-def _store_findings(
-    config: Config, name: str, section: StoreConfig, schemas: Sequence[TableSchema]
-) -> Iterator[Finding]:
-    """Checks that the store answers and can take tables with these schemas."""
-    if not isinstance(section, WarehouseConfig):
-        yield from store_findings(name, section, config.topics.prefix, schemas)
-        return
-    try:
-        yield Finding(f"store {name}", "ok", f"its tables will be in {_warehouse(config, section)}")
-    except WatershedError as error:
-        yield Finding.failed(f"store {name}", error)
-
-
-def _warehouse(config: Config, section: WarehouseConfig) -> str:
-    """Returns the warehouse's location. Raises WatershedError if catalog or location can't be used."""
-    try:
-        from sinks.warehouse.catalog import catalog_place
-        from sinks.warehouse.check import check_place
-    except ModuleNotFoundError as error:
-        raise SinkError(
-            f"the warehouse needs the Python package {error.name}", "pip install 'watershed-cdc[warehouse,spark]'"
-        ) from error
-    return check_place(catalog_place(section, config.topics.prefix))
-
-
-def _spark_findings(config: Config) -> Iterator[Finding]:
-    """Java, Spark and its jars, which all sinks need."""
+def spark_findings(config: Config) -> Iterator[Finding]:
+    """Yields what is found about Spark, Java and jars, which all sinks need, and views in a warehouse."""
     if find_spec("pyspark") is None:
         yield Finding("Spark", "fail", "PySpark is not installed", "pip install 'watershed-cdc[spark]'")
         return

@@ -3,22 +3,26 @@
 import json
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from cdc.cli.check import spark_findings
 from cdc.cli.exit_codes import FAILED
 from cdc.cli.interrupts import sigterm_as_interrupt
 from cdc.client.waiting import Waiter, WaitTimeoutError
 from cdc.config.settings import Config, load_config
+from cdc.config.sink_settings import WarehouseConfig
 from cdc.config.view_settings import ViewConfig
 from cdc.daemon.logs import configure_logs
 from cdc.model.errors import ConfigError, SinkError
@@ -26,12 +30,16 @@ from cdc.postgres.source_facts import PostgresSourceReader
 from views.base import Counts
 from views.keeping import ViewKeeper
 from views.maintainer import RowEncoder, define
-from views.targets import open_base, open_target, target_contents, target_findings
+from views.targets import gathering, open_base, open_target, target_contents, target_findings
+
+if TYPE_CHECKING:  # brings Spark, which most views do not need
+    from spark_jobs.view_targets import WarehouseTargets
 
 app = typer.Typer(no_args_is_help=True)
 
 BASE_WAIT_S: Final = 600.0
 WAIT_STEP_S: Final = 2.0
+POLL_S: Final = 1.0  # for the end of Spark's Java process
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Views; all by default.")]
 DEFAULT_FILE: Final = Path("watershed.yml")
@@ -60,6 +68,8 @@ def check(
             columns = base.described(definition)
             missing = base.missing_indexes(definition)
         target = list(target_findings(settings, name, RowEncoder(definition, columns).schema))
+        if isinstance(section.target, WarehouseConfig):
+            target += spark_findings(settings)
         has_failed |= any(finding.level == "fail" for finding in target)
         if as_json:
             found = {
@@ -97,12 +107,14 @@ def run(names: Names = None, config: ConfigFile = DEFAULT_FILE) -> None:
     settings = load_config(config)
     chosen = _chosen(settings, names)
     ending = threading.Event()
-    with ThreadPoolExecutor(len(chosen), thread_name_prefix="view") as pool, sigterm_as_interrupt():
-        jobs = [pool.submit(_keeper(settings, name, ending).keep, ending) for name in chosen]
+    with (
+        sigterm_as_interrupt(),
+        _warehouses(settings, chosen) as warehouses,
+        ThreadPoolExecutor(len(chosen), thread_name_prefix="view") as pool,
+    ):
+        jobs = {pool.submit(_keeper(settings, name, ending, warehouses).keep, ending) for name in chosen}
         try:
-            for job in as_completed(jobs):
-                if (error := job.exception()) is not None:
-                    typer.echo(f"error: {error}", err=True)
+            _report(jobs, warehouses)
         except KeyboardInterrupt:
             typer.echo("ending", err=True)
         finally:
@@ -188,15 +200,47 @@ def _chosen(settings: Config, names: list[str] | None) -> dict[str, ViewConfig]:
     return {name: settings.views[name] for name in names or settings.views}
 
 
-def _keeper(settings: Config, name: str, ending: threading.Event) -> ViewKeeper:
+@contextmanager
+def _warehouses(settings: Config, chosen: dict[str, ViewConfig]) -> Iterator["WarehouseTargets | None"]:
+    """The Spark session, where one of the views is kept in a warehouse. Raises SinkError, and StackError."""
+    names = [name for name, section in chosen.items() if isinstance(section.target, WarehouseConfig)]
+    if not names:
+        yield None
+        return
+    if find_spec("pyspark") is None or find_spec("pyiceberg") is None:
+        raise SinkError(
+            f"the target of view {names[0]} is written by Spark, whose Python packages are not installed",
+            "pip install 'watershed-cdc[warehouse,spark]'",
+        )
+    from spark_jobs.view_targets import WarehouseTargets
+
+    with closing(WarehouseTargets.start(settings, len(names))) as warehouses:
+        yield warehouses
+
+
+def _keeper(settings: Config, name: str, ending: threading.Event, warehouses: "WarehouseTargets | None") -> ViewKeeper:
     section = settings.views[name]
     return ViewKeeper(
         name,
         section,
         partial(open_base, settings, name),
-        partial(open_target, settings, name),
+        partial(open_target, settings, name, warehouses.open if warehouses else None),
         partial(_wait_for, settings, section.base, ending.is_set),
+        gathering(settings, name),
     )
+
+
+def _report(jobs: Collection[Future[None]], warehouses: "WarehouseTargets | None") -> None:
+    """Returns when all jobs have ended, and says why each did. Raises SinkError when Spark's Java process has ended:
+    no other can be started in this process."""
+    waiting = set(jobs)
+    while waiting:
+        ended, waiting = wait_for_futures(waiting, POLL_S if warehouses else None, FIRST_COMPLETED)
+        for job in ended:
+            if (error := job.exception()) is not None:
+                typer.echo(f"error: {error}", err=True)
+        if warehouses and (failure := warehouses.failure()) is not None:
+            raise failure
 
 
 def _wait_for(settings: Config, sink: str, is_ending: Callable[[], bool]) -> None:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cdc.config.settings import load_config
+from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import WarehouseConfig, sink_config
+from cdc.config.view_settings import target_prefix
 from cdc.daemon.logs import configure_logs
 from cdc.model.errors import ConfigError
 
@@ -24,33 +25,57 @@ def warehouse() -> None:
 def maintain(
     sink: Annotated[
         list[str] | None,
-        typer.Option("--sink", metavar="NAME", help="A sink of type warehouse; all by default."),
+        typer.Option("--sink", metavar="NAME", help="A sink of type warehouse; all, and all views, by default."),
     ] = None,
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
         "watershed.yml"
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each table.")] = False,
+    view: Annotated[
+        list[str] | None,
+        typer.Option("--view", metavar="NAME", help="A view whose target has type warehouse."),
+    ] = None,
 ) -> None:
     """Merge files, expire snapshots older than snapshot_days, forget the versions of keys that were deleted longer than
     tombstone_ttl_s ago. Beside a running sink: where a batch writes to the same files, the batch goes first."""
     configure_logs(level="warning", as_json=False)
     settings = load_config(config)
-    names = sink or [name for name, section in settings.sinks.items() if isinstance(section, WarehouseConfig)]
-    if not names:
-        raise ConfigError("the configuration has no sink of type warehouse", "add one to section sinks")
-    for name in names:
-        if not isinstance(sink_config(settings.sinks, name), WarehouseConfig):
-            raise ConfigError(f"the sink {name} is not a warehouse", "name one whose type is warehouse")
+    chosen = _chosen(settings, sink, view)
     from spark_jobs.upkeep import maintain_warehouse, session  # brings Spark
 
     with session(settings) as spark:
-        for name in names:
-            for done in maintain_warehouse(settings, name, spark):
+        for (kind, name), (section, prefix) in chosen.items():
+            for done in maintain_warehouse(section, prefix, spark):
                 if as_json:
-                    typer.echo(json.dumps({"sink": name, **dataclasses.asdict(done)}))
+                    typer.echo(json.dumps({kind: name, **dataclasses.asdict(done)}))
                     continue
                 left = "; files that batches wrote to were left for the next time" if done.gave_way else ""
                 typer.echo(
                     f"{name}: {done.table}: {done.rewritten_files} files became {done.added_files}, "
                     f"{done.expired_snapshots} snapshots expired{left}"
                 )
+
+
+def _chosen(
+    settings: Config, sinks: list[str] | None, views: list[str] | None
+) -> dict[tuple[str, str], tuple[WarehouseConfig, str]]:
+    """Returns the section and the names' prefix of each chosen warehouse, by `sink` or `view` and name."""
+    is_all = not sinks and not views
+    found = {}
+    for name in settings.sinks if is_all else sinks or ():
+        section = sink_config(settings.sinks, name)
+        if isinstance(section, WarehouseConfig):
+            found["sink", name] = (section, settings.topics.prefix)
+        elif not is_all:
+            raise ConfigError(f"the sink {name} is not a warehouse", "name one whose type is warehouse")
+    for name in settings.views if is_all else views or ():
+        target = settings.views[name].target if name in settings.views else None
+        if isinstance(target, WarehouseConfig):
+            found["view", name] = (target, target_prefix(settings.topics.prefix, name))
+        elif not is_all:
+            raise ConfigError(f"no view {name!r} has a target of type warehouse", "name one of section views that has")
+    if not found:
+        raise ConfigError(
+            "the configuration has no sink of type warehouse, nor a view with such a target", "add one to section sinks"
+        )
+    return found

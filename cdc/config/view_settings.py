@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from cdc.config.section import Section
-from cdc.config.sink_settings import SqlConfig, Store
+from cdc.config.sink_settings import SqlConfig, Store, WarehouseConfig
 from cdc.config.store_types import AnyStore
 from cdc.model.topics import Topics
 
@@ -44,7 +44,7 @@ class ViewConfig(Section):
     sql: str  # one SELECT in PostgreSQL's SQL, over the source's names of tables
     key: Annotated[tuple[str, ...], Field(min_length=1)]  # columns of the query, together unique and not null
     target: AnyTarget  # where the rows are kept: a section like a sink's, or a topic
-    keys_per_batch: Annotated[int, Field(ge=1, le=10_000)] = 200  # rows that are computed and written together
+    keys_per_batch: Annotated[int, Field(ge=1, le=10_000)] = 200  # rows that are computed together
 
     @field_validator("key")
     @classmethod
@@ -57,11 +57,14 @@ class ViewConfig(Section):
     def _can_be_written(self) -> "ViewConfig":
         if isinstance(self.target, TopicTarget):
             return self
-        if not self.target.adapter:
-            raise ValueError(
-                f"target: a view can't be written to a store of type {self.target.type}: name search, cache, sql or "
-                "topic"
-            )
+        if isinstance(self.target, WarehouseConfig):
+            for pattern, shape in self.target.shapes.items():
+                if shape.mode != "current":
+                    raise ValueError(
+                        f"target.shapes.{pattern}.mode: a view can't be kept as a {shape.mode}, because changes that "
+                        "come close together are computed as one: leave mode out, and keep the tables' history in a "
+                        "sink of type warehouse"
+                    )
         if self.target.mapping:
             raise ValueError("target.mapping: the view's query chooses columns and rows; leave the mapping out")
         return self
@@ -69,6 +72,7 @@ class ViewConfig(Section):
 
 def problem(views: Mapping[str, ViewConfig], sinks: Mapping[str, Store], topic_prefix: str) -> str | None:
     """Returns the first error of the views, given the sinks; None if there is none."""
+    stores = [(f"the sink {name}", section, topic_prefix) for name, section in sinks.items()]
     for name, view in views.items():
         if not _NAME.fullmatch(name):
             return f"{name!r} can't be a view's name: a lower-case letter, then letters, digits and _, 40 at most"
@@ -79,10 +83,12 @@ def problem(views: Mapping[str, ViewConfig], sinks: Mapping[str, Store], topic_p
             return f"{name}.base: the database of {view.base} is not PostgreSQL, which views need"
         if isinstance(view.target, TopicTarget):
             continue
-        places = set(view.target.store_names(target_prefix(topic_prefix, name)))
-        for other, section in sinks.items():
-            if section.type == view.target.type and places & set(section.store_names(topic_prefix)):
-                return f"{name}.target shares its store with the sink {other}: set another {view.target.names_option}"
+        prefix = target_prefix(topic_prefix, name)
+        places = set(view.target.store_names(prefix))
+        for other, section, its_prefix in stores:
+            if section.type == view.target.type and places & set(section.store_names(its_prefix)):
+                return f"{name}.target shares its store with {other}: set another {view.target.names_option}"
+        stores.append((f"the view {name}", view.target, prefix))
     return None
 
 

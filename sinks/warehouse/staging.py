@@ -224,6 +224,11 @@ class Stager:
     def _keeps_every(self, table: TableId) -> bool:
         return self._form(table).mode != "current"
 
+    @property
+    def held_bytes(self) -> int:
+        """The size in memory of the whole rows that finish would write, those of mode `current`."""
+        return sum(piece.nbytes for held in self._held.values() for piece in held.pieces)
+
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """Returns one result for each change. WRITTEN means that finish will write it to a file, unless there is a
         newer change of its key."""

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdc.config.settings import Config
+from cdc.config.sink_settings import WarehouseConfig
 from spark_jobs.upkeep import maintain_warehouse
 
 if TYPE_CHECKING:
@@ -19,4 +20,6 @@ def test_an_empty_warehouse_has_nothing_to_do(spark: "SparkSession", tmp_path: P
             "sinks": {"warehouse": {"catalog_uri": f"jdbc:sqlite:{tmp_path}/c/catalog.db", "location": str(tmp_path)}},
         }
     )
-    assert maintain_warehouse(config, "warehouse", spark) == []
+    section = config.sinks["warehouse"]
+    assert isinstance(section, WarehouseConfig)
+    assert maintain_warehouse(section, "shop", spark) == []

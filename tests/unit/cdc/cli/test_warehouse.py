@@ -25,3 +25,10 @@ def test_sinks_that_are_no_warehouse_are_named(tmp_path: Path, sink: list[str] |
     path.write_text(yaml.safe_dump(SECTIONS))
     with pytest.raises(ConfigError, match=said):
         maintain(sink, path)
+
+
+def test_a_view_that_is_no_warehouse_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "watershed.yml"
+    path.write_text(yaml.safe_dump(SECTIONS))
+    with pytest.raises(ConfigError, match="no view 'totals' has a target of type warehouse"):
+        maintain(None, path, view=["totals"])

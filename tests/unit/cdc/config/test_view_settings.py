@@ -15,6 +15,7 @@ SINKS: dict[str, Any] = {
     "copy": {"type": "sql", "url": "postgresql://localhost/copy"},
     "file": {"type": "sql", "url": "sqlite:///copy.db"},
     "search": {"url": "http://localhost:9200"},
+    "lake": {"type": "warehouse", "catalog_uri": "jdbc:sqlite:/c.db", "location": "/w", "namespace": "lake"},
 }
 VIEW: dict[str, Any] = {
     "base": "copy",
@@ -22,6 +23,7 @@ VIEW: dict[str, Any] = {
     "key": ["id"],
     "target": {"type": "search", "url": "http://localhost:9200"},
 }
+WAREHOUSE: dict[str, Any] = {"type": "warehouse", "catalog_uri": "jdbc:sqlite:/c.db", "location": "/w"}
 
 SETTINGS: dict[str, Any] = {
     "source": {"dsn": "postgresql://localhost/shop", "tables": ["public.orders"]},
@@ -38,6 +40,7 @@ def configured(name: str = "documents", **changes: Any) -> Config:
 def test_a_view_has_a_base_a_query_a_key_and_a_target() -> None:
     view = configured().views["documents"]
     assert (view.base, view.key, view.keys_per_batch) == ("copy", ("id",), 200)
+    assert configured(target=WAREHOUSE).views["documents"].target.type == "warehouse"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,12 @@ def test_a_view_has_a_base_a_query_a_key_and_a_target() -> None:
         ({"base": "nobody"}, "nobody is not a sink of type sql"),
         ({"key": []}, "at least 1 item"),
         ({"key": ["id", "id"]}, "in the key twice"),
-        ({"target": {"type": "warehouse", "catalog_uri": "jdbc:sqlite:/c.db", "location": "/w"}}, "type warehouse"),
+        (
+            {"target": WAREHOUSE | {"shapes": {"views.*": {"mode": "history"}}}},
+            "kept as a history, .*leave mode",
+        ),
+        ({"target": WAREHOUSE | {"shapes": {"*": {"mode": "changelog"}}}}, "can't be kept as a changelog"),
+        ({"target": WAREHOUSE | {"namespace": "lake"}}, "shares its store with the sink lake: set another namespace"),
         ({"target": VIEW["target"] | {"mapping": {"public.orders": {"exclude": ["note"]}}}}, "leave the mapping out"),
         ({"target": VIEW["target"] | {"index_prefix": "shop"}}, "shares its store with the sink search"),
         ({"target": {"type": "topic", "name": "no space"}}, "'no space' can't be a topic's name"),
@@ -71,6 +79,23 @@ def test_a_views_topic_has_a_name_of_its_own() -> None:
     shared = VIEW | {"target": {"type": "topic", "name": "t"}}
     with pytest.raises(ValidationError, match="view one and view two would share the topic t"):
         Config.model_validate(SETTINGS | {"views": {"one": shared, "two": shared}})
+
+
+@pytest.mark.parametrize(
+    ("target", "option"),
+    [
+        (WAREHOUSE, "namespace"),
+        (VIEW["target"], "index_prefix"),
+        ({"type": "sql", "url": "sqlite:///v.db"}, "own_schema"),
+    ],
+)
+def test_each_view_has_a_store_of_its_own(target: dict[str, Any], option: str) -> None:
+    one, two = (VIEW | {"target": target | {option: name}} for name in ("one", "two"))
+    assert len(Config.model_validate(SETTINGS | {"views": {"first": one, "second": two}}).views) == 2
+    with pytest.raises(
+        ValidationError, match=f"second.target shares its store with the view first: set another {option}"
+    ):
+        Config.model_validate(SETTINGS | {"views": {"first": one, "second": one}})
 
 
 def test_a_sink_that_is_a_topic_is_refused_with_the_reason() -> None:

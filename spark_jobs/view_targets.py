@@ -1,0 +1,62 @@
+"""Opens the warehouses that are targets of views. All views of a process share one Spark session."""
+
+import time
+from contextlib import suppress
+from typing import Self
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from cdc.config.settings import Config
+from cdc.config.sink_settings import WarehouseConfig
+from cdc.config.view_settings import target_prefix
+from cdc.model.errors import SinkError
+from sinks.warehouse.catalog import catalog_place
+from sinks.warehouse.gathering import GatheringSink
+from sinks.warehouse.maintenance import Maintenance
+from sinks.warehouse.reader import WarehouseReader
+from sinks.warehouse.sink import WarehouseSink
+from sinks.warehouse.staging import FOLDER, delete_leftovers, own_folder
+from spark_jobs.engine import SparkEngine
+from spark_jobs.jvm import jvm_failure
+from spark_jobs.runner import started
+
+
+class WarehouseTargets:
+    """A Spark session, and the warehouses that it writes."""
+
+    def __init__(self, config: Config, spark: SparkSession) -> None:
+        self._config = config
+        self._spark = spark
+
+    @classmethod
+    def start(cls, config: Config, view_count: int) -> Self:
+        """Starts the session, in the process's main thread. Raises SinkError, and StackError if there is no Java."""
+        spark, _ = started(config, view_count)
+        return cls(config, spark)
+
+    def open(self, view: str, section: WarehouseConfig) -> GatheringSink:
+        """Connects to the target of this view. Raises SinkError. Thread-safe."""
+        place = catalog_place(section, target_prefix(self._config.topics.prefix, view))
+        folders = f"{place.location}/{FOLDER}/{place.namespace}"
+        staging = own_folder(folders)
+        try:
+            delete_leftovers(folders, section.s3)
+        except OSError as error:
+            raise SinkError(
+                f"warehouse: {folders} can't be used: {error}",
+                "cdc view check says what is wrong with the target",
+            ) from error
+        engine = SparkEngine(self._spark, place)  # for everything: a view does one thing at a time
+        sink = WarehouseSink(engine, [engine], WarehouseReader(place), staging, name=view, options=section)
+        maintenance = Maintenance(engine, time.time, section)
+        return GatheringSink(sink, maintenance, staging, section, self._config.spark.bytes_per_write_max)
+
+    def failure(self) -> SinkError | None:
+        """Returns the error to end with if the session's Java process has ended."""
+        return jvm_failure(self._spark)
+
+    def close(self) -> None:
+        """Ends the session. Idempotent."""
+        with suppress(Py4JError, OSError):  # the Java process has ended
+            self._spark.stop()
