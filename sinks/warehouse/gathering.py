@@ -20,8 +20,8 @@ FILE_BYTES_MAX: Final = 8 * 1024 * 1024  # of rows that are in memory
 
 class GatheringSink:
     """Keeps one table as WarehouseSink does, with one difference: what `apply` has taken is in the table when
-    `make_readable` or `sweep` returns. It is written to files meanwhile, so that memory does not grow. Those calls may
-    be repeated after an error; to begin again, the caller opens another object."""
+    `make_readable` or `sweep` returns. It is written to files meanwhile, so that memory does not grow. After an error
+    the caller opens another object, and applies again what was not merged."""
 
     def __init__(
         self, sink: WarehouseSink, maintenance: Maintenance, staging: str, section: WarehouseConfig, merge_bytes: int

@@ -123,16 +123,8 @@ def test_a_row_that_is_rejected_is_not_merged(gathered: Gathered) -> None:
     assert gathered.sink.done == [("take", 1, [(2, 1)])]
 
 
-def test_rows_whose_merge_failed_are_merged_by_the_next_call_or_forgotten(gathered: Gathered) -> None:
+def test_rows_whose_merge_failed_leave_no_file(gathered: Gathered) -> None:
     gathered.target.apply([row(1, 1)])
-    gathered.sink.fails = True
-    for _ in range(2):
-        with pytest.raises(SinkError, match="away"):
-            gathered.target.make_readable([ROWS.id])
-    gathered.sink.fails = False
-    gathered.target.make_readable([ROWS.id])
-    assert gathered.sink.done == [("take", 1, [(1, 1)])]
-    gathered.target.apply([row(1, 2)])
     gathered.sink.fails = True
     with pytest.raises(SinkError, match="away"):
         gathered.target.make_readable([ROWS.id])
