@@ -1,27 +1,18 @@
-"""`cdc view run` beside capture and a sink: nested documents in a real index, read by a plain client; totals in an
-Iceberg table, read by PyIceberg."""
+"""`cdc view run` beside capture and a sink: nested documents in a real index, read by a plain client."""
 
 import json
 import secrets
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from typing import Any, Final
 
-import psutil  # type: ignore[import-untyped]
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.table import Table
-from sqlalchemy.exc import OperationalError
 
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
-from tests.support.forked import Forked, start
+from tests.support.forked import start
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 
@@ -54,12 +45,6 @@ SELECT c.id, c.name,
                       FROM lines l WHERE l.order_id = o.id)) ORDER BY o.id), '[]')
           FROM orders o WHERE o.customer_id = c.id) AS orders
   FROM public.customers c
-"""
-TOTALS: Final = """
-SELECT o.id, c.name, o.placed_on, l.total, l.lines
-  FROM orders o LEFT JOIN customers c ON c.id = o.customer_id
-  LEFT JOIN (SELECT order_id, sum(price)::numeric(12,2) AS total, count(*) AS lines FROM lines GROUP BY order_id) l
-    ON l.order_id = o.id
 """
 DEADLINE_S: Final = 90.0
 ENDS_S_MAX: Final = 20.0
@@ -94,16 +79,6 @@ def shop(
                     "sql": DOCUMENT,
                     "key": ["id"],
                     "target": {"type": "search", "url": opensearch},
-                },
-                "order_totals": {
-                    "base": "base",
-                    "sql": TOTALS,
-                    "key": ["id"],
-                    "target": {
-                        "type": "warehouse",
-                        "catalog_uri": f"jdbc:sqlite:{folder}/lake/catalog.db",
-                        "location": f"{folder}/lake/tables",
-                    },
                 },
             },
             "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
@@ -148,29 +123,13 @@ def await_equal(shop: Captured, opensearch: str) -> None:
 
 
 class ViewProcess:
-    """`cdc view run NAME`."""
+    """`cdc view run`."""
 
-    def __init__(self, shop: Captured, name: str = "customer_documents", *, is_forked: bool = True) -> None:
+    def __init__(self, shop: Captured) -> None:
         config = shop.config()
-        self._log = config.parent / f"{name}.log"
-        words = ["view", "run", name, "--config", str(config)]
-        self._process: Forked | subprocess.Popen[bytes]
+        self._log = config.parent / "view.log"
         with self._log.open("ab") as output:
-            if is_forked:
-                self._process = start(words, output, output)
-            else:
-                command = [sys.executable, "-m", "cdc.cli.main", *words]
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-                )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def exit_code(self) -> int:
-        """Waits for the process to end by itself."""
-        return self._process.wait(ENDS_S_MAX)
+            self._process = start(["view", "run", "--config", str(config)], output, output)
 
     def kill(self) -> None:
         self._process.kill()
@@ -179,7 +138,7 @@ class ViewProcess:
     def terminate(self) -> int:
         """The exit code."""
         self._process.terminate()
-        return self.exit_code()
+        return self._process.wait(ENDS_S_MAX)
 
     def end(self) -> None:
         if self._process.poll() is None:
@@ -200,9 +159,9 @@ def test_nested_documents_follow_three_tables_over_kills(shop: Captured, opensea
                     view.kill()
                     view = ViewProcess(shop)
                 await_equal(shop, opensearch)
-            status = json.loads(shop.cdc("view", "status", "customer_documents", "--json"))
+            (status,) = [json.loads(line) for line in shop.cdc("view", "status", "--json").splitlines()]
             assert (status["state"], status["changes"], status["keys"], status["rejected"]) == ("serving", 0, 0, 0)
-            checked = json.loads(shop.cdc("view", "check", "customer_documents", "--json"))
+            checked = json.loads(shop.cdc("view", "check", "--json"))
             assert checked["columns"] == {"id": "bigint", "name": "text", "orders": "jsonb"}
             assert checked["missing_indexes"] == []
             shop.cdc("view", "rebuild", "customer_documents")
@@ -210,72 +169,6 @@ def test_nested_documents_follow_three_tables_over_kills(shop: Captured, opensea
             await_equal(shop, opensearch)
             assert view.terminate() == 0
             assert "Traceback" not in view.said()
-        except BaseException as error:
-            error.add_note(view.said())
-            raise
-        finally:
-            view.end()
-
-
-@contextmanager
-def totals(shop: Captured) -> Iterator[Table]:
-    """The view's table, opened as any reader opens it."""
-    lake = shop.folder / "lake"
-    database, tables = f"sqlite:///{lake}/catalog.db", (lake / "tables").as_uri()
-    catalog = SqlCatalog("watershed", uri=database, warehouse=tables, init_catalog_tables="false")
-    with closing(catalog):
-        yield catalog.load_table((f"{shop.name}_order_totals", "views", "order_totals"))
-
-
-def await_equal_totals(shop: Captured) -> None:
-    wanted = shop.query(f"SELECT * FROM ({TOTALS}) v ORDER BY id")
-    seen: list[Any] = []
-
-    def is_equal() -> bool:
-        try:
-            with totals(shop) as table:
-                rows = table.scan().to_arrow().to_pylist()
-        except (NoSuchTableError, NoSuchNamespaceError, OperationalError):  # not yet, nor its catalog
-            return False
-        seen[:] = sorted(tuple(row.values())[:5] for row in rows)
-        return seen == wanted
-
-    eventually(is_equal, DEADLINE_S, lambda: f"{seen[:3]} are {wanted[:3]}, {len(seen)} rows {len(wanted)}")
-
-
-@pytest.mark.long  # tests/unit/spark_jobs/test_view_targets.py ends jobs inside of one process
-def test_totals_in_a_warehouse_follow_three_tables_over_kills(shop: Captured) -> None:
-    view = ViewProcess(shop, "order_totals", is_forked=False)
-    with SinkJob(shop.config(), "base"):
-        try:
-            await_equal_totals(shop)
-            checked = json.loads(shop.cdc("view", "check", "order_totals", "--json"))
-            levels = {finding["about"]: finding["level"] for finding in checked["target"]}
-            assert {"store order_totals": "ok", "Java": "ok"}.items() <= levels.items()
-            for number, change in enumerate(CHANGES):
-                shop.query(change)
-                if number % 3 == 1:
-                    view.kill()
-                    view = ViewProcess(shop, "order_totals", is_forked=False)
-                    await_equal_totals(shop)
-            await_equal_totals(shop)
-            with totals(shop) as table:
-                assert len(table.snapshots()) <= 2 * len(CHANGES)
-            status = json.loads(shop.cdc("view", "status", "order_totals", "--json"))
-            assert (status["state"], status["rejected"]) == ("serving", 0)
-            (java,) = [one for one in psutil.Process(view.pid).children() if one.name() == "java"]
-            java.kill()
-            assert view.exit_code() == 1
-            assert "Spark's Java process ended by itself" in view.said()
-            view = ViewProcess(shop, "order_totals", is_forked=False)
-            shop.query("DELETE FROM customers")
-            await_equal_totals(shop)
-            assert view.terminate() == 0
-            assert "Traceback" not in view.said()
-            removed = shop.cdc("view", "remove", "order_totals", "--target", "--yes")
-            assert f"{shop.name}_order_totals.views.order_totals" in removed
-            with pytest.raises(NoSuchTableError), totals(shop):
-                pass
         except BaseException as error:
             error.add_note(view.said())
             raise
