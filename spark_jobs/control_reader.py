@@ -9,10 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, kafka_error, new_client, tail_settings
-from cdc.model.errors import BrokerError
-from cdc.model.events import TableId
-from cdc.model.topics import Topics
-from cdc.records.control import (
+from cdc.model.control import (
     PROGRESS_KEY,
     REBUILD_KEY,
     ProgressRecord,
@@ -21,6 +18,9 @@ from cdc.records.control import (
     SinkRecord,
     SweepRecord,
 )
+from cdc.model.errors import BrokerError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
 from sinks.lineage import Lineage
 from spark_jobs.applied import PENDING_MAX
 

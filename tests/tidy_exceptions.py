@@ -82,7 +82,7 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "spark_jobs/removal.py": "tests/faults/drift_campaign.py: in a Spark session of its own",
     "cdc/config/verify_settings.py": "tests/unit/verification/test_schedule.py: intervals and tables of the section",
     "cdc/daemon/children.py": "tests/unit/spark_jobs/test_bootstrap.py: a sink's process that ends with its parent",
-    "cdc/records/comparisons.py": "tests/unit/verification/test_history.py: what runs add to a record",
+    "cdc/model/comparisons.py": "tests/unit/verification/test_history.py: what runs add to a record",
     "verification/model.py": f"{_VERIFY}: what a pipeline's comparison has found",
     "verification/repairing.py": f"{_VERIFY}: stores that differ are repaired",
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",

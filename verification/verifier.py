@@ -18,13 +18,13 @@ from cdc.formats.masks import masks_of
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.sink_letters import read_letters
 from cdc.kafka.state_reader import read_state
+from cdc.model.control import SchemaRecord
 from cdc.model.errors import ConfigError, RefusedError, SinkError, SourceError
 from cdc.model.events import TableId, TableSchema
+from cdc.model.rejected_rows import RejectedRow
 from cdc.model.topics import Topics
 from cdc.postgres.chunk_table import TableUnlikeError
 from cdc.postgres.verified_rows import VerifiedTable
-from cdc.records.control import SchemaRecord
-from cdc.records.rejected_rows import RejectedRow
 from sinks.comparison import SourceRows
 from sinks.lineage import Lineage
 from sinks.records import encode_json

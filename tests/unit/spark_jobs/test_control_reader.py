@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 
 from cdc.config.settings import KafkaConfig
+from cdc.model.control import SinkRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.records.control import SinkRecord
 from sinks.lineage import Lineage
 from spark_jobs import control_reader
 from spark_jobs.control_reader import ControlReader, News
