@@ -1,4 +1,4 @@
-"""What a source database says of itself at one moment."""
+"""Observations of a source database at one moment."""
 
 from dataclasses import dataclass
 
