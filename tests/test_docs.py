@@ -113,3 +113,14 @@ def test_cells_are_one_line_and_keep_their_columns() -> None:
 def test_links_to_files_that_the_site_does_not_have_become_names() -> None:
     text = "[one](../concepts/stores.md) and [two](../../tests/test_docs.py)"
     assert shown(text, 2) == "[one](../concepts/stores.md) and two (`tests/test_docs.py`)"
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/operations/managed/*.md")), ids=lambda path: path.stem)
+def test_a_page_of_a_managed_service_is_marked_as_untested_and_answers_the_same_questions(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "**Untested.**" in text.splitlines()[2]
+    if page.stem != "index":
+        headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        assert headings == ["Settings", "Role", "Connection", "Retention of the log", "Failover", "Versions", "Sources"]
+        assert "https://" in text.partition("## Sources")[2]
+        assert f"({page.name})" in (page.parent / "index.md").read_text(encoding="utf-8")
