@@ -184,10 +184,13 @@ class Verifier:
         schema = source.schema
 
         def rows() -> Iterator[Sequence[str | None]]:
-            for number, row in enumerate(source.rows(self._wanted.source_share)):
-                if number % TELL_ROWS == 0:
-                    self._tell("", schema.table, "reading", number, source.rows_estimated)
+            count = 0
+            for row in source.rows(self._wanted.source_share):
+                if count % TELL_ROWS == 0:
+                    self._tell("", schema.table, "reading", count, source.rows_estimated)
+                count += 1
                 yield row
+            self._tell("", schema.table, "done", count, count)
 
         return SourceRows(schema.table, source.types, schema.key, rows())
 
