@@ -62,12 +62,31 @@ class Scope:
     parts: frozenset[Part]
     sinks: frozenset[str] | None = None  # None: all
 
+    def reasons(self, status: Status) -> tuple[Problem, ...]:
+        """Returns why the process is not ready. A sink is not ready before it has published a position, which shows
+        that Spark has started and its store answers."""
+        begun = {sink.sink for sink in status.sinks}
+        return (
+            *status.errors(self.parts, self.sinks),
+            *(_not_begun(name) for name in sorted((self.sinks or frozenset()) - begun)),
+        )
+
 
 CAPTURE: Final = Scope(frozenset({"source", "brokers", "capture", "table"}))
 
 
 def sinks_scope(names: frozenset[str]) -> Scope:
     return Scope(frozenset({"brokers", "sink"}), names)
+
+
+def _not_begun(sink: str) -> Problem:
+    return Problem(
+        part="sink",
+        name=sink,
+        severity="error",
+        message=f"{sink} has not published a position yet",
+        next="wait until Spark has started; the log of `cdc sink run` says what it waits for",
+    )
 
 
 def application(
@@ -79,7 +98,7 @@ def application(
         return _json(Health(is_alive=True))
 
     def readyz(_: Request) -> Response:
-        reasons = status().errors(scope.parts, scope.sinks)
+        reasons = scope.reasons(status())
         return _json(Readiness(is_ready=not reasons, reasons=reasons), 503 if reasons else 200)
 
     def whole(_: Request) -> Response:

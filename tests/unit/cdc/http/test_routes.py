@@ -9,12 +9,12 @@ import uvicorn
 from starlette.applications import Starlette
 
 from cdc.http.letters import Letters
-from cdc.http.routes import CAPTURE, application, description
+from cdc.http.routes import CAPTURE, application, description, sinks_scope
 from cdc.http.server import listening_socket
 from cdc.http.waits import Waits
 from cdc.kafka.sink_letters import Letter
+from cdc.model.control import PositionRecord, SinkRecord
 from cdc.model.errors import ConfigError, UnreachableError
-from cdc.records.control import PositionRecord, SinkRecord
 from cdc.status.model import Status
 from cdc.status.trend import Trend
 from tests.support.http_server import HttpServer, free_port
@@ -79,6 +79,14 @@ def test_readiness_is_the_code_and_the_reasons(server: HttpServer, pipeline: Pip
     found = json.loads(body)
     assert [reason["message"] for reason in found["reasons"]] == ["replication slot watershed does not exist any more"]
     assert found["reasons"][0]["next"]
+
+
+def test_a_job_is_not_ready_before_each_of_its_sinks_has_published_a_position() -> None:
+    status = full_status().model_copy(update={"problems": ()})  # of sink search
+    assert sinks_scope(frozenset({"search"})).reasons(status) == ()
+    (reason,) = sinks_scope(frozenset({"search", "warehouse"})).reasons(status)
+    assert (reason.name, reason.message) == ("warehouse", "warehouse has not published a position yet")
+    assert "cdc sink run" in reason.next
 
 
 def test_the_status_is_the_whole_and_its_parts(server: HttpServer, pipeline: Pipeline) -> None:
