@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -17,16 +17,19 @@ from rich.table import Table
 
 from cdc.cli.exit_codes import FAILED
 from cdc.cli.interrupts import sigterm_as_interrupt
+from cdc.cli.view_readers import view_readers
 from cdc.client.waiting import Waiter, WaitTimeoutError
 from cdc.config.settings import Config, load_config
 from cdc.config.view_settings import ViewConfig
 from cdc.daemon.logs import configure_logs
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError, SinkError, WatershedError
 from cdc.postgres.source_facts import PostgresSourceReader
-from views.base import Counts
+from cdc.status.conditions import Conditions
+from cdc.status.facts import Condition
+from views.figures import Counts, ViewFigures
 from views.keeping import ViewKeeper
 from views.maintainer import RowEncoder, define
-from views.targets import open_base, open_target, target_contents, target_findings
+from views.targets import base_section, open_base, open_target, target_contents, target_findings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -90,25 +93,47 @@ def check(
 
 
 @app.command()
-def run(names: Names = None, config: ConfigFile = DEFAULT_FILE) -> None:
+def run(
+    names: Names = None,
+    config: ConfigFile = DEFAULT_FILE,
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(envvar="CDC_LOG_LEVEL")] = "info",
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.", envvar="CDC_LOG_JSON")] = False,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", help="Instead of the configured port; 0: no server.", min=0, max=65535)
+    ] = None,
+) -> None:
     """Keep views equal to their queries, until it is stopped. A view that can't be kept ends with its error, which
     `cdc view status` shows; the others go on, and the command then exits 1."""
-    configure_logs(level="info")
+    configure_logs(level=log_level, as_json=log_json)
     settings = load_config(config)
-    chosen = _chosen(settings, names)
+    chosen, conditions = _chosen(settings, names), Conditions()
+    port = settings.http.view_port if http_port is None else http_port
+    if port:
+        from cdc.http.routes import views_scope
+        from cdc.http.server import serve
+
+        scope = views_scope(frozenset(chosen))
+        serve(settings, port, "http.view_port", scope, conditions, view_readers(settings))
     ending = threading.Event()
     with ThreadPoolExecutor(len(chosen), thread_name_prefix="view") as pool, sigterm_as_interrupt():
-        jobs = [pool.submit(_keeper(settings, name, ending).keep, ending) for name in chosen]
+        jobs = {pool.submit(_keeper(settings, name, ending).keep, ending): name for name in chosen}
         try:
             for job in as_completed(jobs):
                 if (error := job.exception()) is not None:
                     typer.echo(f"error: {error}", err=True)
+                    conditions.report(_stopped(jobs[job], error))
         except KeyboardInterrupt:
             typer.echo("ending", err=True)
         finally:
             ending.set()
     if any(job.exception() for job in jobs):
         raise typer.Exit(FAILED)
+
+
+def _stopped(view: str, error: BaseException) -> Condition:
+    if isinstance(error, WatershedError):
+        return Condition("view", view, "stopped", error.message, error.hint, is_failure=True)
+    return Condition("view", view, "stopped", str(error), f"start `cdc view run {view}` again", is_failure=True)
 
 
 @app.command()
@@ -122,9 +147,8 @@ def status(
     settings = load_config(config)
     found: list[Counts] = []
     for name in _chosen(settings, names):
-        with open_base(settings, name) as base:
-            base.install()
-            found.append(base.counts(name) or Counts(name, "never run", 0, None, 0, 0, None, None, None))
+        with closing(ViewFigures(base_section(settings, name), settings.topics.prefix)) as figures:
+            found.append(figures.of(name))
     if as_json:
         for counts in found:
             typer.echo(json.dumps(asdict(counts)))

@@ -2,17 +2,22 @@
 
 import json
 import secrets
+import sqlite3
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 import pytest
 
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
-from tests.support.forked import start
+from tests.support.forked import run, start
+from tests.support.http_server import HttpServer, free_port
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 
@@ -88,6 +93,12 @@ def shop(
         yield made
 
 
+@pytest.fixture(scope="module")
+def base_job(shop: Captured) -> Iterator[SinkJob]:
+    with SinkJob(shop.config(), "base") as job:
+        yield job
+
+
 def documents(shop: Captured, opensearch: str) -> list[dict[str, Any]]:
     """Returns what a plain client finds under the view's alias, by id."""
     prefix = f"{shop.name}_customer_documents".lower()
@@ -125,11 +136,11 @@ def await_equal(shop: Captured, opensearch: str) -> None:
 class ViewProcess:
     """`cdc view run`."""
 
-    def __init__(self, shop: Captured) -> None:
+    def __init__(self, shop: Captured, *words: str) -> None:
         config = shop.config()
         self._log = config.parent / "view.log"
         with self._log.open("ab") as output:
-            self._process = start(["view", "run", "--config", str(config)], output, output)
+            self._process = start(["view", "run", *words, "--config", str(config)], output, output)
 
     def kill(self) -> None:
         self._process.kill()
@@ -148,27 +159,99 @@ class ViewProcess:
         return self._log.read_text()
 
 
-def test_nested_documents_follow_three_tables_over_kills(shop: Captured, opensearch: str) -> None:
+def test_nested_documents_follow_three_tables_over_kills(
+    shop: Captured, opensearch: str, request: pytest.FixtureRequest
+) -> None:
     view = ViewProcess(shop)
-    with SinkJob(shop.config(), "base"):
+    try:
+        request.getfixturevalue("base_job")  # later than the view, which waits for its tables
+        await_equal(shop, opensearch)
+        for number, change in enumerate(CHANGES):
+            shop.query(change)
+            if number % 3 == 1:
+                view.kill()
+                view = ViewProcess(shop)
+            await_equal(shop, opensearch)
+        (status,) = [json.loads(line) for line in shop.cdc("view", "status", "--json").splitlines()]
+        assert (status["state"], status["changes"], status["keys"], status["rejected"]) == ("serving", 0, 0, 0)
+        checked = json.loads(shop.cdc("view", "check", "--json"))
+        assert checked["columns"] == {"id": "bigint", "name": "text", "orders": "jsonb"}
+        assert checked["missing_indexes"] == []
+        shop.cdc("view", "rebuild", "customer_documents")
+        eventually(lambda: view.said().count("view is filled") == 2, DEADLINE_S, view.said)
+        await_equal(shop, opensearch)
+        assert view.terminate() == 0
+        assert "Traceback" not in view.said()
+    except BaseException as error:
+        error.add_note(view.said())
+        raise
+    finally:
+        view.end()
+
+
+WEIGHTS: Final = """
+SELECT o.customer_id, count(*) AS orders, sum(public.weight(o.id)) AS weight
+  FROM public.orders o WHERE o.customer_id IS NOT NULL GROUP BY o.customer_id
+"""
+WEIGHED: Final = "SELECT customer_id, count(*), sum(id) FROM orders WHERE customer_id < 100 GROUP BY 1 ORDER BY 1"
+
+
+def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
+    shop: Captured, base_job: SinkJob, tmp_path: Path
+) -> None:
+    """The query calls a function of the base, which is renamed while orders change."""
+    stored, capture_port, view_port = tmp_path / "weights.db", free_port(), free_port()
+    base_url = shop.settings["sinks"]["base"]["url"]
+    target = {"type": "sql", "url": f"sqlite:///{stored}"}
+    weights = {"base": "base", "sql": WEIGHTS, "key": ["customer_id"], "target": target}
+    shop.settings["views"] = {"weights": weights, "unused": weights | {"target": {"type": "topic"}}}
+    shop.settings["http"] = {"port": capture_port, "view_port": view_port}
+    server = HttpServer(view_port)
+
+    def kept() -> list[tuple[int, int, int]]:
+        with closing(sqlite3.connect(stored)) as connection:
+            found = connection.execute("SELECT customer_id, orders, weight FROM weights WHERE customer_id < 100")
+            return sorted((key, count, int(weight)) for key, count, weight in found)
+
+    with psycopg.connect(base_url, autocommit=True) as base:
+        base.execute("CREATE FUNCTION public.weight(bigint) RETURNS bigint IMMUTABLE LANGUAGE sql AS 'SELECT $1'")
+        view = ViewProcess(shop, "weights")
         try:
-            await_equal(shop, opensearch)
-            for number, change in enumerate(CHANGES):
-                shop.query(change)
-                if number % 3 == 1:
-                    view.kill()
-                    view = ViewProcess(shop)
-                await_equal(shop, opensearch)
-            (status,) = [json.loads(line) for line in shop.cdc("view", "status", "--json").splitlines()]
-            assert (status["state"], status["changes"], status["keys"], status["rejected"]) == ("serving", 0, 0, 0)
-            checked = json.loads(shop.cdc("view", "check", "--json"))
-            assert checked["columns"] == {"id": "bigint", "name": "text", "orders": "jsonb"}
-            assert checked["missing_indexes"] == []
-            shop.cdc("view", "rebuild", "customer_documents")
-            eventually(lambda: view.said().count("view is filled") == 2, DEADLINE_S, view.said)
-            await_equal(shop, opensearch)
+            eventually(lambda: stored.exists() and "view is filled" in view.said(), DEADLINE_S, view.said)
+            server.await_ready()
+            assert kept() == shop.query(WEIGHED)
+            (weights_now, unused) = server.json("/v1/views")["views"]
+            assert (weights_now["view"], weights_now["state"], weights_now["is_kept"]) == ("weights", "serving", True)
+            assert (weights_now["waiting_changes"], weights_now["waiting_keys"], weights_now["error"]) == (0, 0, "")
+            assert (unused["view"], unused["state"], unused["is_kept"]) == ("unused", "never run", False)
+            server.await_sample('watershed_view_up{view="weights"} 1.0')
+
+            base.execute("ALTER FUNCTION public.weight(bigint) RENAME TO heaviness")
+            shop.query("INSERT INTO orders (id, customer_id) VALUES (9001, 40), (9002, 41)")
+            reason = server.await_reason("weight(bigint) does not exist", 60.0)
+            assert reason.startswith("view weights: the base of the view refuses a statement: function public.weight")
+            failing = server.json("/v1/views/weights")
+            assert (failing["state"], failing["rejected_rows"]) == ("serving", 0)
+            assert failing["waiting_changes"] + failing["waiting_keys"] > 0
+            assert (failing["failing_seconds"] >= 5, failing["next"]) == (
+                True,
+                "see the server's log for this error; it is tried again",
+            )
+            done = run(["status", "--json", "--config", str(shop.config())], deadline_s=60.0)
+            assert done.returncode == 1, done.stderr
+            said = json.loads(done.stdout)
+            assert {one["view"]: one["error"] for one in said["views"]} == {
+                "weights": failing["error"],
+                "unused": "",
+            }
+            assert kept() != shop.query(WEIGHED), "the target keeps its rows of before"
+
+            base.execute("ALTER FUNCTION public.heaviness(bigint) RENAME TO weight")
+            server.await_ready(DEADLINE_S)
+            eventually(lambda: kept() == shop.query(WEIGHED), DEADLINE_S, lambda: f"{kept()}")
+            mended = server.json("/v1/views/weights")
+            assert (mended["error"], mended["failing_seconds"]) == ("", 0.0)
             assert view.terminate() == 0
-            assert "Traceback" not in view.said()
         except BaseException as error:
             error.add_note(view.said())
             raise

@@ -86,12 +86,18 @@ def test_the_status_is_the_whole_and_its_parts(server: HttpServer, pipeline: Pip
     assert [table["table"] for table in server.json("/v1/tables")["tables"]] == ["public.orders", "public.notes"]
     assert [sink["sink"] for sink in server.json("/v1/sinks")["sinks"]] == ["search"]
     assert server.json("/v1/sinks/search")["lag_records"] == 7
+    (view,) = server.json("/v1/views")["views"]
+    assert server.json("/v1/views/documents") == view
+    assert (view["state"], view["waiting_changes"], view["rejected_rows"]) == ("serving", 30, 1)
 
 
 def test_what_there_is_not_is_a_clear_answer(server: HttpServer) -> None:
     code, body = server.get("/v1/sinks/none")
     assert code == 404
     assert json.loads(body) == {"error": "no sink 'none' has published a position", "next": "there are: search"}
+    code, body = server.get("/v1/views/none")
+    assert code == 404
+    assert json.loads(body) == {"error": "the configuration has no view 'none'", "next": "there are: documents"}
     code, body = server.get("/nowhere")
     assert (code, json.loads(body)["next"]) == (404, "GET /openapi.json has all routes")
 
@@ -148,7 +154,7 @@ def test_the_history_has_samples_and_problems(server: HttpServer, pipeline: Pipe
     pipeline.trend.observe(pipeline.status)
     found = server.json("/v1/history")
     assert [sample["sinks"]["search"]["written"] for sample in found["samples"]] == [7]
-    assert {one["problem"]["part"] for one in found["problems"]} == {"table", "sink"}
+    assert {one["problem"]["part"] for one in found["problems"]} == {"table", "sink", "view"}
     assert not any(one["is_over"] for one in found["problems"])
 
 
