@@ -111,15 +111,6 @@ def application(
         known = ", ".join(one.sink for one in found) or "none"
         return _json(Failure(error=f"no sink {name!r} has published a position", next=f"there are: {known}"), 404)
 
-    def views(_: Request) -> Response:
-        return _json(Views(views=status().views))
-
-    def view(request: Request) -> Response:
-        name, found = request.path_params["name"], status().views
-        known = ", ".join(one.view for one in found) or "none"
-        refusal = Failure(error=f"the configuration has no view {name!r}", next=f"there are: {known}")
-        return next((_json(one) for one in found if one.view == name), _json(refusal, 404))
-
     def history(_: Request) -> Response:
         return _json(recent())
 
@@ -146,8 +137,7 @@ def application(
             Route("/v1/tables", tables),
             Route("/v1/sinks", sinks),
             Route("/v1/sinks/{name}", sink),
-            Route("/v1/views", views),
-            Route("/v1/views/{name}", view),
+            *_view_routes(status),
             Route("/v1/history", history),
             Route("/v1/dead-letters", dead_letters),
             Route("/metrics", metrics),
@@ -156,6 +146,19 @@ def application(
         ],
         exception_handlers={HTTPException: _refused},
     )
+
+
+def _view_routes(status: Callable[[], Status]) -> list[Route]:
+    def views(_: Request) -> Response:
+        return _json(Views(views=status().views))
+
+    def view(request: Request) -> Response:
+        name, found = request.path_params["name"], status().views
+        known = ", ".join(one.view for one in found) or "none"
+        refusal = Failure(error=f"the configuration has no view {name!r}", next=f"there are: {known}")
+        return next((_json(one) for one in found if one.view == name), _json(refusal, 404))
+
+    return [Route("/v1/views", views), Route("/v1/views/{name}", view)]
 
 
 async def _waited(waits: Waits, request: Request, sink: str | None) -> Response | None:

@@ -3,15 +3,17 @@
 import json
 import secrets
 import sqlite3
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
@@ -86,6 +88,7 @@ def shop(
                     "target": {"type": "search", "url": opensearch},
                 },
             },
+            "http": {"port": free_port()},
             "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
         }
         made.query(FILL)
@@ -174,6 +177,8 @@ def test_nested_documents_follow_three_tables_over_kills(
             await_equal(shop, opensearch)
         (status,) = [json.loads(line) for line in shop.cdc("view", "status", "--json").splitlines()]
         assert (status["state"], status["changes"], status["keys"], status["rejected"]) == ("serving", 0, 0, 0)
+        shown = HttpServer(shop.settings["http"]["port"]).json("/v1/views/customer_documents")
+        assert (shown["state"], shown["is_kept"], shown["waiting_changes"]) == ("serving", True, 0)
         checked = json.loads(shop.cdc("view", "check", "--json"))
         assert checked["columns"] == {"id": "bigint", "name": "text", "orders": "jsonb"}
         assert checked["missing_indexes"] == []
@@ -189,9 +194,31 @@ def test_nested_documents_follow_three_tables_over_kills(
         view.end()
 
 
+@contextmanager
+def base_away(shop: Captured, url: str) -> Iterator[None]:
+    """The database of the base refuses connections meanwhile."""
+    database = str(psycopg.conninfo.conninfo_to_dict(url)["dbname"])
+    name = sql.Identifier(database)
+    with psycopg.connect(shop.superuser_dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
+        try:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (database,))
+            yield
+        finally:
+            connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
+
+
 WEIGHTS: Final = """
 SELECT o.customer_id, count(*) AS orders, sum(public.weight(o.id)) AS weight
   FROM public.orders o WHERE o.customer_id IS NOT NULL GROUP BY o.customer_id
+"""
+HAS_LINES: Final = "SELECT to_regclass('public.lines') IS NOT NULL"
+WEIGHT: Final = """
+CREATE OR REPLACE FUNCTION public.weight(bigint) RETURNS bigint IMMUTABLE LANGUAGE sql AS 'SELECT $1'
+"""
+BROKEN_WEIGHT: Final = """
+CREATE OR REPLACE FUNCTION public.weight(bigint) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'the scales are broken'; END $$
 """
 WEIGHED: Final = "SELECT customer_id, count(*), sum(id) FROM orders WHERE customer_id < 100 GROUP BY 1 ORDER BY 1"
 
@@ -199,22 +226,23 @@ WEIGHED: Final = "SELECT customer_id, count(*), sum(id) FROM orders WHERE custom
 def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
     shop: Captured, base_job: SinkJob, tmp_path: Path
 ) -> None:
-    """The query calls a function of the base, which is renamed while orders change."""
-    stored, capture_port, view_port = tmp_path / "weights.db", free_port(), free_port()
+    """The query calls a function of the base, which is replaced by one that fails."""
+    stored, view_port = tmp_path / "weights.db", free_port()
     base_url = shop.settings["sinks"]["base"]["url"]
     target = {"type": "sql", "url": f"sqlite:///{stored}"}
     weights = {"base": "base", "sql": WEIGHTS, "key": ["customer_id"], "target": target}
     shop.settings["views"] = {"weights": weights, "unused": weights | {"target": {"type": "topic"}}}
-    shop.settings["http"] = {"port": capture_port, "view_port": view_port}
+    shop.settings["http"] |= {"view_port": view_port}
     server = HttpServer(view_port)
 
     def kept() -> list[tuple[int, int, int]]:
         with closing(sqlite3.connect(stored)) as connection:
-            found = connection.execute("SELECT customer_id, orders, weight FROM weights WHERE customer_id < 100")
+            found = connection.execute("SELECT customer_id, orders, weight FROM views_weights WHERE customer_id < 100")
             return sorted((key, count, int(weight)) for key, count, weight in found)
 
     with psycopg.connect(base_url, autocommit=True) as base:
-        base.execute("CREATE FUNCTION public.weight(bigint) RETURNS bigint IMMUTABLE LANGUAGE sql AS 'SELECT $1'")
+        eventually(lambda: base.execute(HAS_LINES).fetchone() == (True,), DEADLINE_S, base_job.said)
+        base.execute(WEIGHT)
         view = ViewProcess(shop, "weights")
         try:
             eventually(lambda: stored.exists() and "view is filled" in view.said(), DEADLINE_S, view.said)
@@ -226,10 +254,10 @@ def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
             assert (unused["view"], unused["state"], unused["is_kept"]) == ("unused", "never run", False)
             server.await_sample('watershed_view_up{view="weights"} 1.0')
 
-            base.execute("ALTER FUNCTION public.weight(bigint) RENAME TO heaviness")
+            base.execute(BROKEN_WEIGHT)
             shop.query("INSERT INTO orders (id, customer_id) VALUES (9001, 40), (9002, 41)")
-            reason = server.await_reason("weight(bigint) does not exist", 60.0)
-            assert reason.startswith("view weights: the base of the view refuses a statement: function public.weight")
+            reason = server.await_reason("the scales are broken", DEADLINE_S)
+            assert reason == "view weights: the base of the view refuses a statement: the scales are broken"
             failing = server.json("/v1/views/weights")
             assert (failing["state"], failing["rejected_rows"]) == ("serving", 0)
             assert failing["waiting_changes"] + failing["waiting_keys"] > 0
@@ -246,11 +274,20 @@ def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
             }
             assert kept() != shop.query(WEIGHED), "the target keeps its rows of before"
 
-            base.execute("ALTER FUNCTION public.heaviness(bigint) RENAME TO weight")
+            base.execute(WEIGHT)
             server.await_ready(DEADLINE_S)
             eventually(lambda: kept() == shop.query(WEIGHED), DEADLINE_S, lambda: f"{kept()}")
             mended = server.json("/v1/views/weights")
             assert (mended["error"], mended["failing_seconds"]) == ("", 0.0)
+
+            with base_away(shop, base_url):
+                server.await_reason("view weights: the base of the view does not answer", 60.0)
+                away = server.json("/v1/views/weights")
+                assert (away["state"], away["waiting_changes"], away["is_kept"]) == ("unreachable", None, None)
+                begun = time.monotonic()
+                assert HttpServer(shop.settings["http"]["port"]).json("/v1/status")["source"]["is_reachable"]
+                assert time.monotonic() - begun < 1.0, "a status waits for no base"
+            server.await_ready(DEADLINE_S)
             assert view.terminate() == 0
         except BaseException as error:
             error.add_note(view.said())
