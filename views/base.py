@@ -63,6 +63,7 @@ class Base:
         self.kept = frozenset(kept)
         self.schema = schema_of(prefix)
         self._own_schema = config.beginning(prefix)
+        self._config = config
         self._connection = connect(config)
 
     def __enter__(self) -> Self:
@@ -199,9 +200,9 @@ class Base:
             )
 
     def forget_error(self, view: str) -> None:
-        """Removes the error of a view that goes on."""
-        with explained():
-            self._connection.execute(self._sql(statements.FORGET_ERROR), (view,))
+        """Removes the error of a view that goes on. Another connection does it: a filling only reads in this one."""
+        with explained(), connect(self._config) as connection:
+            connection.execute(self._sql(statements.FORGET_ERROR), (view,))
 
     def ask_rebuild(self, view: str) -> bool:
         """Has the view filled again by its job. False: the view has never run."""

@@ -108,7 +108,8 @@ UPDATE {s}.views SET error = NULL, next = NULL, failing_since = NULL WHERE name 
 COUNTS: LiteralString = """
 SELECT v.name, v.state,
        (SELECT count(*) FROM {s}.changes c WHERE c.view = v.name),
-       (SELECT extract(epoch FROM clock_timestamp() - min(noted_at))::float8 FROM {s}.changes c WHERE c.view = v.name),
+       (SELECT extract(epoch FROM clock_timestamp() - noted_at)::float8 FROM {s}.changes c WHERE c.view = v.name
+         ORDER BY id LIMIT 1),
        (SELECT count(*) FROM {s}.keys k WHERE k.view = v.name),
        (SELECT count(*) FROM {s}.rejected r WHERE r.view = v.name),
        extract(epoch FROM clock_timestamp() - applied_at)::float8, v.error, v.next,

@@ -86,7 +86,7 @@ def view_problems(reading: Reading, status: Status) -> Iterator[Problem]:
             yield _problem(
                 name,
                 "warning",
-                f"{view.rejected_rows:,} rows are not in the target: it rejects them, or the query can't compute them",
+                f"{view.rejected_rows:,} rows are rejected by the target, or can't be computed by the query",
                 f"table watershed_views_{status.prefix}.rejected of the base has each key with the reason; a row that "
                 "is corrected is computed again by itself",
             )

@@ -135,7 +135,7 @@ def test_a_process_that_writes_nothing_while_changes_wait_makes_no_progress() ->
 def test_rejected_rows_are_a_warning_that_names_their_table() -> None:
     status = Views().observe(view_facts(rejected=3))
     ((severity, _, message),) = problems(status)
-    assert (severity, message.partition(":")[0]) == ("warning", "3 rows are not in the target")
+    assert (severity, message) == ("warning", "3 rows are rejected by the target, or can't be computed by the query")
     assert "watershed_views_shop.rejected" in status.problems[-1].next
 
 
