@@ -133,7 +133,8 @@ def run(
 def _stopped(view: str, error: BaseException) -> Condition:
     if isinstance(error, WatershedError):
         return Condition("view", view, "stopped", error.message, error.hint, is_failure=True)
-    return Condition("view", view, "stopped", str(error), f"start `cdc view run {view}` again", is_failure=True)
+    what = f"{type(error).__name__}: {error}"
+    return Condition("view", view, "stopped", what, f"start `cdc view run {view}` again", is_failure=True)
 
 
 @app.command()
