@@ -41,7 +41,7 @@ from tests.support.stores import ALL, sinks_section
 STORES: Final = (*ALL, "sql")
 COUNT: Final = 17
 CLEAN_RUNS: Final = 20
-CLEAN_S_MAX: Final = 900.0  # after which no further one of them is begun
+CLEAN_S_MAX: Final = 1800.0  # after which no further one of them is begun
 LOAD_ROWS: Final = 10_000
 COMMAND_S_MAX: Final = 600.0
 WAIT_S: Final = 240.0
