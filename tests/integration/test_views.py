@@ -225,6 +225,13 @@ $$ BEGIN RAISE EXCEPTION 'the scales are broken'; END $$
 WEIGHED: Final = "SELECT customer_id, count(*), sum(id) FROM orders WHERE customer_id < 100 GROUP BY 1 ORDER BY 1"
 
 
+def kept(stored: Path) -> list[tuple[int, int, int]]:
+    """Returns the rows of the view's target."""
+    with closing(sqlite3.connect(stored)) as connection:
+        found = connection.execute("SELECT customer_id, orders, weight FROM views_weights WHERE customer_id < 100")
+        return sorted((key, count, int(weight)) for key, count, weight in found)
+
+
 def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
     shop: Captured, base_job: SinkJob, tmp_path: Path
 ) -> None:
@@ -237,11 +244,6 @@ def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
     shop.settings["http"] |= {"view_port": view_port}
     server = HttpServer(view_port)
 
-    def kept() -> list[tuple[int, int, int]]:
-        with closing(sqlite3.connect(stored)) as connection:
-            found = connection.execute("SELECT customer_id, orders, weight FROM views_weights WHERE customer_id < 100")
-            return sorted((key, count, int(weight)) for key, count, weight in found)
-
     with psycopg.connect(base_url, autocommit=True) as base:
         eventually(lambda: base.execute(HAS_LINES).fetchone() == (True,), DEADLINE_S, base_job.said)
         base.execute(WEIGHT)
@@ -249,7 +251,7 @@ def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
         try:
             eventually(lambda: FILLED.search(view.said()), DEADLINE_S, view.said)
             server.await_ready()
-            assert kept() == shop.query(WEIGHED)
+            assert kept(stored) == shop.query(WEIGHED)
             (weights_now, unused) = server.json("/v1/views")["views"]
             assert (weights_now["view"], weights_now["state"], weights_now["is_kept"]) == ("weights", "serving", True)
             assert (weights_now["waiting_changes"], weights_now["waiting_keys"], weights_now["error"]) == (0, 0, "")
@@ -274,11 +276,11 @@ def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
                 "weights": failing["error"],
                 "unused": "",
             }
-            assert kept() != shop.query(WEIGHED), "the target keeps its rows of before"
+            assert kept(stored) != shop.query(WEIGHED), "the target keeps its rows of before"
 
             base.execute(WEIGHT)
             server.await_ready(DEADLINE_S)
-            eventually(lambda: kept() == shop.query(WEIGHED), DEADLINE_S, lambda: f"{kept()}")
+            eventually(lambda: kept(stored) == shop.query(WEIGHED), DEADLINE_S, lambda: f"{kept(stored)}")
             mended = server.json("/v1/views/weights")
             assert (mended["error"], mended["failing_seconds"]) == ("", 0.0)
 
