@@ -250,8 +250,8 @@ def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
         view = ViewProcess(shop, "weights")
         try:
             eventually(lambda: FILLED.search(view.said()), DEADLINE_S, view.said)
-            server.await_ready()
-            assert kept(stored) == shop.query(WEIGHED)
+            server.await_sample('watershed_view_state{state="serving",view="weights"} 1.0')
+            assert (server.reasons(), kept(stored)) == ([], shop.query(WEIGHED))
             unused, weights_now = server.json("/v1/views")["views"]  # in the order of the file
             assert (weights_now["view"], weights_now["state"], weights_now["is_kept"]) == ("weights", "serving", True)
             assert (weights_now["waiting_changes"], weights_now["waiting_keys"], weights_now["error"]) == (0, 0, "")
