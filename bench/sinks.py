@@ -31,8 +31,8 @@ from bench.sinks_scaling import rates
 from bench.sinks_tables import rounds
 from bench.snapshot import percentile
 from bench.yardstick import narrow_rows_per_second
+from cdc.model.control import SinkRecord
 from cdc.model.topics import Topics
-from cdc.records.control import SinkRecord
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from tests.support.captured import Captured

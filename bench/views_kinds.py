@@ -1,4 +1,5 @@
-"""Measures how many keys of each recipe are computed and written per second, and the size of its state."""
+"""Measures how many keys of each recipe are computed and written per second, the time from one change in the base to
+the written view rows, and the size of the state."""
 
 import time
 from contextlib import closing
@@ -8,6 +9,7 @@ import psycopg
 from psycopg import sql
 from pydantic import SecretStr
 
+from bench.snapshot import percentile
 from cdc.config.sink_settings import SearchConfig, SqlConfig
 from cdc.config.view_settings import ViewConfig
 from sinks.registry import make_sink
@@ -62,6 +64,17 @@ CHANGES: Final = {
     "account_events": "UPDATE account_events SET amount = amount + 1 WHERE no = 2 AND account_id <= {c}",
 }
 
+ONE_CHANGE: Final = {
+    "purchases": "UPDATE purchases SET amount = amount + 1 WHERE id = {i}",
+    "clicks": "UPDATE clicks SET at = at + interval '1 minute' WHERE id = {i}",
+    "payments": "UPDATE payments SET amount = amount + 1, at = at + interval '1 second' WHERE id = {i}",
+    "readings": "UPDATE readings SET value = value + 1 WHERE id = {i}",
+    "documents": "UPDATE documents SET price = price + 1 WHERE id = {i}",
+    "account_events": "UPDATE account_events SET amount = amount + 1 WHERE no = 2 AND account_id = {i}",
+}
+SINGLES: Final = 40  # changes that are measured one by one
+SHARES: Final = {"p50": 0.5, "p95": 0.95}
+
 
 def kinds(dsn: str, search_url: str, rows: int) -> dict[str, Any]:
     """Returns for each recipe: `changes` of its driving table, the `keys` that they concern, and the rates."""
@@ -100,15 +113,27 @@ def _kind(
             while maintainer.step():
                 pass
             took_s = time.monotonic() - begun
+            singles = sorted(_one_change(maintainer, connection, driving, number) for number in range(SINGLES))
     return {
         "filled_s": round(filled_s, 1),
         "changes": changes,
         "keys": counts.keys,
         "changes_per_s": round(changes / collected_s),
         "keys_per_s": round(counts.keys / took_s),
+        "one_change_ms": {name: round(percentile(singles, share) * 1000) for name, share in SHARES.items()},
         "state_mb": round(_size(definition, connection) / 1e6, 1),
         "base_rows": sum(_rows(place, connection) for place in definition.places.values()),
     }
+
+
+def _one_change(maintainer: ViewMaintainer, connection: psycopg.Connection, table: str, number: int) -> float:
+    """Returns the seconds from a commit in the base until all rows that it concerns are written. Rows that no bulk
+    change has touched are changed."""
+    connection.execute(ONE_CHANGE[table].format(i=CHANGED + 1 + number).encode())
+    begun = time.monotonic()
+    while maintainer.step():
+        pass
+    return time.monotonic() - begun
 
 
 def _size(definition: Any, connection: psycopg.Connection) -> int:

@@ -1,7 +1,7 @@
 """Draws the figures of `bench.views` as an SVG.
 
 python -m bench.views --json | tail -1 > figures.json
-python -m bench.views_picture figures.json docs/pictures/views.svg
+python -m bench.views_picture figures.json docs/pictures/views-figures.svg
 """
 
 import json
@@ -18,7 +18,7 @@ COLORS: Final = {"base": "#5c6bc0", "view": "#26a69a"}
 
 
 def drawn(found: dict[str, Any]) -> str:
-    """One bar for each percentile of the freshness, of its two hops' medians, and one for each recipe's rate."""
+    """Returns the picture: one bar for each percentile of the documents' freshness, and two for each recipe."""
     parts: list[str] = []
     y = 28
     readable = found["documents"]["readable_ms"]
@@ -33,6 +33,14 @@ def drawn(found: dict[str, Any]) -> str:
     for name, one in found["kinds"].items():
         y += LINE
         parts += _bar(y, name, one["keys_per_s"] / fastest, f"{one['keys_per_s']:,}", COLORS["view"])
+    y += 2 * LINE
+    parts.append(_text(8, y, "One change in the base until its view rows are written (p95), ms", is_bold=True))
+    longest = max(one["one_change_ms"]["p95"] for one in found["kinds"].values())
+    for name, one in found["kinds"].items():
+        y += LINE
+        parts += _bar(
+            y, name, one["one_change_ms"]["p95"] / longest, f"{one['one_change_ms']['p95']:,}", COLORS["base"]
+        )
     height = y + LINE
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '

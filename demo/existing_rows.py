@@ -6,7 +6,7 @@ from pathlib import Path
 from cdc.config.settings import Config
 from cdc.kafka.snapshot_watch import SnapshotWatch
 from cdc.model.errors import UnreachableError, WatershedError
-from cdc.snapshots.status import FillProgress
+from cdc.status.fill_progress import FillProgress
 
 
 class FirstSnapshots:

@@ -20,7 +20,7 @@ from rich.console import Console
 from cdc.config.settings import Config, load_config
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import Lsn, format_lsn
-from cdc.snapshots.status import FillProgress
+from cdc.status.fill_progress import FillProgress
 from demo.beside import Beside
 from demo.books import Balance, Books
 from demo.comparing import compare_stores

@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from cdc.config.settings import Config
 from cdc.kafka.client import client_settings
+from cdc.model.control import PROGRESS_KEY, ProgressRecord, SinkRecord
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
-from cdc.records.control import PROGRESS_KEY, ProgressRecord, SinkRecord
 from demo.figures import Freshness, Lag, Rows, SourceHistory, Spread
 from demo.stores import Probe
 from demo.workload import CommittedSample, flushed_lsn

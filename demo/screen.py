@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cdc.snapshots.status import FillProgress
+from cdc.status.fill_progress import FillProgress
 from demo.beside import BesideNow
 from demo.books import BooksNow
 from demo.figures import Lag, duration, sparkline

@@ -10,7 +10,7 @@ Positions of different epochs are ordered by epoch first: LSNs may start again l
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from cdc.records.control import ProgressRecord, SweepRecord, table_key
+from cdc.model.control import ProgressRecord, SweepRecord, table_key
 
 Offsets = Mapping[str, tuple[int, ...]]  # topic → the offset after the last one applied, for each partition
 

@@ -14,8 +14,8 @@ from typing import Final, Self
 from cdc.config.settings import Config
 from cdc.config.sink_settings import WarehouseConfig, sink_config
 from cdc.daemon.children import end_with_parent
+from cdc.model.control import SinkRecord
 from cdc.model.errors import SinkError
-from cdc.records.control import SinkRecord
 from sinks.registry import make_sink
 from spark_jobs.checkpoint import Checkpoints, sink_folder
 

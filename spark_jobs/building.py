@@ -10,11 +10,11 @@ import structlog
 from pyspark.sql import SparkSession
 
 from cdc.config.settings import Config
+from cdc.model.control import sink_key
 from cdc.model.errors import FullError, RefusedError, WatershedError
 from cdc.model.events import pack_version
-from cdc.records.control import sink_key
-from cdc.snapshots.status import newest
 from cdc.status.conditions import Conditions
+from cdc.status.fill_progress import newest
 from spark_jobs.applied import Applied, AppliedPosition
 from spark_jobs.failures import reason
 from spark_jobs.rebuild import swap_goal

@@ -1,5 +1,6 @@
 """Reads the control and progress topics from the driver, with a small consumer of its own."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -9,10 +10,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, kafka_error, new_client, tail_settings
-from cdc.model.errors import BrokerError
-from cdc.model.events import TableId
-from cdc.model.topics import Topics
-from cdc.records.control import (
+from cdc.kafka.compacted_tail import missing_topics
+from cdc.model.control import (
     PROGRESS_KEY,
     REBUILD_KEY,
     ProgressRecord,
@@ -21,6 +20,9 @@ from cdc.records.control import (
     SinkRecord,
     SweepRecord,
 )
+from cdc.model.errors import BrokerError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
 from sinks.lineage import Lineage
 from spark_jobs.applied import PENDING_MAX
 
@@ -29,6 +31,7 @@ log = structlog.get_logger(__name__)
 READ_S_MAX: Final = 30.0  # without a record or an end: another producer's transaction is open, or the broker is down
 ANSWER_S_MAX: Final = 10.0
 _FETCH_COUNT: Final = 1000
+_LEADER_WAIT_S: Final = 0.1
 # A topic that does not exist yet, or was created a moment ago.
 _NOT_YET: Final = frozenset(
     {
@@ -104,13 +107,21 @@ class ControlReader:
 
     def _end(self, topic: str) -> int:
         """The last stable offset; starts following the topic when it is there for the first time."""
-        try:
-            _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=ANSWER_S_MAX)
-        except KafkaException as exception:
-            # A topic that was read before may not count as empty.
-            if topic not in self._reached and kafka_error(exception).code() in _NOT_YET:
-                return 0
-            raise
+        deadline = time.monotonic() + ANSWER_S_MAX
+        while True:
+            try:
+                _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=ANSWER_S_MAX)
+                break
+            except KafkaException as exception:
+                # A topic that was read before may not count as empty, and neither may one whose leader is not known:
+                # the sink would take itself for a new one, and fill its store again.
+                if topic in self._reached or kafka_error(exception).code() not in _NOT_YET:
+                    raise
+                if missing_topics(self._consumer, [topic]):
+                    return 0
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_LEADER_WAIT_S)
         if topic not in self._reached:
             self._consumer.incremental_assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
             self._reached[topic] = 0

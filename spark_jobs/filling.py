@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from cdc.kafka.snapshot_watch import Followed, SnapshotWatch
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.snapshots.status import (
+from cdc.status.fill_progress import (
     FillProgress,
     HistoryPosition,
     Rate,

@@ -6,10 +6,10 @@ from typing import Final, Literal, Protocol
 
 import structlog
 
+from cdc.model.control import RebuildRecord, SinkRecord, sink_key
 from cdc.model.errors import FullError, SinkError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import DELETES_KEPT_S
-from cdc.records.control import RebuildRecord, SinkRecord, sink_key
 from sinks.lineage import Lineage
 from sinks.slots import Slots, slot_of
 from spark_jobs.applied import Applied

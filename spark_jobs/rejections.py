@@ -14,7 +14,7 @@ from confluent_kafka import Message
 
 from cdc.config.sink_settings import StoreConfig
 from cdc.model.errors import RefusedError
-from cdc.records.rejected_rows import RejectedRow, letter_key
+from cdc.model.rejected_rows import RejectedRow, letter_key
 from sinks.contract import Change, Outcome, Result
 from sinks.records import RecordCoordinates, encode_json
 from sinks.reduction import document_id

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from cdc.config.store_mapping import Held
+from cdc.model.control import SinkRecord
 from cdc.model.events import TableId
-from cdc.records.control import SinkRecord
 from sinks.lineage import Lineage
 
 

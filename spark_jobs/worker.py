@@ -22,11 +22,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from cdc.config.settings import Config
 from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
+from cdc.model.control import SinkErrorRecord, SinkRecord, sink_error_key
 from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import SinkErrorRecord, SinkRecord, sink_error_key
 from cdc.status.conditions import Conditions
 from cdc.status.facts import Condition
 from sinks.contract import Sink

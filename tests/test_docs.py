@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import typer.main
@@ -113,3 +113,47 @@ def test_cells_are_one_line_and_keep_their_columns() -> None:
 def test_links_to_files_that_the_site_does_not_have_become_names() -> None:
     text = "[one](../concepts/stores.md) and [two](../../tests/test_docs.py)"
     assert shown(text, 2) == "[one](../concepts/stores.md) and two (`tests/test_docs.py`)"
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/operations/managed/*.md")), ids=lambda path: path.stem)
+def test_a_page_of_a_managed_service_is_marked_as_untested_and_answers_the_same_questions(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "**Untested.**" in text.splitlines()[2]
+    if page.stem != "index":
+        headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        assert headings == ["Settings", "Role", "Connection", "Retention of the log", "Failover", "Versions", "Sources"]
+        assert "https://" in text.partition("## Sources")[2]
+        assert f"({page.name})" in (page.parent / "index.md").read_text(encoding="utf-8")
+
+
+def written_commands() -> set[str]:
+    """Returns the commands of `cdc` in blocks and code spans of all documents, with their options, without values."""
+    found = set()
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+        lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+        for line in [*lines, *re.findall(r"`(cdc [^`\n]+)`", prose(text))]:
+            for command in re.split(r"\|\||&&|[|;$]\(?", re.sub(r"\s#.*|'[^']*'|\"[^\"]*\"", "", line)):
+                if command.strip().startswith("cdc "):
+                    found.add(command.strip())
+    return found
+
+
+def test_documents_name_commands_and_options_that_exist() -> None:
+    wrong = []
+    for line in sorted(written_commands()):
+        words = [word for word in line.split()[1:] if word not in ("…", "COMMAND")]
+        if not words or words[0].startswith("-"):
+            continue
+        group: Any = typer.main.get_command(application([words[0]]))
+        command = group.commands.get(words[0])
+        if getattr(command, "commands", None) and len(words) > 1:
+            command = command.commands.get(words[1])
+        if command is None:
+            wrong.append(line)
+        elif not command.context_settings.get("ignore_unknown_options"):  # `cdc sink submit` passes options on
+            options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+            used = {word.partition("=")[0].rstrip(",.") for word in words if word.startswith("-")}
+            wrong += [line] if used - options - {"--help"} else []
+    assert wrong == []

@@ -104,3 +104,10 @@ def test_ci_runs_make_test_and_nothing_else() -> None:
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", script], check=True)
     assert script.read_text(encoding="utf-8").splitlines()[-1] == "exec make test </dev/null"
+
+
+def test_prove_long_runs_every_campaign() -> None:
+    commands = said("-n", "prove-long")
+    campaigns = sorted(path.stem for path in (ROOT / "tests/faults").glob("*campaign.py"))
+    assert len(campaigns) > 10
+    assert [name for name in campaigns if f"python -m tests.faults.{name}" not in commands] == []

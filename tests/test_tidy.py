@@ -166,7 +166,7 @@ def python(path: str, text: str) -> Source:
         ("cdc/daemon/service.py", "def f():\n    from devstack.stack import Stack"),
         ("cdc/daemon/service.py", "from ..cli import main"),
         ("cdc/capture/loop.py", "from cdc.tables.selection import assign"),
-        ("cdc/model/lsn.py", "from cdc.records.control import U64"),
+        ("cdc/model/lsn.py", "from cdc.pgoutput.messages import Relation"),
         ("cdc/service.py", "import json"),
         ("cdc/misc/service.py", "import json"),
         ("cdc/__init__.py", "from cdc.model import lsn"),
@@ -230,7 +230,7 @@ def test_relative_imports_are_resolved() -> None:
         ("cdc/capture/confirmation.py", "from cdc.kafka import broker", False),
         ("cdc/capture/loop.py", "from cdc.postgres.replication import Stream", False),
         ("cdc/capture/loop.py", "import structlog", True),
-        ("cdc/records/control.py", "from urllib.parse import quote", True),
+        ("cdc/model/control.py", "from urllib.parse import quote", True),
         ("cdc/postgres/replication.py", "import time, select", True),
     ],
 )

@@ -17,12 +17,10 @@ REASON_CHARS_MIN: Final = 10  # shorter than that says nothing
 # The folders of cdc/, from the nouns to the edges: each imports only itself and folders above it in this list.
 LAYERS: Final = (
     "model",
-    "records",
     "pgoutput",
     "config",
     "ports",
     "formats",
-    "toast",
     "outbox",
     "snapshots",
     "capture",
@@ -45,7 +43,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     },
     "cdc.cli": ("cdc", "migrations", "sinks", "spark_jobs", "verification", "views", "jars", "devstack", "demo"),
     "migrations": ("migrations", "cdc.model", "cdc.config", "cdc.postgres"),
-    "sinks": ("sinks", "cdc.model", "cdc.records", "cdc.config", "cdc.formats"),
+    "sinks": ("sinks", "cdc.model", "cdc.config", "cdc.formats"),
     "spark_jobs": ("spark_jobs", "sinks", "jars", "cdc"),
     "verification": ("verification", "sinks", "cdc"),
     "views": ("views", "sinks", "cdc.model", "cdc.config", "cdc.formats", "cdc.postgres", "cdc.kafka"),
@@ -97,17 +95,17 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
 
 # The middle of capture: bytes and values in, bytes and values out.
 PURE: Final = (
-    *("cdc.model", "cdc.records", "cdc.pgoutput", "cdc.ports", "cdc.formats", "cdc.outbox"),
+    *("cdc.model", "cdc.pgoutput", "cdc.ports", "cdc.formats", "cdc.outbox"),
     *("cdc.config.columns", "cdc.config.format_options", "cdc.config.kafka_options", "cdc.config.masking"),
     *("cdc.config.outbox_routing", "cdc.config.outbox_settings", "cdc.config.section", "cdc.config.topic_names"),
-    *("cdc.toast.batch", "cdc.snapshots.status", "cdc.snapshots.sweeps", "cdc.snapshots.signal_answers"),
+    *("cdc.capture.toast_batch", "cdc.snapshots.sweeps", "cdc.snapshots.signal_answers", "cdc.status.fill_progress"),
     *("cdc.capture.assembler", "cdc.capture.confirmation", "cdc.capture.kafka_transaction", "cdc.capture.stream_lag"),
     *("cdc.capture.transaction_records", "cdc.tables.continuity", "cdc.tables.schema_changes", "cdc.tables.selection"),
     *("cdc.status.facts", "cdc.status.model", "cdc.status.history", "cdc.status.compute", "cdc.status.problems"),
     *("cdc.status.views", "cdc.status.waiting"),
 )
 # The loops act, and log, but reach the world through ports only.
-LOOPS: Final = ("cdc.formats.unpublishable", "cdc.toast", "cdc.snapshots", "cdc.capture", "cdc.tables")
+LOOPS: Final = ("cdc.formats.unpublishable", "cdc.snapshots", "cdc.capture", "cdc.tables")
 EDGES: Final = (
     "cdc.postgres",
     "cdc.kafka",

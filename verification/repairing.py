@@ -12,11 +12,11 @@ from typing import Final
 
 from cdc.config.settings import Config
 from cdc.kafka.signals import await_answer, send_signal
+from cdc.model.control import SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.postgres.verified_rows import VerifiedTable
-from cdc.records.control import SignalRecord
 from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, REPUBLISHED_MAX
 from verification.model import STRAY, Difference, Kind, TableResult
 from verification.settling import Side, settle, with_stale_rows
@@ -58,7 +58,7 @@ class Repair:
         for page in _pages(keys):
             self._publish(table, page)
             done += len(page)
-            self._tell("", table, "publishing", done, len(keys))
+            self._tell("", table, "done" if done == len(keys) else "publishing", done, len(keys))
         for side, result, differences in found:
             self._compare_again(side, result, differences)
 
@@ -111,6 +111,7 @@ class Repair:
         for one in left:
             rejected = reasons.get(one.key, "")
             result.add(Difference(one.key, one.kind, one.columns, one.version, one.is_foreign, rejected))
+        self._tell(side.sink, result.table, "done", result.store_rows, result.store_rows)
 
 
 def _pages(keys: Sequence[bytes]) -> Iterator[list[bytes]]:

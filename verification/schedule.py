@@ -16,9 +16,9 @@ from cdc.config.settings import Config
 from cdc.config.store_mapping import matches
 from cdc.daemon.children import end_with_parent
 from cdc.kafka.compacted import read_latest
+from cdc.model.comparisons import ComparisonRecord, comparison_key
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
-from cdc.records.comparisons import ComparisonRecord, comparison_key
 from verification.history import due_us
 
 log = structlog.get_logger(__name__)

@@ -18,13 +18,13 @@ from cdc.formats.masks import masks_of
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.sink_letters import read_letters
 from cdc.kafka.state_reader import read_state
+from cdc.model.control import SchemaRecord
 from cdc.model.errors import ConfigError, RefusedError, SinkError, SourceError
 from cdc.model.events import TableId, TableSchema
+from cdc.model.rejected_rows import RejectedRow
 from cdc.model.topics import Topics
 from cdc.postgres.chunk_table import TableUnlikeError
 from cdc.postgres.verified_rows import VerifiedTable
-from cdc.records.control import SchemaRecord
-from cdc.records.rejected_rows import RejectedRow
 from sinks.comparison import SourceRows
 from sinks.lineage import Lineage
 from sinks.records import encode_json
@@ -184,10 +184,13 @@ class Verifier:
         schema = source.schema
 
         def rows() -> Iterator[Sequence[str | None]]:
-            for number, row in enumerate(source.rows(self._wanted.source_share)):
-                if number % TELL_ROWS == 0:
-                    self._tell("", schema.table, "reading", number, source.rows_estimated)
+            count = 0
+            for row in source.rows(self._wanted.source_share):
+                if count % TELL_ROWS == 0:
+                    self._tell("", schema.table, "reading", count, source.rows_estimated)
+                count += 1
                 yield row
+            self._tell("", schema.table, "done", count, count)
 
         return SourceRows(schema.table, source.types, schema.key, rows())
 

@@ -5,13 +5,13 @@ from typing import Final, Self
 
 from cdc.config.settings import Config
 from cdc.kafka.sink_positions import CHECK_S, POLL_S, SinkPositions
+from cdc.model.control import IncompleteRowsRecord, SinkRecord, SnapshotRecord, holes_key, snapshot_key
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import format_lsn
 from cdc.model.topics import Topics
 from cdc.postgres.source_facts import PostgresSourceReader
-from cdc.records.control import IncompleteRowsRecord, SinkRecord, SnapshotRecord, holes_key, snapshot_key
-from cdc.snapshots.status import newest
+from cdc.status.fill_progress import newest
 from cdc.status.waiting import is_shown, target_of
 
 SETTLED_S_MAX: Final = 10.0

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.toast_batch import BatchRecord, DraftRecord, OmittedChange
 from cdc.capture.transaction_records import TransactionRecords
 from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder, relation_differs
 from cdc.formats.unpublishable import Unpublishable
@@ -27,7 +28,6 @@ from cdc.ports.chunk_reader import WATERMARK_PREFIX
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import OpenTransaction, StreamState
 from cdc.snapshots.sweeps import Sweeps
-from cdc.toast.batch import BatchRecord, DraftRecord, OmittedChange
 
 _XLOG_DATA = b"w"
 _ROW_TAGS = frozenset(b"IUD")

@@ -13,14 +13,14 @@ import structlog
 from cdc.capture.kafka_transaction import Publisher
 from cdc.formats.debezium import TableEncoder
 from cdc.formats.unpublishable import Unpublishable
+from cdc.model.control import SnapshotRecord
+from cdc.model.control_topics import position_record, schema_record, snapshot_record, sweep_record
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.stream import Broker, Clock, Probe, unarmed
 from cdc.ports.stream_state import StreamState
-from cdc.records.control import SnapshotRecord
-from cdc.records.topic_records import position_record, schema_record, snapshot_record, sweep_record
 
 log = structlog.get_logger(__name__)
 

@@ -12,12 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cdc.config.settings import CaptureConfig
+from cdc.model.control import PROTOCOL, PositionRecord, SourceIdentity, TopicState
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.stream_state import StreamState
-from cdc.records.control import PositionRecord, SourceIdentity, TopicState
-
-PROTOCOL = "proto_version=1"
-"""The protocol options on which positions depend; a half published transaction must be resumed with the same ones."""
 
 END_S_MAX: Final = 30.0
 """Seconds that a Kafka transaction waits for the end of an open PostgreSQL transaction of which nothing more arrives.

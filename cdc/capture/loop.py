@@ -11,8 +11,11 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.confirmation import Confirmation
 from cdc.capture.kafka_transaction import Publisher
 from cdc.capture.stream_lag import StreamLag
+from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import CaptureConfig
 from cdc.formats.heartbeats import Heartbeats
+from cdc.model.control import PROGRESS_KEY, ProgressRecord
+from cdc.model.control_topics import position_record
 from cdc.model.errors import ConnectionLost
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
@@ -20,10 +23,7 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.frames import is_commit
 from cdc.ports.stream import EndOffsetsRequest, Environment
 from cdc.ports.stream_state import StreamState
-from cdc.records.control import PROGRESS_KEY, ProgressRecord
-from cdc.records.topic_records import position_record
 from cdc.snapshots.coordination import Snapshots
-from cdc.toast.backfill import ToastBackfill
 
 # Limits of one read: they bound the memory beside librdkafka's queue, and the delay of a status update.
 READ_MESSAGES_MAX = 4_000

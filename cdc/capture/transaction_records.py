@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from cdc.formats.envelope import EnvelopeContext
 from cdc.formats.message_events import MessageEvents, MessagePosition
 from cdc.formats.transaction_metadata import MESSAGES, TransactionMetadata
+from cdc.model.control import PartialTransaction
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import Begin, LogicalMessage, Origin
-from cdc.records.control import PartialTransaction
 
 
 class TransactionRecords:

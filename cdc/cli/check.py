@@ -18,9 +18,9 @@ from cdc.kafka.state_reader import read_lost_events
 from cdc.model.errors import SinkError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.findings import Finding
+from cdc.model.lost_events import LostEventsRecord
 from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
-from cdc.outbox.lost import LostEventsRecord
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import schema_of
 from sinks.check import store_findings

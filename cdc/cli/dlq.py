@@ -18,10 +18,10 @@ from cdc.kafka.signals import await_answer, send_signal
 from cdc.kafka.sink_letters import Letter, discard_letters, read_letters
 from cdc.kafka.snapshot_watch import SnapshotWatch
 from cdc.kafka.state_reader import read_captured
+from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.records.control import SignalAnswer, SignalRecord
 from cdc.snapshots.replay import keys_condition
 
 ANSWER_S_MAX: Final = 20.0

@@ -18,11 +18,11 @@ from cdc.config.sink_settings import sink_config
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import deliver
 from cdc.kafka.snapshot_watch import SnapshotWatch
+from cdc.model.control import RebuildRecord, rebuild_key
 from cdc.model.errors import SinkError, WatershedError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import RebuildRecord, rebuild_key
-from cdc.snapshots.status import FillProgress, HistoryPosition, Rate, sink_progress
+from cdc.status.fill_progress import FillProgress, HistoryPosition, Rate, sink_progress
 from sinks.slots import no_rebuild
 from spark_jobs.bootstrap import SinkProcess
 from spark_jobs.checkpoint import Checkpoints

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from cdc.config.settings import load_config
+from cdc.config.sink_settings import sink_config
 from cdc.daemon.logs import configure_logs
 from cdc.model.errors import WatershedError
 from cdc.status.model import Part
@@ -37,11 +38,13 @@ def run(
 ) -> None:
     """Run sinks until SIGTERM, all in one Spark application."""
     configure_logs(level=log_level, as_json=log_json)
-    settings = load_config(config)
+    settings, sinks = load_config(config), list(dict.fromkeys(names))
+    for name in sinks:
+        sink_config(settings.sinks, name)  # raises ConfigError for an unknown name before anything listens
     from cdc.status.conditions import Conditions
     from spark_jobs.runner import run_sinks  # brings Spark
 
-    sinks, conditions = list(dict.fromkeys(names)), Conditions()
+    conditions = Conditions()
     port = settings.http.sink_port if http_port is None else http_port
     if port:
         from cdc.cli.view_readers import view_readers

@@ -17,11 +17,11 @@ from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import await_answer, send_signal
 from cdc.kafka.snapshot_watch import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
+from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.records.control import SignalAnswer, SignalRecord
-from cdc.snapshots.status import FillProgress
+from cdc.status.fill_progress import FillProgress
 from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, read_store
 from spark_jobs.filling import Filling, tables_to_read
 

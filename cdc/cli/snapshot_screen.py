@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 
-from cdc.snapshots.status import FillProgress
+from cdc.status.fill_progress import FillProgress
 
 LINE_INTERVAL_S: Final = 5.0
 JSON_INTERVAL_S: Final = 1.0

@@ -13,10 +13,10 @@ from cdc.config.settings import load_config
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import await_answer, send_signal
 from cdc.kafka.state_reader import read_state
+from cdc.model.control import SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.records.control import SignalRecord
 
 ANSWER_S_MAX: Final = 20.0
 

@@ -15,11 +15,11 @@ from cdc.cli.exit_codes import DRIFT, PARTIAL
 from cdc.cli.snapshot_screen import Screen, screen_for
 from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
+from cdc.model.comparisons import RunRecord, comparison_key
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.records.comparisons import RunRecord, comparison_key
-from cdc.snapshots.status import FillProgress
+from cdc.status.fill_progress import FillProgress
 from verification.history import run_of, with_run
 from verification.model import Difference, TableResult
 from verification.repairing import Repair

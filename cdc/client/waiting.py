@@ -20,7 +20,7 @@ from cdc.model.errors import WatershedError
 from cdc.model.lsn import format_lsn, parse_lsn
 from cdc.model.topics import Topics
 from cdc.postgres.source_facts import PostgresSourceReader
-from cdc.snapshots.status import newest
+from cdc.status.fill_progress import newest
 from cdc.status.waiting import WaitError, is_shown, target_of
 
 TIMEOUT_S: Final = 30.0

@@ -18,13 +18,16 @@ import structlog
 from cdc.config.settings import Config, SourceConfig
 from cdc.kafka.state_reader import Captured, State
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
+from cdc.model.control import ENDED, SnapshotRecord
+from cdc.model.control_topics import schema_record, snapshot_record
 from cdc.model.errors import ConnectionLost, SourceError, UnsupportedChangeError
 from cdc.model.events import TableId, TableSchema
+from cdc.model.lost_events import LostEventsRecord
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
-from cdc.outbox.lost import LostEventsRecord, lost_records
+from cdc.outbox.lost import lost_records
 from cdc.ports.source_table import SourceTable
 from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import Publication, schema_of
@@ -37,8 +40,6 @@ from cdc.postgres.source import (
     read_log_end,
 )
 from cdc.postgres.transaction_barrier import Wait, barrier_wait
-from cdc.records.control import ENDED, SnapshotRecord
-from cdc.records.topic_records import schema_record, snapshot_record
 from cdc.tables.continuity import Tables
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ import structlog
 
 import cdc
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
-from cdc.capture.kafka_transaction import PROTOCOL, Lineage, Publisher
+from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.config.settings import Config
 from cdc.daemon.gap_state import Heal
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
@@ -35,13 +35,18 @@ from cdc.kafka.state_reader import (
     read_state,
 )
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
+from cdc.model.control import PROTOCOL, PositionRecord, SnapshotRecord, SourceIdentity
+from cdc.model.control_topics import position_record, schema_record, snapshot_record
 from cdc.model.errors import ConnectionLost, GapError, SourceError
 from cdc.model.events import EPOCH_MAX, TableSchema, pack_version
+from cdc.model.kafka_transactions import HANGING_KEY
+from cdc.model.lost_events import LostEventsRecord
 from cdc.model.lsn import Lsn, format_lsn
+from cdc.model.table_state import TableRecord, table_record
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
-from cdc.outbox.lost import LostEventsRecord, lost_from, lost_records
+from cdc.outbox.lost import lost_from, lost_records
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.source_table import SourceTable
 from cdc.ports.stream import Clock, Probe
@@ -61,10 +66,6 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
 from cdc.postgres.transaction_barrier import running
-from cdc.records.control import PositionRecord, SnapshotRecord, SourceIdentity
-from cdc.records.kafka_transactions import HANGING_KEY
-from cdc.records.table_state import TableRecord, table_record
-from cdc.records.topic_records import position_record, schema_record, snapshot_record
 
 log = structlog.get_logger(__name__)
 

@@ -26,6 +26,7 @@ from cdc.formats.profiles import column_formats
 from cdc.kafka.gap_signals import KafkaGapTopics
 from cdc.kafka.state_reader import read_position
 from cdc.kafka.topic_admin import TopicAdmin
+from cdc.model.control import PositionRecord
 from cdc.model.errors import (
     NEXT_AFTER_GAP,
     ConnectionLost,
@@ -49,7 +50,6 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot, source_now
 from cdc.postgres.start_lock import StartLock
-from cdc.records.control import PositionRecord
 from cdc.status.conditions import Conditions
 from cdc.status.facts import Condition
 from cdc.tables.continuity import require_same_database, require_same_source

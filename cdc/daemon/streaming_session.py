@@ -15,6 +15,7 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule
+from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import Config
 from cdc.config.topic_names import SideTopics
 from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
@@ -30,9 +31,12 @@ from cdc.kafka.state_reader import Captured, State, read_captured, read_state
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
 from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.kafka.topic_watch import TopicWatch
+from cdc.model.control import PositionRecord, SnapshotRecord
+from cdc.model.control_topics import position_record
 from cdc.model.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn, format_lsn
+from cdc.model.table_state import TableFacts, TableRecord, table_record
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
@@ -51,9 +55,6 @@ from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 from cdc.postgres.source import read_flush_lsn, read_slot, source_now
 from cdc.postgres.table_descriptions import describe_tables
 from cdc.postgres.toast_reader import PostgresRowReader
-from cdc.records.control import PositionRecord, SnapshotRecord
-from cdc.records.table_state import TableFacts, TableRecord, table_record
-from cdc.records.topic_records import position_record
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
@@ -65,7 +66,6 @@ from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.continuity import Tables, TopicNow, compare_tables, require_same_source, require_same_topics
 from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
 from cdc.tables.selection import TableSelection, assign, newly_stopped
-from cdc.toast.backfill import ToastBackfill
 
 log = structlog.get_logger(__name__)
 

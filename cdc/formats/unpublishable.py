@@ -17,13 +17,13 @@ import structlog
 
 from cdc.config.settings import OnUnpublishable
 from cdc.formats.debezium import Draft, FinishedRecord, OutRecord, TableEncoder
+from cdc.model.control import PerTableRecord, table_key
 from cdc.model.errors import NEXT_AFTER_STOP, DamagedTextError, UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
 from cdc.pgoutput.light_rows import SHRINKS_TO, LightRow
-from cdc.records.control import PerTableRecord, table_key
 
 log = structlog.get_logger(__name__)
 

@@ -67,6 +67,16 @@ class Scope:
     parts: frozenset[Part]
     names: frozenset[str] | None = None  # of sinks or views; None: all
 
+    def reasons(self, status: Status) -> tuple[Problem, ...]:
+        """Returns why the process is not ready. A sink is not ready before it has published a position, which shows
+        that Spark has started and its store answers."""
+        begun = {sink.sink for sink in status.sinks}
+        sinks = self.names if "sink" in self.parts and self.names is not None else frozenset()
+        return (
+            *status.errors(self.parts, self.names),
+            *(_not_begun(name) for name in sorted(sinks - begun)),
+        )
+
 
 CAPTURE: Final = Scope(frozenset({"source", "brokers", "capture", "table"}))
 
@@ -79,6 +89,16 @@ def views_scope(names: frozenset[str]) -> Scope:
     return Scope(frozenset({"view"}), names)
 
 
+def _not_begun(sink: str) -> Problem:
+    return Problem(
+        part="sink",
+        name=sink,
+        severity="error",
+        message=f"{sink} has not published a position yet",
+        next="wait until Spark has started; the log of `cdc sink run` says what it waits for",
+    )
+
+
 def application(
     status: Callable[[], Status], scope: Scope, waits: Waits, recent: Callable[[], Recent], letters: Letters
 ) -> Starlette:
@@ -88,7 +108,7 @@ def application(
         return _json(Health(is_alive=True))
 
     def readyz(_: Request) -> Response:
-        reasons = status().errors(scope.parts, scope.names)
+        reasons = scope.reasons(status())
         return _json(Readiness(is_ready=not reasons, reasons=reasons), 503 if reasons else 200)
 
     def whole(_: Request) -> Response:
@@ -122,7 +142,7 @@ def application(
 
     def metrics(_: Request) -> Response:
         now = status()
-        is_ready = not now.errors(scope.parts, scope.names)
+        is_ready = not scope.reasons(now)
         return Response(metrics_text(now, is_ready=is_ready), media_type=CONTENT_TYPE)
 
     def openapi(_: Request) -> Response:

@@ -9,9 +9,9 @@ import anyio
 from anyio.to_thread import run_sync
 
 from cdc.client.waiting import WaitTimeoutError, read_lsn, sinks_of
+from cdc.model.control import PositionRecord, SinkRecord
 from cdc.model.errors import UnreachableError
 from cdc.model.lsn import format_lsn
-from cdc.records.control import PositionRecord, SinkRecord
 from cdc.status.waiting import SourceEnd, Target, is_shown, target_of
 
 TIMEOUT_S: Final = 30.0

@@ -17,9 +17,9 @@ from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.reports import Outage, Undelivered
 from cdc.kafka.topic_admin import EndOffsets, TopicAdmin
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
+from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topic_record import EventDestination, TopicRecord
 from cdc.ports.stream import WhileWaiting
-from cdc.records.kafka_transactions import OpenPart
 
 log = structlog.get_logger(__name__)
 

@@ -9,10 +9,10 @@ from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.formats.unpublishable import record_bytes
 from cdc.kafka.daemon_thread import call_in_thread
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
+from cdc.model.kafka_transactions import EVENT_TOPIC_KEY, EventTopicRecord
 from cdc.model.topic_record import EventDestination, TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import WhileWaiting
-from cdc.records.kafka_transactions import EVENT_TOPIC_KEY, EventTopicRecord
 
 log = structlog.get_logger(__name__)
 

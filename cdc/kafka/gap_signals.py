@@ -6,11 +6,11 @@ from cdc.config.settings import Config
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import SignalReader, deliver
 from cdc.kafka.state_reader import read_state
+from cdc.model.control import SIGNAL_KEY
 from cdc.model.errors import GapError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.gap_topics import KnownState
-from cdc.records.control import SIGNAL_KEY
 
 
 class KafkaGapTopics:

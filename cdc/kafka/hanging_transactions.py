@@ -36,17 +36,17 @@ from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.state_reader import State, read_state
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.kafka.transaction_log import outcomes
+from cdc.model.control import POSITION_KEY, PROGRESS_KEY
 from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError
-from cdc.model.topics import Topics
-from cdc.ports.stream import Probe, WhileWaiting
-from cdc.records.control import POSITION_KEY, PROGRESS_KEY
-from cdc.records.kafka_transactions import (
+from cdc.model.kafka_transactions import (
     EVENT_TOPIC_KEY,
     HANGING_KEY,
     EventTopicRecord,
     HangingTransactionRecord,
     OpenPart,
 )
+from cdc.model.topics import Topics
+from cdc.ports.stream import Probe, WhileWaiting
 
 log = structlog.get_logger(__name__)
 

@@ -19,11 +19,11 @@ from cdc.kafka.client import (
     reading_settings,
 )
 from cdc.kafka.compacted_tail import CompactedTail, require_topics
+from cdc.model.control import SignalAnswer, SignalRecord, signal_key
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
-from cdc.records.control import SignalAnswer, SignalRecord, signal_key
 
 log = structlog.get_logger(__name__)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from cdc.config.settings import Config
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import deliver
+from cdc.model.rejected_rows import RejectedRow
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.rejected_rows import RejectedRow
 
 
 @dataclass(frozen=True, slots=True)

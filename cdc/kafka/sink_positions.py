@@ -8,9 +8,9 @@ from typing import Final
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE
 from cdc.kafka.compacted_tail import CompactedTail
+from cdc.model.control import POSITION_KEY, PositionRecord, SinkRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.topics import Topics
-from cdc.records.control import POSITION_KEY, PositionRecord, SinkRecord
 
 POLL_S: Final = 0.02
 CHECK_S: Final = 2.0  # interval of checks that the brokers answer

@@ -8,10 +8,7 @@ from cdc.config.settings import Config
 from cdc.kafka.client import NEXT_REACHABLE
 from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.state_reader import records_of
-from cdc.model.errors import GapError, UnreachableError
-from cdc.model.events import TableId
-from cdc.model.topics import Topics
-from cdc.records.control import (
+from cdc.model.control import (
     POSITION_KEY,
     PROGRESS_KEY,
     PositionRecord,
@@ -23,7 +20,10 @@ from cdc.records.control import (
     rebuild_key,
     snapshot_key,
 )
-from cdc.snapshots.status import FillProgress, replaced, table_progress
+from cdc.model.errors import GapError, UnreachableError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.status.fill_progress import FillProgress, replaced, table_progress
 
 BEGUN_S_MAX: Final = 30.0  # from a signal's answer until its record is read: both are in one Kafka transaction
 _STEP_S: Final = 0.05

@@ -8,11 +8,7 @@ from typing import TypeVar
 from cdc.config.settings import Config
 from cdc.formats.unpublishable import UNPUBLISHED_KEY, UnpublishedRecord
 from cdc.kafka.compacted import read_latest
-from cdc.model.errors import GapError
-from cdc.model.events import TableId, TableSchema, unpack_version
-from cdc.model.topics import Topics
-from cdc.outbox.lost import LOST_KEY, LostEventsRecord
-from cdc.records.control import (
+from cdc.model.control import (
     POSITION_KEY,
     PROGRESS_KEY,
     SIGNAL_KEY,
@@ -30,8 +26,12 @@ from cdc.records.control import (
     SweepRecord,
     TombstonesRecord,
 )
-from cdc.records.kafka_transactions import EVENT_TOPIC_KEY, HANGING_KEY, EventTopicRecord, HangingTransactionRecord
-from cdc.records.table_state import TABLE_KEY, TableRecord
+from cdc.model.errors import GapError
+from cdc.model.events import TableId, TableSchema, unpack_version
+from cdc.model.kafka_transactions import EVENT_TOPIC_KEY, HANGING_KEY, EventTopicRecord, HangingTransactionRecord
+from cdc.model.lost_events import LOST_KEY, LostEventsRecord
+from cdc.model.table_state import TABLE_KEY, TableRecord
+from cdc.model.topics import Topics
 
 T = TypeVar("T", bound=Record)
 

@@ -19,9 +19,9 @@ from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.config.topic_names import SideTopics
 from cdc.kafka.client import MESSAGE_BYTES_MAX, NEXT_REACHABLE, broker_error, client_settings, kafka_error, new_client
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
+from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topics import DELETES_KEPT_S
 from cdc.ports.stream import WhileWaiting
-from cdc.records.kafka_transactions import OpenPart
 
 log = structlog.get_logger(__name__)
 

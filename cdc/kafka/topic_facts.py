@@ -7,12 +7,12 @@ from cdc.formats.unpublishable import UNPUBLISHED_KEY, UnpublishedRecord
 from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.snapshot_watch import SnapshotWatch
 from cdc.kafka.state_reader import records_of
+from cdc.model.comparisons import COMPARISON_KEY, ComparisonRecord
+from cdc.model.control import SINK_ERROR_KEY, SinkErrorRecord
 from cdc.model.errors import GapError
+from cdc.model.lost_events import LOST_KEY, LostEventsRecord
+from cdc.model.table_state import TABLE_KEY, TableRecord
 from cdc.model.topics import Topics
-from cdc.outbox.lost import LOST_KEY, LostEventsRecord
-from cdc.records.comparisons import COMPARISON_KEY, ComparisonRecord
-from cdc.records.control import SINK_ERROR_KEY, SinkErrorRecord
-from cdc.records.table_state import TABLE_KEY, TableRecord
 from cdc.status.facts import TopicFacts
 
 POLL_S: Final = 0.1

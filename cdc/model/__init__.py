@@ -1,1 +1,3 @@
-"""Log positions, events, schemas, errors, topic names and records for Kafka. Pure; imports nothing else of `cdc`."""
+"""Log positions, events, schemas, errors, topic names, records for Kafka and what Watershed keeps in its own topics.
+Pure; imports nothing else of `cdc`.
+"""

@@ -12,6 +12,7 @@ from typing import Final
 from cdc.config.format_options import FormatOptions
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable, Routing
 from cdc.formats.utf8 import not_utf8
+from cdc.model.control import PartialTransaction
 from cdc.model.errors import GapError, ProtocolError, SourceError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema
 from cdc.model.topic_record import EventDestination, TopicRecord
@@ -22,7 +23,6 @@ from cdc.outbox.router import Contract, Event, EventRow, Fields, Format, Header,
 from cdc.outbox.seal import SealKey
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import UNCHANGED, Delete, Insert, LogicalMessage, Update
-from cdc.records.control import PartialTransaction
 
 _CONTEXT: Final = (("__debezium.context.taskId", b"0"), ("__debezium.context.connectorName", b"postgresql"))
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId, TableSchema
-from cdc.records.table_state import TableFacts
+from cdc.model.table_state import TableFacts
 
 
 @dataclass(frozen=True, slots=True)

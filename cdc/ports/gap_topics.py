@@ -4,9 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from cdc.model.control import PositionRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.stream import Signals
-from cdc.records.control import PositionRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from cdc.model.errors import WatershedError
 from cdc.model.events import Column, TableId
-from cdc.records.table_state import TableFacts
+from cdc.model.table_state import TableFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from cdc.model.control import SignalRecord
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.records.control import SignalRecord
 
 WhileWaiting = Callable[[], None]
 

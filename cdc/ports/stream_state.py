@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Self
 
+from cdc.model.control import PartialTransaction, PositionRecord
 from cdc.model.lsn import Lsn
-from cdc.records.control import PartialTransaction, PositionRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import LiteralString
 import psycopg
 
 from cdc.model.events import Column, TableId
+from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts
 from cdc.pgoutput.messages import RelationColumn
 from cdc.postgres.catalog import column_types, digest
 from cdc.postgres.connection import says_lost
-from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 
 # Catalog rows are written again whenever they change, which their xmin shows. Enums: those of a column's type, of its
 # elements, and of a domain's base type. `reached`: the types of a column and all types within them; built-in types

@@ -13,6 +13,7 @@ from psycopg import sql
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError, WatershedError
 from cdc.model.events import TableId
+from cdc.model.table_state import TableFacts
 from cdc.model.topics import Topics
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
 from cdc.postgres.catalog import Publication, read_publication, schema_of
@@ -22,7 +23,6 @@ from cdc.postgres.connection import SourceConnection
 from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.source import published_table
 from cdc.postgres.table_descriptions import describe_table
-from cdc.records.table_state import TableFacts
 
 log = structlog.get_logger(__name__)
 

@@ -14,6 +14,7 @@ from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn, parse_lsn
 from cdc.model.sql_names import sql_name
+from cdc.ports.source_facts import SourceNow
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import (
     Publication,
@@ -26,7 +27,6 @@ from cdc.postgres.catalog import (
 )
 from cdc.postgres.connection import connect, lost, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
-from cdc.tables.continuity import SourceNow
 
 OLDEST_VERSION = 150_000
 LOCK_POLL_S: Final = 1.0

@@ -7,8 +7,8 @@ import psycopg
 
 from cdc.config.settings import SourceConfig
 from cdc.model.lsn import parse_lsn
+from cdc.ports.source_facts import SlotFacts, SourceFacts
 from cdc.postgres.connection import connect, lost
-from cdc.status.facts import SlotFacts, SourceFacts
 from cdc.status.waiting import SourceEnd
 
 # Columns that older versions do not have are read from the row as JSON.

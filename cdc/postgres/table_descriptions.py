@@ -5,11 +5,11 @@ import psycopg
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId
+from cdc.model.table_state import TableFacts
 from cdc.ports.source_table import TableDescription
 from cdc.postgres.catalog import Publication
 from cdc.postgres.catalog_facts import read_facts
 from cdc.postgres.source import checked_table, published_table
-from cdc.records.table_state import TableFacts
 
 
 def describe_tables(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import structlog
 
 from cdc.config.settings import SnapshotConfig
+from cdc.model.control import SnapshotRecord
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
@@ -40,7 +41,6 @@ from cdc.ports.chunk_reader import (
 )
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import SnapshotRecord
 from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_records import ChunkPosition, RowRecords

@@ -15,6 +15,8 @@ from typing import Final
 
 import structlog
 
+from cdc.model.control import IncompleteRowsRecord, RangeRecord, SnapshotRecord
+from cdc.model.control_topics import incomplete_rows_record
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
@@ -22,8 +24,6 @@ from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import IncompleteRowsRecord, RangeRecord, SnapshotRecord
-from cdc.records.topic_records import incomplete_rows_record
 from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import TRANSACTIONS_MAX, Transactions
 from cdc.snapshots.jobs import Job

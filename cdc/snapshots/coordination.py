@@ -8,14 +8,14 @@ from typing import Final
 import structlog
 
 from cdc.config.settings import SnapshotConfig
+from cdc.model.control import SignalAnswer, SignalRecord, SnapshotProgress, SnapshotRecord, snapshot_key
 from cdc.model.errors import NEXT_AFTER_STOP, GapError, UnsupportedChangeError, WatershedError
 from cdc.model.events import TableId, TableSchema
+from cdc.model.table_state import TableRecord, table_record
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import ChunkReader
 from cdc.ports.stream import Signal, Signals
-from cdc.records.control import SignalAnswer, SignalRecord, SnapshotProgress, SnapshotRecord, snapshot_key
-from cdc.records.table_state import TableRecord, table_record
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.completion import asked_keys
 from cdc.snapshots.jobs import Job

@@ -5,13 +5,13 @@ from typing import Final
 
 import structlog
 
+from cdc.model.control import ENDED, RangeRecord, SnapshotRecord
+from cdc.model.control_topics import snapshot_record, tombstones_record
 from cdc.model.events import TableSchema, pack_version
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import ENDED, RangeRecord, SnapshotRecord
-from cdc.records.topic_records import snapshot_record, tombstones_record
 from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.chunk_size import ChunkSize
 from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from cdc.model.control import SnapshotRecord
 from cdc.model.events import TableId
-from cdc.records.control import SnapshotRecord
 from cdc.snapshots.completion import Completions
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Final
 
+from cdc.model.control import SIGNALS_KEY, SignalAnswer, SignalRecord, SignalsRecord, signal_key
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
-from cdc.records.control import SIGNALS_KEY, SignalAnswer, SignalRecord, SignalsRecord, signal_key
 
 SIGNAL_S_MAX: Final = 86_400
 """Maximum age in seconds of a signal that takes effect. An older one may have had its effect already, and its answer

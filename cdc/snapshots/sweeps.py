@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from cdc.model.control_topics import sweep_record
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.topic_records import sweep_record
 
 
 class Sweeps:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdc.config.settings import Config
+from cdc.model.comparisons import ComparisonRecord
+from cdc.model.control import ProgressRecord, SinkRecord
 from cdc.model.events import TableId
 from cdc.model.lsn import format_lsn
 from cdc.model.topics import Topics
-from cdc.records.comparisons import ComparisonRecord
-from cdc.records.control import ProgressRecord, SinkRecord
-from cdc.snapshots.status import FillProgress, newest
-from cdc.status.facts import Condition, Reading, SlotFacts, SourceFacts, TopicFacts
+from cdc.ports.source_facts import SlotFacts, SourceFacts
+from cdc.status.facts import Condition, Reading, TopicFacts
+from cdc.status.fill_progress import FillProgress, newest
 from cdc.status.history import History
 from cdc.status.model import (
     BrokerStatus,

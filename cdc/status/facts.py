@@ -4,38 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from cdc.model.comparisons import ComparisonRecord
+from cdc.model.control import PositionRecord, ProgressRecord, SinkErrorRecord, SinkRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.outbox.lost import LostEventsRecord
-from cdc.records.comparisons import ComparisonRecord
-from cdc.records.control import PositionRecord, ProgressRecord, SinkErrorRecord, SinkRecord
-from cdc.records.table_state import TableRecord
-from cdc.snapshots.status import FillProgress
-
-
-@dataclass(frozen=True, slots=True)
-class SlotFacts:
-    """A row of pg_replication_slots."""
-
-    is_active: bool
-    restart_lsn: int | None
-    confirmed_lsn: int | None
-    wal_status: str | None  # reserved, extended, unreserved, lost
-    safe_wal_bytes: int | None  # how much WAL may be written before the slot can be lost; None: no limit, or lost
-    invalidation: str | None  # why the server invalidated it (PostgreSQL 17 and later)
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFacts:
-    """The source database at one moment."""
-
-    database: str
-    version: str
-    timeline: int
-    flush_lsn: int
-    slot: SlotFacts | None
-    slot_wal_bytes_max: int | None  # max_slot_wal_keep_size; None: unlimited
-    has_publication: bool
+from cdc.model.lost_events import LostEventsRecord
+from cdc.model.table_state import TableRecord
+from cdc.ports.source_facts import SourceFacts
+from cdc.status.fill_progress import FillProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from cdc.config.settings import Config
 from cdc.model.errors import WatershedError
+from cdc.ports.source_facts import SourceFacts
 from cdc.status.compute import Moment, status_of
-from cdc.status.facts import (
-    Condition,
-    Reading,
-    SourceFacts,
-    SourceReader,
-    TopicFacts,
-    TopicReader,
-    ViewFacts,
-    ViewReader,
-)
+from cdc.status.facts import Condition, Reading, SourceReader, TopicFacts, TopicReader, ViewFacts, ViewReader
 from cdc.status.history import History
 from cdc.status.model import Status
 

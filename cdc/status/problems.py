@@ -6,7 +6,8 @@ from typing import Final
 from cdc.config.settings import Config
 from cdc.model.errors import NEXT_AFTER_GAP, WatershedError
 from cdc.model.topics import DELETES_KEPT_S
-from cdc.status.facts import Condition, Reading, SourceFacts
+from cdc.ports.source_facts import SourceFacts
+from cdc.status.facts import Condition, Reading
 from cdc.status.model import Part, Problem, SinkStatus, Status
 from cdc.status.views import STALLED_S, view_problems
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from cdc.model.control import PositionRecord, SinkRecord
 from cdc.model.errors import NEXT_AFTER_GAP, GapError, WatershedError
 from cdc.model.lsn import format_lsn
-from cdc.records.control import PositionRecord, SinkRecord
-from cdc.snapshots.status import newest
+from cdc.status.fill_progress import newest
 
 PAGE_HEADER_BYTES: Final = 24
 SEGMENT_HEADER_BYTES: Final = 40  # of the first page of a segment

@@ -7,25 +7,12 @@ that could hide a change is a GapError: nothing is published.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cdc.capture.kafka_transaction import PROTOCOL
+from cdc.model.control import PROTOCOL, PositionRecord
 from cdc.model.errors import NEXT_AFTER_GAP, GapError
 from cdc.model.events import TableId, TableSchema
-from cdc.model.lsn import Lsn, format_lsn
+from cdc.model.lsn import format_lsn
 from cdc.model.topics import Topics
-from cdc.records.control import PositionRecord
-
-
-@dataclass(frozen=True, slots=True)
-class SourceNow:
-    """The present state of the source."""
-
-    system_identifier: str
-    timeline: int
-    database: str
-    flush_lsn: Lsn
-    slot_wal_status: str | None
-    slot_confirmed_lsn: Lsn | None
-    publication: str | None  # fingerprint; None: there is no such publication
+from cdc.ports.source_facts import SourceNow
 
 
 @dataclass(frozen=True, slots=True)

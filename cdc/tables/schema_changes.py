@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 from cdc.model.events import Column, TableSchema
+from cdc.model.table_state import StorageFacts, TableFacts
 from cdc.pgoutput.messages import Relation, RelationColumn
 from cdc.pgoutput.relations import captured_columns
-from cdc.records.table_state import StorageFacts, TableFacts
 
 _SMALLINT, _INTEGER, _BIGINT, _TEXT, _VARCHAR, _NUMERIC = 21, 23, 20, 25, 1043, 1700
 _ANY_ENUM, _ANY_ENUM_ARRAY = -1, -2  # not the oid of any type

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from cdc.model.control_topics import schema_record
 from cdc.model.errors import (
     NEXT_AFTER_ALTER,
     NEXT_AFTER_GAP,
@@ -24,6 +25,7 @@ from cdc.model.errors import (
     UnsupportedChangeError,
 )
 from cdc.model.events import TableId, TableSchema
+from cdc.model.table_state import TableFacts, TableRecord, table_record
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import Relation
@@ -36,8 +38,6 @@ from cdc.ports.catalog_reader import (
     DivergedTable,
     KnownTable,
 )
-from cdc.records.table_state import TableFacts, TableRecord, table_record
-from cdc.records.topic_records import schema_record
 from cdc.tables.schema_changes import (
     Describe,
     announced,

@@ -8,11 +8,11 @@ show that it was repaired, when an operator starts it.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from cdc.model.control import PositionRecord
 from cdc.model.errors import NEXT_AFTER_ALTER, NEXT_AFTER_REPLACED, SourceError, UnsupportedChangeError, WatershedError
 from cdc.model.events import TableId, TableSchema
+from cdc.model.table_state import TableRecord
 from cdc.ports.source_table import TableDescription
-from cdc.records.control import PositionRecord
-from cdc.records.table_state import TableRecord
 from cdc.tables.continuity import Tables
 from cdc.tables.schema_changes import key_types_replaced, why_other_keys
 

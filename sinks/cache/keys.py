@@ -24,8 +24,8 @@ from typing import Final
 from urllib.parse import unquote
 
 from cdc.config.sink_settings import CacheConfig
+from cdc.model.control import table_key
 from cdc.model.events import TableId
-from cdc.records.control import table_key
 
 # A row of a table without a configured shape is a hash of these fields. APPLY contains their names, too.
 VERSION_FIELD: Final = "v"

@@ -23,9 +23,9 @@ from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, FromClause, M
 from sqlalchemy.types import UserDefinedType
 
 from cdc.config.store_shapes import SqlShape
+from cdc.model.control import table_key
 from cdc.model.errors import RefusedError
 from cdc.model.events import TableId, TableSchema
-from cdc.records.control import table_key
 from sinks.slots import FIRST
 from sinks.sql.dialects import Dialect
 from sinks.sql.types import ColumnForm

@@ -12,9 +12,9 @@ from typing import Final
 
 import structlog
 
+from cdc.model.control import table_key
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId, TableSchema
-from cdc.records.control import table_key
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Conflict, Engine

@@ -9,8 +9,8 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from cdc.kafka.compacted import read_latest
+from cdc.model.control import SinkErrorRecord, sink_error_key
 from cdc.model.topics import Topics
-from cdc.records.control import SinkErrorRecord, sink_error_key
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from spark_jobs.worker import RETRY_S_MAX

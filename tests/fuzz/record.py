@@ -14,10 +14,10 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from cdc.config.settings import SourceConfig
+from cdc.model.control import SchemaRecord
 from cdc.model.events import TableId, TableSchema
 from cdc.postgres.catalog import read_table
 from cdc.postgres.connection import connect
-from cdc.records.control import SchemaRecord
 from devstack.opening import open_stack
 from tests.fuzz.seeds import RECORDED
 from tests.support.value_matrix import TYPES, Typed, columns

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cdc.model.control import SchemaRecord
 from cdc.model.events import TableSchema
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Relation
-from cdc.records.control import SchemaRecord
 from tests.support import wire
 
 RECORDED: Final = Path(__file__).with_name("recorded.json")  # made by tests.fuzz.record

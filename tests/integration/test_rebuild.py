@@ -16,8 +16,8 @@ from opensearchpy import OpenSearch
 
 from cdc.config.settings import load_config
 from cdc.kafka.compacted import read_latest
+from cdc.model.control import RebuildRecord, rebuild_key
 from cdc.model.topics import Topics
-from cdc.records.control import RebuildRecord, rebuild_key
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.signals import SignalReader, await_answer, send_signal
+from cdc.model.control import SignalAnswer, SignalRecord, signal_key
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
-from cdc.records.control import SignalAnswer, SignalRecord, signal_key
 from devstack.stack import Stack
 from tests.conftest import KafkaBroker
 from tests.support.topics import create_topic, delete_topic

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.toast_backfill import ToastBackfill
+from cdc.capture.toast_batch import BatchRecord
 from cdc.config.format_options import FormatOptions
 from cdc.config.outbox_settings import OutboxTable
 from cdc.model.events import Column, TableId
@@ -25,8 +27,6 @@ from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.stream import WhileWaiting
 from cdc.ports.stream_state import StreamState
-from cdc.toast.backfill import ToastBackfill
-from cdc.toast.batch import BatchRecord
 from tests.support import wire
 from tests.support.holes import COMMIT_US, CONTEXT, RELATION, SCHEMA, U, delete, insert, sees, update
 from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of

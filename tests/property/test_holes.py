@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdc.capture.toast_batch import Batch
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.toast.batch import Batch
 from tests.support.holes import OID, U, consumed, delete, insert, update
 from tests.support.wire import truncate
 

@@ -13,24 +13,25 @@ from functools import lru_cache
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
-from cdc.capture.kafka_transaction import PROTOCOL, Lineage, Publisher
+from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.config.format_options import FormatOptions
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
+from cdc.model.control import POSITION_KEY, PROTOCOL, PositionRecord, SourceIdentity
 from cdc.model.errors import ConnectionLost
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.listeners import Listeners
+from cdc.ports.source_facts import SourceNow
 from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
-from cdc.records.control import POSITION_KEY, PositionRecord, SourceIdentity
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
-from cdc.tables.continuity import SourceNow, TopicNow, compare_tables, require_same_source, require_same_topics
+from cdc.tables.continuity import TopicNow, compare_tables, require_same_source, require_same_topics
 from tests.checker.judge import Evidence, Report, require_true
 from tests.simulation.halves import Halves
 from tests.simulation.kafka import FakeBroker, FakeCluster

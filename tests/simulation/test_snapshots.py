@@ -12,6 +12,7 @@ import pytest
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.formats.debezium import EnvelopeContext
+from cdc.model.control import SignalRecord, SweepRecord
 from cdc.model.events import pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
@@ -20,7 +21,6 @@ from cdc.ports.chunk_reader import BarrierPassed, ChunkRead, DescribeTable, Tabl
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import SignalRecord, SweepRecord
 from cdc.snapshots.coordination import requested
 from tests.simulation.snapshots.mutants import MUTANTS
 from tests.simulation.snapshots.run import PREFIX, Run

@@ -21,8 +21,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.signals import await_answer, send_signal
+from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.topics import Topics
-from cdc.records.control import SignalAnswer, SignalRecord
 from devstack.endpoints import Servers
 from devstack.stack import Stack
 from tests.checker.history import fold

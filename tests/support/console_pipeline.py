@@ -15,8 +15,8 @@ from cdc.http.routes import CAPTURE, application
 from cdc.http.server import listening_socket
 from cdc.http.waits import Waits
 from cdc.kafka.sink_letters import Letter
-from cdc.records.control import PositionRecord, SinkRecord
-from cdc.records.rejected_rows import RejectedRow
+from cdc.model.control import PositionRecord, SinkRecord
+from cdc.model.rejected_rows import RejectedRow
 from cdc.status.model import (
     BrokerStatus,
     CaptureStatus,

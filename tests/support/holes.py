@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.toast_batch import BatchRecord, OmittedChange, are_finished
 from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, OutRecord
 from cdc.model.events import Column, TableId
 from cdc.model.lsn import Lsn
@@ -14,7 +15,6 @@ from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.toast.batch import BatchRecord, OmittedChange, are_finished
 from tests.support import wire
 from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 

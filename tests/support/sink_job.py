@@ -14,9 +14,9 @@ import yaml
 
 from cdc.config.settings import Config, load_config
 from cdc.kafka.compacted import read_latest
+from cdc.model.control import SinkRecord
 from cdc.model.topics import Topics
-from cdc.records.control import SinkRecord
-from cdc.snapshots.status import newest
+from cdc.status.fill_progress import newest
 from tests.conftest import INTERPRETED
 from tests.support.config_files import replace_text
 from tests.support.waiting import eventually

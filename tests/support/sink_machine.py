@@ -11,9 +11,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from cdc.config.settings import Config
 from cdc.config.sink_settings import WarehouseConfig
+from cdc.model.control import SinkRecord
 from cdc.model.events import TableSchema
-from cdc.records.control import SinkRecord
-from cdc.snapshots.status import newest
+from cdc.status.fill_progress import newest
 from devstack.processes import Process, identify, send, with_descendants
 from sinks.contract import StoredRow
 from sinks.registry import make_sink

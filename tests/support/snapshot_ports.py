@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.events import TableSchema
@@ -17,7 +18,6 @@ from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.schema_tracking import stop
-from cdc.toast.backfill import ToastBackfill
 
 
 @dataclass

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cdc.model.events import TableId
-from cdc.model.topics import Topics
-from cdc.records.control import (
+from cdc.model.control import (
     POSITION_KEY,
     PROGRESS_KEY,
     PositionRecord,
@@ -18,6 +16,8 @@ from cdc.records.control import (
     sink_key,
     snapshot_key,
 )
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
 
 SOURCE = SourceIdentity(system_identifier="1", timeline=1, database="shop", slot="shop")
 

@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from cdc.config.settings import Config
+from cdc.model.comparisons import ComparisonRecord, RunRecord
+from cdc.model.control import SinkErrorRecord, SinkRecord
 from cdc.model.events import TableId
-from cdc.records.comparisons import ComparisonRecord, RunRecord
-from cdc.records.control import SinkErrorRecord, SinkRecord
-from cdc.records.table_state import TableRecord
-from cdc.snapshots.status import FillProgress
+from cdc.model.table_state import TableRecord
+from cdc.ports.source_facts import SlotFacts, SourceFacts
 from cdc.status.compute import Moment, status_of
-from cdc.status.facts import Condition, Reading, SlotFacts, SourceFacts, TopicFacts, ViewFacts
+from cdc.status.facts import Condition, Reading, TopicFacts, ViewFacts
+from cdc.status.fill_progress import FillProgress
 from cdc.status.history import History
 from cdc.status.model import Status
 from cdc.status.waiting import SourceEnd

@@ -156,12 +156,16 @@ def _drawn(chance: random.Random, kind: Table, name: str, typname: str) -> Json:
     if typname == "timestamptz":
         absurd = kind is READINGS or (kind is PAYMENTS and chance.random() < 0.3)
         odd = ["infinity", "-infinity", "1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
-        return chance.choice(odd) if absurd and chance.random() < 0.2 else _moment(chance)
+        if absurd and chance.random() < 0.2:
+            return chance.choice(odd)
+        # Payments lie close together, so that some make a pattern.
+        return _moment(chance, hours=(10, 10)) if kind is PAYMENTS and chance.random() < 0.8 else _moment(chance)
     if typname == "numeric":
         return chance.choice(["1", "1.0", "2.50", "17.3"])
-    return chance.randint(1, 3 if name in ("user_id", "device_id") or kind is PAYMENTS else 8)
+    few = {"user_id": 3, "device_id": 3, "customer_id": 2 if kind is PAYMENTS else 8}
+    return chance.randint(1, few.get(name, 8))
 
 
-def _moment(chance: random.Random) -> str:
+def _moment(chance: random.Random, hours: tuple[int, int] = (8, 11)) -> str:
     """A time of few hours, in any order; some are equal."""
-    return f"2026-01-01T{chance.randint(8, 11):02}:{chance.choice([0, 5, 10, 20, 29, 30, 59]):02}:00Z"
+    return f"2026-01-01T{chance.randint(*hours):02}:{chance.choice([0, 5, 10, 20, 29, 30, 59]):02}:00Z"

@@ -10,10 +10,10 @@ from typing import Final
 
 from cdc.model.errors import SourceError
 from cdc.model.events import Column, TableSchema
+from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts
 from cdc.pgoutput.messages import Relation, RelationColumn
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
 from cdc.ports.chunk_reader import Chunk, ChunkRead, DescribeTable, Lookup, ReadFailed
-from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 from tests.mixed.operations import ALTERED, Alter
 from tests.simulation.snapshots.source import COLUMNS, TEXT, Op, Reader, Row, Rows, Source, _Task
 

@@ -10,18 +10,11 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
+from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
-from cdc.model.events import TableSchema
-from cdc.model.topics import Topics
-from cdc.outbox.event_stream import OutboxStream
-from cdc.pgoutput.relations import relation_of
-from cdc.ports.catalog_reader import KnownTable
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream import Environment, Signal
-from cdc.ports.stream_state import StreamState
-from cdc.records.control import (
+from cdc.model.control import (
     POSITION_KEY,
     IncompleteRowsRecord,
     PositionRecord,
@@ -31,7 +24,15 @@ from cdc.records.control import (
     SourceIdentity,
     SweepRecord,
 )
-from cdc.records.table_state import TableRecord
+from cdc.model.events import TableSchema
+from cdc.model.table_state import TableRecord
+from cdc.model.topics import Topics
+from cdc.outbox.event_stream import OutboxStream
+from cdc.pgoutput.relations import relation_of
+from cdc.ports.catalog_reader import KnownTable
+from cdc.ports.listeners import Listeners
+from cdc.ports.stream import Environment, Signal
+from cdc.ports.stream_state import StreamState
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
@@ -41,7 +42,6 @@ from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
-from cdc.toast.backfill import ToastBackfill
 from tests.mixed.operations import EVENT, EVENT_SOURCES, HEAVY
 from tests.simulation.kafka import FakeBroker
 from tests.simulation.mixed.catalog import PUBLICATION, Catalog, MixedReader, column

@@ -9,16 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from cdc.capture.kafka_transaction import PROTOCOL
 from cdc.config.format_options import FormatOptions
 from cdc.config.masking import Mask
 from cdc.config.settings import CaptureConfig, SnapshotConfig
-from cdc.model.errors import ConnectionLost
-from cdc.model.events import TableId
-from cdc.model.topic_record import TopicRecord
-from cdc.records import control
-from cdc.records.control import (
+from cdc.model import control
+from cdc.model.control import (
     POSITION_KEY,
+    PROTOCOL,
     IncompleteRowsRecord,
     PositionRecord,
     SignalRecord,
@@ -27,6 +24,9 @@ from cdc.records.control import (
     TopicState,
     snapshot_key,
 )
+from cdc.model.errors import ConnectionLost
+from cdc.model.events import TableId
+from cdc.model.topic_record import TopicRecord
 from tests.checker.judge import Evidence, Report, require_true
 from tests.checker.records import Record
 from tests.mixed.judge import events_are_the_ledger, foreign_values

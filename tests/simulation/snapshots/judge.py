@@ -4,9 +4,9 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 
+from cdc.model.control import SweepRecord
 from cdc.model.events import TableId, pack_version
 from cdc.model.topic_record import TopicRecord
-from cdc.records.control import SweepRecord
 from tests.simulation.snapshots.source import SCHEMAS, TABLES, Row, Rows, Source
 
 _NAMES = {SCHEMAS[name].topic: name for name in TABLES}

@@ -6,6 +6,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from cdc.capture import toast_backfill as backfill
+from cdc.capture.toast_backfill import ToastBackfill
+from cdc.capture.toast_batch import Batch, BatchRecord, DraftRecord, _Outcome, _Row, _Rows
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
@@ -21,9 +24,6 @@ from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import OpenChunk, Range
 from cdc.snapshots.sweeps import Sweeps
-from cdc.toast import backfill
-from cdc.toast.backfill import ToastBackfill
-from cdc.toast.batch import Batch, BatchRecord, DraftRecord, _Outcome, _Row, _Rows
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.run import Parts, Run, UnseenRule
 from tests.simulation.snapshots.source import SCHEMAS

@@ -13,8 +13,19 @@ from typing import Final
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.model.control import (
+    SIGNALS_KEY,
+    IncompleteRowsRecord,
+    SignalRecord,
+    SignalsRecord,
+    SnapshotRecord,
+    SweepRecord,
+    TombstonesRecord,
+    snapshot_key,
+)
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
@@ -26,16 +37,6 @@ from cdc.ports.row_reader import Unfilled
 from cdc.ports.stream import Signal
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import (
-    SIGNALS_KEY,
-    IncompleteRowsRecord,
-    SignalRecord,
-    SignalsRecord,
-    SnapshotRecord,
-    SweepRecord,
-    TombstonesRecord,
-    snapshot_key,
-)
 from cdc.snapshots.change_memory import ChangeMemory, Unseen
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
@@ -44,7 +45,6 @@ from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.toast.backfill import ToastBackfill
 from tests.simulation.snapshots.judge import compacted, judge
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from cdc.snapshots.status import FillProgress
+from cdc.status.fill_progress import FillProgress
 from demo.existing_rows import Filling
 
 TABLE = FillProgress("table", "public.orders", "running", 300, 1000, 50.0)

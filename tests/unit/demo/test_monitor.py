@@ -6,9 +6,9 @@ import time
 import pytest
 
 from cdc.config.settings import Config, KafkaConfig, SourceConfig, TopicConfig
+from cdc.model.control import PROGRESS_KEY, ProgressRecord, SinkRecord, sink_key
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import Lsn
-from cdc.records.control import PROGRESS_KEY, ProgressRecord, SinkRecord, sink_key
 from demo.figures import Spread
 from demo.monitor import Monitor, tree_mib
 from demo.workload import CommittedSample

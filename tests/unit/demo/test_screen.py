@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from cdc.snapshots.status import FillProgress
+from cdc.status.fill_progress import FillProgress
 from demo.books import BooksNow, Sales
 from demo.figures import Lag, Spread
 from demo.monitor import Figures, StoreFigures

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.records.control import ProgressRecord, SweepRecord
+from cdc.model.control import ProgressRecord, SweepRecord
 from spark_jobs.applied import NOTHING, PENDING_MAX, Applied, AppliedPosition, Offsets, covers, furthest
 
 

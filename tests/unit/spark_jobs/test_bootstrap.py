@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cdc.config.settings import Config, load_config
+from cdc.model.control import SinkRecord
 from cdc.model.errors import ConfigError, SinkError
-from cdc.records.control import SinkRecord
 from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, read_store
 from spark_jobs.checkpoint import Checkpoints
 from tests.support.sink_job import write_config

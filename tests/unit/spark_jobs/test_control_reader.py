@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
+from cdc.model.control import SinkRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.records.control import SinkRecord
 from sinks.lineage import Lineage
 from spark_jobs import control_reader
 from spark_jobs.control_reader import ControlReader, News
@@ -181,6 +183,44 @@ def test_what_is_no_record_of_ours_is_named(reader: ControlReader, kafka: KafkaB
     feed.commit()
     with pytest.raises(WatershedError, match=rf"{unique}\.control, key schema/public\.x/1"):
         found(reader)
+
+
+class Restarting:
+    """The consumer of a broker that has just started: it knows its topics, and not yet who leads their partitions."""
+
+    def __init__(self, consumer: Any, failures: int) -> None:
+        self._consumer, self._failures = consumer, failures
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        if self._failures:
+            self._failures -= 1
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+        low, high = self._consumer.get_watermark_offsets(partition, timeout=timeout)
+        return low, high
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+
+def test_a_topic_whose_leader_is_not_known_yet_is_not_empty(
+    reader: ControlReader, kafka: KafkaBroker, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the records of its former job, a sink would fill its store again."""
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.add_table("customers", COLUMNS, ["id"])
+    feed.progress(100)
+    monkeypatch.setattr(reader, "_consumer", Restarting(reader._consumer, failures=2))
+    assert [record.lsn for record in reader.read().progress] == [100]
+
+
+def test_a_topic_whose_leader_stays_unknown_is_an_error(
+    reader: ControlReader, kafka: KafkaBroker, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Feed(kafka.bootstrap_servers, unique).progress(100)
+    monkeypatch.setattr(control_reader, "ANSWER_S_MAX", 0.5)
+    monkeypatch.setattr(reader, "_consumer", Restarting(reader._consumer, failures=100))
+    with pytest.raises(UnreachableError, match=f"can't read topics of prefix {unique}"):
+        reader.read()
 
 
 def test_a_broker_that_is_not_there_is_said(unique: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from tests.conftest import KafkaBroker
 from tests.support.sink_job import write_config
 from tests.support.topics import delete_topic
 from tests.support.waiting import eventually
-from tests.unit.cdc.records.test_rejected_rows import ROW
+from tests.unit.cdc.model.test_rejected_rows import ROW
 
 
 @pytest.fixture

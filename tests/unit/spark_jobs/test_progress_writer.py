@@ -6,9 +6,9 @@ import pytest
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.compacted import read_latest
+from cdc.model.control import SinkRecord
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
-from cdc.records.control import SinkRecord
 from spark_jobs.progress_writer import ProgressWriter
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed

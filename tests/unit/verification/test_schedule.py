@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from cdc.config.settings import Config, load_config
+from cdc.model.comparisons import ComparisonRecord, RunRecord
 from cdc.model.errors import ConfigError, UnreachableError
-from cdc.records.comparisons import ComparisonRecord, RunRecord
 from tests.support.waiting import eventually
 from verification import schedule
 from verification.schedule import Schedule

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from cdc.cli.snapshot_screen import Lines
+from cdc.cli.verify import _Telling
 from cdc.config.store_mapping import Held
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
@@ -200,3 +202,21 @@ def test_a_store_without_the_newest_schema_is_waited_for(monkeypatch: pytest.Mon
     answers.extend([False] * 4)
     with pytest.raises(RefusedError, match=r"no table of public\.a with the columns of its newest schema"):
         made._await_prepared("cache", views, TABLE)
+
+
+def test_the_reading_of_the_source_is_shown_as_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """Seen in a log: the last line of each table was "running, …, reading"."""
+    made, _ = comparing(Views())
+    made._tell, made._wanted = _Telling(Lines()), SimpleNamespace(source_share=1.0)
+    source = SimpleNamespace(
+        schema=SimpleNamespace(table=TABLE, key=("id",)),
+        types={"id": "int4"},
+        rows_estimated=5,
+        rows=lambda _: [("1",), ("2",), ("3",)],
+    )
+    with made._read(source) as rows:
+        assert rows.count == 3
+    assert capsys.readouterr().out.splitlines() == [
+        "public.a: running, 0 of about 5 rows (0 %), reading",
+        "public.a: done, 3 rows",
+    ]

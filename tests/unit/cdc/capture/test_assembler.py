@@ -8,7 +8,9 @@ import pytest
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.toast_batch import DraftRecord
 from cdc.formats.debezium import EnvelopeContext
+from cdc.model.control import PartialTransaction, SweepRecord
 from cdc.model.errors import GapError, ProtocolError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from cdc.model.lsn import ZERO, Lsn
@@ -16,8 +18,6 @@ from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
-from cdc.records.control import PartialTransaction, SweepRecord
-from cdc.toast.batch import DraftRecord
 from tests.support import wire
 from tests.support.holes import finished
 from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.toast_batch import BatchRecord
+from cdc.model.control import PartialTransaction
 from cdc.model.lsn import Lsn
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
-from cdc.records.control import PartialTransaction
-from cdc.toast.batch import BatchRecord
 from tests.support import wire
 from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, transaction

@@ -11,12 +11,12 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.config.settings import CaptureConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
+from cdc.model.control import PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord
 from cdc.model.errors import ConnectionLost
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
-from cdc.records.control import PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord
 from tests.support import wire
 from tests.unit.cdc.capture.loops import COLUMNS, SCHEMA, Script
 

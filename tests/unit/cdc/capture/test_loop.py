@@ -15,6 +15,7 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.heartbeats import Heartbeats
+from cdc.model.control import PositionRecord, ProgressRecord, SourceIdentity
 from cdc.model.errors import ConnectionLost, GapError, UnsupportedChangeError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
@@ -23,7 +24,6 @@ from cdc.pgoutput.messages import NULL
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
-from cdc.records.control import PositionRecord, ProgressRecord, SourceIdentity
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from tests.support import wire

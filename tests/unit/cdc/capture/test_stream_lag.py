@@ -7,6 +7,7 @@ from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.stream_lag import QUIET_S, StreamLag
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.debezium import TableEncoder
+from cdc.model.control import SourceIdentity
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
@@ -15,7 +16,6 @@ from cdc.ports.listeners import Listeners
 from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import SourceIdentity
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.coordination import Snapshots

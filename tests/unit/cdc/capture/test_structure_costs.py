@@ -13,8 +13,10 @@ import pytest
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.capture.toast_batch import Batch
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.unpublishable import Unpublishable
+from cdc.model.control import SignalRecord, SourceIdentity
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
@@ -25,12 +27,10 @@ from cdc.ports.row_reader import Found
 from cdc.ports.stream import Signal
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import SignalRecord, SourceIdentity
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.completion import CompletionJob
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
-from cdc.toast.batch import Batch
 from tests.support import wire
 from tests.support.holes import U, consumed, insert, sees, update
 from tests.support.operations import operations

@@ -12,6 +12,7 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.config.format_options import FormatOptions
 from cdc.formats.envelope import EnvelopeContext
+from cdc.model.control import PartialTransaction
 from cdc.model.errors import ProtocolError
 from cdc.model.events import Column, TableId
 from cdc.model.lsn import Lsn
@@ -20,7 +21,6 @@ from cdc.pgoutput.messages import NULL
 from cdc.ports.chunk_reader import WATERMARK_PREFIX
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
-from cdc.records.control import PartialTransaction
 from tests.support import wire
 from tests.support.holes import finished
 from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of

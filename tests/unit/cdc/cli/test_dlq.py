@@ -12,7 +12,7 @@ from cdc.cli import dlq
 from cdc.kafka.sink_letters import Letter
 from cdc.model.errors import WatershedError
 from tests.unit.cdc.config.test_settings import minimal
-from tests.unit.cdc.records.test_rejected_rows import ROW
+from tests.unit.cdc.model.test_rejected_rows import ROW
 
 LETTERS = [
     Letter("users", "shop.dead-letter.users", f"public.orders/{number}", row)

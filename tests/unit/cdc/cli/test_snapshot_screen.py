@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from cdc.cli.snapshot_screen import BAR_WIDTH, Bars, JsonLines, Lines, brief, figures, screen_for, span, status_table
-from cdc.snapshots.status import FillProgress
+from cdc.status.fill_progress import FillProgress
 
 
 def table(

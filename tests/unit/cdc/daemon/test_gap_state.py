@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from structlog.testing import capture_logs
 
 from cdc.daemon.gap_state import GRACE_S, POLL_S, Gap, Heal
+from cdc.model.control import PositionRecord, SignalAnswer, SignalRecord, SignalsRecord, SourceIdentity
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.gap_topics import KnownState
 from cdc.ports.stream import Signal
-from cdc.records.control import PositionRecord, SignalAnswer, SignalRecord, SignalsRecord, SourceIdentity
 
 TOPICS = Topics("shop")
 NOW_US = 1_800_000_000_000_000

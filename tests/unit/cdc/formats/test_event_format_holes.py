@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import pytest
 
+from cdc.capture.toast_batch import Batch, BatchRecord, DraftRecord
 from cdc.config.format_options import FormatOptions
 from cdc.formats.debezium import Draft, EnvelopeContext, OutRecord, TableEncoder
 from cdc.model.events import Column
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports.row_reader import Found
-from cdc.toast.batch import Batch, BatchRecord, DraftRecord
 from tests.support import wire
 from tests.support.holes import sees, without_holes
 

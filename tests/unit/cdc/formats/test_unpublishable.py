@@ -6,6 +6,7 @@ import pytest
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.toast_batch import DraftRecord
 from cdc.config.settings import OnUnpublishable
 from cdc.formats.debezium import OutRecord, TableEncoder
 from cdc.formats.transaction_metadata import TransactionMetadata
@@ -18,7 +19,6 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
-from cdc.toast.batch import DraftRecord
 from tests.support import wire
 from tests.support.holes import finished
 from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of

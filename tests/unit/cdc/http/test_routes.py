@@ -9,12 +9,12 @@ import uvicorn
 from starlette.applications import Starlette
 
 from cdc.http.letters import Letters
-from cdc.http.routes import CAPTURE, application, description
+from cdc.http.routes import CAPTURE, Scope, application, description, sinks_scope, views_scope
 from cdc.http.server import listening_socket
 from cdc.http.waits import Waits
 from cdc.kafka.sink_letters import Letter
+from cdc.model.control import PositionRecord, SinkRecord
 from cdc.model.errors import ConfigError, UnreachableError
-from cdc.records.control import PositionRecord, SinkRecord
 from cdc.status.model import Status
 from cdc.status.trend import Trend
 from tests.support.http_server import HttpServer, free_port
@@ -26,7 +26,8 @@ from tests.support.waiting import eventually
 class Pipeline:
     """What the server is asked about."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Scope = CAPTURE) -> None:
+        self.scope = scope
         self.status: Status = full_status()
         self.end = source_end(10_000)
         self.records: tuple[SinkRecord, ...] = (applied(500),)
@@ -37,7 +38,7 @@ class Pipeline:
 
     def application(self) -> Starlette:
         letters = Letters(config(), self.read_letters)
-        return application(lambda: self.status, CAPTURE, Waits(lambda: self.end, self), self.trend.recent, letters)
+        return application(lambda: self.status, self.scope, Waits(lambda: self.end, self), self.trend.recent, letters)
 
     def read_letters(self, sinks: Sequence[str]) -> list[Letter]:
         raise UnreachableError(f"Kafka: can't read the letters of {', '.join(sinks)}", "start it")
@@ -49,8 +50,8 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline() -> Pipeline:
-    return Pipeline()
+def pipeline(request: pytest.FixtureRequest) -> Pipeline:
+    return Pipeline(getattr(request, "param", CAPTURE))
 
 
 @pytest.fixture
@@ -79,6 +80,21 @@ def test_readiness_is_the_code_and_the_reasons(server: HttpServer, pipeline: Pip
     found = json.loads(body)
     assert [reason["message"] for reason in found["reasons"]] == ["replication slot watershed does not exist any more"]
     assert found["reasons"][0]["next"]
+
+
+def test_a_job_is_not_ready_before_each_of_its_sinks_has_published_a_position() -> None:
+    status = full_status().model_copy(update={"problems": ()})  # of sink search
+    assert sinks_scope(frozenset({"search"})).reasons(status) == ()
+    (reason,) = sinks_scope(frozenset({"search", "warehouse"})).reasons(status)
+    assert (reason.name, reason.message) == ("warehouse", "warehouse has not published a position yet")
+    assert views_scope(frozenset({"documents"})).reasons(status) == ()
+
+
+@pytest.mark.parametrize("pipeline", [sinks_scope(frozenset({"warehouse"}))], indirect=True)
+def test_the_metric_of_readiness_is_that_of_readyz(server: HttpServer) -> None:
+    assert server.get("/readyz")[0] == 503
+    assert "watershed_ready 0.0" in server.get("/metrics")[1]
+    assert "cdc sink run" in reason.next
 
 
 def test_the_status_is_the_whole_and_its_parts(server: HttpServer, pipeline: Pipeline) -> None:

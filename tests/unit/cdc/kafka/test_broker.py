@@ -13,8 +13,8 @@ from cdc.kafka.broker import ANSWER_S_MAX, STOPPING_S_MAX, KafkaBroker, WrittenT
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.event_topics import EventTopics
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
+from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topic_record import TopicRecord
-from cdc.records.kafka_transactions import OpenPart
 from tests.support.waiting import eventually
 
 CODES = sorted({code for name, code in vars(KafkaError).items() if name.isupper() and isinstance(code, int) and code})

@@ -14,8 +14,8 @@ from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import State
 from cdc.model.errors import BrokerError, ConnectionLost, GapError
+from cdc.model.kafka_transactions import HANGING_KEY, HangingTransactionRecord, OpenPart
 from cdc.model.topics import Topics
-from cdc.records.kafka_transactions import HANGING_KEY, HangingTransactionRecord, OpenPart
 
 ROWS_0 = OpenPart(topic="p.public.t", partition=0, start=4, end=6)
 ROWS_1 = OpenPart(topic="p.public.t", partition=1, start=9, end=10)

@@ -6,7 +6,7 @@ from cdc.kafka.snapshot_watch import Followed, SnapshotWatch, await_begun, await
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.snapshots.status import FillProgress
+from cdc.status.fill_progress import FillProgress
 from tests.support.standings import FakeTail, position, progress, published, sink, snapshot
 
 A, B = TableId("public", "a"), TableId("public", "b")

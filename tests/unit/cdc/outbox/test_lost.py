@@ -2,12 +2,13 @@
 
 import pytest
 
+from cdc.model.control import PositionRecord, SourceIdentity
 from cdc.model.errors import GapError
 from cdc.model.events import TableId
+from cdc.model.lost_events import LostEventsRecord
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
-from cdc.outbox.lost import LostEventsRecord, lost_from, lost_records, require_settled
-from cdc.records.control import PositionRecord, SourceIdentity
+from cdc.outbox.lost import lost_from, lost_records, require_settled
 
 TOPICS = Topics("shop")
 SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")

@@ -21,6 +21,11 @@ REFUSED = 'connection to server at "127.0.0.1", port 5999 failed: '
             f'the server refuses us: {REFUSED}FATAL: password authentication failed for user "a"',
             "correct the user in source.dsn, and the password in PGPASSWORD, ~/.pgpass or source.dsn",
         ),
+        (
+            f"{REFUSED}FATAL:  permission denied to start WAL sender",
+            f"the role may not replicate: {REFUSED}FATAL: permission denied to start WAL sender",
+            "as a superuser: ALTER ROLE <role> REPLICATION; on Amazon RDS and Aurora: GRANT rds_replication TO <role>",
+        ),
     ],
 )
 def test_the_message_ends_with_the_cause(words: str, message: str, step: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import TableEncoder
+from cdc.model.control import IncompleteRowsRecord, SnapshotRecord, SweepRecord
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
@@ -28,7 +29,6 @@ from cdc.ports.chunk_reader import (
 )
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import IncompleteRowsRecord, SnapshotRecord, SweepRecord
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from cdc.model.control import RangeRecord
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId, pack_version
 from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, ReadFailed, TableDescribed, TransactionBarrier
-from cdc.records.control import RangeRecord
 from cdc.snapshots.ranges import RETRY_S
 from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import Beside, rows, snapshot, states, sweeps, wanted

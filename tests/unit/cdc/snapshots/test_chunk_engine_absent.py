@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from cdc.model.control import RangeRecord, TombstonesRecord
 from cdc.model.errors import SourceError
 from cdc.model.events import pack_version
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import Chunk, DescribeTable, KeyPage, Lookup, ReadFailed, TableDescribed, TransactionBarrier
-from cdc.records.control import RangeRecord, TombstonesRecord
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 from tests.unit.cdc.snapshots.loops import Beside, deletes, key, rows, snapshot, states, sweeps, wanted
 

@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from cdc.config.settings import SnapshotConfig
-from cdc.model.errors import GapError, WatershedError
-from cdc.model.events import TableId, TableSchema
-from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, TableDescribed, TransactionBarrier
-from cdc.ports.stream import Signal
-from cdc.records.control import (
+from cdc.model.control import (
     IncompleteRowsRecord,
     RangeRecord,
     SignalAnswer,
@@ -20,6 +15,11 @@ from cdc.records.control import (
     SnapshotProgress,
     SnapshotRecord,
 )
+from cdc.model.errors import GapError, WatershedError
+from cdc.model.events import TableId, TableSchema
+from cdc.model.topic_record import TopicRecord
+from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, TableDescribed, TransactionBarrier
+from cdc.ports.stream import Signal
 from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, Restrictions, Snapshots
 from cdc.snapshots.signal_answers import KEPT_S, SIGNAL_S_MAX, Answers
 from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from cdc.model.control import RangeRecord
 from cdc.ports.chunk_reader import Chunk, Key, TableDescribed
-from cdc.records.control import RangeRecord
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import RETRY_S, OpenChunk
 from tests.unit.cdc.capture.loops import SCHEMA

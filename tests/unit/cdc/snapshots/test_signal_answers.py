@@ -1,9 +1,9 @@
 """Answers to signals."""
 
+from cdc.model.control import SignalAnswer, SignalRecord, SignalsRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
-from cdc.records.control import SignalAnswer, SignalRecord, SignalsRecord
 from cdc.snapshots.signal_answers import EXPIRED_MAX, GIVEN_MAX, KEPT_S, Answers, is_late, too_late
 
 TOPICS = Topics("shop")

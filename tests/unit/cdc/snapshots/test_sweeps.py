@@ -2,10 +2,10 @@
 
 import pytest
 
+from cdc.model.control import SweepRecord
 from cdc.model.events import TableId, pack_version
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import SweepRecord
 from cdc.snapshots.sweeps import Sweeps
 
 T, OTHER = TableId("public", "t"), TableId("public", 'o.t"her')

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from cdc.model.errors import UnreachableError
-from cdc.status.facts import SourceFacts, TopicFacts, ViewFacts
+from cdc.ports.source_facts import SourceFacts
+from cdc.status.facts import TopicFacts, ViewFacts
 from cdc.status.monitor import ANSWER_AGE_S_MAX, Monitor
 from tests.support.status_facts import condition, config, source, topics, view_facts
 from tests.support.waiting import eventually

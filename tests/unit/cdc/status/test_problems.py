@@ -6,8 +6,8 @@ import pytest
 
 from cdc.http.routes import CAPTURE, sinks_scope
 from cdc.model.errors import GapError, UnreachableError
-from cdc.outbox.lost import LostEventsRecord
-from cdc.records.table_state import TableRecord
+from cdc.model.lost_events import LostEventsRecord
+from cdc.model.table_state import TableRecord
 from cdc.status.facts import Reading
 from cdc.status.model import Problem
 from tests.support.standings import position, published

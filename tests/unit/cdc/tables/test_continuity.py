@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from cdc.model.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
 from cdc.model.errors import GapError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
-from cdc.records.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
-from cdc.tables.continuity import SourceNow, Tables, TopicNow, compare_tables, require_same_source, require_same_topics
+from cdc.ports.source_facts import SourceNow
+from cdc.tables.continuity import Tables, TopicNow, compare_tables, require_same_source, require_same_topics
 
 POSITION = PositionRecord(
     phase="streaming",

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts
 from cdc.pgoutput.messages import Relation, RelationColumn
 from cdc.pgoutput.relations import relation_of
-from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 from cdc.tables.schema_changes import (
     followed,
     key_types_replaced,

@@ -9,12 +9,12 @@ import pytest
 
 from cdc.model.errors import GapError, SourceError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
-from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
 
 ID, NAME = Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from cdc.model.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
 from cdc.model.errors import SourceError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.table_state import TableRecord
 from cdc.ports.source_table import SourceTable, TableDescription
-from cdc.records.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
-from cdc.records.table_state import TableRecord
 from cdc.tables.continuity import Tables
 from cdc.tables.selection import TableSelection, assign, newly_stopped
 

@@ -2,8 +2,8 @@
 
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId
+from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts, TableRecord, table_record
 from cdc.model.topics import Topics
-from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts, TableRecord, table_record
 
 TABLE = TableId("public", "a.b")
 FACTS = TableFacts(

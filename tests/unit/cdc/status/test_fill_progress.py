@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.records.control import SnapshotRecord
-from cdc.snapshots.status import (
+from cdc.model.control import SnapshotRecord
+from cdc.status.fill_progress import (
     FillProgress,
     HistoryPosition,
     Rate,

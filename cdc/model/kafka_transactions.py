@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from cdc.records.control import U64, Record
+from cdc.model.control import U64, Record
 
 HANGING_KEY: Final = "left-open"
 EVENT_TOPIC_KEY: Final = "event-topic/"

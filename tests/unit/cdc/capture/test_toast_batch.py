@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from cdc.capture.toast_batch import Batch, OmittedChange
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, Unreadable, Wanted
-from cdc.toast.batch import Batch, OmittedChange
 from tests.support.holes import OID, RELATION, U, consumed, delete, insert, sees, told, update
 from tests.support.wire import relation_bytes, truncate
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import Field
 
-from cdc.records.control import U64, Record
+from cdc.model.control import U64, Record
 
 RUNS_MAX: Final = 10  # that a record keeps
 COMPARISON_KEY: Final = "verify/"

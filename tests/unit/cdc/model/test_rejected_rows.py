@@ -1,8 +1,8 @@
 """Records of rejected rows."""
 
+from cdc.model.control import table_key
 from cdc.model.events import TableId
-from cdc.records.control import table_key
-from cdc.records.rejected_rows import RejectedRow, letter_key, letters_table
+from cdc.model.rejected_rows import RejectedRow, letter_key, letters_table
 
 ROW = RejectedRow(
     table_schema="my.schema",

@@ -1,9 +1,6 @@
 """Builds the records of the state and control topics. Pure."""
 
-from cdc.model.events import TableId, TableSchema
-from cdc.model.topic_record import TopicRecord
-from cdc.model.topics import Topics
-from cdc.records.control import (
+from cdc.model.control import (
     POSITION_KEY,
     IncompleteRowsRecord,
     PositionRecord,
@@ -17,6 +14,9 @@ from cdc.records.control import (
     sweep_key,
     tombstones_key,
 )
+from cdc.model.events import TableId, TableSchema
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
 
 
 def position_record(topics: Topics, position: PositionRecord) -> TopicRecord:

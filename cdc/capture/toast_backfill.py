@@ -1,4 +1,4 @@
-"""Fills the unchanged TOAST values of a batch before it is produced (cdc/toast/batch.py has the rules).
+"""Fills the unchanged TOAST values of a batch before it is produced (cdc/capture/toast_batch.py has the rules).
 
 A value that was read counts if the read sees the transaction whose event lacks it. Usually it does at once. A
 synchronous standby that is slow to answer is waited for; if it does not answer at all, the stream waits once, not for
@@ -10,11 +10,11 @@ from typing import Final
 
 import structlog
 
+from cdc.capture.toast_batch import KEYS_MAX, Batch, BatchRecord, are_finished
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, RowReader, TopicKey, Unfilled, Unreadable
 from cdc.ports.stream import Clock, WhileWaiting
-from cdc.toast.batch import KEYS_MAX, Batch, BatchRecord, are_finished
 
 log = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from cdc.records.control import ENDED, PositionRecord, ProgressRecord, SinkRecord, SnapshotProgress, SnapshotRecord
+from cdc.model.control import ENDED, PositionRecord, ProgressRecord, SinkRecord, SnapshotProgress, SnapshotRecord
 
 SILENCE_S_MAX: Final = 10.0  # capture reports every second while a snapshot runs
 RATE_WINDOW_S: Final = 30.0  # longer than a batch of the warehouse

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from cdc.capture.toast_backfill import BRIEF_PATIENCE_S, PATIENCE_S, ToastBackfill
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, Unfilled, Unreadable, Wanted
 from cdc.ports.stream import WhileWaiting
-from cdc.toast.backfill import BRIEF_PATIENCE_S, PATIENCE_S, ToastBackfill
 from tests.support.holes import U, consumed, insert, sees, told, update
 from tests.unit.cdc.capture.loops import Clock
 

@@ -6,8 +6,8 @@ later version of the row, that the row is deleted, or that an operator discarded
 
 from typing import Any
 
+from cdc.model.control import U64, PerTableRecord, table_key
 from cdc.model.events import TableId
-from cdc.records.control import U64, PerTableRecord, table_key
 
 
 class RejectedRow(PerTableRecord):

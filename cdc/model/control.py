@@ -7,9 +7,9 @@
 | `<prefix>.state`    | `holes/<table>`              | IncompleteRowsRecord    |
 | `<prefix>.state`    | `signals`                    | SignalsRecord  |
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
-| `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/records/table_state.py) |
+| `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/model/table_state.py) |
 | `<prefix>.state`    | `unpublished/<table>`        | UnpublishedRecord |
-| `<prefix>.state`    | `lost-events/<epoch>`        | LostEventsRecord (cdc/outbox/lost.py) |
+| `<prefix>.state`    | `lost-events/<epoch>`        | LostEventsRecord (cdc/model/lost_events.py) |
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
 | `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
 | `<prefix>.control`  | `signal/<id>`                | SignalAnswer   |
@@ -18,7 +18,7 @@
 | `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord     |
 | `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord |
 | `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord  |
-| `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (cdc/records/comparisons.py) |
+| `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (cdc/model/comparisons.py) |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |
 
 Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key applies.
@@ -27,7 +27,7 @@ Each topic has one partition and is compacted (signals are kept for a time inste
 import json
 import zlib
 from dataclasses import asdict
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -104,6 +104,10 @@ class TopicState(Record):
     end_offsets: tuple[int, ...]
     publication_entry: str = ""  # fingerprint of the table's row in the publication; empty if it lists no tables
     since_lsn: U64 = 0  # for a table that was added later: earlier commits are in its snapshot, not in the stream
+
+
+PROTOCOL: Final = "proto_version=1"
+"""The protocol options on which positions depend; a half published transaction must be resumed with the same ones."""
 
 
 class PositionRecord(Record):

@@ -6,11 +6,11 @@ while capture was down.
 
 from typing import Literal, Self
 
+from cdc.model.control import PerTableRecord, Record, table_key
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import PerTableRecord, Record, table_key
 
 TABLE_KEY = "table/"
 

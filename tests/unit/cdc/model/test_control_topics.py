@@ -1,8 +1,6 @@
 """Our own records: where they go, and under which key."""
 
-from cdc.model.events import TableId
-from cdc.model.topics import Topics
-from cdc.records.control import (
+from cdc.model.control import (
     IncompleteRowsRecord,
     PositionRecord,
     SchemaRecord,
@@ -10,7 +8,7 @@ from cdc.records.control import (
     SourceIdentity,
     SweepRecord,
 )
-from cdc.records.topic_records import (
+from cdc.model.control_topics import (
     incomplete_rows_record,
     position_record,
     schema_record,
@@ -18,6 +16,8 @@ from cdc.records.topic_records import (
     sweep_record,
     tombstones_record,
 )
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
 from tests.unit.cdc.capture.loops import SCHEMA
 
 TOPICS = Topics("shop")

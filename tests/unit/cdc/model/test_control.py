@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from cdc.model.errors import GapError, WatershedError
-from cdc.model.events import Column, TableId, TableSchema
-from cdc.records.control import (
+from cdc.model.control import (
     PartialTransaction,
     PositionRecord,
     ProgressRecord,
@@ -19,6 +17,8 @@ from cdc.records.control import (
     sink_key,
     sweep_key,
 )
+from cdc.model.errors import GapError, WatershedError
+from cdc.model.events import Column, TableId, TableSchema
 
 WHERE = "shop.state"
 POSITION = PositionRecord(

@@ -1,1 +1,0 @@
-"""Records that Watershed writes to its own topics: state, control and progress. Pure."""
