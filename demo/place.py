@@ -71,7 +71,7 @@ def write_config(folder: Path, endpoints: Endpoints, *, has_views: bool = False)
         "outbox": {"tables": [{"table": "cdc.outbox", **_EVENT_TYPE}], "messages": _EVENT_TYPE},
         "kafka": {"bootstrap_servers": endpoints.bootstrap_servers},
         "topics": {"prefix": PREFIX, "partitions": 2},
-        "http": {"port": free_port(8480), "sink_port": free_port(8481)},
+        "http": {"port": free_port(8480), "sink_port": free_port(8481), "view_port": free_port(8482)},
         "sinks": {
             "search": {"url": endpoints.opensearch_url},
             "cache": {"url": endpoints.redis_url},

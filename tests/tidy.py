@@ -102,7 +102,7 @@ PURE: Final = (
     *("cdc.capture.assembler", "cdc.capture.confirmation", "cdc.capture.kafka_transaction", "cdc.capture.stream_lag"),
     *("cdc.capture.transaction_records", "cdc.tables.continuity", "cdc.tables.schema_changes", "cdc.tables.selection"),
     *("cdc.status.facts", "cdc.status.model", "cdc.status.history", "cdc.status.compute", "cdc.status.problems"),
-    "cdc.status.waiting",
+    *("cdc.status.views", "cdc.status.waiting"),
 )
 # The loops act, and log, but reach the world through ports only.
 LOOPS: Final = ("cdc.formats.unpublishable", "cdc.snapshots", "cdc.capture", "cdc.tables")

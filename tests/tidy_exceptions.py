@@ -23,6 +23,8 @@ _VIEWS = "tests/integration/test_views.py"
 _VIEW_MAINTENANCE = "tests/integration/test_view_maintenance.py"
 _VIEW_TOPIC = "tests/integration/test_view_topic.py"
 COVERED_ELSEWHERE: dict[str, str] = {
+    "cdc/cli/view_readers.py": f"{_VIEWS}: the base of a real server, which goes away",
+    "views/figures.py": f"{_VIEWS}: figures of a real database",
     "cdc/cli/view.py": f"{_VIEWS}: jobs and stores of real servers",
     "cdc/kafka/view_topic.py": f"{_VIEW_TOPIC}: transactions of a real broker",
     "views/published.py": f"{_VIEW_TOPIC}: notes in a real database of what a real topic holds",

@@ -16,7 +16,7 @@ ends at which moment. A table that is created again has no triggers: then the vi
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, LiteralString, NamedTuple, Self
 from urllib.parse import unquote
 
@@ -30,6 +30,8 @@ from cdc.postgres.catalog import column_types
 from views import statements
 from views.connection import base_error, connect, explained, is_of_rows, said
 from views.definition import ViewDefinition
+from views.figures import Counts, read_counts
+from views.statements import schema_of
 
 CHANNEL: Final = "watershed_views"
 CHANGES_PER_ROUND: Final = 5_000
@@ -53,21 +55,6 @@ class ViewState(NamedTuple):
     columns: list[list[Any]]  # names and types of the rows' columns
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """The figures that `cdc view status` shows."""
-
-    name: str
-    state: str
-    changes: int  # rows that were changed and not looked at yet
-    oldest_s: float | None
-    keys: int  # view rows that are to be computed
-    rejected: int
-    applied_s: float | None  # since rows were written last
-    error: str | None
-    next: str | None
-
-
 class Base:
     """A connection to the base of a view. Methods raise SinkError for a database that does not answer."""
 
@@ -76,6 +63,7 @@ class Base:
         self.kept = frozenset(kept)
         self.schema = schema_of(prefix)
         self._own_schema = config.beginning(prefix)
+        self._config = config
         self._connection = connect(config)
 
     def __enter__(self) -> Self:
@@ -198,7 +186,8 @@ class Base:
         return None if row is None else ViewState(*row)
 
     def note(self, view: str, state: ViewState) -> None:
-        """Writes the view's state; an error that it had is gone."""
+        """Writes the view's state. An error stays, unless the view had stopped for it, until its cause is known to be
+        gone."""
         with explained():
             self._connection.execute(self._sql(statements.NOTE_STATE), (view, *state[:4], json.dumps(state.columns)))
 
@@ -210,19 +199,26 @@ class Base:
                 {"view": view, "error": error.message, "next": error.hint, "state": state},
             )
 
+    def forget_error(self, view: str) -> None:
+        """Removes the error of a view that goes on. Another connection does it: a filling only reads in this one."""
+        with explained(), connect(self._config) as connection:
+            connection.execute(self._sql(statements.FORGET_ERROR), (view,))
+
     def ask_rebuild(self, view: str) -> bool:
         """Has the view filled again by its job. False: the view has never run."""
         with explained():
             done = self._connection.execute(
-                self._sql("UPDATE {s}.views SET state = 'rebuild', error = NULL, next = NULL WHERE name = %s"), (view,)
+                self._sql(
+                    "UPDATE {s}.views SET state = 'rebuild', error = NULL, next = NULL, failing_since = NULL "
+                    "WHERE name = %s"
+                ),
+                (view,),
             )
             self._connection.execute("SELECT pg_notify('watershed_views', '')")
         return bool(done.rowcount)
 
     def counts(self, view: str) -> Counts | None:
-        with explained():
-            row = self._connection.execute(self._sql(statements.COUNTS), (view,)).fetchone()
-        return None if row is None else Counts(*row)
+        return read_counts(self._connection, self.schema, view)
 
     def versions(self, count: int = 1) -> list[int]:
         """The next numbers of computations."""
@@ -405,7 +401,11 @@ class Base:
                     (view, json.dumps(list(key)), reason),
                 )
             self._connection.execute(
-                self._sql("UPDATE {s}.views SET applied_at = now(), error = NULL, next = NULL WHERE name = %s"), (view,)
+                self._sql(
+                    "UPDATE {s}.views SET applied_at = now(), error = NULL, next = NULL, failing_since = NULL "
+                    "WHERE name = %s"
+                ),
+                (view,),
             )
 
     def wait(self, seconds: float) -> None:
@@ -423,11 +423,6 @@ class Base:
 
     def _sql(self, text: LiteralString) -> sql.Composed:
         return sql.SQL(text).format(s=sql.Identifier(self.schema))
-
-
-def schema_of(prefix: str) -> str:
-    """Returns the schema of the views' own tables in the base."""
-    return f"watershed_views_{prefix}"
 
 
 def not_unique(definition: ViewDefinition, key: Sequence[object], count: str) -> NotUniqueError:

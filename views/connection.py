@@ -19,13 +19,13 @@ _AWAY: Final = frozenset({"08", "57"})  # classes of errors: connections, and se
 _PINNED: Final = {**PINNED_SETTINGS, "row_security": "on", "plan_cache_mode": "force_custom_plan"}
 
 
-def connect(config: SqlConfig) -> psycopg.Connection[Any]:
+def connect(config: SqlConfig, timeout_s: int = CONNECT_TIMEOUT_S) -> psycopg.Connection[Any]:
     """Connects. Raises SinkError for a database that does not answer."""
     with explained():
         return psycopg.connect(
             config.url.get_secret_value(),
             autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_S,
+            connect_timeout=timeout_s,
             application_name="watershed views",
             client_encoding="UTF8",
             options=" ".join(f"-c {name}={value}" for name, value in _PINNED.items()),

@@ -64,8 +64,13 @@ class ViewKeeper:
                 ViewMaintainer(definition, base, self._open_target, self._wait_for_base, self._gathering)
             ) as maintainer:
                 maintainer.start()
+                is_first = True
                 while not ending.is_set():
-                    if not maintainer.step():
+                    has_done = maintainer.step()
+                    if is_first:
+                        base.forget_error(self._name)
+                        is_first = False
+                    if not has_done:
                         maintainer.wait()
                     self._goes_on()
         except (ConfigError, RefusedError) as error:

@@ -206,6 +206,8 @@ class ViewMaintainer:
             keys = [self._encoder.key_of(row) for row in rows]
             changes = [self._encoder.change(key, row, version) for key, row in zip(keys, rows, strict=True)]
             rejected |= self._apply(keys, changes)
+            if count == 0:  # base and target do their work
+                self._base.forget_error(name)
             count += len(rows)
         self._target.sweep(table, pack_version(_EPOCH, floor))
         self._target.make_readable([table])

@@ -10,6 +10,7 @@ CREATE TABLE IF NOT EXISTS {s}.views (
   name text PRIMARY KEY, fingerprint text NOT NULL, state text NOT NULL, generation bigint NOT NULL,
   schema_version integer NOT NULL, columns jsonb NOT NULL, error text, next text, filled_at timestamptz,
   applied_at timestamptz);
+ALTER TABLE {s}.views ADD COLUMN IF NOT EXISTS failing_since timestamptz;
 CREATE TABLE IF NOT EXISTS {s}.changes (
   id bigint GENERATED ALWAYS AS IDENTITY, view text NOT NULL, source text NOT NULL, image jsonb NOT NULL,
   noted_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (view, id));
@@ -88,23 +89,36 @@ INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, col
 VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (name) DO UPDATE SET
   fingerprint = excluded.fingerprint, state = excluded.state, generation = excluded.generation,
-  schema_version = excluded.schema_version, columns = excluded.columns, error = NULL, next = NULL,
+  schema_version = excluded.schema_version, columns = excluded.columns,
+  error = CASE WHEN views.state <> 'failed' THEN views.error END,
+  next = CASE WHEN views.state <> 'failed' THEN views.next END,
+  failing_since = CASE WHEN views.state <> 'failed' THEN views.failing_since END,
   filled_at = CASE WHEN excluded.state = 'serving' THEN now() ELSE views.filled_at END
 """
 NOTE_ERROR: LiteralString = """
-INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns, error, next)
-VALUES (%(view)s, '', coalesce(%(state)s, 'filling'), 1, 1, '[]', %(error)s, %(next)s)
+INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns, error, next, failing_since)
+VALUES (%(view)s, '', coalesce(%(state)s, 'filling'), 1, 1, '[]', %(error)s, %(next)s, now())
 ON CONFLICT (name) DO UPDATE SET
-  error = excluded.error, next = excluded.next, state = coalesce(%(state)s, views.state)
+  error = excluded.error, next = excluded.next, state = coalesce(%(state)s, views.state),
+  failing_since = coalesce(views.failing_since, excluded.failing_since)
+"""
+FORGET_ERROR: LiteralString = """
+UPDATE {s}.views SET error = NULL, next = NULL, failing_since = NULL WHERE name = %s AND error IS NOT NULL
 """
 COUNTS: LiteralString = """
 SELECT v.name, v.state,
        (SELECT count(*) FROM {s}.changes c WHERE c.view = v.name),
-       (SELECT extract(epoch FROM clock_timestamp() - min(noted_at))::float8 FROM {s}.changes c WHERE c.view = v.name),
+       (SELECT extract(epoch FROM clock_timestamp() - noted_at)::float8 FROM {s}.changes c WHERE c.view = v.name
+         ORDER BY id LIMIT 1),
        (SELECT count(*) FROM {s}.keys k WHERE k.view = v.name),
        (SELECT count(*) FROM {s}.rejected r WHERE r.view = v.name),
-       extract(epoch FROM clock_timestamp() - applied_at)::float8, v.error, v.next
-  FROM {s}.views v WHERE v.name = %s
+       extract(epoch FROM clock_timestamp() - applied_at)::float8, v.error, v.next,
+       coalesce(extract(epoch FROM clock_timestamp() - failing_since), 0)::float8,
+       EXISTS (SELECT FROM pg_locks l
+                WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+                  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                  AND l.classid = hashtext(%(schema)s)::oid AND l.objid = hashtext(v.name)::oid)
+  FROM {s}.views v WHERE v.name = %(view)s
 """
 TRIGGERS: Final[Mapping[str, LiteralString]] = {
     "insert": "CREATE TRIGGER {name} AFTER INSERT ON {table} REFERENCING NEW TABLE AS new_rows "
@@ -126,3 +140,8 @@ def used(columns: Sequence[str]) -> sql.Composed:
     """The columns of `r`, a row as JSON, as an array of texts."""
     values = [sql.SQL("(r->{})::text").format(sql.Literal(name)) for name in columns]
     return sql.SQL("ARRAY[{}]::text[]").format(sql.SQL(", ").join(values))
+
+
+def schema_of(prefix: str) -> str:
+    """Returns the schema of the views' own tables in the base."""
+    return f"watershed_views_{prefix}"

@@ -15,10 +15,11 @@ from sinks.check import store_findings
 from sinks.contract import Change, Result
 from sinks.registry import make_sink
 from sinks.removal import store_contents
-from views.base import Base, schema_of
+from views.base import Base
 from views.definition import SCHEMA_OF_VIEWS
 from views.gathering import Gathering
 from views.published import Published
+from views.statements import schema_of
 from views.topic import TopicSink
 
 KEYS_PER_COMMIT_MAX: Final = 10_000
@@ -47,7 +48,7 @@ class Target(Protocol):
 
 def open_base(settings: Config, name: str) -> Base:
     """Connects to the base of this view. Raises SinkError."""
-    section = _base_section(settings, name)
+    section = base_section(settings, name)
     kept = [table for table in settings.source.stored_table_ids if section.holds(table)]
     return Base(section, settings.topics.prefix, kept)
 
@@ -117,11 +118,12 @@ def target_contents(settings: Config, name: str, *, removes: bool) -> list[str]:
 
 
 def open_topic(settings: Config, name: str, target: TopicTarget) -> TopicSink:
-    published = Published(_base_section(settings, name), schema_of(settings.topics.prefix), name)
+    published = Published(base_section(settings, name), schema_of(settings.topics.prefix), name)
     return TopicSink(name, target, settings, published)
 
 
-def _base_section(settings: Config, name: str) -> SqlConfig:
+def base_section(settings: Config, name: str) -> SqlConfig:
+    """Returns the section of the sink that keeps the tables of this view."""
     section = sink_config(settings.sinks, settings.views[name].base)
     assert isinstance(section, SqlConfig), "the configuration was checked"
     return section

@@ -35,8 +35,9 @@ def run(
     service = Service(settings, armed_probe(os.environ), conditions)
     port = settings.http.port if http_port is None else http_port
     if port:
+        from cdc.cli.view_readers import view_readers
         from cdc.http.routes import CAPTURE
         from cdc.http.server import serve
 
-        serve(settings, port, "http.port", CAPTURE, conditions)
+        serve(settings, port, "http.port", CAPTURE, conditions, view_readers(settings))
     service.run()

@@ -47,10 +47,12 @@ def run(
     conditions = Conditions()
     port = settings.http.sink_port if http_port is None else http_port
     if port:
+        from cdc.cli.view_readers import view_readers
         from cdc.http.routes import sinks_scope
         from cdc.http.server import serve
 
-        serve(settings, port, "http.sink_port", sinks_scope(frozenset(sinks)), conditions)
+        scope = sinks_scope(frozenset(sinks))
+        serve(settings, port, "http.sink_port", scope, conditions, view_readers(settings))
     if settings.verify.every is not None:
         from verification.schedule import Schedule
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from cdc.cli.status_screen import screen
+from cdc.cli.view_readers import view_readers
 from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
 from cdc.http.server import make_monitor
@@ -34,11 +35,11 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it until Ctrl-C, every second.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Source, slot and WAL budget, capture, tables, snapshots and sinks. Exits 1 when something keeps the pipeline from
-    its work. With --watch and --json: an object a line."""
+    """Source, slot and WAL budget, capture, tables, snapshots, sinks and views. Exits 1 when something keeps the
+    pipeline from its work. With --watch and --json: an object a line."""
     configure_logs(level="error")
     settings = load_config(config)
-    with closing(_monitor(settings)) as monitor:
+    with closing(_monitor(settings, has_views=True)) as monitor:
         now = _glance(monitor)
         if watch:
             _watch(monitor.status, now, as_json=as_json)
@@ -107,8 +108,8 @@ def _line(fields: dict[str, object]) -> str:
     return f"{fields['name']}: {', '.join(parts)} behind, at {fields['lsn']}"
 
 
-def _monitor(config: Config) -> Monitor:
-    monitor = make_monitor(config, Conditions())
+def _monitor(config: Config, *, has_views: bool = False) -> Monitor:
+    monitor = make_monitor(config, Conditions(), view_readers(config) if has_views else ())
     monitor.start()
     return monitor
 

@@ -22,6 +22,8 @@ def screen(status: Status) -> Group:
     parts += [sinks_table(status) if status.sinks else "no sink has published a position yet", ""]
     if any(sink.comparison is not None for sink in status.sinks):
         parts += [comparisons_table(status), ""]
+    if status.views:
+        parts += [views_table(status), ""]
     for sink in status.sinks:
         if sink.error:
             parts.append(f"{escape(sink.sink)}, last error: {escape(sink.error)}\n  next: {escape(sink.next)}")
@@ -127,6 +129,18 @@ def sinks_table(status: Status) -> Table:
             f"{sink.stale:,}",
             f"{sink.dead_letters:,}",
         )
+    return shown
+
+
+def views_table(status: Status) -> Table:
+    """A line for each view. Its error is among the problems."""
+    shown = Table("view", "state", "changes", "oldest", "keys", "rejected", "last write", box=None)
+    for view in status.views:
+        counts = (view.waiting_changes, view.waiting_keys, view.rejected_rows)
+        changes, keys, rejected = ("?" if count is None else f"{count:,}" for count in counts)
+        oldest = seconds(view.oldest_change_seconds) if view.waiting_changes != 0 else ""
+        written = "" if view.state == "never run" else seconds(view.silent_seconds)
+        shown.add_row(escape(view.view), view.state, changes, oldest, keys, rejected, written)
     return shown
 
 

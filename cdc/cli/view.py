@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextlib import closing, contextmanager
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -20,17 +20,20 @@ from rich.table import Table
 from cdc.cli.check import spark_findings
 from cdc.cli.exit_codes import FAILED
 from cdc.cli.interrupts import sigterm_as_interrupt
+from cdc.cli.view_readers import view_readers
 from cdc.client.waiting import Waiter, WaitTimeoutError
 from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import WarehouseConfig
 from cdc.config.view_settings import ViewConfig
 from cdc.daemon.logs import configure_logs
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError, SinkError, WatershedError
 from cdc.postgres.source_facts import PostgresSourceReader
-from views.base import Counts
+from cdc.status.conditions import Conditions
+from cdc.status.facts import Condition
+from views.figures import Counts, ViewFigures
 from views.keeping import ViewKeeper
 from views.maintainer import RowEncoder, define
-from views.targets import gathering, open_base, open_target, target_contents, target_findings
+from views.targets import base_section, gathering, open_base, open_target, target_contents, target_findings
 
 if TYPE_CHECKING:  # brings Spark, which most views do not need
     from spark_jobs.view_targets import WarehouseTargets
@@ -100,27 +103,49 @@ def check(
 
 
 @app.command()
-def run(names: Names = None, config: ConfigFile = DEFAULT_FILE) -> None:
+def run(
+    names: Names = None,
+    config: ConfigFile = DEFAULT_FILE,
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(envvar="CDC_LOG_LEVEL")] = "info",
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.", envvar="CDC_LOG_JSON")] = False,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", help="Instead of the configured port; 0: no server.", min=0, max=65535)
+    ] = None,
+) -> None:
     """Keep views equal to their queries, until it is stopped. A view that can't be kept ends with its error, which
     `cdc view status` shows; the others go on, and the command then exits 1."""
-    configure_logs(level="info")
+    configure_logs(level=log_level, as_json=log_json)
     settings = load_config(config)
-    chosen = _chosen(settings, names)
+    chosen, conditions = _chosen(settings, names), Conditions()
+    port = settings.http.view_port if http_port is None else http_port
+    if port:
+        from cdc.http.routes import views_scope
+        from cdc.http.server import serve
+
+        scope = views_scope(frozenset(chosen))
+        serve(settings, port, "http.view_port", scope, conditions, view_readers(settings))
     ending = threading.Event()
     with (
         sigterm_as_interrupt(),
         _warehouses(settings, chosen) as warehouses,
         ThreadPoolExecutor(len(chosen), thread_name_prefix="view") as pool,
     ):
-        jobs = {pool.submit(_keeper(settings, name, ending, warehouses).keep, ending) for name in chosen}
+        jobs = {pool.submit(_keeper(settings, name, ending, warehouses).keep, ending): name for name in chosen}
         try:
-            _report(jobs, warehouses)
+            _report(jobs, conditions, warehouses)
         except KeyboardInterrupt:
             typer.echo("ending", err=True)
         finally:
             ending.set()
     if any(job.exception() for job in jobs):
         raise typer.Exit(FAILED)
+
+
+def _stopped(view: str, error: BaseException) -> Condition:
+    if isinstance(error, WatershedError):
+        return Condition("view", view, "stopped", error.message, error.hint, is_failure=True)
+    what = f"{type(error).__name__}: {error}"
+    return Condition("view", view, "stopped", what, f"start `cdc view run {view}` again", is_failure=True)
 
 
 @app.command()
@@ -134,9 +159,8 @@ def status(
     settings = load_config(config)
     found: list[Counts] = []
     for name in _chosen(settings, names):
-        with open_base(settings, name) as base:
-            base.install()
-            found.append(base.counts(name) or Counts(name, "never run", 0, None, 0, 0, None, None, None))
+        with closing(ViewFigures(base_section(settings, name), settings.topics.prefix)) as figures:
+            found.append(figures.of(name))
     if as_json:
         for counts in found:
             typer.echo(json.dumps(asdict(counts)))
@@ -230,7 +254,7 @@ def _keeper(settings: Config, name: str, ending: threading.Event, warehouses: "W
     )
 
 
-def _report(jobs: Collection[Future[None]], warehouses: "WarehouseTargets | None") -> None:
+def _report(jobs: Mapping[Future[None], str], conditions: Conditions, warehouses: "WarehouseTargets | None") -> None:
     """Returns when all jobs have ended, and says why each did. Raises SinkError when Spark's Java process has ended:
     no other can be started in this process."""
     waiting = set(jobs)
@@ -239,6 +263,7 @@ def _report(jobs: Collection[Future[None]], warehouses: "WarehouseTargets | None
         for job in ended:
             if (error := job.exception()) is not None:
                 typer.echo(f"error: {error}", err=True)
+                conditions.report(_stopped(jobs[job], error))
         if warehouses and (failure := warehouses.failure()) is not None:
             raise failure
 

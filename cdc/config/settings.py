@@ -289,11 +289,12 @@ class SparkConfig(Section):
 
 
 class HttpConfig(Section):
-    """The read-only HTTP server of `cdc run` and of `cdc sink run`: health, status, metrics."""
+    """The read-only HTTP server of `cdc run`, `cdc sink run` and `cdc view run`: health, status, metrics."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] | None = 8480  # of `cdc run`; null: no server
     sink_port: Annotated[int, Field(ge=1, le=65535)] | None = 8481  # of `cdc sink run`
+    view_port: Annotated[int, Field(ge=1, le=65535)] | None = 8482  # of `cdc view run`
     # How much WAL the disk can hold for the slot, if max_slot_wal_keep_size sets no limit or a greater one.
     wal_bytes_max: Annotated[int, Field(ge=1)] | None = None
 

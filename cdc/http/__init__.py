@@ -1,1 +1,1 @@
-"""The read-only HTTP server of `cdc run` and `cdc sink run`: health, status, metrics, and the console."""
+"""The read-only HTTP server of `cdc run`, `cdc sink run` and `cdc view run`: health, status, metrics, console."""

@@ -9,14 +9,15 @@ from prometheus_client.registry import Collector
 
 from cdc import __version__
 from cdc.model.lsn import parse_lsn
-from cdc.status.model import Part, SinkStatus, Status, TableStatus, WalBudget
+from cdc.status.model import Part, SinkStatus, Status, TableStatus, ViewStatus, WalBudget
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-_PARTS: Final[tuple[Part, ...]] = ("source", "brokers", "capture", "table", "sink")
+_PARTS: Final[tuple[Part, ...]] = ("source", "brokers", "capture", "table", "sink", "view")
 NO_BUDGET: Final = WalBudget(
     retained_bytes=None, limit_bytes=None, remaining_bytes=None, rate_bytes_per_second=None, seconds_left=None
 )
 _SNAPSHOT: Final = ("waiting", "running", "paused", "done", "cancelled", "failed")
+_VIEW: Final = ("unreachable", "never run", "filling", "serving", "rebuild", "failed")
 _WAL: Final = ("reserved", "extended", "unreserved", "lost")
 
 
@@ -30,7 +31,7 @@ def metrics_text(status: Status, *, is_ready: bool) -> bytes:
 def metric_families(status: Status, *, is_ready: bool) -> Sequence[Metric]:
     """Returns every metric with its name, meaning and labels, and the samples that are known."""
     return [*_process(status, is_ready=is_ready), *_source(status), *_capture(status),
-            *_tables(status.tables), *_sinks(status.sinks)]  # fmt: skip
+            *_tables(status.tables), *_sinks(status.sinks), *_views(status.views)]  # fmt: skip
 
 
 class _Collected(Collector):
@@ -168,6 +169,28 @@ def _sinks(sinks: Sequence[SinkStatus]) -> Iterable[Metric]:
                     [(sink.sink, sink.written) for sink in sinks])  # fmt: skip
     yield _count_by("sink", "sink_stale_changes_total", "Changes that the store had already, or newer ones.",
                     [(sink.sink, sink.stale) for sink in sinks])  # fmt: skip
+
+
+def _views(views: Sequence[ViewStatus]) -> Iterable[Metric]:
+    def by(name: str, text: str, value: Callable[[ViewStatus], float | None]) -> Metric:
+        return _by("view", name, text, [(view.view, value(view)) for view in views])
+
+    states = GaugeMetricFamily("watershed_view_state", "1 for the state that the view is in.", labels=["view", "state"])
+    for view in views:
+        for state in _VIEW if view.state != "unknown" else ():
+            states.add_metric([view.view, state], view.state == state)
+    yield states
+    yield by("view_up", "Whether a process keeps the view at the moment.", lambda view: view.is_kept)
+    yield by("view_failing_seconds", "For how long the view has had an error, or its base has not answered.",
+             lambda view: view.failing_seconds)  # fmt: skip
+    yield by("view_waiting_changes", "Changes of base tables that have not been traced to keys yet.",
+             lambda view: view.waiting_changes)  # fmt: skip
+    yield by("view_oldest_change_seconds", "Age of the oldest of them; 0: none waits.",
+             lambda view: view.oldest_change_seconds)  # fmt: skip
+    yield by("view_waiting_keys", "Rows that are to be computed.", lambda view: view.waiting_keys)
+    yield by("view_rejected_rows", "Rows that the target does not take, or the query can't compute.",
+             lambda view: view.rejected_rows)  # fmt: skip
+    yield by("view_silent_seconds", "Time since rows of the view were written.", lambda view: view.silent_seconds)
 
 
 def _compared_s(sink: SinkStatus) -> float | None:

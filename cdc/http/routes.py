@@ -19,7 +19,7 @@ from cdc.http.letters import DeadLetters, Letters
 from cdc.http.metrics import CONTENT_TYPE, metrics_text
 from cdc.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Waits
 from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
-from cdc.status.model import Part, Problem, SinkStatus, Status, TableStatus
+from cdc.status.model import Part, Problem, SinkStatus, Status, TableStatus, ViewStatus
 from cdc.status.trend import Recent
 from cdc.status.waiting import WaitError
 
@@ -49,6 +49,11 @@ class Sinks(BaseModel):
     sinks: tuple[SinkStatus, ...]
 
 
+class Views(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    views: tuple[ViewStatus, ...]
+
+
 class Failure(BaseModel):
     model_config = ConfigDict(frozen=True)
     error: str
@@ -60,15 +65,16 @@ class Scope:
     """The parts of the pipeline for which a process answers."""
 
     parts: frozenset[Part]
-    sinks: frozenset[str] | None = None  # None: all
+    names: frozenset[str] | None = None  # of sinks or views; None: all
 
     def reasons(self, status: Status) -> tuple[Problem, ...]:
         """Returns why the process is not ready. A sink is not ready before it has published a position, which shows
         that Spark has started and its store answers."""
         begun = {sink.sink for sink in status.sinks}
+        sinks = self.names if "sink" in self.parts and self.names is not None else frozenset()
         return (
-            *status.errors(self.parts, self.sinks),
-            *(_not_begun(name) for name in sorted((self.sinks or frozenset()) - begun)),
+            *status.errors(self.parts, self.names),
+            *(_not_begun(name) for name in sorted(sinks - begun)),
         )
 
 
@@ -77,6 +83,10 @@ CAPTURE: Final = Scope(frozenset({"source", "brokers", "capture", "table"}))
 
 def sinks_scope(names: frozenset[str]) -> Scope:
     return Scope(frozenset({"brokers", "sink"}), names)
+
+
+def views_scope(names: frozenset[str]) -> Scope:
+    return Scope(frozenset({"view"}), names)
 
 
 def _not_begun(sink: str) -> Problem:
@@ -132,7 +142,7 @@ def application(
 
     def metrics(_: Request) -> Response:
         now = status()
-        is_ready = not now.errors(scope.parts, scope.sinks)
+        is_ready = not scope.reasons(now)
         return Response(metrics_text(now, is_ready=is_ready), media_type=CONTENT_TYPE)
 
     def openapi(_: Request) -> Response:
@@ -147,6 +157,7 @@ def application(
             Route("/v1/tables", tables),
             Route("/v1/sinks", sinks),
             Route("/v1/sinks/{name}", sink),
+            *_view_routes(status),
             Route("/v1/history", history),
             Route("/v1/dead-letters", dead_letters),
             Route("/metrics", metrics),
@@ -155,6 +166,19 @@ def application(
         ],
         exception_handlers={HTTPException: _refused},
     )
+
+
+def _view_routes(status: Callable[[], Status]) -> list[Route]:
+    def views(_: Request) -> Response:
+        return _json(Views(views=status().views))
+
+    def view(request: Request) -> Response:
+        name, found = request.path_params["name"], status().views
+        known = ", ".join(one.view for one in found) or "none"
+        refusal = Failure(error=f"the configuration has no view {name!r}", next=f"there are: {known}")
+        return next((_json(one) for one in found if one.view == name), _json(refusal, 404))
+
+    return [Route("/v1/views", views), Route("/v1/views/{name}", view)]
 
 
 async def _waited(waits: Waits, request: Request, sink: str | None) -> Response | None:
@@ -199,7 +223,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 # ---- OpenAPI
 
-_MODELS: Final = (Health, Readiness, Status, Tables, Sinks, SinkStatus, Recent, DeadLetters, Failure)
+_MODELS: Final = (Health, Readiness, Status, Tables, Sinks, SinkStatus, Views, ViewStatus, Recent, DeadLetters, Failure)
 _NAME: Final = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 _WAITS: Final = [
     {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": kind}}
@@ -214,10 +238,12 @@ _WAIT_ANSWERS: Final = dict.fromkeys((400, 404, 409, 502, 503, 504), Failure)
 _PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
     "/healthz": ("Whether the process is alive.", {200: Health}),
     "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
-    "/v1/status": ("Everything: source, slot, capture, tables, sinks, problems.", {200: Status}),
+    "/v1/status": ("Everything: source, slot, capture, tables, sinks, views, problems.", {200: Status}),
     "/v1/tables": ("Each configured table.", {200: Tables}),
     "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
     "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),
+    "/v1/views": ("Each configured view.", {200: Views}),
+    "/v1/views/{name}": ("One view.", {200: ViewStatus, 404: Failure}),
     "/v1/history": ("Samples and problems of the last half hour, since the process started.", {200: Recent}),
     "/v1/dead-letters": ("Rows that stores rejected: the last ones of each sink.", {200: DeadLetters, 503: Failure}),
 }

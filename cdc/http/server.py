@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Sequence
 from signal import SIG_BLOCK, SIGINT, SIGTERM, pthread_sigmask
 from typing import Final
 
@@ -20,6 +21,7 @@ from cdc.model.errors import ConfigError
 from cdc.model.topics import Topics
 from cdc.postgres.source_facts import PostgresSourceReader
 from cdc.status.conditions import Conditions
+from cdc.status.facts import ViewReader
 from cdc.status.monitor import Monitor
 
 log = structlog.get_logger(__name__)
@@ -29,17 +31,19 @@ REQUESTS_MAX: Final = 200  # at once; more get 503
 BACKLOG: Final = 64
 
 
-def make_monitor(config: Config, conditions: Conditions) -> Monitor:
-    """Observes the source and the brokers of this configuration."""
+def make_monitor(config: Config, conditions: Conditions, views: Sequence[ViewReader]) -> Monitor:
+    """Observes the source and the brokers of this configuration, and the bases of its views."""
     topics = KafkaTopicReader(config.kafka, Topics(config.topics.prefix))
-    return Monitor(config, PostgresSourceReader(config.source), topics, conditions.all)
+    return Monitor(config, PostgresSourceReader(config.source), topics, conditions.all, views=views)
 
 
-def serve(config: Config, port: int, key: str, scope: Scope, conditions: Conditions) -> None:
+def serve(
+    config: Config, port: int, key: str, scope: Scope, conditions: Conditions, views: Sequence[ViewReader]
+) -> None:
     """Listen, and answer from now on. `key`: of the configuration, from which the port is. Raises ConfigError where the
     address can't be taken."""
     listener = listening_socket(config.http.host, port, key)
-    monitor = make_monitor(config, conditions)
+    monitor = make_monitor(config, conditions, views)
     topics = Topics(config.topics.prefix)
     followed = FollowedPositions(lambda: SinkPositions(config.kafka, topics))
     waits = Waits(PostgresSourceReader(config.source).read_end, followed)

@@ -28,6 +28,7 @@ from cdc.status.model import (
     WalBudget,
 )
 from cdc.status.problems import problems_of
+from cdc.status.views import view_statuses
 
 _US: Final = 1_000_000
 
@@ -54,6 +55,7 @@ def status_of(config: Config, reading: Reading, history: History, now: Moment) -
         capture=_capture(reading, history, now, end),
         tables=_tables(config, reading.topics),
         sinks=_sinks(config, reading, history, now, end),
+        views=view_statuses(config, reading, history, now.monotonic_s),
         problems=(),
     )
     return status.model_copy(update={"problems": problems_of(config, reading, status)})

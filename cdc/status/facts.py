@@ -1,7 +1,7 @@
 """Observations from which the status is computed, and the ports that they are read through. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from cdc.model.comparisons import ComparisonRecord
@@ -35,12 +35,28 @@ class TopicFacts:
 class Condition:
     """Something that a process knows about its own part of the pipeline and that is published nowhere."""
 
-    part: Literal["capture", "sink"]
-    name: str  # the sink's; empty for capture
+    part: Literal["capture", "sink", "view"]
+    name: str  # the sink's or the view's; empty for capture
     state: str  # starting, standby, streaming, retrying, gap, stopped
     message: str = ""
     next: str = ""
     is_failure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFacts:
+    """A view as its base describes it."""
+
+    state: str  # never run, filling, serving, rebuild, failed
+    is_kept: bool  # a process has the view's lock
+    changes: int  # changes of base tables that are noted and not collected
+    oldest_s: float | None  # the age of the oldest of them
+    keys: int  # keys of view rows that are to be computed
+    rejected: int  # rows that the target does not take, or that the query can't compute
+    written_s: float | None  # since rows were written last
+    error: str
+    next: str
+    failing_s: float  # for how long the view has had an error; 0: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +68,8 @@ class Reading:
     topics: TopicFacts | None  # None without an error: capture has never run on the prefix
     topics_error: WatershedError | None
     conditions: tuple[Condition, ...] = ()
+    # By the view's name. An error: its base does not answer. A view is missing until its base has answered or refused.
+    views: Mapping[str, ViewFacts | WatershedError] = field(default_factory=dict)
 
 
 class SourceReader(Protocol):
@@ -69,5 +87,18 @@ class TopicReader(Protocol):
     def read(self) -> TopicFacts | None:
         """Reads facts of the topics; None if capture has never run on the prefix. Raises WatershedError if the brokers
         do not answer."""
+
+    def close(self) -> None: ...
+
+
+class ViewReader(Protocol):
+    """Observes the views of one base."""
+
+    @property
+    def views(self) -> Sequence[str]:
+        """The names of the views."""
+
+    def read(self) -> Mapping[str, ViewFacts]:
+        """Reads facts of each view. Raises WatershedError if the base does not answer."""
 
     def close(self) -> None: ...

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-Part = Literal["source", "brokers", "capture", "table", "sink"]
+Part = Literal["source", "brokers", "capture", "table", "sink", "view"]
 
 
 class Node(BaseModel):
@@ -16,7 +16,7 @@ class Problem(Node):
     """A condition that prevents a part of the pipeline from working (error), or deserves attention (warning)."""
 
     part: Part
-    name: str  # of the table or sink; otherwise empty
+    name: str  # of the table, sink or view; otherwise empty
     severity: Literal["error", "warning"]
     message: str
     next: str
@@ -153,6 +153,25 @@ class SinkStatus(Node):
     comparison: ComparisonStatus | None = None  # null: the store was never compared
 
 
+class ViewStatus(Node):
+    """A view as its base describes it. The values are null while the base does not answer."""
+
+    view: str
+    base: str  # the sink that keeps the tables of the query
+    target: str  # search, cache, sql, topic
+    state: str  # unknown (not observed yet), unreachable (the base), never run, filling, serving, rebuild, failed
+    is_kept: bool | None  # some process keeps the view at the moment
+    waiting_changes: int | None  # changes of base tables that have not been traced to keys yet
+    oldest_change_seconds: float | None  # the age of the oldest of them; 0: none waits
+    waiting_keys: int | None  # view rows that are to be computed
+    waiting_seconds: float  # for which changes, keys or a filling have been seen to wait
+    rejected_rows: int | None  # that the target does not take, or the query can't compute
+    silent_seconds: float | None  # since rows were written last
+    failing_seconds: float  # for how long it has had an error, or its base has not answered
+    error: str
+    next: str
+
+
 class Status(Node):
     prefix: str
     unix_seconds: float
@@ -161,14 +180,16 @@ class Status(Node):
     capture: CaptureStatus
     tables: tuple[TableStatus, ...]
     sinks: tuple[SinkStatus, ...]
+    views: tuple[ViewStatus, ...] = ()
     problems: tuple[Problem, ...]
 
-    def errors(self, parts: frozenset[Part], sinks: frozenset[str] | None = None) -> tuple[Problem, ...]:
-        """Returns the errors that concern these parts of the pipeline; of sinks only the named ones (None: all)."""
+    def errors(self, parts: frozenset[Part], names: frozenset[str] | None = None) -> tuple[Problem, ...]:
+        """Returns the errors that concern these parts of the pipeline; of sinks and views only the named ones (None:
+        all)."""
         return tuple(
             problem
             for problem in self.problems
             if problem.severity == "error"
             and problem.part in parts
-            and (problem.part != "sink" or sinks is None or problem.name in sinks)
+            and (problem.part not in ("sink", "view") or names is None or problem.name in names)
         )

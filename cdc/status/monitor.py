@@ -1,22 +1,23 @@
-"""Observes source and topics in two background threads, so that neither waits for the other, and a request for the
-status waits for no server.
+"""Observes source, topics and bases of views, each in a background thread, so that none waits for another, and a
+request for the status waits for no server.
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from cdc.config.settings import Config
 from cdc.model.errors import WatershedError
 from cdc.ports.source_facts import SourceFacts
 from cdc.status.compute import Moment, status_of
-from cdc.status.facts import Condition, Reading, SourceReader, TopicFacts, TopicReader
+from cdc.status.facts import Condition, Reading, SourceReader, TopicFacts, TopicReader, ViewFacts, ViewReader
 from cdc.status.history import History
 from cdc.status.model import Status
 
 T = TypeVar("T")
 INTERVAL_S: Final = 1.0
+BASE_ANSWER_S_MAX: Final = 4.0  # for which one who waits for first answers waits for bases of views
 # A server that hangs gives no answer at all; an answer that is older than this is none.
 ANSWER_AGE_S_MAX: Final = 6.0
 NOT_ASKED: Final = WatershedError("the first answer has not come yet", "try again in a moment")
@@ -74,6 +75,7 @@ class Monitor:
         topics: TopicReader,
         conditions: Callable[[], Sequence[Condition]] = lambda: (),
         clock: Callable[[], float] = time.monotonic,
+        views: Sequence[ViewReader] = (),
     ) -> None:
         self._config = config
         self._clock = clock
@@ -90,22 +92,31 @@ class Monitor:
             WatershedError("Kafka does not answer", "check kafka.bootstrap_servers and that the brokers run"),
             clock,
         )
+        silence = WatershedError(
+            "the base of the view does not answer", "check that it runs and the url of the base's sink"
+        )
+        self._views: tuple[tuple[ViewReader, _Poll[Mapping[str, ViewFacts]]], ...] = tuple(
+            (one, _Poll(f"status of {', '.join(one.views)}", one.read, silence, clock)) for one in views
+        )
         self._close: tuple[tuple[_Poll[Any], Callable[[], None]], ...] = (
             (self._source, source.close),
             (self._topics, topics.close),
+            *((poll, one.close) for one, poll in self._views),
         )
         self._history = History()
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        self._source.start()
-        self._topics.start()
+        for poll, _ in self._close:
+            poll.start()
 
     def await_answers(self, timeout_s: float) -> None:
-        """Waits until both servers have answered once, or refused to."""
-        deadline = time.monotonic() + timeout_s
+        """Waits until source and brokers have answered once, or refused to; for bases of views only a short time."""
+        begun = time.monotonic()
         for poll in (self._source, self._topics):
-            poll.answered.wait(max(0.0, deadline - time.monotonic()))
+            poll.answered.wait(max(0.0, begun + timeout_s - time.monotonic()))
+        for _, base in self._views:
+            base.answered.wait(max(0.0, begun + min(timeout_s, BASE_ANSWER_S_MAX) - time.monotonic()))
 
     def close(self) -> None:
         """Releases connections once the threads are back from them; does not wait for one that hangs."""
@@ -126,7 +137,16 @@ class Monitor:
             topics=topics,
             topics_error=topics_error,
             conditions=tuple(self._conditions()),
+            views=self._view_facts(),
         )
         with self._lock:
             now = Moment(self._clock(), time.time_ns() // 1000)
             return status_of(self._config, reading, self._history, now)
+
+    def _view_facts(self) -> dict[str, ViewFacts | WatershedError]:
+        found: dict[str, ViewFacts | WatershedError] = {}
+        for reader, poll in self._views:
+            answer, error = poll.last()
+            if error is not NOT_ASKED:
+                found |= answer if answer is not None else dict.fromkeys(reader.views, error or NOT_ASKED)
+        return found

@@ -9,8 +9,8 @@ from cdc.model.topics import DELETES_KEPT_S
 from cdc.ports.source_facts import SourceFacts
 from cdc.status.facts import Condition, Reading
 from cdc.status.model import Part, Problem, SinkStatus, Status
+from cdc.status.views import STALLED_S, view_problems
 
-STALLED_S: Final = 5.0  # the source moves and a position has not for so long
 GLANCE_S: Final = 1.0  # the least time for which `cdc status` observes
 GLANCE_PATIENCE: Final = 3.0  # times as long a silence, then
 _DAY_S: Final = 86_400
@@ -26,6 +26,7 @@ def problems_of(config: Config, reading: Reading, status: Status) -> tuple[Probl
         *_capture(config, reading, status),
         *_tables(status),
         *_sinks(config, reading, status),
+        *view_problems(reading, status),
     )
 
 

@@ -26,6 +26,7 @@ from tests.support.console_pipeline import (
     served,
     shop_tables,
     table,
+    view,
 )
 from tests.support.http_server import HttpServer, free_port
 
@@ -245,6 +246,41 @@ def test_stores_show_what_comparisons_found(opener: Opener, tmp_path: Path) -> N
     expect(page.get_by_role("article", name="sql")).to_contain_text("Never yet. cdc verify --sink sql")
     console.require_sound()
     picture(page, tmp_path, "stores-light")
+
+
+def test_views_are_shown_where_there_are_some(opener: Opener) -> None:
+    failing = {"error": "2 rows have the key id = 1", "next": "correct the rows, then `cdc view run totals`"}
+    waits = {"waiting_changes": 1_200, "oldest_change_seconds": 95.0, "waiting_keys": 40, "rejected_rows": 2}
+    known = (view("documents"), view("totals", "failed", is_kept=False, **waits, **failing))
+    problem = Problem(
+        part="view",
+        name="totals",
+        severity="error",
+        message="the view has stopped: 2 rows have the key id = 1",
+        next=failing["next"],
+    )
+    console = opener.of(ShownPipeline(tables=shop_tables(), views=known, problems=(problem,)))
+    page = console.open("views")
+    expect(page.locator(".nav [aria-current=page]")).to_have_text("Views2")
+    expect(page.get_by_role("article", name="documents").locator(".pill")).to_have_text("serving")
+    expect(page.get_by_role("article", name="documents")).to_contain_text("Oldest changenone waits")
+    totals = page.get_by_role("article", name="totals")
+    expect(totals.locator(".pill")).to_have_class("pill error")
+    for text in (
+        "Oldest change95 s",
+        "Changes that wait1,200",
+        "Keys that wait40",
+        "Rejected rows2",
+        "Kept by a processno",
+    ):
+        expect(totals).to_contain_text(text)
+    expect(totals).to_contain_text("Error: 2 rows have the key id = 1")
+    expect(totals.locator(".row-note code")).to_have_text(["cdc view run totals"])
+    console.require_sound()
+    without = opener.of(shop())
+    page = without.open("views")
+    expect(page.locator("#nav a")).to_have_count(5)
+    expect(page.locator(".nav [aria-current=page]")).to_have_attribute("href", "#overview")
 
 
 def test_letters_show_a_row_when_asked_and_never_a_masked_one(opener: Opener) -> None:

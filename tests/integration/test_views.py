@@ -1,18 +1,26 @@
 """`cdc view run` beside capture and a sink: nested documents in a real index, read by a plain client."""
 
 import json
+import re
 import secrets
+import sqlite3
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
-from tests.support.forked import start
+from tests.support.forked import run, start
+from tests.support.http_server import HttpServer, free_port
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 
@@ -81,11 +89,18 @@ def shop(
                     "target": {"type": "search", "url": opensearch},
                 },
             },
+            "http": {"port": free_port()},
             "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
         }
         made.query(FILL)
         made.start()
         yield made
+
+
+@pytest.fixture(scope="module")
+def base_job(shop: Captured) -> Iterator[SinkJob]:
+    with SinkJob(shop.config(), "base") as job:
+        yield job
 
 
 def documents(shop: Captured, opensearch: str) -> list[dict[str, Any]]:
@@ -125,11 +140,11 @@ def await_equal(shop: Captured, opensearch: str) -> None:
 class ViewProcess:
     """`cdc view run`."""
 
-    def __init__(self, shop: Captured) -> None:
+    def __init__(self, shop: Captured, *words: str) -> None:
         config = shop.config()
         self._log = config.parent / "view.log"
         with self._log.open("ab") as output:
-            self._process = start(["view", "run", "--config", str(config)], output, output)
+            self._process = start(["view", "run", *words, "--config", str(config)], output, output)
 
     def kill(self) -> None:
         self._process.kill()
@@ -148,27 +163,136 @@ class ViewProcess:
         return self._log.read_text()
 
 
-def test_nested_documents_follow_three_tables_over_kills(shop: Captured, opensearch: str) -> None:
+def test_nested_documents_follow_three_tables_over_kills(
+    shop: Captured, opensearch: str, request: pytest.FixtureRequest
+) -> None:
     view = ViewProcess(shop)
-    with SinkJob(shop.config(), "base"):
+    try:
+        request.getfixturevalue("base_job")  # later than the view, which waits for its tables
+        await_equal(shop, opensearch)
+        for number, change in enumerate(CHANGES):
+            shop.query(change)
+            if number % 3 == 1:
+                view.kill()
+                view = ViewProcess(shop)
+            await_equal(shop, opensearch)
+        (status,) = [json.loads(line) for line in shop.cdc("view", "status", "--json").splitlines()]
+        assert (status["state"], status["changes"], status["keys"], status["rejected"]) == ("serving", 0, 0, 0)
+        shown = HttpServer(shop.settings["http"]["port"]).json("/v1/views/customer_documents")
+        assert (shown["state"], shown["is_kept"], shown["waiting_changes"]) == ("serving", True, 0)
+        checked = json.loads(shop.cdc("view", "check", "--json"))
+        assert checked["columns"] == {"id": "bigint", "name": "text", "orders": "jsonb"}
+        assert checked["missing_indexes"] == []
+        shop.cdc("view", "rebuild", "customer_documents")
+        eventually(lambda: view.said().count("view is filled") == 2, DEADLINE_S, view.said)
+        await_equal(shop, opensearch)
+        assert view.terminate() == 0
+        assert "Traceback" not in view.said()
+    except BaseException as error:
+        error.add_note(view.said())
+        raise
+    finally:
+        view.end()
+
+
+@contextmanager
+def base_away(shop: Captured, url: str) -> Iterator[None]:
+    """The database of the base refuses connections meanwhile."""
+    database = str(psycopg.conninfo.conninfo_to_dict(url)["dbname"])
+    name = sql.Identifier(database)
+    with psycopg.connect(shop.superuser_dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
         try:
-            await_equal(shop, opensearch)
-            for number, change in enumerate(CHANGES):
-                shop.query(change)
-                if number % 3 == 1:
-                    view.kill()
-                    view = ViewProcess(shop)
-                await_equal(shop, opensearch)
-            (status,) = [json.loads(line) for line in shop.cdc("view", "status", "--json").splitlines()]
-            assert (status["state"], status["changes"], status["keys"], status["rejected"]) == ("serving", 0, 0, 0)
-            checked = json.loads(shop.cdc("view", "check", "--json"))
-            assert checked["columns"] == {"id": "bigint", "name": "text", "orders": "jsonb"}
-            assert checked["missing_indexes"] == []
-            shop.cdc("view", "rebuild", "customer_documents")
-            eventually(lambda: view.said().count("view is filled") == 2, DEADLINE_S, view.said)
-            await_equal(shop, opensearch)
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (database,))
+            yield
+        finally:
+            connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
+
+
+WEIGHTS: Final = """
+SELECT o.customer_id, count(*) AS orders, sum(public.weight(o.id)) AS weight
+  FROM public.orders o WHERE o.customer_id IS NOT NULL GROUP BY o.customer_id
+"""
+FILLED: Final = re.compile("view is filled .*view=weights")
+HAS_LINES: Final = "SELECT to_regclass('public.lines') IS NOT NULL"
+WEIGHT: Final = """
+CREATE OR REPLACE FUNCTION public.weight(bigint) RETURNS bigint IMMUTABLE LANGUAGE sql AS 'SELECT $1'
+"""
+BROKEN_WEIGHT: Final = """
+CREATE OR REPLACE FUNCTION public.weight(bigint) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'the scales are broken'; END $$
+"""
+WEIGHED: Final = "SELECT customer_id, count(*), sum(id) FROM orders WHERE customer_id < 100 GROUP BY 1 ORDER BY 1"
+
+
+def kept(stored: Path) -> list[tuple[int, int, int]]:
+    """Returns the rows of the view's target."""
+    with closing(sqlite3.connect(stored)) as connection:
+        found = connection.execute("SELECT customer_id, orders, weight FROM views_weights WHERE customer_id < 100")
+        return sorted((key, count, int(weight)) for key, count, weight in found)
+
+
+def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
+    shop: Captured, base_job: SinkJob, tmp_path: Path
+) -> None:
+    """The query calls a function of the base, which is replaced by one that fails."""
+    stored, view_port = tmp_path / "weights.db", free_port()
+    base_url = shop.settings["sinks"]["base"]["url"]
+    target = {"type": "sql", "url": f"sqlite:///{stored}"}
+    weights = {"base": "base", "sql": WEIGHTS, "key": ["customer_id"], "target": target}
+    shop.settings["views"] = {"weights": weights, "unused": weights | {"target": {"type": "topic"}}}
+    shop.settings["http"] |= {"view_port": view_port}
+    server = HttpServer(view_port)
+
+    with psycopg.connect(base_url, autocommit=True) as base:
+        eventually(lambda: base.execute(HAS_LINES).fetchone() == (True,), DEADLINE_S, base_job.said)
+        base.execute(WEIGHT)
+        view = ViewProcess(shop, "weights")
+        try:
+            eventually(lambda: FILLED.search(view.said()), DEADLINE_S, view.said)
+            server.await_sample('watershed_view_state{state="serving",view="weights"} 1.0')
+            assert (server.reasons(), kept(stored)) == ([], shop.query(WEIGHED))
+            unused, weights_now = server.json("/v1/views")["views"]  # in the order of the file
+            assert (weights_now["view"], weights_now["state"], weights_now["is_kept"]) == ("weights", "serving", True)
+            assert (weights_now["waiting_changes"], weights_now["waiting_keys"], weights_now["error"]) == (0, 0, "")
+            assert (unused["view"], unused["state"], unused["is_kept"]) == ("unused", "never run", False)
+            server.await_sample('watershed_view_up{view="weights"} 1.0')
+
+            base.execute(BROKEN_WEIGHT)
+            shop.query("INSERT INTO orders (id, customer_id) VALUES (9001, 40), (9002, 41)")
+            reason = server.await_reason("the scales are broken", DEADLINE_S)
+            assert reason == "view weights: the base of the view refuses a statement: the scales are broken"
+            failing = server.json("/v1/views/weights")
+            assert (failing["state"], failing["rejected_rows"]) == ("serving", 0)
+            assert failing["waiting_changes"] + failing["waiting_keys"] > 0
+            assert (failing["failing_seconds"] >= 5, failing["next"]) == (
+                True,
+                "see the server's log for this error; it is tried again",
+            )
+            done = run(["status", "--json", "--config", str(shop.config())], deadline_s=60.0)
+            assert done.returncode == 1, done.stderr
+            said = json.loads(done.stdout)
+            assert {one["view"]: one["error"] for one in said["views"]} == {
+                "weights": failing["error"],
+                "unused": "",
+            }
+            assert kept(stored) != shop.query(WEIGHED), "the target keeps its rows of before"
+
+            base.execute(WEIGHT)
+            server.await_ready(DEADLINE_S)
+            eventually(lambda: kept(stored) == shop.query(WEIGHED), DEADLINE_S, lambda: f"{kept(stored)}")
+            mended = server.json("/v1/views/weights")
+            assert (mended["error"], mended["failing_seconds"]) == ("", 0.0)
+
+            with base_away(shop, base_url):
+                server.await_reason("view weights: the base of the view does not answer", 60.0)
+                away = server.json("/v1/views/weights")
+                assert (away["state"], away["waiting_changes"], away["is_kept"]) == ("unreachable", None, None)
+                begun = time.monotonic()
+                assert HttpServer(shop.settings["http"]["port"]).json("/v1/status")["source"]["is_reachable"]
+                assert time.monotonic() - begun < 1.0, "a status waits for no base"
+            server.await_ready(DEADLINE_S)
             assert view.terminate() == 0
-            assert "Traceback" not in view.said()
         except BaseException as error:
             error.add_note(view.said())
             raise

@@ -153,7 +153,7 @@ class Captured:
             "source": {"dsn": self.dsn, "tables": list(self.tables), "slot": self.name, "key_columns": dict(self.keys)},
             "kafka": {"bootstrap_servers": self.bootstrap_servers},
             "topics": {"prefix": self.name},
-            "http": {"port": None, "sink_port": None},
+            "http": {"port": None, "sink_port": None, "view_port": None},
         }
         for section, values in self.settings.items():
             sections[section] = {**sections.get(section, {}), **values}

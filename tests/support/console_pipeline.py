@@ -27,6 +27,7 @@ from cdc.status.model import (
     SourceStatus,
     Status,
     TableStatus,
+    ViewStatus,
     WalBudget,
 )
 from cdc.status.trend import INTERVAL_S, Trend
@@ -69,6 +70,7 @@ class ShownPipeline:
     end_s: float = field(default_factory=time.time)
     tables: tuple[TableStatus, ...] = ()
     sinks: tuple[str, ...] = STORES
+    views: tuple[ViewStatus, ...] = ()
     problems: tuple[Problem, ...] = ()
     letters: Sequence[Letter] = ()
     state: str = "streaming"
@@ -128,6 +130,7 @@ class ShownPipeline:
             ),
             tables=self.tables,
             sinks=tuple(self._sink(name, number, passed) for number, name in enumerate(self.sinks)),
+            views=self.views,
             problems=self.problems,
         )
 
@@ -170,6 +173,26 @@ def table(name: str, state: str = "streaming", **fields: object) -> TableStatus:
         "snapshot": snapshot(rows=1_200, rows_total=1_200, status="done"),
     }
     return TableStatus.model_validate(wanted | fields)
+
+
+def view(name: str, state: str = "serving", **fields: object) -> ViewStatus:
+    wanted: dict[str, object] = {
+        "view": name,
+        "base": "sql",
+        "target": "search",
+        "state": state,
+        "is_kept": True,
+        "waiting_changes": 0,
+        "oldest_change_seconds": 0.0,
+        "waiting_keys": 0,
+        "waiting_seconds": 0.0,
+        "rejected_rows": 0,
+        "silent_seconds": 3.0,
+        "failing_seconds": 0.0,
+        "error": "",
+        "next": "",
+    }
+    return ViewStatus.model_validate(wanted | fields)
 
 
 def snapshot(**fields: object) -> SnapshotStatus:

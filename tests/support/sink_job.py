@@ -113,7 +113,7 @@ def write_config(
         "source": {"dsn": "postgresql://nobody@127.0.0.1/none", "tables": list(tables)},
         "kafka": {"bootstrap_servers": bootstrap_servers},
         "topics": {"prefix": prefix},
-        "http": {"port": None, "sink_port": None},
+        "http": {"port": None, "sink_port": None, "view_port": None},
         "sinks": dict(sinks),
         "spark": {
             "checkpoint_location": str(folder / "checkpoints"),

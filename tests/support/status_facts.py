@@ -10,7 +10,7 @@ from cdc.model.events import TableId
 from cdc.model.table_state import TableRecord
 from cdc.ports.source_facts import SlotFacts, SourceFacts
 from cdc.status.compute import Moment, status_of
-from cdc.status.facts import Condition, Reading, TopicFacts
+from cdc.status.facts import Condition, Reading, TopicFacts, ViewFacts
 from cdc.status.fill_progress import FillProgress
 from cdc.status.history import History
 from cdc.status.model import Status
@@ -22,7 +22,10 @@ TOPIC = "shop.public.orders"
 MIB = 1024 * 1024
 
 
-def config(verify: dict[str, Any] | None = None, **http: Any) -> Config:
+VIEW = {"base": "copy", "sql": "SELECT id FROM orders", "key": ["id"], "target": {"type": "topic"}}
+
+
+def config(verify: dict[str, Any] | None = None, views: tuple[str, ...] = (), **http: Any) -> Config:
     return Config.model_validate(
         {
             "source": {"dsn": "postgresql://nobody@localhost/none", "tables": ["public.orders", "public.notes"]},
@@ -31,7 +34,9 @@ def config(verify: dict[str, Any] | None = None, **http: Any) -> Config:
             "sinks": {
                 "search": {"url": "http://localhost:1"},
                 "warehouse": {"catalog_uri": "jdbc:sqlite:x", "location": "y"},
+                "copy": {"type": "sql", "url": "postgresql://nobody@localhost/copy"},
             },
+            "views": dict.fromkeys(views, VIEW),
             "verify": verify or {},
             "http": http,
         }
@@ -113,6 +118,23 @@ def sink_error(name: str = "search", at_s: float = 1e6, **fields: Any) -> SinkEr
     return SinkErrorRecord(sink=name, at_us=round(at_s * 1e6), **(wanted | fields))
 
 
+def view_facts(**fields: Any) -> ViewFacts:
+    """A view that follows its base."""
+    wanted: dict[str, Any] = {
+        "state": "serving",
+        "is_kept": True,
+        "changes": 0,
+        "oldest_s": None,
+        "keys": 0,
+        "rejected": 0,
+        "written_s": 1.5,
+        "error": "",
+        "next": "",
+        "failing_s": 0.0,
+    }
+    return ViewFacts(**(wanted | fields))
+
+
 def condition(part: str = "capture", **fields: Any) -> Condition:
     wanted: dict[str, Any] = {
         "name": "",
@@ -140,7 +162,8 @@ class Clock:
 
 def full_status() -> Status:
     """A status in which everything is known."""
-    clock = Clock(config(wal_bytes_max=10 * MIB))
+    clock = Clock(config(views=("documents",), wal_bytes_max=10 * MIB))
+    views = {"documents": view_facts(changes=30, oldest_s=2.25, keys=4, rejected=1)}
     record = applied(500, 3, written=7, stale=2, commit_ts_us=1, applied_ts_us=2)
     told = topics(
         ends=10,
@@ -152,8 +175,8 @@ def full_status() -> Status:
     )
     assert told.progress is not None
     told = replace(told, progress=told.progress.model_copy(update={"commit_ts_us": 1}))
-    clock.status(reading(source(1000), told))
-    return clock.status(reading(source(2000), told))
+    clock.status(reading(source(1000), told, views=views))
+    return clock.status(reading(source(2000), told, views=views))
 
 
 def source_end(insert_lsn: int, timeline: int = 1, system_identifier: str = "1") -> SourceEnd:

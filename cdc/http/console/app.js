@@ -3,6 +3,7 @@
 import { h, pill, s, show } from "./dom.js";
 import { clock, count, plural } from "./format.js";
 import { every, poll, state } from "./data.js";
+import { keptViews } from "./kept-views.js";
 import { letters } from "./letters.js";
 import { overview } from "./overview.js";
 import { problems } from "./problems.js";
@@ -13,11 +14,14 @@ const SECTIONS = [
   ["overview", "Overview", overview, () => null],
   ["tables", "Tables", tables, (status) => status.tables.length],
   ["stores", "Stores", stores, (status) => status.sinks.length],
+  ["views", "Views", keptViews, (status) => status.views.length],
   ["letters", "Dead letters", letters, (status) => status.sinks.reduce((sum, one) => sum + one.dead_letters, 0)],
   ["problems", "Problems", problems, (status) => status.problems.length],
 ];
 const byId = (id) => document.getElementById(id);
-const chosen = () => SECTIONS.find(([name]) => `#${name}` === location.hash) ?? SECTIONS[0];
+// A pipeline without views has no section of them.
+const sections = () => SECTIONS.filter(([name]) => name !== "views" || state.status?.views.length);
+const chosen = () => sections().find(([name]) => `#${name}` === location.hash) ?? SECTIONS[0];
 
 function announce(text) {
   byId("announcer").textContent = text;
@@ -89,7 +93,7 @@ function skeleton() {
 function draw() {
   const [name, title, view] = chosen();
   const { status } = state;
-  show(byId("nav"), h("ul", {}, SECTIONS.map(([id, text, , number]) => {
+  show(byId("nav"), h("ul", {}, sections().map(([id, text, , number]) => {
     const badge = status ? number(status) : null;
     return h("li", {}, h("a", { href: `#${id}`, "aria-current": id === name ? "page" : null }, text, badge ? h("span", { class: "badge" }, count(badge)) : null));
   })));

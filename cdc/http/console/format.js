@@ -54,7 +54,7 @@ export const plural = (number, one, many = `${one}s`) => `${count(number)} ${num
 export function commandsOf(text, name) {
   const found = [...text.matchAll(/`([^`]+)`/g)].map((match) => match[1]);
   const bare = text.replace(/`[^`]*`/g, " ");
-  const calls = /\bcdc (?:(?:dlq|snapshot|table|outbox|warehouse|sink|stack|config) [a-z]+|(?:check|demo|init|lag|rebuild|repair|run|status|teardown|verify|wait)\b)((?: --?[\w-]+| [A-Z]+\b| [^\s,;:()`]+)*)/g;
+  const calls = /\bcdc (?:(?:dlq|snapshot|table|outbox|warehouse|sink|stack|config|view) [a-z]+|(?:check|demo|init|lag|rebuild|repair|run|status|teardown|verify|wait)\b)((?: --?[\w-]+| [A-Z]+\b| [^\s,;:()`]+)*)/g;
   for (const match of bare.matchAll(calls)) {
     const head = match[0].slice(0, match[0].length - match[1].length);
     const kept = [];

@@ -4,7 +4,7 @@ import { command, h, pill } from "./dom.js";
 import { clock, commandsOf, plural, seconds } from "./format.js";
 import { state } from "./data.js";
 
-const PARTS = { source: "Source", brokers: "Kafka", capture: "Capture", table: "Table", sink: "Store" };
+const PARTS = { source: "Source", brokers: "Kafka", capture: "Capture", table: "Table", sink: "Store", view: "View" };
 const toneOf = (problem) => (problem.severity === "error" ? "error" : "warning");
 
 export function problemItem(problem, announce, when) {

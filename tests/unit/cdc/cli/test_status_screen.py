@@ -5,7 +5,7 @@ from rich.console import Console
 from cdc.cli.status_screen import screen, seconds, size
 from cdc.model.errors import UnreachableError
 from cdc.status.model import Status
-from tests.support.status_facts import Clock, full_status, reading, source, topics
+from tests.support.status_facts import Clock, config, full_status, reading, source, topics
 
 
 def shown(status: Status) -> str:
@@ -26,6 +26,8 @@ def test_everything_is_said_with_its_unit() -> None:
         "running, 50 rows, 25 % of about 200, 10/s, 15 s left",
         "1970-01-12 13:46:40Z  0/1F4    1       9     0       4.00 s  scheduled",
         "warning sink search: search differs from the source: 5 rows when it was compared last (5 of public.orders)",
+        "documents  serving  30       2.25 s  4     1         1.50 s",
+        "warning view documents: 1 rows are rejected by the target",
         "warning table public.orders: 3 changes of public.orders could not be published",
     ):
         assert text in said, said
@@ -57,3 +59,10 @@ def test_sizes_and_times_are_short() -> None:
         "5.0 GiB",
     ]
     assert [seconds(value) for value in (None, 0.25, 42.0, 185.0)] == ["?", "0.25 s", "42 s", "3 m 05 s"]
+
+
+def test_a_view_of_which_nothing_is_known_has_question_marks() -> None:
+    away = UnreachableError("the base of the view does not answer", "start it")
+    said = shown(Clock(config(views=("documents",))).status(reading(views={"documents": away})))
+    assert "documents  unreachable  ?        ?       ?     ?         ?" in said
+    assert "warning view documents: the base of the view does not answer" in said

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdc.http.metrics import metrics_text
 from cdc.model.errors import UnreachableError
 from cdc.status.model import Status
-from tests.support.status_facts import MIB, Clock, full_status, reading, source, topics
+from tests.support.status_facts import MIB, Clock, config, full_status, reading, source, topics
 
 
 def samples(status: Status) -> dict[tuple[str, ...], float]:
@@ -34,6 +34,16 @@ def test_everything_that_is_known_is_there() -> None:
     assert found["watershed_sink_drift_rows", "search"] == 5
     assert found["watershed_sink_compared_timestamp_seconds", "search"] == 1e6
     assert found["watershed_problems", "table", "warning"] == 1
+    assert found["watershed_view_up", "documents"] == 1
+    assert found["watershed_view_state", "serving", "documents"] == 1
+    assert found["watershed_view_state", "failed", "documents"] == 0
+    assert found["watershed_view_waiting_changes", "documents"] == 30
+    assert found["watershed_view_oldest_change_seconds", "documents"] == 2.25
+    assert found["watershed_view_waiting_keys", "documents"] == 4
+    assert found["watershed_view_rejected_rows", "documents"] == 1
+    assert found["watershed_view_silent_seconds", "documents"] == 1.5
+    assert found["watershed_view_failing_seconds", "documents"] == 0
+    assert found["watershed_problems", "view", "warning"] == 1
 
 
 def test_names_and_types_follow_prometheus_conventions() -> None:
@@ -42,7 +52,17 @@ def test_names_and_types_follow_prometheus_conventions() -> None:
         assert family.type in ("gauge", "counter")
         for sample in family.samples:
             assert sample.name.endswith("_total") == (family.type == "counter")
-            assert set(sample.labels) <= {"part", "severity", "status", "state", "table", "sink", "version", "prefix"}
+            assert set(sample.labels) <= {
+                "part",
+                "severity",
+                "status",
+                "state",
+                "table",
+                "sink",
+                "view",
+                "version",
+                "prefix",
+            }
 
 
 def test_what_is_not_known_has_no_sample() -> None:
@@ -56,3 +76,13 @@ def test_a_slot_that_is_gone_has_no_status() -> None:
     found = samples(Clock().status(reading(source(slot=None), topics())))
     assert found["watershed_slot_active",] == 0
     assert not [name for name, *_ in found if name == "watershed_slot_wal_status"]
+
+
+def test_of_a_view_whose_base_is_away_only_that_is_known() -> None:
+    away = UnreachableError("the base of the view does not answer", "start it")
+    found = samples(Clock(config(views=("documents",))).status(reading(views={"documents": away})))
+    assert found["watershed_view_state", "unreachable", "documents"] == 1
+    assert {name for name, *_ in found if name.startswith("watershed_view_")} == {
+        "watershed_view_state",
+        "watershed_view_failing_seconds",
+    }

@@ -9,7 +9,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from cdc.http.letters import Letters
-from cdc.http.routes import CAPTURE, application, description, sinks_scope
+from cdc.http.routes import CAPTURE, Scope, application, description, sinks_scope, views_scope
 from cdc.http.server import listening_socket
 from cdc.http.waits import Waits
 from cdc.kafka.sink_letters import Letter
@@ -26,7 +26,8 @@ from tests.support.waiting import eventually
 class Pipeline:
     """What the server is asked about."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Scope = CAPTURE) -> None:
+        self.scope = scope
         self.status: Status = full_status()
         self.end = source_end(10_000)
         self.records: tuple[SinkRecord, ...] = (applied(500),)
@@ -37,7 +38,7 @@ class Pipeline:
 
     def application(self) -> Starlette:
         letters = Letters(config(), self.read_letters)
-        return application(lambda: self.status, CAPTURE, Waits(lambda: self.end, self), self.trend.recent, letters)
+        return application(lambda: self.status, self.scope, Waits(lambda: self.end, self), self.trend.recent, letters)
 
     def read_letters(self, sinks: Sequence[str]) -> list[Letter]:
         raise UnreachableError(f"Kafka: can't read the letters of {', '.join(sinks)}", "start it")
@@ -49,8 +50,8 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline() -> Pipeline:
-    return Pipeline()
+def pipeline(request: pytest.FixtureRequest) -> Pipeline:
+    return Pipeline(getattr(request, "param", CAPTURE))
 
 
 @pytest.fixture
@@ -87,6 +88,13 @@ def test_a_job_is_not_ready_before_each_of_its_sinks_has_published_a_position() 
     (reason,) = sinks_scope(frozenset({"search", "warehouse"})).reasons(status)
     assert (reason.name, reason.message) == ("warehouse", "warehouse has not published a position yet")
     assert "cdc sink run" in reason.next
+    assert views_scope(frozenset({"documents"})).reasons(status) == ()
+
+
+@pytest.mark.parametrize("pipeline", [sinks_scope(frozenset({"warehouse"}))], indirect=True)
+def test_the_metric_of_readiness_is_that_of_readyz(server: HttpServer) -> None:
+    assert server.get("/readyz")[0] == 503
+    assert "watershed_ready 0.0" in server.get("/metrics")[1]
 
 
 def test_the_status_is_the_whole_and_its_parts(server: HttpServer, pipeline: Pipeline) -> None:
@@ -94,12 +102,18 @@ def test_the_status_is_the_whole_and_its_parts(server: HttpServer, pipeline: Pip
     assert [table["table"] for table in server.json("/v1/tables")["tables"]] == ["public.orders", "public.notes"]
     assert [sink["sink"] for sink in server.json("/v1/sinks")["sinks"]] == ["search"]
     assert server.json("/v1/sinks/search")["lag_records"] == 7
+    (view,) = server.json("/v1/views")["views"]
+    assert server.json("/v1/views/documents") == view
+    assert (view["state"], view["waiting_changes"], view["rejected_rows"]) == ("serving", 30, 1)
 
 
 def test_what_there_is_not_is_a_clear_answer(server: HttpServer) -> None:
     code, body = server.get("/v1/sinks/none")
     assert code == 404
     assert json.loads(body) == {"error": "no sink 'none' has published a position", "next": "there are: search"}
+    code, body = server.get("/v1/views/none")
+    assert code == 404
+    assert json.loads(body) == {"error": "the configuration has no view 'none'", "next": "there are: documents"}
     code, body = server.get("/nowhere")
     assert (code, json.loads(body)["next"]) == (404, "GET /openapi.json has all routes")
 
@@ -156,7 +170,7 @@ def test_the_history_has_samples_and_problems(server: HttpServer, pipeline: Pipe
     pipeline.trend.observe(pipeline.status)
     found = server.json("/v1/history")
     assert [sample["sinks"]["search"]["written"] for sample in found["samples"]] == [7]
-    assert {one["problem"]["part"] for one in found["problems"]} == {"table", "sink"}
+    assert {one["problem"]["part"] for one in found["problems"]} == {"table", "sink", "view"}
     assert not any(one["is_over"] for one in found["problems"])
 
 

@@ -1,15 +1,15 @@
 """Observations in the background."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from cdc.model.errors import UnreachableError
 from cdc.ports.source_facts import SourceFacts
-from cdc.status.facts import TopicFacts
+from cdc.status.facts import TopicFacts, ViewFacts
 from cdc.status.monitor import ANSWER_AGE_S_MAX, Monitor
-from tests.support.status_facts import condition, config, source, topics
+from tests.support.status_facts import condition, config, source, topics, view_facts
 from tests.support.waiting import eventually
 
 
@@ -48,13 +48,44 @@ class FakeTopics:
         self.is_closed = True
 
 
+class FakeBase:
+    """Implements ViewReader. Answers, or hangs."""
+
+    views = ("documents",)
+
+    def __init__(self) -> None:
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.is_closed = False
+
+    def read(self) -> Mapping[str, ViewFacts]:
+        self.may_answer.wait(30.0)
+        return {"documents": view_facts(changes=2)}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
 class World:
     def __init__(self) -> None:
-        self.source, self.topics, self.now = FakeSource(), FakeTopics(), 100.0
-        self.monitor = Monitor(config(), self.source, self.topics, lambda: (condition(),), lambda: self.now)
+        self.source, self.topics, self.base, self.now = FakeSource(), FakeTopics(), FakeBase(), 100.0
+        self.monitor = Monitor(
+            config(views=("documents",)),
+            self.source,
+            self.topics,
+            lambda: (condition(),),
+            lambda: self.now,
+            views=(self.base,),
+        )
+
+    def view(self) -> tuple[str, int | None]:
+        (view,) = self.monitor.status().views
+        return view.state, view.waiting_changes
 
     def messages(self) -> list[str]:
-        return [problem.message for problem in self.monitor.status().problems if problem.part != "capture"]
+        return [
+            problem.message for problem in self.monitor.status().problems if problem.part not in ("capture", "view")
+        ]
 
 
 @pytest.fixture
@@ -62,6 +93,7 @@ def world() -> Iterator[World]:
     made = World()
     yield made
     made.source.may_answer.set()
+    made.base.may_answer.set()
     made.monitor.close()
 
 
@@ -112,3 +144,18 @@ def test_what_is_open_is_closed(world: World) -> None:
     world.monitor.await_answers(10.0)
     world.monitor.close()
     assert (world.source.is_closed, world.topics.is_closed) == (True, True)
+
+
+def test_a_base_of_views_that_hangs_holds_up_nothing_and_is_unreachable(world: World) -> None:
+    world.base.may_answer.clear()
+    world.monitor.start()
+    world.monitor.await_answers(0.2)
+    assert world.view() == ("unknown", None)
+    assert world.monitor.status().source.database == "shop", "others have answered"
+    world.base.may_answer.set()
+    eventually(lambda: world.view() == ("serving", 2), 10.0, "the base has answered")
+    world.base.may_answer.clear()
+    world.now += ANSWER_AGE_S_MAX + 1
+    eventually(lambda: world.view() == ("unreachable", None), 10.0, "the answer is too old")
+    (problem,) = (one for one in world.monitor.status().problems if one.part == "view")
+    assert (problem.message, problem.severity) == ("the base of the view does not answer", "warning")

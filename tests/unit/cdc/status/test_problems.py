@@ -188,9 +188,9 @@ def test_each_process_answers_for_its_part() -> None:
         conditions=(condition("sink", name="search"), condition("sink", name="cache")),
     )
     status = Clock().status(observed)
-    assert [one.part for one in status.errors(CAPTURE.parts, CAPTURE.sinks)] == ["source", "table"]
+    assert [one.part for one in status.errors(CAPTURE.parts, CAPTURE.names)] == ["source", "table"]
     mine = sinks_scope(frozenset({"cache"}))
-    assert [one.name for one in status.errors(mine.parts, mine.sinks)] == ["cache"]
+    assert [one.name for one in status.errors(mine.parts, mine.names)] == ["cache"]
 
 
 @pytest.mark.parametrize(("days", "severity"), [(3.4, None), (3.6, "warning"), (7.1, "error")])

@@ -1,0 +1,116 @@
+"""The status of views, and their problems, from what their bases say. Pure."""
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from cdc.config.settings import Config
+from cdc.config.view_settings import ViewConfig
+from cdc.model.errors import WatershedError
+from cdc.status.facts import Reading, ViewFacts
+from cdc.status.history import History
+from cdc.status.model import Problem, Status, ViewStatus
+
+STALLED_S: Final = 5.0  # what must move has not moved for so long: capture, a sink or a view
+PATIENCE_S: Final = STALLED_S + 2.0  # of a view that writes nothing: it looks for changes every second
+_NOT_ANSWERED: Final = WatershedError("its base has not answered yet", "try again in a moment")
+
+
+def view_statuses(config: Config, reading: Reading, history: History, now: float) -> tuple[ViewStatus, ...]:
+    """Returns the status of each configured view. `now`: monotonic seconds, for `history`."""
+    return tuple(_status(name, section, reading, history, now) for name, section in config.views.items())
+
+
+def _status(name: str, section: ViewConfig, reading: Reading, history: History, now: float) -> ViewStatus:
+    found = reading.views.get(name, _NOT_ANSWERED)
+    facts = found if isinstance(found, ViewFacts) else None
+    away_s = history.silent_s(f"view answers/{name}", facts is not None, now)
+    # Keys have no time, so that their age is observed; changes have one.
+    has_keys = facts is not None and (facts.keys > 0 or facts.state in ("filling", "rebuild"))
+    keys_s = history.silent_s(f"view keys/{name}", has_keys, now)
+    if isinstance(found, WatershedError):
+        state = "unknown" if found is _NOT_ANSWERED else "unreachable"
+        return _of(name, section, state, failing_s=away_s, error=found.message, hint=found.hint)
+    shown = _of(name, section, found.state, failing_s=found.failing_s, error=found.error, hint=found.next)
+    return shown.model_copy(
+        update={
+            "is_kept": found.is_kept,
+            "waiting_changes": found.changes,
+            "oldest_change_seconds": round(found.oldest_s or 0.0, 3),
+            "waiting_keys": found.keys,
+            "waiting_seconds": round(max(keys_s if has_keys else 0.0, found.oldest_s or 0.0), 3),
+            "rejected_rows": found.rejected,
+            "silent_seconds": None if found.written_s is None else round(found.written_s, 3),
+        }
+    )
+
+
+def _of(name: str, section: ViewConfig, state: str, *, failing_s: float, error: str, hint: str) -> ViewStatus:
+    """The status of a view of which nothing else is known."""
+    return ViewStatus(
+        view=name,
+        base=section.base,
+        target=section.target.type,
+        state=state,
+        is_kept=None,
+        waiting_changes=None,
+        oldest_change_seconds=None,
+        waiting_keys=None,
+        waiting_seconds=0.0,
+        rejected_rows=None,
+        silent_seconds=None,
+        failing_seconds=round(failing_s, 3),
+        error=error,
+        next=hint,
+    )
+
+
+def view_problems(reading: Reading, status: Status) -> Iterator[Problem]:
+    """Yields the problems of the views. An error that has just begun is a warning: the view tries again by itself."""
+    stopped = {
+        condition.name: condition
+        for condition in reading.conditions
+        if condition.part == "view" and condition.is_failure
+    }
+    for view in status.views:
+        name = view.view
+        if (own := stopped.get(name)) is not None:
+            yield _problem(name, "error", f"the view has stopped: {own.message}", own.next)
+        elif view.state == "failed":
+            yield _problem(name, "error", f"the view has stopped: {view.error}", view.next)
+        elif view.error:
+            is_new = view.state != "unknown" and view.failing_seconds < STALLED_S
+            yield _problem(name, "warning" if is_new else "error", view.error, view.next)
+        elif is_stalled(view):
+            yield _stalled(view)
+        if view.rejected_rows:
+            yield _problem(
+                name,
+                "warning",
+                f"{view.rejected_rows:,} rows are rejected by the target, or can't be computed by the query",
+                f"table watershed_views_{status.prefix}.rejected of the base has each key with the reason; a row that "
+                "is corrected is computed again by itself",
+            )
+
+
+def is_stalled(view: ViewStatus) -> bool:
+    """Says whether something waits and no process keeps the view, or the one that does writes nothing."""
+    if view.is_kept:
+        is_silent = view.silent_seconds is None or view.silent_seconds >= PATIENCE_S
+        return view.state == "serving" and is_silent and view.waiting_seconds >= PATIENCE_S
+    return view.waiting_seconds >= STALLED_S
+
+
+def _stalled(view: ViewStatus) -> Problem:
+    name = view.view
+    waits = f"{view.waiting_changes or 0:,} changes and {view.waiting_keys or 0:,} keys wait"
+    since = f"for {view.waiting_seconds:.0f} s"
+    if not view.is_kept:
+        what = f"no process keeps the view, which is in state {view.state}: {waits}, {since}"
+        return _problem(name, "error", what, f"start `cdc view run {name}`")
+    what = f"the view makes no progress: {waits}, {since}, and no row was written meanwhile"
+    hint = f"cdc view check {name} names missing indexes; its log says what it waits for"
+    return _problem(name, "error", what, hint)
+
+
+def _problem(name: str, severity: Literal["error", "warning"], message: str, hint: str) -> Problem:
+    return Problem(part="view", name=name, severity=severity, message=message, next=hint)

@@ -1,0 +1,57 @@
+"""Reads how views are from their base, and changes nothing there."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from cdc.config.sink_settings import SqlConfig
+from views import statements
+from views.connection import CONNECT_TIMEOUT_S, connect, explained
+from views.statements import schema_of
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The figures that `cdc view status` shows."""
+
+    name: str
+    state: str
+    changes: int = 0  # rows that were changed and not collected yet
+    oldest_s: float | None = None
+    keys: int = 0  # view rows that are to be computed
+    rejected: int = 0
+    applied_s: float | None = None  # since rows were written last
+    error: str | None = None
+    next: str | None = None
+    failing_s: float = 0.0  # since the error began
+    is_kept: bool = False  # a process has the view's lock
+
+
+class ViewFigures:
+    """A connection to one base. Methods raise SinkError for a database that does not answer."""
+
+    def __init__(self, config: SqlConfig, prefix: str, connect_timeout_s: int = CONNECT_TIMEOUT_S) -> None:
+        self._schema = schema_of(prefix)
+        self._connection = connect(config, connect_timeout_s)
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self._connection.close()
+
+    def of(self, view: str) -> Counts:
+        """Returns the view's figures."""
+        return read_counts(self._connection, self._schema, view) or Counts(view, "never run")
+
+
+def read_counts(connection: psycopg.Connection[Any], schema: str, view: str) -> Counts | None:
+    """Returns the figures of a view; None if it has never run. `schema`: of the views' own tables."""
+    statement = sql.SQL(statements.COUNTS).format(s=sql.Identifier(schema))
+    with explained():
+        try:
+            row = connection.execute(statement, {"view": view, "schema": schema}).fetchone()
+        except psycopg.errors.UndefinedTable:  # no view has run on this base
+            return None
+    return None if row is None else Counts(*row)
