@@ -26,7 +26,7 @@ def problems_of(config: Config, reading: Reading, status: Status) -> tuple[Probl
         *_capture(config, reading, status),
         *_tables(status),
         *_sinks(config, reading, status),
-        *view_problems(reading, status),
+        *view_problems(config, reading, status),
     )
 
 

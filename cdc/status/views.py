@@ -11,7 +11,7 @@ from cdc.status.history import History
 from cdc.status.model import Problem, Status, ViewStatus
 
 STALLED_S: Final = 5.0  # what must move has not moved for so long: capture, a sink or a view
-PATIENCE_S: Final = STALLED_S + 2.0  # of a view that writes nothing: it looks for changes every second
+IDLE_WAIT_S: Final = 1.0  # how often a view looks for changes at least
 _NOT_ANSWERED: Final = WatershedError("its base has not answered yet", "try again in a moment")
 
 
@@ -64,7 +64,7 @@ def _of(name: str, section: ViewConfig, state: str, *, failing_s: float, error: 
     )
 
 
-def view_problems(reading: Reading, status: Status) -> Iterator[Problem]:
+def view_problems(config: Config, reading: Reading, status: Status) -> Iterator[Problem]:
     """Yields the problems of the views. An error that has just begun is a warning: the view tries again by itself."""
     stopped = {
         condition.name: condition
@@ -80,7 +80,7 @@ def view_problems(reading: Reading, status: Status) -> Iterator[Problem]:
         elif view.error:
             is_new = view.state != "unknown" and view.failing_seconds < STALLED_S
             yield _problem(name, "warning" if is_new else "error", view.error, view.next)
-        elif is_stalled(view):
+        elif is_stalled(config, view):
             yield _stalled(view)
         if view.rejected_rows:
             yield _problem(
@@ -92,11 +92,14 @@ def view_problems(reading: Reading, status: Status) -> Iterator[Problem]:
             )
 
 
-def is_stalled(view: ViewStatus) -> bool:
-    """Says whether something waits and no process keeps the view, or the one that does writes nothing."""
+def is_stalled(config: Config, view: ViewStatus) -> bool:
+    """Says whether something waits and no process keeps the view, or the one that does writes nothing. A view whose
+    target is a warehouse gathers keys before it writes."""
     if view.is_kept:
-        is_silent = view.silent_seconds is None or view.silent_seconds >= PATIENCE_S
-        return view.state == "serving" and is_silent and view.waiting_seconds >= PATIENCE_S
+        interval_s = config.spark.warehouse_trigger_ms / 1000 if view.target == "warehouse" else IDLE_WAIT_S
+        patience_s = STALLED_S + 2 * interval_s
+        is_silent = view.silent_seconds is None or view.silent_seconds >= patience_s
+        return view.state == "serving" and is_silent and view.waiting_seconds >= patience_s
     return view.waiting_seconds >= STALLED_S
 
 

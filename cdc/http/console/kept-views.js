@@ -5,7 +5,7 @@ import { commandsOf, count, plural, seconds } from "./format.js";
 import { state } from "./data.js";
 import { fact } from "./overview.js";
 
-const KINDS = { search: "search index", cache: "cache", sql: "SQL table", topic: "topic" };
+const KINDS = { search: "search index", cache: "cache", sql: "SQL table", warehouse: "warehouse", topic: "topic" };
 
 function tone(status, view) {
   const own = status.problems.filter((one) => one.part === "view" && one.name === view.view);

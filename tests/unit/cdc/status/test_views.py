@@ -7,7 +7,7 @@ import pytest
 from cdc.model.errors import SinkError, WatershedError
 from cdc.status.facts import ViewFacts
 from cdc.status.model import Status, ViewStatus
-from tests.support.status_facts import Clock, condition, config, reading, view_facts
+from tests.support.status_facts import VIEW, Clock, condition, config, reading, view_facts
 
 AWAY = SinkError("the base of the view does not answer", "check that it runs")
 
@@ -130,6 +130,19 @@ def test_a_process_that_writes_nothing_while_changes_wait_makes_no_progress() ->
     (problem,) = problems(Views().observe(view_facts(**slow, written_s=9.0)))
     assert problem[:2] == ("error", "documents")
     assert "makes no progress: 5 changes and 0 keys wait, for 8 s" in problem[2]
+
+
+def test_a_view_that_gathers_keys_for_a_warehouse_has_more_patience() -> None:
+    views = Views()
+    gathers = view_facts(keys=5, written_s=60.0)
+    target = {"target": {"type": "warehouse", "catalog_uri": "jdbc:sqlite:x", "location": "z"}}
+    settings = views.clock.config
+    section = settings.views["documents"].model_validate(VIEW | target)
+    views.clock.config = settings.model_copy(update={"views": {"documents": section}})
+    assert settings.spark.warehouse_trigger_ms == 10_000
+    assert problems(views.observe(gathers)) == []
+    assert problems(views.observe(gathers, 24.9)) == []
+    assert "makes no progress" in problems(views.observe(gathers, 0.1))[0][2]
 
 
 def test_rejected_rows_are_a_warning_that_names_their_table() -> None:
