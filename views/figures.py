@@ -15,7 +15,7 @@ from views.statements import schema_of
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The figures that `cdc view status` shows."""
+    """The figures that `cdc view status` shows. Rows are counted up to COUNTED_MAX."""
 
     name: str
     state: str
@@ -48,7 +48,9 @@ class ViewFigures:
 
 def read_counts(connection: psycopg.Connection[Any], schema: str, view: str) -> Counts | None:
     """Returns the figures of a view; None if it has never run. `schema`: of the views' own tables."""
-    statement = sql.SQL(statements.COUNTS).format(s=sql.Identifier(schema))
+    statement = sql.SQL(statements.COUNTS).format(
+        s=sql.Identifier(schema), counted_max=sql.Literal(statements.COUNTED_MAX)
+    )
     with explained():
         try:
             row = connection.execute(statement, {"view": view, "schema": schema}).fetchone()

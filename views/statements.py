@@ -9,8 +9,7 @@ TABLES: LiteralString = """
 CREATE TABLE IF NOT EXISTS {s}.views (
   name text PRIMARY KEY, fingerprint text NOT NULL, state text NOT NULL, generation bigint NOT NULL,
   schema_version integer NOT NULL, columns jsonb NOT NULL, error text, next text, filled_at timestamptz,
-  applied_at timestamptz);
-ALTER TABLE {s}.views ADD COLUMN IF NOT EXISTS failing_since timestamptz;
+  applied_at timestamptz, failing_since timestamptz);
 CREATE TABLE IF NOT EXISTS {s}.changes (
   id bigint GENERATED ALWAYS AS IDENTITY, view text NOT NULL, source text NOT NULL, image jsonb NOT NULL,
   noted_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (view, id));
@@ -105,13 +104,14 @@ ON CONFLICT (name) DO UPDATE SET
 FORGET_ERROR: LiteralString = """
 UPDATE {s}.views SET error = NULL, next = NULL, failing_since = NULL WHERE name = %s AND error IS NOT NULL
 """
+COUNTED_MAX: Final = 100_000  # rows of each kind, because every process that shows a view counts them every second
 COUNTS: LiteralString = """
 SELECT v.name, v.state,
-       (SELECT count(*) FROM {s}.changes c WHERE c.view = v.name),
+       (SELECT count(*) FROM (SELECT FROM {s}.changes c WHERE c.view = v.name LIMIT {counted_max}) c),
        (SELECT extract(epoch FROM clock_timestamp() - noted_at)::float8 FROM {s}.changes c WHERE c.view = v.name
          ORDER BY id LIMIT 1),
-       (SELECT count(*) FROM {s}.keys k WHERE k.view = v.name),
-       (SELECT count(*) FROM {s}.rejected r WHERE r.view = v.name),
+       (SELECT count(*) FROM (SELECT FROM {s}.keys k WHERE k.view = v.name LIMIT {counted_max}) k),
+       (SELECT count(*) FROM (SELECT FROM {s}.rejected r WHERE r.view = v.name LIMIT {counted_max}) r),
        extract(epoch FROM clock_timestamp() - applied_at)::float8, v.error, v.next,
        coalesce(extract(epoch FROM clock_timestamp() - failing_since), 0)::float8,
        EXISTS (SELECT FROM pg_locks l

@@ -183,7 +183,7 @@ def _views(views: Sequence[ViewStatus]) -> Iterable[Metric]:
     yield by("view_up", "Whether a process keeps the view at the moment.", lambda view: view.is_kept)
     yield by("view_failing_seconds", "For how long the view has had an error, or its base has not answered.",
              lambda view: view.failing_seconds)  # fmt: skip
-    yield by("view_waiting_changes", "Changes of base tables that have not been traced to keys yet.",
+    yield by("view_waiting_changes", "Changes of base tables that have not been traced to keys yet; at most 100,000.",
              lambda view: view.waiting_changes)  # fmt: skip
     yield by("view_oldest_change_seconds", "Age of the oldest of them; 0: none waits.",
              lambda view: view.oldest_change_seconds)  # fmt: skip
