@@ -14,7 +14,7 @@ from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import TableId, pack_version
 from sinks.sql.sink import SqlSink
 from tests.conformance.tables import table
-from tests.support.view_tables import CUSTOMERS, ORDERS, PAYMENTS, SHOP, Query, recipes
+from tests.support.view_tables import CUSTOMERS, ORDERS, SHOP, Query
 from tests.support.views import Views, Workload, base_config, base_sink, random_run, until_idle
 from views import statements
 from views.base import NotUniqueError, ViewState
@@ -22,7 +22,6 @@ from views.definition import ViewDefinition
 from views.figures import Counts
 from views.maintainer import define
 
-SEEDS_MAX: Final = 10
 VIEWS: Final[Mapping[str, Query]] = {
     "documents": Query(
         """
@@ -81,7 +80,6 @@ VIEWS: Final[Mapping[str, Query]] = {
 }
 
 
-RECIPES: Final = recipes()
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 
 
@@ -111,40 +109,6 @@ def test_a_view_is_its_query_whatever_is_applied_and_wherever_the_job_ends(
 ) -> None:
     assert random_run(name, VIEWS[name], views, Workload(shop, SHOP, 1), 1) > 0
     assert views.waits == 1, "the view was filled once, at its beginning"
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_each_recipe_of_the_documentation_is_its_querys_result(name: str, views: Views, config: SqlConfig) -> None:
-    query = RECIPES[name]
-    rows, seed = 0, 0
-    with base_sink(config, query.tables) as sink:
-        while not rows and seed < SEEDS_MAX:  # few random rows make a pattern, or match a stored query
-            seed += 1
-            rows = random_run(name, query, views, Workload(sink, query.tables, seed), seed, jobs=1)
-    assert rows > 0
-    assert views.waits == 1, "the view was filled once, at its beginning"
-
-
-def test_a_pattern_is_found_and_withdrawn_when_a_late_event_comes_between(views: Views, config: SqlConfig) -> None:
-    queries = {name: RECIPES[name] for name in ("paid_after_failures", "failures_of_customers")}
-
-    def payment(number: int, minute: int, status: str) -> Any:
-        at = f"2026-01-01T10:{minute:02}:00Z"
-        return PAYMENTS.upsert(pack_version(1, number), id=number, customer_id=1, at=at, status=status)
-
-    with base_sink(config, [PAYMENTS, CUSTOMERS]) as sink:
-        sink.apply([customer(1), *(payment(number, 5 * number, "failed") for number in (1, 2, 3))])
-        with (
-            views.job("paid_after_failures", queries["paid_after_failures"]) as one,
-            views.job("failures_of_customers", queries["failures_of_customers"]) as other,
-        ):
-            found = []
-            for late in (payment(4, 30, "paid"), payment(5, 12, "paid")):
-                sink.apply([late])
-                until_idle(one)
-                until_idle(other)
-                found.append([views.assert_equal(name, query) for name, query in queries.items()])
-    assert found == [[1, 1], [0, 0]]
 
 
 @pytest.mark.parametrize(
