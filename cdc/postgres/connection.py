@@ -100,7 +100,7 @@ def connect_error(words: str) -> SourceError | UnreachableError:
     if "start WAL sender" in text or "start walsender" in text or "replication role" in text:
         return SourceError(
             f"the role may not replicate: {text}",
-            "as a superuser: ALTER ROLE <role> REPLICATION; on Amazon RDS and Aurora: GRANT rds_replication TO <role>",
+            "as a superuser: ALTER ROLE <role> REPLICATION; -- on Amazon RDS: GRANT rds_replication TO <role>",
         )
     if "no pg_hba.conf entry" in text:
         return SourceError(f"the server refuses us: {text}", "add a pg_hba.conf line for this role, database and host")

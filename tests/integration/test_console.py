@@ -29,6 +29,7 @@ from tests.support.console_pipeline import (
     view,
 )
 from tests.support.http_server import HttpServer, free_port
+from tests.support.waiting import eventually
 
 SECTIONS = ("overview", "tables", "stores", "letters", "problems")
 PICTURE_BYTES_MAX = 150_000
@@ -385,6 +386,8 @@ def test_the_console_of_a_capture_that_runs(opener: Opener, items: Captured) -> 
     for section in SECTIONS:
         console.open(section)
         console.require_sound()
+    # Problems are sampled every five seconds; a shorter one would not be remembered.
+    eventually(lambda: "an operator stopped it" in server.get("/v1/history")[1], 20.0, "the problem is remembered")
     items.cdc("table", "start", "public.items")
     server.await_ready()
     expect(page.locator(".problems.over")).to_contain_text("an operator stopped it", timeout=120_000)

@@ -24,7 +24,7 @@ REFUSED = 'connection to server at "127.0.0.1", port 5999 failed: '
         (
             f"{REFUSED}FATAL:  permission denied to start WAL sender",
             f"the role may not replicate: {REFUSED}FATAL: permission denied to start WAL sender",
-            "as a superuser: ALTER ROLE <role> REPLICATION; on Amazon RDS and Aurora: GRANT rds_replication TO <role>",
+            "as a superuser: ALTER ROLE <role> REPLICATION; -- on Amazon RDS: GRANT rds_replication TO <role>",
         ),
     ],
 )
