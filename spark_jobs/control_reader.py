@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, kafka_error, new_client, tail_settings
+from cdc.kafka.client import LEADER_UNKNOWN, NEXT_REACHABLE, broker_error, kafka_error, new_client, tail_settings
 from cdc.kafka.compacted_tail import missing_topics
 from cdc.model.control import (
     PROGRESS_KEY,
@@ -32,16 +32,6 @@ READ_S_MAX: Final = 30.0  # without a record or an end: another producer's trans
 ANSWER_S_MAX: Final = 10.0
 _FETCH_COUNT: Final = 1000
 _LEADER_WAIT_S: Final = 0.1
-# A topic that does not exist yet, or was created a moment ago.
-_NOT_YET: Final = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +105,7 @@ class ControlReader:
             except KafkaException as exception:
                 # A topic that was read before may not count as empty, and neither may one whose leader is not known:
                 # the sink would take itself for a new one, and fill its store again.
-                if topic in self._reached or kafka_error(exception).code() not in _NOT_YET:
+                if topic in self._reached or kafka_error(exception).code() not in LEADER_UNKNOWN:
                     raise
                 if missing_topics(self._consumer, [topic]):
                     return 0

@@ -187,8 +187,8 @@ def _views(views: Sequence[ViewStatus]) -> Iterable[Metric]:
              lambda view: view.waiting_changes)  # fmt: skip
     yield by("view_oldest_change_seconds", "Age of the oldest of them; 0: none waits.",
              lambda view: view.oldest_change_seconds)  # fmt: skip
-    yield by("view_waiting_keys", "Rows that are to be computed.", lambda view: view.waiting_keys)
-    yield by("view_rejected_rows", "Rows that the target does not take, or the query can't compute.",
+    yield by("view_waiting_keys", "Rows that are to be computed; at most 100,000.", lambda view: view.waiting_keys)
+    yield by("view_rejected_rows", "Rows that the target does not take, or the query can't compute; at most 100,000.",
              lambda view: view.rejected_rows)  # fmt: skip
     yield by("view_silent_seconds", "Time since rows of the view were written.", lambda view: view.silent_seconds)
 

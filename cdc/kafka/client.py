@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
@@ -93,6 +93,18 @@ def kafka_error(exception: KafkaException) -> KafkaError:
     assert isinstance(error, KafkaError)
     return error
 
+
+# The answers for a topic that does not exist, and for one whose leader is not known yet because it was created a moment
+# ago, or because its broker has just started.
+LEADER_UNKNOWN: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
 
 # The brokers are unreachable or about to take over: a retry may succeed a moment later.
 _UNREACHABLE = {

@@ -16,7 +16,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import broker_error, kafka_error, new_client, tail_settings
+from cdc.kafka.client import LEADER_UNKNOWN, broker_error, kafka_error, new_client, tail_settings
 from cdc.model.errors import BrokerError, UnreachableError, WatershedError
 from cdc.model.events import pack_version
 from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, ReadFailed
@@ -35,16 +35,6 @@ _JOIN_S: Final = 2.0
 _EPOCH: Final = b',"epoch":'
 _SEQ: Final = b',"seq":'
 
-
-_NOT_YET: Final = frozenset(
-    {
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-    }
-)
 
 _Ends = dict[int, tuple[int, int]]
 """Partition → its first offset, and the offset behind its last record."""
@@ -136,7 +126,7 @@ class KafkaKeyReader:
                 }
             except KafkaException as exception:
                 # A new client does not know the leader of each partition yet.
-                if kafka_error(exception).code() not in _NOT_YET or time.monotonic() > deadline:
+                if kafka_error(exception).code() not in LEADER_UNKNOWN or time.monotonic() > deadline:
                     raise
             if self._closing.wait(_STEP_S):
                 raise _ClosedError

@@ -158,7 +158,7 @@ class ViewStatus(Node):
 
     view: str
     base: str  # the sink that keeps the tables of the query
-    target: str  # search, cache, sql, topic
+    target: str  # search, cache, sql, warehouse, topic
     state: str  # unknown (not observed yet), unreachable (the base), never run, filling, serving, rebuild, failed
     is_kept: bool | None  # some process keeps the view at the moment
     waiting_changes: int | None  # changes of base tables that have not been traced to keys yet

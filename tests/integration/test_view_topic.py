@@ -28,7 +28,7 @@ from tests.conformance.stores import url_of
 from tests.conftest import KafkaBroker
 from tests.support.topics import admin_of, create_topic, delete_topic
 from tests.support.view_tables import CUSTOMERS, LINES, ORDERS, SHOP
-from tests.support.views import Workload, until_idle
+from tests.support.views import Workload, killed, until_idle
 from tests.support.waiting import eventually
 from views.base import Base
 from views.keeping import ViewKeeper
@@ -168,40 +168,15 @@ def pipeline(kafka: KafkaBroker, fresh_database: str, unique: str) -> Iterator[P
         delete_topic(kafka.bootstrap_servers, made.topic)
 
 
-class _KilledError(BaseException):
-    """The job ends here, as by kill -9."""
-
-
 # The moments around a write: its keys are noted; it is committed; the base knows that it is.
 MOMENTS: Final = ((Published, "intend"), (ViewTopic, "write"), (Published, "confirm"), (Base, "written"))
-
-
-@contextmanager
-def killed(chance: random.Random) -> Iterator[None]:
-    """Ends the job at one of the moments, before or after it."""
-    (owner, name), is_before, calls = chance.choice(MOMENTS), chance.random() < 0.5, chance.randint(1, 4)
-    original = getattr(owner, name)
-
-    def call(*arguments: Any) -> Any:
-        nonlocal calls
-        calls -= 1
-        if calls == 0 and is_before:
-            raise _KilledError
-        result = original(*arguments)
-        if calls == 0:
-            raise _KilledError
-        return result
-
-    with pytest.MonkeyPatch.context() as patch, suppress(_KilledError):
-        patch.setattr(owner, name, call)
-        yield
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_the_last_record_of_each_key_is_the_querys_row(seed: int, pipeline: Pipeline) -> None:
     workload, chance = Workload(pipeline.base_sink, SHOP, seed), random.Random(seed)
     for _ in range(6):
-        with killed(chance), pipeline.job() as job:
+        with killed(chance, MOMENTS, calls_max=4), pipeline.job() as job:
             job.start()
             for _ in range(6):
                 workload.step()

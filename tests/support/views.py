@@ -130,8 +130,28 @@ def until_idle(maintainer: ViewMaintainer) -> None:
         pass
 
 
-class _KilledError(Exception):
-    pass
+class KilledError(BaseException):
+    """Ends a job as a kill does: no handler of errors sees it."""
+
+
+@contextmanager
+def killed(chance: random.Random, moments: Sequence[tuple[type, str]], calls_max: int) -> Iterator[None]:
+    """Ends the job at one of the moments, methods by class and name, before or after one of its first calls."""
+    (owner, name), is_before, calls = chance.choice(moments), chance.random() < 0.5, chance.randint(1, calls_max)
+    original = getattr(owner, name)
+
+    def call(*arguments: Any) -> Any:
+        nonlocal calls
+        calls -= 1
+        if calls == 0 and is_before:
+            raise KilledError
+        result = original(*arguments)
+        if calls == 0:
+            raise KilledError
+        return result
+
+    with patch.object(owner, name, call), suppress(KilledError):
+        yield
 
 
 def random_run(name: str, query: Query, views: Views, workload: Workload, seed: int, jobs: int = 4) -> int:
@@ -153,7 +173,7 @@ def random_run(name: str, query: Query, views: Views, workload: Workload, seed: 
                 until_idle(maintainer)
                 rows += views.assert_equal(name, query)
             else:
-                with patch.object(base, "written", side_effect=_KilledError), suppress(_KilledError):
+                with patch.object(base, "written", side_effect=KilledError), suppress(KilledError):
                     until_idle(maintainer)
     with views.job(name, query, **options) as maintainer:
         until_idle(maintainer)

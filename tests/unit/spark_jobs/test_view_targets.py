@@ -3,7 +3,7 @@ few commits."""
 
 import random
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,7 @@ from sinks.warehouse.sink import WarehouseSink
 from spark_jobs.view_targets import WarehouseTargets
 from tests.conformance.stores import url_of
 from tests.support.view_tables import CUSTOMERS, ORDERS, SHOP
-from tests.support.views import Workload
+from tests.support.views import Workload, killed
 from views.base import Base
 from views.maintainer import ViewMaintainer, define
 from views.targets import gathering, open_target, target_contents
@@ -147,41 +147,22 @@ def pipeline(spark: "SparkSession", fresh_database: str, tmp_path: Path) -> Iter
         yield made
 
 
-class _KilledError(BaseException):
-    """The job ends here, as by kill -9: nothing of it is cleaned up."""
-
-
 # The moments around a write: rows are staged; they are merged; rows are swept; the base knows that they are written.
 MOMENTS: Final = ((GatheringSink, "_stage"), (WarehouseSink, "take"), (WarehouseSink, "sweep"), (Base, "written"))
 
 
 @contextmanager
-def killed(chance: random.Random) -> Iterator[None]:
-    """Ends the job at one of the moments, before or after it."""
-    (owner, name), is_before = chance.choice(MOMENTS), chance.random() < 0.5
-    calls = chance.randint(1, 2)
-    original = getattr(owner, name)
-
-    def call(*arguments: Any) -> Any:
-        nonlocal calls
-        calls -= 1
-        if calls == 0 and is_before:
-            raise _KilledError
-        result = original(*arguments)
-        if calls == 0:
-            raise _KilledError
-        return result
-
-    with pytest.MonkeyPatch.context() as patch, suppress(_KilledError):
+def killed_job(chance: random.Random) -> Iterator[None]:
+    """Ends the job without its close, at one of the moments, before or after it."""
+    with pytest.MonkeyPatch.context() as patch, killed(chance, MOMENTS, calls_max=2):
         patch.setattr(GatheringSink, "close", lambda _: None)
-        patch.setattr(owner, name, call)
         yield
 
 
 def test_the_table_is_the_querys_result_wherever_the_job_ends(pipeline: Pipeline) -> None:
     workload, chance = Workload(pipeline.base_sink, SHOP, 5), random.Random(5)
     for _ in range(4):
-        with killed(chance), pipeline.job() as job:
+        with killed_job(chance), pipeline.job() as job:
             for _ in range(3):
                 workload.step()
             workload.truncate()
