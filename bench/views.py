@@ -3,6 +3,7 @@ is readable by its id; and for each recipe of the documentation the keys per sec
 
     python -m bench.views --seconds 100 --json
     python -m bench.views --parts kinds
+    python -m bench.views --parts documents --target warehouse
 
 The benchmark starts its own servers in a temporary folder. The last line of standard output is one JSON object.
 """
@@ -21,7 +22,6 @@ from pathlib import Path
 from typing import Any, Final, LiteralString
 
 import psycopg
-from opensearchpy import OpenSearch
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from rich.console import Console
@@ -29,6 +29,7 @@ from rich.console import Console
 from bench.processes import cores, cpu_by_program
 from bench.snapshot import percentile
 from bench.views_kinds import kinds
+from bench.views_readers import READERS, ReadDocument, target
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from tests.conformance.stores import url_of
@@ -80,7 +81,7 @@ MARKS: Final[tuple[tuple[LiteralString, LiteralString], ...]] = (
 
 
 @contextmanager
-def running_view(endpoints: Endpoints, folder: Path) -> Iterator[tuple[Captured, str]]:
+def running_view(endpoints: Endpoints, folder: Path, kind: str) -> Iterator[tuple[Captured, str]]:
     """The shop under capture, its tables in a base, and one view. Yields when the view serves, with the base's DSN."""
     superuser = make_conninfo(endpoints.superuser_dsn, dbname="watershed")
     with psycopg.connect(superuser, autocommit=True) as connection:
@@ -96,7 +97,7 @@ def running_view(endpoints: Endpoints, folder: Path) -> Iterator[tuple[Captured,
                 "base": "base",
                 "sql": DOCUMENT,
                 "key": ["id"],
-                "target": {"type": "search", "url": endpoints.opensearch_url},
+                "target": target(kind, endpoints, folder),
             }
         },
         "spark": {"checkpoint_location": str(folder / "checkpoints")},
@@ -123,9 +124,12 @@ def running_view(endpoints: Endpoints, folder: Path) -> Iterator[tuple[Captured,
         captured.end()
 
 
-def documents(endpoints: Endpoints, folder: Path, rate: float, warm_s: float, seconds: float) -> dict[str, Any]:
-    """The times from a commit until the base shows it, and until the document does, under a steady load."""
-    with running_view(endpoints, folder) as (captured, base):
+def documents(
+    endpoints: Endpoints, folder: Path, rate: float, warm_s: float, seconds: float, kind: str
+) -> dict[str, Any]:
+    """Returns the times from a commit until the base shows it, and until a document of this kind of target does, under
+    a steady load."""
+    with running_view(endpoints, folder, kind) as (captured, base):
         ending, is_warm = threading.Event(), threading.Event()
         samples: list[tuple[int, float, float]] = []
         counts: list[int] = []
@@ -133,7 +137,7 @@ def documents(endpoints: Endpoints, folder: Path, rate: float, warm_s: float, se
         threads += [
             threading.Thread(
                 target=_sample,
-                args=(number, captured, base, endpoints.opensearch_url, is_warm, ending, samples),
+                args=(number, captured, base, READERS[kind](endpoints, captured), is_warm, ending, samples),
                 daemon=True,
             )
             for number in range(SAMPLERS)
@@ -181,7 +185,7 @@ def _sample(
     number: int,
     captured: Captured,
     base: str,
-    search_url: str,
+    read: ReadDocument,
     is_warm: threading.Event,
     ending: threading.Event,
     samples: list[tuple[int, float, float]],
@@ -189,9 +193,8 @@ def _sample(
     """Changes a row of each level of one document, one after the other, and waits for it in the base and then in the
     document. A change that does not appear in time counts with this time.
     """
-    search, key = OpenSearch(search_url), number + 2
+    key = number + 2
     chance = random.Random(number)  # noqa: S311 - moments, no secrets
-    index = f"{captured.name}_documents.views.documents"
     with psycopg.connect(captured.dsn, autocommit=True) as source, psycopg.connect(base, autocommit=True) as copies:
         is_warm.wait()
         level = number
@@ -205,7 +208,7 @@ def _sample(
             committed = time.monotonic()
             _await(lambda: copies.execute(shows, (mark, row)).fetchone() is not None)  # noqa: B023
             in_base = time.monotonic() - committed
-            _await(lambda: mark in json.dumps(search.get(index=index, id=str(key), ignore=404)))  # noqa: B023
+            _await(lambda: mark in read(key))  # noqa: B023
             samples.append((level, in_base, time.monotonic() - committed))
             time.sleep(chance.random() / 2)
 
@@ -223,6 +226,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=300.0, help="changes a second")
     parser.add_argument("--rows", type=int, default=20_000, help="of each large table under the recipes")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
+    parser.add_argument("--target", choices=list(READERS), default="search", help="that keeps the nested documents")
     parser.add_argument("--json", action="store_true", help="print no table")
     arguments = parser.parse_args()
     console = Console(stderr=True, quiet=arguments.json)
@@ -234,7 +238,9 @@ def main() -> int:
         with Stack(folder / "stack", given={}) as stack:
             endpoints = stack.start(*services)
             if "documents" in arguments.parts:
-                found["documents"] = documents(endpoints, folder, arguments.rate, arguments.warm, arguments.seconds)
+                found["documents"] = documents(
+                    endpoints, folder, arguments.rate, arguments.warm, arguments.seconds, arguments.target
+                )
                 console.print(found["documents"], highlight=False)
             if "kinds" in arguments.parts:
                 superuser = make_conninfo(endpoints.superuser_dsn, dbname="watershed")

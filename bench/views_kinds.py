@@ -23,11 +23,16 @@ CHANGED: Final = 500  # rows of the table that drives a recipe
 INDEXES: Final = {
     "purchases": ["country"],
     "searches": ["user_id"],
-    "clicks": ["user_id"],
+    "clicks": ["user_id", "url"],
     "payments": ["customer_id"],
     "readings": ["device_id"],
     "saved_searches": ["category"],
     "documents": ["category"],
+    "orders": ["customer_id"],
+    "follows": ["author_id"],
+    "posts": ["author_id"],
+    "invoices": ["due_at"],
+    "receipts": ["invoice_id"],
 }
 # {n}: rows of a large table.
 FILL: Final = """
@@ -37,10 +42,17 @@ INSERT INTO purchases SELECT n, 'C' || n % 20, timestamptz '2026-01-01' + n * in
   FROM generate_series(1, {n}) AS n;
 INSERT INTO users SELECT n, 'u' || n FROM generate_series(1, {n} / 20) AS n;
 INSERT INTO customers SELECT n, 'c' || n, 'north' FROM generate_series(1, {n} / 20) AS n;
+INSERT INTO orders SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + n * interval '1 minute', '{{}}'
+  FROM generate_series(1, {n} / 4) AS n;
+INSERT INTO lines SELECT n, no, 's' || n % 50, 10 FROM generate_series(1, {n} / 4) AS n, generate_series(1, 3) AS no;
+INSERT INTO follows SELECT n, (n + step * 37) % ({n} / 20) + 1
+  FROM generate_series(1, {n} / 20) AS n, generate_series(1, 10) AS step;
+INSERT INTO posts SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + n * interval '1 minute', 'text'
+  FROM generate_series(1, {n}) AS n;
 INSERT INTO searches SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + n * interval '1 minute', 'words'
   FROM generate_series(1, {n}) AS n;
-INSERT INTO clicks SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + (n + 2) * interval '1 minute', '/a'
-  FROM generate_series(1, {n}) AS n;
+INSERT INTO clicks SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + (n + 2) * interval '1 minute',
+  '/' || n % 500 FROM generate_series(1, {n}) AS n;
 INSERT INTO payments SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + n / 100 * interval '10 minutes',
   CASE WHEN n * 7919 % 10 < 7 THEN 'failed' ELSE 'paid' END, 10 FROM generate_series(1, {n}) AS n;
 INSERT INTO readings SELECT n, n % 200, t, t + interval '1 minute', t + interval '2 minutes', 20
@@ -49,27 +61,38 @@ INSERT INTO saved_searches SELECT n, 'k' || n % 100, n % 200, 'red', '$ ? (@.gea
   FROM generate_series(1, {n} / 20) AS n;
 INSERT INTO documents SELECT n, 'k' || n % 100, 'a red bike', n % 200, '{{"gears": 7}}'
   FROM generate_series(1, {n}) AS n;
+INSERT INTO invoices SELECT n, n % ({n} / 20), timestamptz '2026-01-01' + n / 10 * interval '1 minute'
+  FROM generate_series(1, {n}) AS n;
+INSERT INTO receipts SELECT n, n, timestamptz '2026-01-01' + (n / 10 + n % 3 - 1) * interval '1 minute'
+  FROM generate_series(1, {n}) AS n WHERE n % 4 > 0;
+INSERT INTO ticks SELECT timestamptz '2026-01-01' + n * interval '1 minute' FROM generate_series(1, {n} / 10) AS n;
 INSERT INTO account_events SELECT n / 10, n % 10 + 1, CASE n % 10 WHEN 0 THEN 'opened' ELSE 'deposited' END, 5, 'Ada'
   FROM generate_series(10, {n}) AS n;
 ANALYZE;
 """
 CHANGES: Final = {
     "purchases": "UPDATE purchases SET amount = amount + 1 WHERE id <= {c}",
-    "clicks": "UPDATE clicks SET at = at + interval '1 minute' WHERE id <= {c}",
+    "clicks": "UPDATE clicks SET at = at + interval '1 minute', url = '/' || id % 499 WHERE id <= {c}",
     "payments": "UPDATE payments SET amount = amount + 1, at = at + interval '1 minute', status = 'paid' "
     "WHERE id * 7919 % {n} < {c}",
     "readings": "UPDATE readings SET value = value + 1, sent_at = sent_at - interval '3 minutes' "
     "WHERE id * 7919 % {n} < {c}",
     "documents": "UPDATE documents SET price = price + 1 WHERE id <= {c} / 10",
+    "orders": "UPDATE orders SET placed_at = placed_at + interval '1 minute' WHERE id <= {c}",
+    "posts": "UPDATE posts SET at = at + interval '1 minute' WHERE id <= {c} / 10",
+    "receipts": "UPDATE receipts SET at = at + interval '1 minute' WHERE id <= {c}",
     "account_events": "UPDATE account_events SET amount = amount + 1 WHERE no = 2 AND account_id <= {c}",
 }
 
 ONE_CHANGE: Final = {
     "purchases": "UPDATE purchases SET amount = amount + 1 WHERE id = {i}",
-    "clicks": "UPDATE clicks SET at = at + interval '1 minute' WHERE id = {i}",
+    "clicks": "UPDATE clicks SET at = at + interval '1 minute', url = '/' || id % 499 WHERE id = {i}",
     "payments": "UPDATE payments SET amount = amount + 1, at = at + interval '1 second' WHERE id = {i}",
     "readings": "UPDATE readings SET value = value + 1 WHERE id = {i}",
     "documents": "UPDATE documents SET price = price + 1 WHERE id = {i}",
+    "orders": "UPDATE orders SET placed_at = placed_at + interval '1 minute' WHERE id = {i}",
+    "posts": "UPDATE posts SET at = at + interval '1 minute' WHERE id = {i}",
+    "receipts": "UPDATE receipts SET at = at + interval '1 minute' WHERE id = {i}",
     "account_events": "UPDATE account_events SET amount = amount + 1 WHERE no = 2 AND account_id = {i}",
 }
 SINGLES: Final = 40  # changes that are measured one by one
@@ -78,7 +101,7 @@ SHARES: Final = {"p50": 0.5, "p95": 0.95}
 
 def kinds(dsn: str, search_url: str, rows: int) -> dict[str, Any]:
     """Returns for each recipe: `changes` of its driving table, the `keys` that they concern, and the rates."""
-    shapes = {f"public.{name}": {"indexes": [columns]} for name, columns in INDEXES.items()}
+    shapes = {f"public.{name}": {"indexes": [[column] for column in columns]} for name, columns in INDEXES.items()}
     config = SqlConfig.model_validate({"url": SecretStr(url_of(dsn)), "shapes": shapes})
     with base_sink(config, ALL), psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(FILL.format(n=rows).encode())
