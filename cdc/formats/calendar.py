@@ -33,16 +33,11 @@ class Interval(NamedTuple):
 
 def epoch_days(text: str) -> int:
     """Returns the days from 1970-01-01 to a finite date."""
-    return days_from_civil(*civil_date(text))
-
-
-def civil_date(text: str) -> tuple[int, int, int]:
-    """Returns (year, month, day) of a finite date. Year 0 is 1 BC."""
     found = _DATE(text)
     if found is None:
         raise MalformedValueError("a date in ISO style")
     year = int(found[1])
-    return 1 - year if found[4] else year, int(found[2]), int(found[3])
+    return days_from_civil(1 - year if found[4] else year, int(found[2]), int(found[3]))
 
 
 def time_us(text: str) -> int:
@@ -56,32 +51,20 @@ def time_us(text: str) -> int:
 
 def epoch_us(text: str, *, has_zone: bool) -> int:
     """µs since 1970 of a finite timestamp; `has_zone`: with time zone, printed in UTC."""
-    day, us = civil_timestamp(text, has_zone=has_zone)
-    return days_from_civil(*day) * DAY_US + us
-
-
-def civil_timestamp(text: str, *, has_zone: bool) -> tuple[tuple[int, int, int], int]:
-    """Returns the day as civil_date does, and the microseconds since its midnight."""
     found = _TIMESTAMP(text)
     if found is None or bool(found[3]) != has_zone:
         raise MalformedValueError("a timestamp in ISO style" + (" and UTC" if has_zone else ""))
-    return civil_date(found[1] + (found[4] or "")), time_us(found[2])
+    return epoch_days(found[1] + (found[4] or "")) * DAY_US + time_us(found[2])
 
 
 def time_utc_us(text: str) -> int:
     """µs since midnight, in UTC, of a time with time zone; 24:00:00+00 stays a whole day's."""
-    local, offset_s = zoned_time(text)
-    utc = local - offset_s * 1_000_000
-    return utc if 0 <= utc <= DAY_US and (utc < DAY_US or offset_s == 0) else utc % DAY_US
-
-
-def zoned_time(text: str) -> tuple[int, int]:
-    """µs since midnight of a time with time zone, where it was noted, and seconds by which that is ahead of UTC."""
     found = _ZONED_TIME(text)
     if found is None:
         raise MalformedValueError("a time with time zone in ISO style")
-    offset = int(found[3]) * 3600 + int(found[4] or 0) * 60 + int(found[5] or 0)
-    return time_us(found[1]), offset if found[2] == "+" else -offset
+    offset_s = int(found[3]) * 3600 + int(found[4] or 0) * 60 + int(found[5] or 0)
+    utc = time_us(found[1]) - (offset_s if found[2] == "+" else -offset_s) * 1_000_000
+    return utc if 0 <= utc <= DAY_US and (utc < DAY_US or offset_s == 0) else utc % DAY_US
 
 
 def interval(text: str) -> Interval:

@@ -7,7 +7,6 @@ from typing import Any, Final
 Node = Mapping[str, Any]
 
 BOOLEAN: Final[Node] = {"type": "boolean"}
-INT8: Final[Node] = {"type": "int8"}
 INT16: Final[Node] = {"type": "int16"}
 INT32: Final[Node] = {"type": "int32"}
 INT64: Final[Node] = {"type": "int64"}

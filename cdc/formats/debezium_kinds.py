@@ -24,7 +24,6 @@ from cdc.formats.connect import (
     struct_of,
     vector_of,
 )
-from cdc.formats.debezium_structured import structured
 from cdc.formats.kinds import (
     PRECISION_DEFAULT,
     Kind,
@@ -164,8 +163,6 @@ def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
     if of.labels:
         return _text(named(STRING, _DATA + "Enum", {"allowed": ",".join(of.labels)}))
     match of.oid:
-        case 1082 | 1083 | 1114 | 1184 | 1266 | 1186 if options.time_precision_mode == "structured":
-            return structured(of)
         case 1700:
             return numeric(of.modifier, options.decimal_handling_mode or "precise")
         case 790:
@@ -258,7 +255,7 @@ def hstore(mode: HstoreMode) -> Kind:
 
 
 def temporal(oid: int, modifier: int, mode: TimeMode) -> Kind:
-    """date, time, timestamp, and those with time zone, which have one form in all modes but `structured`."""
+    """date, time, timestamp, and those with time zone, which have one form in all modes."""
     precision = modifier if modifier >= 0 else PRECISION_DEFAULT
     match oid:
         case 1184:
@@ -314,13 +311,10 @@ def _timestamp(precision: int, mode: TimeMode) -> Kind:
 _NS, _US, _MS = 1, 1_000, 1_000_000
 
 # The types to which each mode applies; profile `readable` uses a mode's form for them if one was chosen.
-FAMILIES: Final[dict[str, Callable[[ValueType, FormatOptions], bool]]] = {
-    "decimal_handling_mode": lambda of, _: of.oid in (NUMERIC, MONEY),
-    "time_precision_mode": lambda of, options: (
-        of.oid in (DATE, TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ)
-        or (of.oid == INTERVAL and options.time_precision_mode == "structured")
-    ),
-    "binary_handling_mode": lambda of, _: of.oid == BYTEA,
-    "interval_handling_mode": lambda of, _: of.oid == INTERVAL,
-    "hstore_handling_mode": lambda of, _: of.name == "hstore",
+FAMILIES: Final[dict[str, Callable[[ValueType], bool]]] = {
+    "decimal_handling_mode": lambda of: of.oid in (NUMERIC, MONEY),
+    "time_precision_mode": lambda of: of.oid in (DATE, TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ),
+    "binary_handling_mode": lambda of: of.oid == BYTEA,
+    "interval_handling_mode": lambda of: of.oid == INTERVAL,
+    "hstore_handling_mode": lambda of: of.name == "hstore",
 }

@@ -44,7 +44,6 @@ def masks_of(schema: TableSchema, masks: tuple[Mask, ...]) -> dict[str, Mask]:
 
 
 def masked(mask: Mask) -> Callable[[str], str]:
-    """Masks a text."""
     match mask.action:
         case "truncate":
             return lambda text: _cut(text, mask.length)

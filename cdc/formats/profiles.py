@@ -68,7 +68,7 @@ _READABLE_NODES: Final[dict[int, Node]] = {
 def readable(column: Column, options: FormatOptions) -> Kind | None:
     """Decimals and times as text, and so on: cdc.pgoutput.values; where a mode was chosen, Debezium's form of it."""
     of = element_type(column) if column.element_oid else column_type(column)
-    if any(getattr(options, mode) is not None and is_of(of, options) for mode, is_of in FAMILIES.items()):
+    if any(getattr(options, mode) is not None and is_of(of) for mode, is_of in FAMILIES.items()):
         chosen = scalar_kind(of, options)
         assert chosen is not None, "every type of the families has a form in each mode"
         encode, node = chosen.encode, chosen.node

@@ -17,7 +17,7 @@ from cdc.model.events import Column
 
 _TEXT_OIDS: Final = frozenset({19, 25, 114, 142, 1042, 1043, 3802})
 _TEXT_NAMES: Final = frozenset({"citext", "ltree"})
-_NO_PLAIN_DATE: Final = ("connect", "isostring", "structured")  # modes whose dates are no plain number
+_NO_PLAIN_DATE: Final = ("connect", "isostring")  # modes whose dates are no plain number
 _BYTE_ARRAYS: Final = frozenset({20, 23, 1082})  # bigint, integer, date: the placeholder's bytes, one by one
 
 

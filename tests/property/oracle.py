@@ -12,8 +12,6 @@ from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Delete, Insert, Relation, TupleValue, Update
 
-ELEMENTS = {1000: 16, 1001: 17, 1005: 21, 1007: 23, 1016: 20, 1021: 700, 1022: 701, 1028: 26, 1115: 1114, 1182: 1082}
-ELEMENTS |= {1185: 1184, 1009: 25, 1015: 25, 1231: 25, 1020: 603, 2951: 25, 3807: 25, 1187: 25}
 SPACES = " \t\n\r\v\f"
 
 
@@ -32,8 +30,6 @@ def json_value(column: Column, text: str) -> Any:
     oid = column.base_type_oid or column.type_oid
     if column.element_oid:
         return array_value(column.element_oid, text, column.delimiter)
-    if oid in ELEMENTS:
-        return array_value(ELEMENTS[oid], text, ";" if oid == 1020 else ",")
     return scalar_value(oid, text)
 
 

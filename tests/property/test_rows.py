@@ -105,7 +105,9 @@ TYPES: list[tuple[int, str, str, int, st.SearchStrategy[str]]] = [
     (869, "inet", "b", 0, st.just("192.168.0.1/24")),
 ]
 
-ELEMENTS = {16502: 16500, 16504: 23}  # of the user-defined array types
+# Array type, or the one that a domain is over: its elements' type, as the catalog says
+ELEMENTS = {1009: 25, 1007: 23, 1000: 16, 1231: 1700, 1022: 701, 1185: 1184, 1115: 1114, 1001: 17, 1020: 603}
+ELEMENTS |= {16502: 16500, 16504: 23}
 
 numbers = st.integers(0, 2**63 - 1)
 names = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), min_size=1, max_size=12) | st.sampled_from(
@@ -129,7 +131,17 @@ def tables(draw: st.DrawFn) -> Table:
     column_names = draw(st.lists(names, min_size=1, max_size=9, unique=True))
     types = [draw(st.sampled_from(TYPES)) for _ in column_names]
     columns = [
-        Column(name, oid, draw(st.integers(-1, 99)), type_name, True, kind, base, ELEMENTS.get(oid, 0))
+        Column(
+            name,
+            oid,
+            draw(st.integers(-1, 99)),
+            type_name,
+            True,
+            kind,
+            base,
+            element_oid=ELEMENTS.get(base or oid, 0),
+            delimiter=";" if oid == 1020 else ",",
+        )
         for name, (oid, type_name, kind, base, _) in zip(column_names, types, strict=True)
     ]
     key = draw(st.lists(st.sampled_from(column_names), min_size=1, unique=True))
@@ -327,7 +339,7 @@ MUTATED_COLUMNS = [
     Column("id", 20, -1, "bigint", False),
     Column("name", 25, -1, "text", True),
     Column("ok", 16, -1, "boolean", True),
-    Column("tags", 1009, -1, "text[]", True),
+    Column("tags", 1009, -1, "text[]", True, element_oid=25),
     Column("at", 1184, -1, "timestamp with time zone", True),
     Column("size", 701, -1, "double precision", True),
 ]

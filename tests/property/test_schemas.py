@@ -74,7 +74,6 @@ MODES: list[dict[str, Any]] = [
     {"decimal_handling_mode": "string", "time_precision_mode": "isostring", "binary_handling_mode": "base64"},
     {"time_precision_mode": "microseconds"},
     {"time_precision_mode": "nanoseconds"},
-    {"time_precision_mode": "structured"},
 ]
 PROFILES: list[dict[str, Any]] = [{"profile": "readable"}, *({"profile": "debezium", **mode} for mode in MODES)]
 

@@ -22,11 +22,11 @@ def test_days_beyond_pythons_years_go_there_and_back(days: int) -> None:
     assert calendar.days_from_civil(*calendar.civil_from_days(days)) == days
 
 
-def test_the_parts_of_a_date_and_a_time() -> None:
-    assert calendar.civil_date("0044-03-15 BC") == (-43, 3, 15)
-    assert calendar.civil_timestamp("0001-01-01 00:00:01 BC", has_zone=False) == ((0, 1, 1), 1_000_000)
-    assert calendar.civil_timestamp("2016-11-04 00:00:00+00", has_zone=True) == ((2016, 11, 4), 0)
-    assert calendar.zoned_time("24:00:00-05:30:15") == (calendar.DAY_US, -19_815)
+def test_years_before_christ_and_whole_days() -> None:
+    assert calendar.epoch_days("0044-03-15 BC") == calendar.days_from_civil(-43, 3, 15)
+    first = calendar.days_from_civil(0, 1, 1) * calendar.DAY_US
+    assert calendar.epoch_us("0001-01-01 00:00:01 BC", has_zone=False) == first + 1_000_000
+    assert calendar.time_utc_us("24:00:00-05:30:15") == 19_815 * 1_000_000
 
 
 @given(st.datetimes())

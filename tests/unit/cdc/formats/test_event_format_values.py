@@ -258,62 +258,6 @@ def test_2_3_and_2_4_the_ends_of_each_precision(
                 literal(of, text, profile=profile, **chosen)
 
 
-@pytest.mark.parametrize(
-    ("of", "text", "name", "expected"),
-    [
-        (column(1082), "2017-09-15", "Date", '{"year":2017,"month":9,"day":15,"specialValue":null}'),
-        (column(1082), "0044-03-15 BC", "Date", '{"year":-43,"month":3,"day":15,"specialValue":null}'),
-        (column(1082), "-infinity", "Date",
-         '{"year":null,"month":null,"day":null,"specialValue":"NEGATIVE_INFINITY"}'),
-        (column(1083, 3), "13:51:30.12", "Time",
-         '{"hour":13,"minute":51,"second":30,"nanos":120000000,"precision":3}'),
-        (column(1114), "1969-12-31 23:59:59.999999", "Timestamp",
-         '{"year":1969,"month":12,"day":31,"hour":23,"minute":59,"second":59,"nanos":999999000,"specialValue":null,'
-         '"precision":6}'),
-        (column(1114, 0), "infinity", "Timestamp",
-         '{"year":null,"month":null,"day":null,"hour":null,"minute":null,"second":null,"nanos":null,'
-         '"specialValue":"POSITIVE_INFINITY","precision":0}'),
-        (column(1184), "294276-12-31 23:59:59.999999+00", "ZonedTimestamp",
-         '{"year":294276,"month":12,"day":31,"hour":23,"minute":59,"second":59,"nanos":999999000,"offsetSeconds":0,'
-         '"zoneId":"Z","specialValue":null,"precision":6}'),
-        (column(1184, 3), "infinity", "ZonedTimestamp",
-         '{"year":null,"month":null,"day":null,"hour":null,"minute":null,"second":null,"nanos":null,'
-         '"offsetSeconds":null,"zoneId":null,"specialValue":"POSITIVE_INFINITY","precision":3}'),
-        (column(1266), "24:00:00-05:30", "ZonedTime",
-         '{"hour":24,"minute":0,"second":0,"nanos":0,"offsetSeconds":-19800,"precision":6}'),
-        (column(1186), "-1 years -2 mons +3 days -04:05:06.78", "Duration",
-         '{"years":-1,"months":-2,"days":3,"hours":-4,"minutes":-5,"seconds":-6,"nanos":-780000000,"precision":6}'),
-        (column(1186, 6 << 16 | 0xFFFF), "14 mons", "Duration",  # year to month
-         '{"years":0,"months":14,"days":0,"hours":0,"minutes":0,"seconds":0,"nanos":0,"precision":65535}'),
-        (column(1182, element_oid=1082), "{infinity,NULL}", None,
-         '[{"year":null,"month":null,"day":null,"specialValue":"POSITIVE_INFINITY"},null]'),
-        (column(1187, element_oid=1186), "{00:00:01}", "", None),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_2_3_to_2_5_structured(of: Column, text: str, name: str | None, expected: str | None) -> None:
-    mode = {"time_precision_mode": "structured"}
-    assert literal(of, text, **mode) == expected
-    if expected is not None:
-        field = ("struct", f"{TIME}Structured{name}") if name else ("array", None)
-        assert schema(of, **mode) == field
-
-
-def test_2_3_a_structured_key_and_its_schema() -> None:
-    options = FormatOptions("debezium", time_precision_mode="structured", schemas_enable=True)
-    tables = wire.schema_and_relation([Column("d", 1082, -1, "date", False)], ["d"])
-    made = TableEncoder(*tables, EnvelopeContext("srv", "shop", 1, "0.1.0", options))
-    made.start_transaction(24_026_100, 0, 560, None)
-    [(key, _, _)] = made.encode(wire.insert(OID, [b"2017-09-15"]), 0, 24_026_000, 0, 1, 0)
-    assert key == (
-        b'{"schema":{"type":"struct","fields":[{"type":"struct","fields":[{"type":"int32","optional":true,"field":'
-        b'"year"},{"type":"int8","optional":true,"field":"month"},{"type":"int8","optional":true,"field":"day"},'
-        b'{"type":"string","optional":true,"field":"specialValue"}],"optional":false,"name":'
-        b'"io.debezium.time.StructuredDate","version":1,"field":"d"}],"optional":false,"name":"srv.public.customers.Key"'
-        b'},"payload":{"d":{"year":2017,"month":9,"day":15,"specialValue":null}}}'
-    )
-
-
 @pytest.mark.parametrize("oid", [3615, 3220, 2970, 5038, 28, 4451])  # tsquery, pg_lsn, snapshots, xid, a multirange
 def test_2_1_types_that_debezium_does_not_know_are_not_there(oid: int) -> None:
     assert literal(column(oid), "x") is None
@@ -398,14 +342,6 @@ def test_2_7_a_value_without_a_place_is_null_with_a_warning() -> None:
     with pytest.warns(UnconvertibleWarning, match="published as null"):
         assert literal(column(1700, NUMERIC_5_2), "NaN") == "null"
     assert literal(column(1700, NUMERIC_5_2), "NaN", event_converting_failure_handling_mode="skip") == "null"
-
-
-@pytest.mark.parametrize(("oid", "text"), [(1083, "24:00:00"), (1186, "infinity"), (1186, "2147483648:00:00")])
-def test_2_7_a_time_without_a_struct_is_null_with_a_warning(oid: int, text: str) -> None:
-    with pytest.warns(UnconvertibleWarning, match="published as null"):
-        assert literal(column(oid), text, time_precision_mode="structured") == "null"
-    with pytest.raises(UnsupportedChangeError, match="column c"):
-        literal(column(oid, nullable=False), text, time_precision_mode="structured")
 
 
 def test_2_7_where_null_is_not_allowed_it_differs_and_stops() -> None:

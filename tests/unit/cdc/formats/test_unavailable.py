@@ -53,7 +53,7 @@ def test_other_forms_have_no_place_for_it(of: Column) -> None:
     assert unavailable(of, FormatOptions("debezium", unavailable_value_placeholder="x")) is None
 
 
-@pytest.mark.parametrize("mode", ["connect", "isostring", "structured"])
+@pytest.mark.parametrize("mode", ["connect", "isostring"])
 def test_an_array_of_dates_has_it_only_where_dates_are_plain_numbers(mode: TimeMode) -> None:
     """As recorded from Debezium 3.7.0.Final: null in these modes."""
     of, options = column(1182, "", 1082), FormatOptions("debezium", unavailable_value_placeholder="x")
