@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
+from cdc.config.event_log_settings import EventLogConfig
 from cdc.config.section import DebeziumSection
 from cdc.config.settings import Config
 from cdc.config.store_types import SINK_TYPES, section_class
@@ -59,8 +60,10 @@ def sections() -> tuple[SectionOptions, ...]:
             for kind in SINK_TYPES:
                 found += _section(f"sinks.{kind}", section_class(kind), comments)
         elif name == "views":  # the target's options are those of the sinks
-            found.append(next(_section("views.<name>", ViewConfig, comments)))
+            found += [one for one in _section("views.<name>", ViewConfig, comments) if ".target" not in one.path]
             found += _section("views.<name>.target (type: topic)", TopicTarget, comments)
+        elif name == "event_logs":
+            found += _section("event_logs.<name>", EventLogConfig, comments)
         else:
             model = _model_in(field.annotation)
             assert model is not None, "the file has nothing but sections"

@@ -20,9 +20,9 @@ ROOT: Final = Path(__file__).parent.parent
 UNKNOWN: Final = Status(
     prefix="shop",
     unix_seconds=0,
-    source=SourceStatus(is_reachable=False, database=None, version=None, timeline=None, lsn=None, slot=None),
+    source=SourceStatus(is_reachable=False),
     brokers=BrokerStatus(is_reachable=False),
-    capture=CaptureStatus.without_position("unknown"),
+    capture=CaptureStatus(state="unknown", lost_events=0),
     tables=(),
     sinks=(),
     problems=(),

@@ -11,11 +11,13 @@ from cdc.config.settings import Config
 from cdc.config.sink_settings import WarehouseConfig
 from cdc.config.view_settings import target_prefix
 from cdc.model.errors import SinkError
-from sinks.warehouse.catalog import catalog_place
+from sinks.slots import FIRST
+from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.gathering import GatheringSink
 from sinks.warehouse.maintenance import Maintenance
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
+from sinks.warehouse.slots import WarehouseSlots, in_slot
 from sinks.warehouse.staging import FOLDER, delete_leftovers, own_folder
 from spark_jobs.engine import SparkEngine
 from spark_jobs.jvm import jvm_failure
@@ -35,9 +37,10 @@ class WarehouseTargets:
         spark, _ = started(config, view_count)
         return cls(config, spark)
 
-    def open(self, view: str, section: WarehouseConfig) -> GatheringSink:
-        """Connects to the target of this view. Raises SinkError. Thread-safe."""
-        place = catalog_place(section, target_prefix(self._config.topics.prefix, view))
+    def open(self, view: str, section: WarehouseConfig, slot: str = FIRST) -> GatheringSink:
+        """Connects to the target of this view. `slot`: of the generation, see sinks.slots. Raises SinkError.
+        Thread-safe."""
+        place = in_slot(self._place(view, section), slot)
         folders = f"{place.location}/{FOLDER}/{place.namespace}"
         staging = own_folder(folders)
         try:
@@ -51,6 +54,14 @@ class WarehouseTargets:
         sink = WarehouseSink(engine, [engine], WarehouseReader(place), staging, name=view, options=section)
         maintenance = Maintenance(engine, time.time, section)
         return GatheringSink(sink, maintenance, staging, section, self._config.spark.bytes_per_write_max)
+
+    def slots(self, view: str, section: WarehouseConfig) -> WarehouseSlots:
+        """Opens the generations of this view's target, whose catalog is a JDBC catalog."""
+        place = self._place(view, section)
+        return WarehouseSlots(SparkEngine(self._spark, place), place)
+
+    def _place(self, view: str, section: WarehouseConfig) -> CatalogPlace:
+        return catalog_place(section, target_prefix(self._config.topics.prefix, view))
 
     def failure(self) -> SinkError | None:
         """Returns the error to end with if the session's Java process has ended."""

@@ -22,16 +22,24 @@ _VERIFY = "tests/integration/test_verify.py"
 _VIEWS = "tests/integration/test_views.py"
 _VIEW_MAINTENANCE = "tests/integration/test_view_maintenance.py"
 _VIEW_TOPIC = "tests/integration/test_view_topic.py"
+_EVENT_LOG = "tests/integration/test_event_log.py"
 COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/cli/view_readers.py": f"{_VIEWS}: the base of a real server, which goes away",
     "views/figures.py": f"{_VIEWS}: figures of a real database",
     "cdc/cli/view.py": f"{_VIEWS}: jobs and stores of real servers",
     "cdc/kafka/view_topic.py": f"{_VIEW_TOPIC}: transactions of a real broker",
+    "cdc/cli/event_log.py": f"{_EVENT_LOG}: commands on a log of a real topic",
+    "cdc/kafka/event_records.py": f"{_EVENT_LOG}: topics of a real broker",
+    "views/event_log.py": f"{_EVENT_LOG}: a job that is killed, on a real topic and database",
+    "views/event_log_base.py": f"{_EVENT_LOG}: statements on a real database",
+    "views/event_log_figures.py": f"{_EVENT_LOG}: figures of a real log",
+    "views/event_log_tables.py": f"{_EVENT_LOG}: statements on a real database",
     "views/published.py": f"{_VIEW_TOPIC}: notes in a real database of what a real topic holds",
     "views/targets.py": f"{_VIEW_TOPIC}: a topic of a real broker",
     "views/topic.py": f"{_VIEW_TOPIC}: a topic of a real broker, written by jobs that are killed",
     "views/connection.py": f"{_VIEW_MAINTENANCE}: errors of a real database",
     "views/base.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
+    "views/folding.py": "tests/integration/test_view_folds.py: events and snapshots of a real database",
     "views/maintainer.py": f"{_VIEW_MAINTENANCE}: random changes beside it, in a real database",
     "views/statements.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",

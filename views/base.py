@@ -5,8 +5,10 @@
 | `views`                              | one row for each view: its state, schema and last error              |
 | `changes`                            | rows of base tables that have changed, in the columns that find keys |
 | `keys`                               | keys of view rows that are to be computed again                      |
+| `folds`                              | states of keys that events were folded to: see views/folding.py      |
 | `rejected`                           | keys of rows that the target does not take, with the reason          |
 | `topics`, `published`                | what topics hold that are targets: see views/published.py            |
+| `log_…`                              | logs of events: see views/event_log_base.py                          |
 | sequence `versions`                  | each computation takes a number: a later one is newer                |
 
 Triggers on the base tables fill `changes` in the transaction that changes the table, so no change is missed whatever
@@ -28,21 +30,16 @@ from cdc.model.errors import ConfigError, SinkError, WatershedError
 from cdc.model.events import Column, TableId
 from cdc.postgres.catalog import column_types
 from views import statements
-from views.connection import base_error, connect, explained, is_of_rows, said
+from views.connection import Key, Texts, base_error, connect, explained, is_of_rows, said, texts
 from views.definition import ViewDefinition
+from views.event_log_tables import existing_logs
 from views.figures import Counts, read_counts
+from views.folding import Folding
 from views.statements import schema_of
 
 CHANNEL: Final = "watershed_views"
 CHANGES_PER_ROUND: Final = 5_000
 FILL_ROWS: Final = 500  # that are read together
-
-Texts = tuple[str | None, ...]
-Key = tuple[str, ...]  # a view row's key as texts
-
-
-class NotUniqueError(ConfigError):
-    """Several rows of the view have one key."""
 
 
 class ViewState(NamedTuple):
@@ -81,16 +78,17 @@ class Base:
     # ---- tables
 
     def places(self) -> dict[TableId, tuple[str, str]]:
-        """Returns schema and name of each source table in the base. Empty before the sink has prepared any."""
+        """Returns schema and name of each source table and event log in the base. Empty before there are any."""
         with explained():
+            logs = existing_logs(self._connection, self.schema, self.kept)
             own = sql.Identifier(self._own_schema, "tables")
             is_there = self._connection.execute("SELECT to_regclass(%s)", (own.as_string(),)).fetchone()
             if is_there is None or is_there[0] is None:
-                return {}
+                return logs
             rows = self._connection.execute(
                 sql.SQL("SELECT source, shape FROM {} WHERE is_prepared").format(own)
             ).fetchall()
-        return {
+        return logs | {
             TableId(*map(unquote, source.split(".", 1))): tuple(json.loads(shape)["place"]) for source, shape in rows
         }
 
@@ -126,14 +124,16 @@ class Base:
         with explained():
             for table, columns in definition.searched_columns():
                 place = sql.Identifier(*definition.places[table]).as_string()
-                if self._connection.execute(statements.INDEX, (place, list(columns))).fetchone() is None:
+                index = statements.INDEX_OF_FOLD if definition.fold else statements.INDEX
+                searched = {"table": place, "columns": list(columns), "keys": len(definition.config.key)}
+                if self._connection.execute(index, searched).fetchone() is None:
                     missing.append((table, columns))
         return missing
 
     def described(self, definition: ViewDefinition) -> tuple[Column, ...]:
         """The columns of the view's rows. Raises ConfigError for a query that PostgreSQL refuses."""
         try:
-            cursor = self._connection.execute(sql.SQL("SELECT v.* FROM ({}) v LIMIT 0").format(definition.select))
+            cursor = self._connection.execute(definition.probe)
         except psycopg.errors.Error as error:
             if error.sqlstate is None:
                 raise base_error(error) from error
@@ -263,7 +263,7 @@ class Base:
                 for operation, statement in statements.TRIGGERS.items():
                     name = sql.Identifier(self._trigger(definition, table, operation))
                     self._connection.execute(sql.SQL(statement).format(name=name, table=place, function=function))
-            for own in ("changes", "keys"):
+            for own in ("changes", "keys", "folds", "rejected"):
                 self._connection.execute(
                     sql.SQL("DELETE FROM {} WHERE view = %s").format(sql.Identifier(self.schema, own)),
                     (definition.name,),
@@ -288,24 +288,27 @@ class Base:
 
     def collect(self, definition: ViewDefinition, key_types: Sequence[str]) -> int:
         """Turns changes that were noted into keys of view rows: CHANGES_PER_ROUND at most, or all where the key is
-        split. Returns their number."""
+        split or the view is a fold. Returns their number."""
         taken = sql.Identifier("pg_temp", "watershed_taken")
         with explained(), self._connection.transaction():
             # A row that changes in between would be joined as it is then, without the change that says how it was.
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._connection.execute(
                 sql.SQL(
-                    "CREATE TEMP TABLE IF NOT EXISTS watershed_taken (source text, image jsonb) ON COMMIT DELETE ROWS"
+                    "CREATE TEMP TABLE IF NOT EXISTS watershed_taken (source text, image jsonb, xid xid8) "
+                    "ON COMMIT DELETE ROWS"
                 )
             )
             count = self._connection.execute(
                 self._sql(
                     "WITH gone AS (DELETE FROM {s}.changes WHERE view = %s AND id IN (SELECT id FROM {s}.changes "
-                    "WHERE view = %s ORDER BY id LIMIT %s) RETURNING source, image) "
-                    "INSERT INTO pg_temp.watershed_taken SELECT source, image FROM gone"
+                    "WHERE view = %s ORDER BY id LIMIT %s) RETURNING source, image, xid) "
+                    "INSERT INTO pg_temp.watershed_taken SELECT source, image, xid FROM gone"
                 ),
-                (definition.name, definition.name, None if definition.has_split_key else CHANGES_PER_ROUND),
+                (definition.name, definition.name, None if definition.takes_all else CHANGES_PER_ROUND),
             ).rowcount
+            if count and (folding := self._folding(definition)):
+                folding.discard(sql.SQL("TABLE {}").format(taken), key_types)
             if count:
                 for trace in definition.query.traces:
                     self._connection.execute(
@@ -333,18 +336,18 @@ class Base:
     ) -> tuple[dict[Key, Texts | None], dict[Key, str]]:
         """Returns the row of each key as it is now, None where there is none; and keys whose rows the query can't
         compute, with the reason. Raises NotUniqueError."""
-        statement = definition.row(key_types).as_string().encode()
         found: dict[Key, list[Texts]] = {}
         failed: dict[Key, str] = {}
         with explained():
             try:
-                found = self._rows_of(statement, keys)
+                found, failed = self._rows_of(definition, key_types, keys)
             except psycopg.Error as error:
                 if not is_of_rows(error):
                     raise
                 for key in keys:  # each alone, to know which
                     try:
-                        found |= self._rows_of(statement, [key])
+                        row, reason = self._rows_of(definition, key_types, [key])
+                        found, failed = found | row, failed | reason
                     except psycopg.Error as of_key:
                         if not is_of_rows(of_key):
                             raise
@@ -353,35 +356,45 @@ class Base:
         rows: dict[Key, Texts | None] = {}
         for key, some in found.items():
             if len(some) > 1:
-                raise not_unique(definition, key, self._count(definition, key_types, key))
+                count = self._selected(definition.count(key_types), key)[0]
+                raise definition.not_unique(key, count, self._selected(definition.examples(), key))
             rows[key] = some[0] if some else None
         return rows, failed
 
-    def _rows_of(self, statement: bytes, keys: Sequence[Key]) -> dict[Key, list[Texts]]:
+    def _rows_of(
+        self, definition: ViewDefinition, key_types: Sequence[str], keys: Sequence[Key]
+    ) -> tuple[dict[Key, list[Texts]], dict[Key, str]]:
+        if folding := self._folding(definition):
+            return folding.rows_of(key_types, keys)
+        statement = definition.row(key_types).as_string().encode()
         cursors = []
         with self._connection.pipeline():
             for key in keys:
                 cursor = psycopg.RawCursor(self._connection)
                 cursors.append(cursor.execute(statement, list(key)))
-        return {key: list(_texts(cursor)) for key, cursor in zip(keys, cursors, strict=True)}
+        return {key: list(texts(cursor)) for key, cursor in zip(keys, cursors, strict=True)}, {}
 
-    def _count(self, definition: ViewDefinition, key_types: Sequence[str], key: Key) -> str:
+    def _selected(self, statement: sql.Composed, key: Sequence[str]) -> list[str]:
+        """Returns the first column of a statement for one key, as texts."""
         with explained():
-            statement = definition.count(key_types).as_string().encode()
-            row = psycopg.RawCursor(self._connection).execute(statement, list(key)).fetchone()
-        return str(row[0]) if row else "0"
+            cursor = psycopg.RawCursor(self._connection).execute(statement.as_string().encode(), list(key))
+            return [str(value) for value, *_ in cursor]
 
     def all_rows(self, definition: ViewDefinition) -> Iterator[list[Texts]]:
         """All rows as of one moment, some at a time. Raises NotUniqueError before the first."""
+        if folding := self._folding(definition):
+            with explained():
+                yield from folding.all_rows(lambda: self.check_shape(definition))
+            return
         with explained(), self._connection.transaction():
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             double = self._connection.execute(definition.doubles()).fetchone()
             if double is not None:
-                raise not_unique(definition, double[:-1], double[-1])
+                raise definition.not_unique(double[:-1], double[-1], self._selected(definition.examples(), double[:-1]))
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
             self.check_shape(definition)  # which stays, as the cursor has locked the tables
             fetch = sql.SQL("FETCH FORWARD {} FROM watershed_fill").format(sql.Literal(FILL_ROWS))
-            while rows := list(_texts(self._connection.execute(fetch))):
+            while rows := list(texts(self._connection.execute(fetch))):
                 yield rows
 
     def written(self, view: str, keys: Sequence[Key], rejected: Mapping[Key, str]) -> None:
@@ -414,6 +427,9 @@ class Base:
             for _ in self._connection.notifies(timeout=seconds, stop_after=1):
                 return
 
+    def _folding(self, definition: ViewDefinition) -> Folding | None:
+        return Folding(self._connection, self.schema, definition, definition.fold) if definition.fold else None
+
     def _trigger(self, definition: ViewDefinition, table: TableId, what: str) -> str:
         number = definition.query.tables.index(table)
         return f"watershed_{definition.name}_{number}_{what}"
@@ -423,19 +439,3 @@ class Base:
 
     def _sql(self, text: LiteralString) -> sql.Composed:
         return sql.SQL(text).format(s=sql.Identifier(self.schema))
-
-
-def not_unique(definition: ViewDefinition, key: Sequence[object], count: str) -> NotUniqueError:
-    shown = ", ".join(f"{name} = {value}" for name, value in zip(definition.config.key, key, strict=True))
-    return NotUniqueError(
-        f"view {definition.name}: {count} rows have the key {shown}",
-        "choose a key whose columns are unique together, or group by it; the target has the rows of before",
-    )
-
-
-def _texts(cursor: Any) -> Iterator[Texts]:
-    """Rows as PostgreSQL prints them."""
-    result = cursor.pgresult
-    for row in range(result.ntuples):
-        values = [result.get_value(row, column) for column in range(result.nfields)]
-        yield tuple(None if value is None else bytes(value).decode() for value in values)

@@ -15,6 +15,9 @@ NEXT_QUERY_FAILS: Final = (
     "correct the rows, or have the query bear them (CASE, nullif); it is tried again, and until then the target keeps "
     "the rows of before"
 )
+Texts = tuple[str | None, ...]
+Key = tuple[str, ...]  # a view row's key as texts
+
 _AWAY: Final = frozenset({"08", "57"})  # classes of errors: connections, and servers that start or end
 _PINNED: Final = {**PINNED_SETTINGS, "row_security": "on", "plan_cache_mode": "force_custom_plan"}
 
@@ -63,3 +66,11 @@ def is_of_rows(error: psycopg.Error) -> bool:
 def said(error: psycopg.Error) -> str:
     """Returns the first line of PostgreSQL's message."""
     return (error.diag.message_primary or type(error).__name__).partition("\n")[0]
+
+
+def texts(cursor: Any) -> Iterator[Texts]:
+    """Yields the rows of a result as PostgreSQL prints them."""
+    result = cursor.pgresult
+    for row in range(result.ntuples):
+        values = [result.get_value(row, column) for column in range(result.nfields)]
+        yield tuple(None if value is None else bytes(value).decode() for value in values)

@@ -13,6 +13,7 @@ from sqlglot import exp
 from cdc.config.view_settings import ViewConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableId
+from views.fold import Fold
 from views.tracing import Trace, TracedQuery
 
 _NUMERIC: Final = 1700
@@ -22,7 +23,12 @@ _READS_JSON: Final = re.compile(r" json(\[\])?(;|$)")  # in the shape
 _EXACT: Final = frozenset(
     {16, 17, 18, 19, 20, 21, 23, 25, 26, 650, 774, 829, 869, 1042, 1043, 1082, 1083, 1114, 1184, 1560, 1562, 2950}
 )
+EXAMPLE_CHARS_MAX: Final = 200  # of a row in an error
 SCHEMA_OF_VIEWS: Final = "views"  # a view's rows are stored as those of a table `views.<name>`
+
+
+class NotUniqueError(ConfigError):
+    """Several rows of the view have one key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class ViewDefinition:
     query: TracedQuery
     places: Mapping[TableId, tuple[str, str]]  # source table → schema and name in the base
     shape: str = ""  # of the columns that the query reads: see TracedQuery.shape
+    fold: Fold | None = None  # of the query's rows
 
     @property
     def table(self) -> TableId:
@@ -44,7 +51,8 @@ class ViewDefinition:
     def fingerprint(self) -> str:
         """Changes with everything that decides about the content of the rows."""
         places = {str(table): place for table, place in sorted(self.places.items())}
-        return hashlib.sha256(json.dumps([self.config.sql, self.config.key, places, self.shape]).encode()).hexdigest()
+        parts = [self.config.sql, self.config.key, places, self.shape, *([self.fold.identity] if self.fold else [])]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @property
     def select(self) -> sql.Composed:
@@ -59,6 +67,18 @@ class ViewDefinition:
             if not piece.has_alias:
                 parts.append(sql.SQL(" AS {}").format(sql.Identifier(piece.name)))
         return sql.Composed([*parts, sql.SQL("\n")])  # the text may end with a comment
+
+    @property
+    def probe(self) -> sql.Composed:
+        """Has the columns of the view's rows, and no row."""
+        if self.fold is None:
+            return sql.SQL("SELECT v.* FROM ({}) v LIMIT 0").format(self.select)
+        key, order = (
+            sql.SQL(", ").join(sql.Identifier("v", name) for name in names)
+            for names in (self.config.key, self.fold.config.order)
+        )
+        statement = sql.SQL("SELECT {}, r.* FROM ({}) v, {} ORDER BY {} LIMIT 0")
+        return statement.format(key, self.select, self.fold.record(sql.SQL("'{}'")), order)
 
     @property
     def has_key(self) -> sql.Composed:
@@ -95,6 +115,28 @@ class ViewDefinition:
             self.has_key,
             sql.SQL(", ").join(keys),
         )
+
+    def examples(self) -> sql.Composed:
+        """Selects two rows of one key, whose columns are the parameters as texts. Each is the beginning of its JSON."""
+        same = sql.SQL(" AND ").join(
+            sql.SQL("format('%s', v.{}) = {}").format(sql.Identifier(name), sql.SQL(f"${number}"))
+            for number, name in enumerate(self.config.key, 1)
+        )
+        text = sql.SQL("left(row_to_json(v)::text, {})").format(sql.Literal(EXAMPLE_CHARS_MAX))
+        return sql.SQL("SELECT {} FROM ({}) v WHERE {} ORDER BY 1 LIMIT 2").format(text, self.select, same)
+
+    def not_unique(self, key: Sequence[object], count: str, examples: Sequence[str]) -> NotUniqueError:
+        shown = ", ".join(f"{name} = {value}" for name, value in zip(self.config.key, key, strict=True))
+        rows = f", such as {' and '.join(examples)}" if examples else ""
+        return NotUniqueError(
+            f"view {self.name}: {count} rows have the key {shown}{rows}",
+            "choose a key whose columns are unique together, or group by it; the target has the rows of before",
+        )
+
+    @property
+    def takes_all(self) -> bool:
+        """True if all changes that are noted are taken together. A fold tests those that are left with each batch."""
+        return self.has_split_key or self.fold is not None
 
     @property
     def has_split_key(self) -> bool:
@@ -170,7 +212,7 @@ class ViewDefinition:
 
     def traced_columns(self, table: TableId) -> list[str]:
         """The columns of the table by which keys are found."""
-        found: set[str] = set()
+        found: set[str] = set(self.fold.order) if self.fold else set()
         for trace in self.query.traces:
             own = {f"t{number}" for number, named, _ in trace.steps if named == table}
             if trace.table == table:
@@ -182,7 +224,9 @@ class ViewDefinition:
         return sorted(found)
 
     def searched_columns(self) -> list[tuple[TableId, tuple[str, ...]]]:
-        """The columns by which other tables' changes find rows: each wants an index."""
+        """The columns by which other tables' changes find rows: each wants an index. Those of a fold are in order."""
+        if self.fold:
+            return [(self.fold.log, (*self.fold.key, *self.fold.order))]
         found = {
             (table, tuple(sorted({link.end.column for link in links})))
             for trace in self.query.traces

@@ -28,6 +28,7 @@ class Counts:
     next: str | None = None
     failing_s: float = 0.0  # since the error began
     is_kept: bool = False  # a process has the view's lock
+    behind: int | None = None  # offsets of its topics that an event log has not loaded
 
 
 class ViewFigures:

@@ -1,9 +1,10 @@
-"""Keeps one view until the process is to end, over servers that are away."""
+"""Keeps one view, or one event log, until the process is to end, over servers that are away."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -11,34 +12,39 @@ from cdc.config.view_settings import ViewConfig
 from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from views.base import Base
 from views.gathering import Gathering
+from views.generations import TargetGenerations
 from views.maintainer import ViewMaintainer, define, kept_elsewhere
-from views.targets import Target
+from views.target import Target
 
 log = structlog.get_logger(__name__)
 
 RETRY_S_MIN: Final = 2.0
 RETRY_S_MAX: Final = 30.0
+OwnBase = TypeVar("OwnBase", bound=Base)
 
 
-class ViewKeeper:
-    """One view. After an error its connections are opened again, so that what it then does rests on its lock."""
+class Job(Protocol):
+    """The work of a keeper between two errors."""
 
-    def __init__(
-        self,
-        name: str,
-        config: ViewConfig,
-        open_base: Callable[[], Base],
-        open_target: Callable[[], Target],
-        wait_for_base: Callable[[], None],
-        gathering: Gathering | None = None,
-    ) -> None:
-        """`wait_for_base`, `gathering`: as for ViewMaintainer."""
+    def start(self) -> None: ...
+
+    def step(self) -> bool:
+        """Does what there is to do. Returns False if there was nothing."""
+
+    def wait(self) -> None:
+        """Waits until there may be something to do, about a second at most."""
+
+    def close(self) -> None: ...
+
+
+class Keeper(ABC, Generic[OwnBase]):
+    """One view or log. After an error its connections are opened again, so that what it then does rests on its lock."""
+
+    def __init__(self, kind: str, name: str, open_base: Callable[[], OwnBase]) -> None:
+        """`kind`: view or event log."""
+        self._kind = kind
         self._name = name
-        self._config = config
         self._open_base = open_base
-        self._open_target = open_target
-        self._wait_for_base = wait_for_base
-        self._gathering = gathering
         self._waits_for = ""  # the last error, since which nothing was done
         self._pause_s = RETRY_S_MIN
 
@@ -54,24 +60,25 @@ class ViewKeeper:
             except WatershedError as error:
                 self._wait(error, ending)
 
-    def _keep(self, base: Base, ending: threading.Event) -> None:
+    @abstractmethod
+    def _open_job(self, base: OwnBase) -> Job:
+        """Makes the job. Its base has the lock."""
+
+    def _keep(self, base: OwnBase, ending: threading.Event) -> None:
         base.install()
         if not base.lock(self._name):  # nothing is noted: the status is the other process's
-            raise kept_elsewhere(self._name)
+            raise kept_elsewhere(self._kind, self._name)
         try:
-            definition = define(self._name, self._config, base)
-            with closing(
-                ViewMaintainer(definition, base, self._open_target, self._wait_for_base, self._gathering)
-            ) as maintainer:
-                maintainer.start()
+            with closing(self._open_job(base)) as job:
+                job.start()
                 is_first = True
                 while not ending.is_set():
-                    has_done = maintainer.step()
+                    has_done = job.step()
                     if is_first:
                         base.forget_error(self._name)
                         is_first = False
                     if not has_done:
-                        maintainer.wait()
+                        job.wait()
                     self._goes_on()
         except (ConfigError, RefusedError) as error:
             self._note(base, error, "failed")
@@ -80,19 +87,52 @@ class ViewKeeper:
             self._note(base, error, None)
             raise
 
-    def _note(self, base: Base, error: WatershedError, state: str | None) -> None:
+    @property
+    def _names(self) -> dict[str, str]:
+        """The fields of log lines that name it."""
+        return {self._kind.replace(" ", "_"): self._name}
+
+    def _note(self, base: OwnBase, error: WatershedError, state: str | None) -> None:
         with suppress(SinkError):  # a base that does not answer
             base.note_error(self._name, error, state)
 
     def _goes_on(self) -> None:
         if self._waits_for:
-            log.info("view goes on", view=self._name)
+            log.info(f"{self._kind} goes on", **self._names)
         self._waits_for, self._pause_s = "", RETRY_S_MIN
 
     def _wait(self, error: WatershedError, ending: threading.Event) -> None:
         if error.message == self._waits_for:
             self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
         elif not ending.is_set():
-            log.warning("view waits", view=self._name, error=error.message, next=error.hint)
+            log.warning(f"{self._kind} waits", **self._names, error=error.message, next=error.hint)
             self._waits_for, self._pause_s = error.message, RETRY_S_MIN
         ending.wait(self._pause_s)
+
+
+class ViewKeeper(Keeper[Base]):
+    """One view."""
+
+    def __init__(
+        self,
+        name: str,
+        config: ViewConfig,
+        open_base: Callable[[], Base],
+        open_target: Callable[[], Target],
+        wait_for_base: Callable[[], None],
+        gathering: Gathering | None = None,
+        generations: TargetGenerations | None = None,
+    ) -> None:
+        """`wait_for_base`, `gathering`, `generations`: as for ViewMaintainer."""
+        super().__init__("view", name, open_base)
+        self._config = config
+        self._open_target = open_target
+        self._wait_for_base = wait_for_base
+        self._gathering = gathering
+        self._generations = generations
+
+    def _open_job(self, base: Base) -> ViewMaintainer:
+        definition = define(self._name, self._config, base)
+        return ViewMaintainer(
+            definition, base, self._open_target, self._wait_for_base, self._gathering, self._generations
+        )

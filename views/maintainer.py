@@ -5,27 +5,34 @@ So of two computations of one key the later one wins in the target, whichever is
 again after a crash. An affected key is forgotten only after its row was written.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
+from cdc.config.event_log_settings import SCHEMA_OF_LOGS
 from cdc.config.format_options import READABLE
+from cdc.config.sink_settings import CacheConfig
 from cdc.config.view_settings import ViewConfig
 from cdc.formats.profiles import column_formats
 from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import Column, TableSchema, pack_version
 from sinks.contract import Change, Json, Outcome
 from sinks.records import decode_json
-from views.base import Base, Key, Texts, ViewState
+from views.base import Base, ViewState
+from views.connection import Key, Texts
 from views.definition import ViewDefinition
+from views.fold import fold_of
 from views.gathering import Gathering
-from views.targets import Target
+from views.generations import TargetGenerations
+from views.target import Target
 from views.tracing import named_tables, trace
 
 log = structlog.get_logger(__name__)
 
 IDLE_WAIT_S: Final = 1.0
+TARGET_CHECK_S: Final = 3.0  # how soon it is noticed that the target has lost its rows
 _EPOCH: Final = 1  # of versions: numbers of computations never begin again
 
 
@@ -33,16 +40,19 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
     """The view over its base as it is now. Raises ConfigError, naming the view, for one that can't be kept; SinkError
     while its base lacks tables that its sink has yet to prepare."""
     places = base.places()
+    missing = [table for table in named_tables(name, config.sql) if table in base.kept and table not in places]
+    if log := next((table.name for table in missing if table.schema == SCHEMA_OF_LOGS), None):
+        raise SinkError(f"view {name}: nothing has loaded the event log {log} yet", f"cdc view run {log}")
     if not places:
         raise SinkError(f"view {name}: its base {config.base} holds no tables yet", f"cdc sink run {config.base}")
-    waits_for = [table for table in named_tables(name, config.sql) if table in base.kept and table not in places]
-    if waits_for:
+    if missing:
         raise SinkError(
-            f"view {name}: the sink of its base {config.base} has not prepared {waits_for[0]} yet",
+            f"view {name}: the sink of its base {config.base} has not prepared {missing[0]} yet",
             f"cdc sink run {config.base}",
         )
     columns = base.columns(places)
-    query = trace(name, config.sql, config.key, {table: list(names) for table, names in columns.items()})
+    named = {table: list(names) for table, names in columns.items()}
+    query = trace(name, config.sql, config.key, named)
     if aggregates := base.aggregates(sorted(query.key_functions)):
         raise ConfigError(f"view {name}: {aggregates[0]}() computes its key from many rows", "choose another key")
     if changing := base.changing(sorted(query.functions)):
@@ -51,12 +61,18 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
             "leave it out of the query",
         )
     held = {table: places[table] for table in query.tables}
-    return ViewDefinition(name, config, query, held, query.shape(columns))
+    fold = None if config.fold is None else fold_of(name, query, config.sql, config.fold, named)
+    if fold and (aggregates := base.aggregates(sorted(query.functions))):
+        raise ConfigError(
+            f"view {name}: {aggregates[0]}() makes one row of several events", "fold the events themselves"
+        )
+    return ViewDefinition(name, config, query, held, query.shape(columns), fold)
 
 
-def kept_elsewhere(name: str) -> SinkError:
+def kept_elsewhere(kind: str, name: str) -> SinkError:
     return SinkError(
-        f"view {name}: another process keeps it", "nothing: this one takes over when that one ends; or stop one of them"
+        f"{kind} {name}: another process keeps it",
+        "nothing: this one takes over when that one ends; or stop one of them",
     )
 
 
@@ -109,18 +125,24 @@ class ViewMaintainer:
         open_target: Callable[[], Target],
         wait_for_base: Callable[[], None],
         gathering: Gathering | None = None,
+        generations: TargetGenerations | None = None,
     ) -> None:
         """`wait_for_base` returns when the base shows everything that the source has committed by now. `gathering`:
-        when keys are written; None: each batch at once. Raises SinkError if another process keeps the view."""
+        when keys are written; None: each batch at once. `generations`: None for a target that holds only one, in which
+        a changed view replaces its rows one by one. Raises SinkError if another process keeps the view."""
         self._definition = definition
         self._base = base
         self._wait_for_base = wait_for_base
         self._gathering = gathering or Gathering(definition.config.keys_per_batch)
         base.install()
         if not base.lock(definition.name):
-            raise kept_elsewhere(definition.name)
+            raise kept_elsewhere("view", definition.name)
         self._encoder = RowEncoder(definition, base.described(definition))
+        self._open_target = open_target
+        self._generations = generations
+        self._is_beside = False  # whether the target is a generation that readers don't see yet
         self._target = open_target()
+        self._target_checked_s = time.monotonic()
 
     def close(self) -> None:
         self._target.close()
@@ -141,6 +163,7 @@ class ViewMaintainer:
         if state is None or state.state != "serving" or not self._base.has_triggers(self._definition):
             self._fill(state or self._prepared(None))
             return True
+        self._check_target(state)
         self._base.check_shape(self._definition)
         collected = self._base.collect(self._definition, self._encoder.key_types)
         if not self._gathering.is_due():
@@ -168,9 +191,23 @@ class ViewMaintainer:
         """Waits until a base table changes, or a second has passed."""
         self._base.wait(IDLE_WAIT_S)
 
+    def _check_target(self, state: ViewState) -> None:
+        """Raises SinkError if the target no longer holds what was written: a view without changes would never notice
+        it."""
+        if time.monotonic() - self._target_checked_s < TARGET_CHECK_S:
+            return
+        if self._target.generation() != state.generation:
+            raise SinkError(
+                f"view {self._definition.name}: its target has lost rows: it does not hold generation "
+                f"{state.generation} any more",
+                "nothing: the view is filled again",
+            )
+        self._target_checked_s = time.monotonic()
+
     def _prepared(self, known: ViewState | None) -> ViewState:
-        """The target ready for this definition; the view's state before it is filled, or as it was."""
+        """Opens and prepares the target for this definition. Returns the view's state: as it was, or `filling`."""
         definition, columns = self._definition, _described(self._encoder.schema)
+        self._serve_readers()
         generation, version, is_same, is_other = 1, 1, False, False
         held = self._target.generation()
         if known is not None:
@@ -178,22 +215,52 @@ class ViewMaintainer:
             is_same = known.fingerprint == definition.fingerprint and not is_other
             generation = known.generation
             version = known.schema_version + is_other
-        if held != generation or is_other or known is None:
+        is_beside = self._generations is not None and held is not None and (held != generation or not is_same)
+        if held != generation or is_other or is_beside:
             # A base that was lost knows no versions of the schema, which begin again in another generation.
             generation = max(generation, held or 0) + (known is not None or held is not None)
             is_same = False
+            if is_beside:
+                self._begin_beside(generation)
             self._target.begin_generation(generation)
-        if is_other:
+        # A cache has no columns: each former row serves until it is replaced by one with a greater version, or swept.
+        if is_other and not is_beside and not isinstance(definition.config.target, CacheConfig):
             self._target.discard(definition.table)
-        self._encoder.schema = TableSchema(
-            definition.table, version, 0, self._encoder.schema.columns, definition.config.key, definition.name
-        )
-        self._target.prepare(self._encoder.schema)
+        self._prepare_table(version)
         kept = known.state if known is not None and is_same and known.state == "serving" else "filling"
         return ViewState(definition.fingerprint, kept, generation, version, columns)
 
+    def _prepare_table(self, schema_version: int) -> None:
+        definition = self._definition
+        self._encoder.schema = TableSchema(
+            definition.table, schema_version, 0, self._encoder.schema.columns, definition.config.key, definition.name
+        )
+        self._target.prepare(self._encoder.schema)
+
+    def _begin_beside(self, generation: int) -> None:
+        """Has the view filled in a generation that readers don't see."""
+        assert self._generations is not None
+        made = self._generations.begin(generation)
+        self._target.close()
+        self._target, self._is_beside = made, True
+
+    def _serve_readers(self, filled: ViewState | None = None) -> None:
+        """Makes the target the generation that readers see. `filled`: the one that was filled beside it takes its
+        place before."""
+        if not self._is_beside:
+            return
+        if filled is not None:
+            assert self._generations is not None
+            self._generations.serve(filled.generation)
+        self._target.close()
+        self._target, self._is_beside = self._open_target(), False
+        if filled is not None:
+            self._prepare_table(filled.schema_version)
+
     def _fill(self, state: ViewState) -> None:
-        """Every row again. What the target holds serves until then; what the view has no more is swept at the end."""
+        """Writes every row again; rows that the view does not have any more are swept at the end. What the target holds
+        serves until then. Where the definition has changed, that is the former generation as a whole, if the target can
+        hold two."""
         name, table = self._definition.name, self._definition.table
         self._base.note(name, state._replace(state="filling"))
         log.info("view is being filled", view=name)
@@ -211,6 +278,7 @@ class ViewMaintainer:
             count += len(rows)
         self._target.sweep(table, pack_version(_EPOCH, floor))
         self._target.make_readable([table])
+        self._serve_readers(state)
         self._base.written(name, list(rejected), rejected)
         self._base.note(name, state._replace(state="serving"))
         log.info("view is filled", view=name, rows=count, rejected=len(rejected))

@@ -12,19 +12,30 @@ CREATE TABLE IF NOT EXISTS {s}.views (
   applied_at timestamptz, failing_since timestamptz);
 CREATE TABLE IF NOT EXISTS {s}.changes (
   id bigint GENERATED ALWAYS AS IDENTITY, view text NOT NULL, source text NOT NULL, image jsonb NOT NULL,
-  noted_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (view, id));
+  noted_at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+  PRIMARY KEY (view, id));
 CREATE TABLE IF NOT EXISTS {s}.keys (view text NOT NULL, key jsonb NOT NULL, PRIMARY KEY (view, key));
+CREATE TABLE IF NOT EXISTS {s}.folds (
+  view text NOT NULL, key jsonb NOT NULL, at jsonb NOT NULL, state text NOT NULL, read_at pg_snapshot NOT NULL,
+  cluster bigint NOT NULL, PRIMARY KEY (view, key));
 CREATE TABLE IF NOT EXISTS {s}.rejected (
   view text NOT NULL, key jsonb NOT NULL, reason text NOT NULL, PRIMARY KEY (view, key));
 CREATE TABLE IF NOT EXISTS {s}.topics (
   view text PRIMARY KEY, topic_id text NOT NULL, partitions integer NOT NULL, generation bigint NOT NULL);
 CREATE TABLE IF NOT EXISTS {s}.published (
   view text NOT NULL, key text NOT NULL, version bigint NOT NULL, digest bytea, PRIMARY KEY (view, key));
+CREATE TABLE IF NOT EXISTS {s}.log_offsets (
+  log text NOT NULL, topic text NOT NULL, partition integer NOT NULL, topic_id text NOT NULL, next bigint NOT NULL,
+  PRIMARY KEY (log, topic, partition));
+CREATE TABLE IF NOT EXISTS {s}.log_rejected (
+  log text NOT NULL, topic text NOT NULL, partition integer NOT NULL, no bigint NOT NULL, reason text NOT NULL,
+  key bytea, value bytea, headers bytea NOT NULL, at_ms bigint, PRIMARY KEY (log, topic, partition, no));
 CREATE SEQUENCE IF NOT EXISTS {s}.versions;
 """
 OWN_TABLES: Final = (  # with the columns that name the view
     ("views", "name"),
-    *((own, "view") for own in ("changes", "keys", "rejected", "topics", "published")),
+    *((own, "view") for own in ("changes", "keys", "folds", "rejected", "topics", "published")),
+    *((own, "log") for own in ("log_offsets", "log_rejected")),
 )
 # Versions are greater than those of a base that was lost, or restored from a backup, in targets that outlived it.
 ADVANCE_VERSIONS: LiteralString = """
@@ -58,7 +69,17 @@ END $function$
 # A valid index of the table that begins with one of the columns.
 INDEX: LiteralString = """
 SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
- WHERE i.indrelid = to_regclass(%s) AND i.indisvalid AND a.attname = ANY(%s)
+ WHERE i.indrelid = to_regclass(%(table)s) AND i.indisvalid AND a.attname = ANY(%(columns)s)
+"""
+# One that begins with the key, in any order, which the order of events follows.
+INDEX_OF_FOLD: LiteralString = """
+SELECT 1 FROM pg_index i
+ CROSS JOIN LATERAL (SELECT array_agg(a.attname::text ORDER BY k.number) AS names
+                       FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, number)
+                       LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum) c
+ WHERE i.indrelid = to_regclass(%(table)s) AND i.indisvalid AND i.indpred IS NULL
+   AND c.names[1:%(keys)s] <@ (%(columns)s::text[])[1:%(keys)s]
+   AND c.names[%(keys)s + 1:cardinality(%(columns)s::text[])] = (%(columns)s::text[])[%(keys)s + 1:]
 """
 # The functions that triggers of one view call; without them there are no triggers.
 FUNCTIONS: LiteralString = """

@@ -1,55 +1,40 @@
 """Opens the servers of a view: its base, and its target, which is the store of a sink's kind or a topic."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
+from cdc.config.event_log_settings import log_table
 from cdc.config.settings import Config
-from cdc.config.sink_settings import SqlConfig, Store, WarehouseConfig, sink_config
+from cdc.config.sink_settings import SearchConfig, SqlConfig, Store, WarehouseConfig, sink_config
 from cdc.config.view_settings import TopicTarget, target_prefix, view_topics
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import SinkError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.findings import Finding
 from sinks.check import store_findings
-from sinks.contract import Change, Result
 from sinks.registry import make_sink
 from sinks.removal import store_contents
+from sinks.slots import Slots, open_slots
 from views.base import Base
 from views.definition import SCHEMA_OF_VIEWS
 from views.gathering import Gathering
+from views.generations import TargetGenerations
 from views.published import Published
 from views.statements import schema_of
+from views.target import Target
 from views.topic import TopicSink
 
 KEYS_PER_COMMIT_MAX: Final = 10_000
-
-
-class Target(Protocol):
-    """The parts of sinks.contract.Sink that a view needs, with its promises; but what `apply` writes must survive a
-    kill -9 only when `make_readable` has returned."""
-
-    def generation(self) -> int | None: ...
-
-    def begin_generation(self, generation: int) -> None: ...
-
-    def discard(self, table: TableId) -> None: ...
-
-    def prepare(self, schema: TableSchema) -> None: ...
-
-    def apply(self, changes: Sequence[Change]) -> list[Result]: ...
-
-    def sweep(self, table: TableId, floor: int) -> int: ...
-
-    def make_readable(self, tables: Collection[TableId]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def open_base(settings: Config, name: str) -> Base:
     """Connects to the base of this view. Raises SinkError."""
     section = base_section(settings, name)
     kept = [table for table in settings.source.stored_table_ids if section.holds(table)]
+    base = settings.views[name].base
+    kept += [log_table(log) for log, of_log in settings.event_logs.items() if of_log.base == base]
     return Base(section, settings.topics.prefix, kept)
 
 
@@ -66,6 +51,21 @@ def open_target(settings: Config, name: str, open_warehouse: OpenWarehouse | Non
             raise SinkError(f"the target of view {name} is written by Spark", f"cdc view run {name}")
         return open_warehouse(name, target)
     return make_sink(name, target, target_prefix(settings.topics.prefix, name))
+
+
+def target_generations(settings: Config, name: str) -> TargetGenerations | None:
+    """Returns the generations of this view's target; None if the target holds only one."""
+    target = settings.views[name].target
+    if not isinstance(target, SearchConfig | SqlConfig):
+        return None
+    prefix = target_prefix(settings.topics.prefix, name)
+    return TargetGenerations(partial(_slots, target, prefix), partial(make_sink, name, target, prefix))
+
+
+def _slots(target: SearchConfig | SqlConfig, prefix: str) -> Slots:
+    slots = open_slots(target, prefix)
+    assert slots is not None, "a search index and a SQL database hold several generations"
+    return slots
 
 
 def gathering(settings: Config, name: str) -> Gathering:
@@ -113,6 +113,8 @@ def target_contents(settings: Config, name: str, *, removes: bool) -> list[str]:
         if removes:
             admin.delete(found)
         return found
+    if removes and (generations := target_generations(settings, name)) is not None:
+        generations.drop_others()
     table = TableId(SCHEMA_OF_VIEWS, name)
     return store_contents(name, target, target_prefix(settings.topics.prefix, name), [table], removes=removes)
 

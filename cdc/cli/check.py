@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.config.settings import Config, load_config
 from cdc.daemon.findings import capture_findings
 from cdc.daemon.logs import configure_logs
@@ -26,12 +26,11 @@ from sinks.check import store_findings
 from sinks.shaping.check import PlannedTable, planned_tables
 from sinks.shaping.limits import limit_findings
 
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def check(
-    config: ConfigOption = Path("watershed.yml"),
+    config: ConfigFile = CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
     """Check source, brokers, stores, Java and jars; write nothing. Lists every finding as ok, warn or fail, each with

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import sink_config
 from cdc.daemon.logs import configure_logs
@@ -25,9 +26,7 @@ from cdc.model.topics import Topics
 from cdc.snapshots.replay import keys_condition
 
 ANSWER_S_MAX: Final = 20.0
-DEFAULT: Final = Path("watershed.yml")
 
-ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sink = Annotated[str, typer.Argument(metavar="SINK", help="The sink's name in the configuration.")]
 TableOption = Annotated[str | None, typer.Option("--table", metavar="SCHEMA.TABLE", help="Only rows of this table.")]
@@ -48,7 +47,7 @@ def dlq() -> None:
 def list_letters(
     sinks: Annotated[list[str] | None, typer.Argument(metavar="SINK...", help="All by default.")] = None,
     as_json: AsJson = False,
-    config: ConfigFile = DEFAULT,
+    config: ConfigFile = CONFIG,
 ) -> None:
     """Every row that a store rejected, and of which it has taken no later version."""
     loaded = _loaded(config, sinks or ())
@@ -64,7 +63,7 @@ def list_letters(
 
 
 @app.command()
-def show(sink: Sink, table: TableOption = None, key: KeyOption = None, config: ConfigFile = DEFAULT) -> None:
+def show(sink: Sink, table: TableOption = None, key: KeyOption = None, config: ConfigFile = CONFIG) -> None:
     """All that is known of rejected rows, as a JSON object a line."""
     for letter in _chosen(_loaded(config, [sink]), sink, table, key):
         typer.echo(json.dumps(_as_json(letter)))
@@ -72,7 +71,7 @@ def show(sink: Sink, table: TableOption = None, key: KeyOption = None, config: C
 
 @app.command()
 def replay(
-    sink: Sink, table: TableOption = None, key: KeyOption = None, as_json: AsJson = False, config: ConfigFile = DEFAULT
+    sink: Sink, table: TableOption = None, key: KeyOption = None, as_json: AsJson = False, config: ConfigFile = CONFIG
 ) -> None:
     """Ask capture to publish the rows again, as the source has them now; letters close when the store takes them."""
     loaded = _loaded(config, [sink])
@@ -103,7 +102,7 @@ def discard(
     key: KeyOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters of the sink.")] = False,
     as_json: AsJson = False,
-    config: ConfigFile = DEFAULT,
+    config: ConfigFile = CONFIG,
 ) -> None:
     """Forget that rows were rejected. The store keeps what it has of them, which is older, or nothing."""
     if everything == (table is not None):

@@ -29,7 +29,6 @@ COMMANDS = {
     "run": Entry("cdc.cli.run:run", "Capture: publish every committed change to Kafka."),
     "sink": Entry("cdc.cli.sink:app", "Keep a search index, a cache and warehouse tables in step with the topics."),
     "status": Entry("cdc.cli.status:status", "How the pipeline is: source, WAL budget, capture, tables, sinks, views."),
-    "lag": Entry("cdc.cli.status:lag", "The lag of capture and each sink, a line each."),
     "wait": Entry("cdc.cli.wait:wait", "Wait until stores show everything up to an LSN."),
     "verify": Entry("cdc.cli.verify:verify", "Compare stores with the source, row by row, while both are written."),
     "repair": Entry("cdc.cli.verify:repair", "Compare, and have rows that differ published again."),

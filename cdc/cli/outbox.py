@@ -3,12 +3,11 @@
 import time
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from cdc.cli.run import ConfigOption
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.config.outbox_settings import OutboxTable
 from cdc.config.settings import Config, load_config
 from cdc.kafka.signals import deliver
@@ -30,7 +29,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 def migrate(
-    config: ConfigOption = Path("watershed.yml"),
+    config: ConfigFile = CONFIG,
     schema: Annotated[str, typer.Option(help="Of all that is created.")] = "cdc",
     table: Annotated[str, typer.Option(help="The outbox table.")] = "outbox",
     grant: Annotated[list[str] | None, typer.Option(help="A role that may publish; repeatable.")] = None,
@@ -70,7 +69,7 @@ def migrate(
 
 @app.command()
 def prune(
-    config: ConfigOption = Path("watershed.yml"),
+    config: ConfigFile = CONFIG,
     table: TableOption = None,
     every: Annotated[
         float | None, typer.Option(help="Again and again, with so many seconds between.", min=0.05)
@@ -105,7 +104,7 @@ def prune(
 @app.command()
 def republish(
     since: Annotated[str, typer.Option(help="A time with its zone; by each table's `retention_column`.")],
-    config: ConfigOption = Path("watershed.yml"),
+    config: ConfigFile = CONFIG,
     table: TableOption = None,
 ) -> None:
     """Publish rows again that are still in outbox tables, under the same ids: after a gap, whose events are lost. They

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from cdc.cli.interrupts import interrupted, sigterm_as_interrupt
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.cli.snapshot_screen import Screen, screen_for
 from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import sink_config
@@ -44,9 +45,7 @@ def rebuild(
     wait: Annotated[bool, typer.Option(help="Show the progress until the end.")] = True,
     timeout: Annotated[float | None, typer.Option(help="Seconds to wait in all.", min=0.1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
-        "watershed.yml"
-    ),
+    config: ConfigFile = CONFIG,
 ) -> None:
     """Build a store again from the topics beside the one that serves, and swap when it has caught up. The former
     generation is kept until --drop-old. Run again it follows a rebuild that is under way. Exits 0 when it is done, 1

@@ -4,10 +4,11 @@ import os
 import sys
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from cdc.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel
 from cdc.config.settings import load_config
 from cdc.config.sink_settings import sink_config
 from cdc.daemon.logs import configure_logs
@@ -27,14 +28,10 @@ def run(
     names: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="Names of sections below sinks, one or several.")
     ],
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
-        "watershed.yml"
-    ),
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(envvar="CDC_LOG_LEVEL")] = "info",
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.", envvar="CDC_LOG_JSON")] = False,
-    http_port: Annotated[
-        int | None, typer.Option("--http-port", help="Instead of the configured port; 0: no server.", min=0, max=65535)
-    ] = None,
+    config: ConfigFile = CONFIG,
+    log_level: LogLevel = "info",
+    log_json: LogJson = False,
+    http_port: HttpPort = None,
 ) -> None:
     """Run sinks until SIGTERM, all in one Spark application."""
     configure_logs(level=log_level, as_json=log_json)
@@ -63,9 +60,7 @@ def run(
 @app.command()
 def status(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One sink; all by default.")] = None,
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
-        "watershed.yml"
-    ),
+    config: ConfigFile = CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
     """The progress of each sink, and its problems. Exits 1 if one makes no progress."""
@@ -100,9 +95,7 @@ def submit(
         list[str], typer.Argument(metavar="NAME... [SPARK_OPTION...]", help="Sinks, then options for spark-submit.")
     ],
     master: Annotated[str, typer.Option(help="The cluster, for example spark://host:7077, yarn, k8s://https://host.")],
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
-        "watershed.yml"
-    ),
+    config: ConfigFile = CONFIG,
 ) -> None:
     """Run sinks on a Spark cluster, by spark-submit; this process is the driver until SIGTERM.
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from cdc.cli.interrupts import interrupted, sigterm_as_interrupt
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.cli.snapshot_screen import Screen, screen_for, status_table
 from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
@@ -41,8 +42,6 @@ Tables = Annotated[
 Timeout = Annotated[float | None, typer.Option(help="Seconds to wait in all.", min=0.1)]
 Wait = Annotated[bool, typer.Option(help="Show the progress until the end.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
-ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
-CONFIG: Final = Path("watershed.yml")
 
 
 @app.callback()

@@ -1,8 +1,8 @@
-"""`cdc status` and `cdc lag`: how the pipeline is, from the source and the topics alone, whatever runs or does not."""
+"""`cdc status`: how the pipeline is, from the source and the topics alone, whatever runs or does not."""
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,18 +11,17 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.cli.status_screen import screen
 from cdc.cli.view_readers import view_readers
 from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
 from cdc.http.server import make_monitor
 from cdc.status.conditions import Conditions
-from cdc.status.model import SinkStatus, Status
+from cdc.status.model import Status
 from cdc.status.monitor import Monitor
 
-ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
-DEFAULT: Final = Path("watershed.yml")
 ANSWER_S_MAX: Final = 20.0
 # Rates and ages of lags are measured between two observations.
 GLANCE_S: Final = 2.2
@@ -31,7 +30,7 @@ WIDTH_PLAIN: Final = 160  # where standard output is a file or a pipe, tables mu
 
 
 def status(
-    config: ConfigFile = DEFAULT,
+    config: ConfigFile = CONFIG,
     watch: Annotated[bool, typer.Option("--watch", help="Show it until Ctrl-C, every second.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -51,35 +50,6 @@ def status(
         raise typer.Exit(1)
 
 
-def lag(config: ConfigFile = DEFAULT, as_json: AsJson = False) -> None:
-    """One line for capture and each sink: its lag."""
-    for _, text in lag_lines(config, as_json=as_json, with_capture=True):
-        typer.echo(text)
-
-
-def lag_lines(config: Path, *, as_json: bool, with_capture: bool) -> Iterator[tuple[str, str]]:
-    """(name, line) of each."""
-    configure_logs(level="error")
-    settings = load_config(config)
-    with closing(_monitor(settings)) as monitor:
-        now = _glance(monitor)
-    for problem in now.problems:
-        if problem.part in ("source", "brokers") and not as_json:
-            typer.echo(f"{problem.part}: {problem.message}\n  next: {problem.next}", err=True)
-    if with_capture and now.capture.lsn is not None:
-        capture = now.capture
-        fields: dict[str, object] = {
-            "name": "capture",
-            "lsn": capture.lsn,
-            "lag_bytes": capture.lag_bytes,
-            "lag_records": None,
-            "lag_seconds": capture.lag_seconds,
-        }
-        yield "capture", json.dumps(fields) if as_json else _line(fields)
-    for sink in now.sinks:
-        yield sink.sink, json.dumps(_sink_fields(sink)) if as_json else _line(_sink_fields(sink))
-
-
 def sink_status(name: str | None, config: Path, *, as_json: bool) -> Status:
     """The status, of which only sinks are to be shown; of one sink where it is named."""
     configure_logs(level="error")
@@ -90,22 +60,6 @@ def sink_status(name: str | None, config: Path, *, as_json: bool) -> Status:
     if as_json:
         typer.echo(json.dumps({"sinks": [sink.model_dump(mode="json") for sink in now.sinks]}))
     return now
-
-
-def _sink_fields(sink: SinkStatus) -> dict[str, object]:
-    return {
-        "name": sink.sink,
-        "lsn": sink.applied_lsn,
-        "lag_bytes": sink.lag_bytes,
-        "lag_records": sink.lag_records,
-        "lag_seconds": sink.lag_seconds,
-    }
-
-
-def _line(fields: dict[str, object]) -> str:
-    units = {"lag_bytes": "bytes", "lag_records": "records", "lag_seconds": "s"}
-    parts = [f"{fields[name]:,} {unit}" for name, unit in units.items() if fields[name] is not None]
-    return f"{fields['name']}: {', '.join(parts)} behind, at {fields['lsn']}"
 
 
 def _monitor(config: Config, *, has_views: bool = False) -> Monitor:

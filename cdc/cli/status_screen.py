@@ -15,7 +15,6 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def screen(status: Status) -> Group:
-    """Everything."""
     parts: list[RenderableType] = [_pipeline(status), ""]
     if status.tables:
         parts += [_tables(status), ""]

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.config.settings import load_config
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import await_answer, send_signal
@@ -20,17 +21,15 @@ from cdc.model.topics import Topics
 
 ANSWER_S_MAX: Final = 20.0
 
-ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 Names = Annotated[list[str], typer.Argument(metavar="SCHEMA.TABLE…", help="One or several.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait in all.", min=0.1)]
-DEFAULT: Final = Path("watershed.yml")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command("list")
-def list_tables(as_json: AsJson = False, config: ConfigFile = DEFAULT) -> None:
+def list_tables(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     """Every configured table: captured or stopped, why, and what to do."""
     configure_logs(level="warning")
     loaded = load_config(config)
@@ -59,7 +58,7 @@ def list_tables(as_json: AsJson = False, config: ConfigFile = DEFAULT) -> None:
 
 @app.command("stop")
 def stop_tables(
-    tables: Names, timeout: Timeout = ANSWER_S_MAX, as_json: AsJson = False, config: ConfigFile = DEFAULT
+    tables: Names, timeout: Timeout = ANSWER_S_MAX, as_json: AsJson = False, config: ConfigFile = CONFIG
 ) -> None:
     """Publish no more changes of these tables; the others go on."""
     _send("stop_table", tables, config, timeout, as_json=as_json)
@@ -67,7 +66,7 @@ def stop_tables(
 
 @app.command("start")
 def start_tables(
-    tables: Names, timeout: Timeout = ANSWER_S_MAX, as_json: AsJson = False, config: ConfigFile = DEFAULT
+    tables: Names, timeout: Timeout = ANSWER_S_MAX, as_json: AsJson = False, config: ConfigFile = CONFIG
 ) -> None:
     """Capture tables that stopped: they join beside the stream, and all their rows are read again."""
     _send("start_table", tables, config, timeout, as_json=as_json)

@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from cdc.cli.exit_codes import PARTIAL
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import StoreConfig
 from cdc.config.view_settings import view_topics
@@ -33,9 +33,7 @@ class Step:
 
 
 def teardown(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
-        "watershed.yml"
-    ),
+    config: ConfigFile = CONFIG,
     topics: Annotated[bool, typer.Option("--topics", help="Delete the prefix's topics too, with all events.")] = False,
     stores: Annotated[
         bool, typer.Option("--stores", help="Remove what the sinks have made in their stores too, histories included.")

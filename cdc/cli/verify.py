@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc.cli.exit_codes import DRIFT, PARTIAL
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.cli.snapshot_screen import Screen, screen_for
 from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
@@ -29,9 +30,7 @@ from verification.world import World
 
 TIMEOUT_S: Final = 120.0
 SHOWN_MAX: Final = 100  # differences of one table and sink in a terminal
-DEFAULT: Final = Path("watershed.yml")
 
-ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 Sinks = Annotated[list[str] | None, typer.Option("--sink", metavar="NAME", help="One or several; all by default.")]
 Tables = Annotated[
     list[str] | None,
@@ -54,7 +53,7 @@ def verify(
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
     is_scheduled: Annotated[bool, typer.Option("--scheduled", hidden=True)] = False,
-    config: ConfigFile = DEFAULT,
+    config: ConfigFile = CONFIG,
 ) -> None:
     """Compare stores with the source while both are written. Exits 5 where a store differs, 6 where something could not
     be compared."""
@@ -69,7 +68,7 @@ def repair(
     source_share: Share = 0.5,
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
-    config: ConfigFile = DEFAULT,
+    config: ConfigFile = CONFIG,
 ) -> None:
     """Compare, have capture publish rows that differ again, and wait until the stores show them. Rows with a version
     that capture has never published are removed before. Exits 5 where something still differs."""

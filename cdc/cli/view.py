@@ -1,9 +1,10 @@
 """`cdc view`: rows that a query derives from captured tables, kept in a store of their own."""
 
 import json
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextlib import closing, contextmanager
@@ -18,22 +19,38 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc.cli.check import spark_findings
+from cdc.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
 from cdc.cli.exit_codes import FAILED
 from cdc.cli.interrupts import sigterm_as_interrupt
 from cdc.cli.view_readers import view_readers
 from cdc.client.waiting import Waiter, WaitTimeoutError
+from cdc.config.event_log_settings import SCHEMA_OF_LOGS
 from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import WarehouseConfig
 from cdc.config.view_settings import ViewConfig
 from cdc.daemon.logs import configure_logs
 from cdc.model.errors import ConfigError, SinkError, WatershedError
+from cdc.model.events import TableId
 from cdc.postgres.source_facts import PostgresSourceReader
 from cdc.status.conditions import Conditions
 from cdc.status.facts import Condition
+from sinks.slots import no_rebuild
+from views.event_log import EventLogKeeper, wait_for_log
+from views.event_log_figures import EventLogFigures
 from views.figures import Counts, ViewFigures
+from views.generations import TargetGenerations
 from views.keeping import ViewKeeper
 from views.maintainer import RowEncoder, define
-from views.targets import base_section, gathering, open_base, open_target, target_contents, target_findings
+from views.targets import (
+    base_section,
+    gathering,
+    open_base,
+    open_target,
+    target_contents,
+    target_findings,
+    target_generations,
+)
+from views.tracing import named_tables
 
 if TYPE_CHECKING:  # brings Spark, which most views do not need
     from spark_jobs.view_targets import WarehouseTargets
@@ -44,7 +61,7 @@ BASE_WAIT_S: Final = 600.0
 WAIT_STEP_S: Final = 2.0
 POLL_S: Final = 1.0  # for the end of Spark's Java process
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
-Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Views; all by default.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Views and event logs; all by default.")]
 DEFAULT_FILE: Final = Path("watershed.yml")
 
 
@@ -60,11 +77,11 @@ def check(
     config: ConfigFile = DEFAULT_FILE,
 ) -> None:
     """Check the views' queries against their bases: what they read, how a change of each table finds the rows that it
-    concerns, which indexes are missing; and whether the target takes its rows. Changes nothing. Exits 2 where a query
-    can't be kept, 1 where a target can't take it."""
+    concerns, which indexes are missing; and whether the target takes its rows; for an event log its topics and rights.
+    Changes nothing. Exits 2 where a query can't be kept, 1 where a target can't take it, or a log can't be loaded."""
     configure_logs(level="warning")
-    settings = load_config(config)
-    has_failed = False
+    settings = _with_functions(config)
+    has_failed = check_logs(settings, chosen_logs(settings, names), as_json=as_json)
     for name, section in _chosen(settings, names).items():
         with open_base(settings, name) as base:
             definition = define(name, section, base)
@@ -79,6 +96,7 @@ def check(
                 "view": name,
                 "columns": {column.name: column.type_name for column in columns},
                 "tables": [str(table) for table in definition.query.tables],
+                "fold": section.fold and section.fold.model_dump(mode="json"),
                 "missing_indexes": [{"table": str(table), "columns": list(index)} for table, index in missing],
                 "target": [asdict(finding) for finding in target],
             }
@@ -88,10 +106,12 @@ def check(
         for one in definition.query.traces:
             way = " → ".join([str(one.table), *(str(table) for _, table, _ in one.steps), "key"])
             typer.echo(f"  a change of {way}")
+        if definition.fold:
+            typer.echo(f"  fold by {definition.fold.config.function}, in the order {', '.join(definition.fold.order)}")
         for table, index in missing:
             typer.echo(
                 f"  warning: no index of {table} begins with {', '.join(index)}, so each change reads the whole table\n"
-                f"    next: in sink {section.base}, shapes: {{{table}: {{indexes: [[{', '.join(index)}]]}}}}"
+                f"    next: {_index_hint(section.base, table, index, definition.places[table])}"
             )
         for finding in target:
             level = "" if finding.level == "ok" else f"{finding.level}: "
@@ -112,10 +132,11 @@ def run(
         int | None, typer.Option("--http-port", help="Instead of the configured port; 0: no server.", min=0, max=65535)
     ] = None,
 ) -> None:
-    """Keep views equal to their queries, until it is stopped. A view that can't be kept ends with its error, which
-    `cdc view status` shows; the others go on, and the command then exits 1."""
+    """Keep views equal to their queries, and load event logs, until it is stopped. A view or a log that can't be kept
+    ends with its error, which `cdc view status` shows; the others go on, and the command then exits 1."""
     configure_logs(level=log_level, as_json=log_json)
-    settings = load_config(config)
+    settings = _with_functions(config)
+    logs = chosen_logs(settings, names)
     chosen, conditions = _chosen(settings, names), Conditions()
     port = settings.http.view_port if http_port is None else http_port
     if port:
@@ -128,9 +149,10 @@ def run(
     with (
         sigterm_as_interrupt(),
         _warehouses(settings, chosen) as warehouses,
-        ThreadPoolExecutor(len(chosen), thread_name_prefix="view") as pool,
+        ThreadPoolExecutor(len(chosen) + len(logs), thread_name_prefix="view") as pool,
     ):
         jobs = {pool.submit(_keeper(settings, name, ending, warehouses).keep, ending): name for name in chosen}
+        jobs |= {pool.submit(EventLogKeeper(settings, name).keep, ending): name for name in logs}
         try:
             _report(jobs, conditions, warehouses)
         except KeyboardInterrupt:
@@ -139,6 +161,12 @@ def run(
             ending.set()
     if any(job.exception() for job in jobs):
         raise typer.Exit(FAILED)
+
+
+def _index_hint(base: str, table: TableId, columns: Sequence[str], place: Sequence[str]) -> str:
+    if table.schema == SCHEMA_OF_LOGS:
+        return f"in the base, CREATE INDEX ON {'.'.join(place)} ({', '.join(columns)})"
+    return f"in sink {base}, shapes: {{{table}: {{indexes: [[{', '.join(columns)}]]}}}}"
 
 
 def _stopped(view: str, error: BaseException) -> Condition:
@@ -154,10 +182,14 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each view.")] = False,
     config: ConfigFile = DEFAULT_FILE,
 ) -> None:
-    """Show each view: its state, the changes that wait, rows that its target rejects, the last error."""
+    """Show each view: its state, the changes that wait, rows that its target rejects, the last error; and each event
+    log: its state, how far it is behind its topics, rejected records, the last error."""
     configure_logs(level="warning")
     settings = load_config(config)
     found: list[Counts] = []
+    for name in chosen_logs(settings, names):
+        with closing(EventLogFigures(settings, name)) as of_log:
+            found.append(of_log.counts())
     for name in _chosen(settings, names):
         with closing(ViewFigures(base_section(settings, name), settings.topics.prefix)) as figures:
             found.append(figures.of(name))
@@ -165,21 +197,26 @@ def status(
         for counts in found:
             typer.echo(json.dumps(asdict(counts)))
         return
-    table = Table("view", "state", "changes", "oldest", "keys", "rejected", "last write", "error")
+    table = Table("view", "state", "behind", "changes", "oldest", "keys", "rejected", "last write", "error")
     for one in found:
         age, written = (("" if s is None else f"{s:.1f} s") for s in (one.oldest_s, one.applied_s))
         error = one.error or ""
         error += f"\nnext: {one.next}" if one.next else ""
-        table.add_row(one.name, one.state, str(one.changes), age, str(one.keys), str(one.rejected), written, error)
+        behind = "" if one.behind is None else str(one.behind)
+        waiting = str(one.changes), age, str(one.keys), str(one.rejected)
+        table.add_row(one.name, one.state, behind, *waiting, written, error)
     Console().print(table)
 
 
 @app.command()
 def rebuild(name: Annotated[str, typer.Argument(metavar="NAME")], config: ConfigFile = DEFAULT_FILE) -> None:
-    """Have every row of a view computed again by its job, `cdc view run`. What the target holds serves until then."""
+    """Have every row of a view computed again by its job, `cdc view run`; or have an event log loaded again from its
+    topics, in which events stay that have left the topics. What targets hold serves until then."""
     configure_logs(level="warning")
     settings = load_config(config)
-    _chosen(settings, [name])  # raises ConfigError for a name that the file lacks
+    if chosen_logs(settings, [name]):
+        rebuild_log(settings, name)
+        return
     with open_base(settings, name) as base:
         base.install()
         if not base.ask_rebuild(name):
@@ -194,11 +231,15 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     config: ConfigFile = DEFAULT_FILE,
 ) -> None:
-    """Remove a view's triggers and notes from its base, and on request its rows from the target. Asks before. Stop its
-    job first, and take the view out of the configuration afterwards."""
+    """Remove a view's triggers and notes from its base, and on request its rows from the target; or an event log with
+    its events. Asks before. Stop its job first, and take it out of the configuration afterwards."""
     configure_logs(level="error")
     settings = load_config(config)
-    _chosen(settings, [name])  # raises ConfigError for a name that the file lacks
+    if chosen_logs(settings, [name]):
+        if target:
+            raise ConfigError(f"{name} is an event log, which has no target", "leave out --target")
+        remove_log(settings, name, asks=not yes)
+        return
     with open_base(settings, name) as base:
         base.install()
         if not base.lock(name):
@@ -215,13 +256,16 @@ def remove(
     typer.echo(f"{name}: removed" + (f" with {', '.join(found)}" if found else ""))
 
 
+def _with_functions(config: Path) -> Config:
+    """Reads the file. Functions of folds are imported from its folder, too, after PYTHONPATH and what is installed."""
+    settings = load_config(config)
+    sys.path.append(str(config.resolve().parent))
+    return settings
+
+
 def _chosen(settings: Config, names: list[str] | None) -> dict[str, ViewConfig]:
-    if not settings.views:
-        raise ConfigError("the configuration has no views", "add one to section views")
-    for name in names or ():
-        if name not in settings.views:
-            raise ConfigError(f"the configuration has no view {name!r}", f"its views: {', '.join(settings.views)}")
-    return {name: settings.views[name] for name in names or settings.views}
+    """Returns those of the names that are views; all views without names. The names were checked by `chosen_logs`."""
+    return {name: settings.views[name] for name in names or settings.views if name in settings.views}
 
 
 @contextmanager
@@ -249,9 +293,18 @@ def _keeper(settings: Config, name: str, ending: threading.Event, warehouses: "W
         section,
         partial(open_base, settings, name),
         partial(open_target, settings, name, warehouses.open if warehouses else None),
-        partial(_wait_for, settings, section.base, ending.is_set),
+        partial(_wait_for, settings, name, ending.is_set),
         gathering(settings, name),
+        _generations(settings, name, warehouses),
     )
+
+
+def _generations(settings: Config, name: str, warehouses: "WarehouseTargets | None") -> TargetGenerations | None:
+    """Returns the generations of this view's target; None if the target holds only one."""
+    target = settings.views[name].target
+    if warehouses is None or not isinstance(target, WarehouseConfig) or no_rebuild(target) is not None:
+        return target_generations(settings, name)
+    return TargetGenerations(partial(warehouses.slots, name, target), partial(warehouses.open, name, target))
 
 
 def _report(jobs: Mapping[Future[None], str], conditions: Conditions, warehouses: "WarehouseTargets | None") -> None:
@@ -268,15 +321,22 @@ def _report(jobs: Mapping[Future[None], str], conditions: Conditions, warehouses
             raise failure
 
 
-def _wait_for(settings: Config, sink: str, is_ending: Callable[[], bool]) -> None:
-    """Waits until the base shows what the source has committed by now. Raises WaitTimeoutError."""
+def _wait_for(settings: Config, name: str, is_ending: Callable[[], bool]) -> None:
+    """Waits until the base shows what the source has committed by now, and its event logs what their topics have, as
+    far as the view reads them. Raises WaitTimeoutError, SinkError."""
+    section, deadline = settings.views[name], time.monotonic() + BASE_WAIT_S
+    tables = named_tables(name, section.sql)
+    for table in tables:
+        if table.schema == SCHEMA_OF_LOGS and table.name in settings.event_logs:
+            wait_for_log(settings, table.name, lambda: is_ending() or time.monotonic() > deadline)
+    if all(table.schema == SCHEMA_OF_LOGS for table in tables):
+        return
     with closing(PostgresSourceReader(settings.source)) as source:
         lsn = source.read_end().insert_lsn
-    deadline = time.monotonic() + BASE_WAIT_S
     with Waiter(settings) as waiter:
         while True:
             try:
-                waiter.wait_for(sink, lsn, WAIT_STEP_S)
+                waiter.wait_for(section.base, lsn, WAIT_STEP_S)
             except WaitTimeoutError:
                 if is_ending() or time.monotonic() > deadline:
                     raise

@@ -1,4 +1,4 @@
-"""Lets the status observe views: it knows neither their bases nor their tables there."""
+"""Lets the status observe views and event logs: it knows neither their bases nor their tables there."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -9,17 +9,19 @@ from cdc.model.errors import SinkError
 from cdc.status.facts import ViewFacts, ViewReader
 
 if TYPE_CHECKING:
+    from views.event_log_figures import EventLogFigures
     from views.figures import Counts, ViewFigures
 
 CONNECT_TIMEOUT_S: Final = 3  # of the status, which shows a slower base as unreachable meanwhile
 
 
 def view_readers(settings: Config) -> list[ViewReader]:
-    """Returns a reader for each base that has views."""
+    """Returns a reader for each base that has views, and for each event log."""
     views: dict[str, list[str]] = {}
     for name, section in settings.views.items():
         views.setdefault(section.base, []).append(name)
-    return [_BaseReader(settings, base, names) for base, names in views.items()]
+    of_bases: list[ViewReader] = [_BaseReader(settings, base, names) for base, names in views.items()]
+    return [*of_bases, *(_LogReader(settings, log) for log in settings.event_logs)]
 
 
 class _BaseReader:
@@ -49,6 +51,31 @@ class _BaseReader:
         self._figures = None
 
 
+class _LogReader:
+    """Implements ViewReader for one event log, whose topics are observed, too."""
+
+    def __init__(self, settings: Config, log: str) -> None:
+        self.views = (log,)
+        self._settings = settings
+        self._figures: EventLogFigures | None = None
+
+    def read(self) -> Mapping[str, ViewFacts]:
+        from views.event_log_figures import EventLogFigures
+
+        (log,) = self.views
+        try:
+            self._figures = self._figures or EventLogFigures(self._settings, log, CONNECT_TIMEOUT_S)
+            return {log: _facts(self._figures.counts())}
+        except SinkError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._figures is not None:
+            self._figures.close()
+        self._figures = None
+
+
 def _facts(counts: "Counts") -> ViewFacts:
     return ViewFacts(
         state=counts.state,
@@ -61,4 +88,5 @@ def _facts(counts: "Counts") -> ViewFacts:
         error=counts.error or "",
         next=counts.next or "",
         failing_s=counts.failing_s,
+        behind=counts.behind,
     )

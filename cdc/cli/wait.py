@@ -2,11 +2,11 @@
 
 import json
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.client.waiting import TIMEOUT_S, wait_for
 from cdc.config.settings import load_config
 from cdc.daemon.logs import configure_logs
@@ -19,9 +19,7 @@ def wait(
     ] = None,
     timeline: Annotated[int | None, typer.Option(help="Of the LSN; another one than the source's is refused.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait in all.", min=0)] = TIMEOUT_S,
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
-        "watershed.yml"
-    ),
+    config: ConfigFile = CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
     """Wait until the stores show everything that committed up to an LSN, sweeps included. Exits 1 after --timeout, 4

@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cdc.cli.options import CONFIG, ConfigFile
 from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import WarehouseConfig, sink_config
 from cdc.config.view_settings import target_prefix
@@ -27,9 +27,7 @@ def maintain(
         list[str] | None,
         typer.Option("--sink", metavar="NAME", help="A sink of type warehouse; all, and all views, by default."),
     ] = None,
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
-        "watershed.yml"
-    ),
+    config: ConfigFile = CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each table.")] = False,
     view: Annotated[
         list[str] | None,

@@ -21,7 +21,6 @@ class ColumnChoice:
     exclude: tuple[str, ...] = ()
 
     def takes(self, table: TableId, column: str) -> bool:
-        """Says whether the column is captured."""
         name = f"{table}.{column}"
         is_included = not self.include or _matches(self.include, name)
         return is_included and not _matches(self.exclude, name)

@@ -8,9 +8,7 @@ from cdc.config.masking import Mask
 
 Profile = Literal["readable", "debezium"]
 DecimalMode = Literal["precise", "double", "string"]
-TimeMode = Literal[
-    "adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds", "structured"
-]
+TimeMode = Literal["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"]
 BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
 IntervalMode = Literal["numeric", "string"]
 HstoreMode = Literal["json", "map"]

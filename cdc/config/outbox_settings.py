@@ -56,7 +56,6 @@ class Routing(DebeziumSection):
 
     @property
     def converter(self) -> Literal["string", "json", "bytes"]:
-        """The converter of values."""
         if self.value_converter is not None:
             return self.value_converter
         is_structure = self.table_expand_json_payload or any(p.where == "envelope" for p in self.placements)

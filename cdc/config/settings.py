@@ -29,6 +29,8 @@ from pydantic_settings import (
 )
 
 from cdc.config.columns import Chosen, ColumnChoice
+from cdc.config.event_log_settings import EventLogConfig
+from cdc.config.event_log_settings import problem as problem_of_logs
 from cdc.config.format_options import (
     BinaryMode,
     DecimalMode,
@@ -41,11 +43,12 @@ from cdc.config.format_options import (
     TimeMode,
 )
 from cdc.config.kafka_options import without_ours
-from cdc.config.masking import Mask
+from cdc.config.masking import Mask, MaskOptions
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.secret_files import secret_files
 from cdc.config.section import DebeziumSection, Section
 from cdc.config.sink_settings import shared_names, unmatched_pattern
+from cdc.config.spark_settings import SparkConfig
 from cdc.config.store_mapping import matches
 from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.topic_names import problem
@@ -58,7 +61,6 @@ from cdc.model.events import TableId
 from cdc.model.topics import Topics
 
 ENV_PREFIX = "CDC__"
-HASH_KEY_CHARS_MIN = 16  # a short key is found by trying
 _NAME = re.compile(r"[a-z0-9_]{1,63}")  # the characters that PostgreSQL allows for a slot
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")  # no dot: `<prefix>.state` must not be another prefix's table
 
@@ -122,7 +124,6 @@ class SourceConfig(Section):
         return ColumnChoice(self.include_columns, self.exclude_columns)
 
     def chosen(self, table: TableId) -> Chosen:
-        """Returns the configuration of this table."""
         is_outbox = self.is_outbox(table)
         return Chosen(() if is_outbox else self.key_columns.get(str(table)), self.columns, is_outbox)
 
@@ -242,32 +243,12 @@ class FormatConfig(DebeziumSection):
         return self
 
 
-class MaskingConfig(Section):
+class MaskingConfig(MaskOptions):
     """Text that may not leave the source in clear. Columns are named schema.table.column."""
-
-    truncate: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)  # characters that are kept
-    # The number of asterisks in the text's place.
-    asterisks: dict[str, Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=dict)
-    hash: tuple[str, ...] = ()  # HMAC with SHA-256, in hexadecimal: equal texts stay equal
-    hash_key: SecretStr | None = None
-
-    @model_validator(mode="after")
-    def _hash_has_key(self) -> Self:
-        if self.hash and (self.hash_key is None or len(self.hash_key.get_secret_value()) < HASH_KEY_CHARS_MIN):
-            raise ValueError(f"hash needs hash_key, of {HASH_KEY_CHARS_MIN} characters at least")
-        names = [*self.truncate, *self.asterisks, *self.hash]
-        if len(set(names)) != len(names):
-            raise ValueError("a column is masked twice")
-        return self
 
     def masks(self, tables: Sequence[TableId]) -> tuple[Mask, ...]:
         """Returns the masks of columns. Raises ValueError for a column of a table that is not captured."""
-        key = self.hash_key.get_secret_value().encode() if self.hash_key else b""
-        return (
-            *(Mask(*_column_of(name, tables), "truncate", length) for name, length in self.truncate.items()),
-            *(Mask(*_column_of(name, tables), "asterisks", length) for name, length in self.asterisks.items()),
-            *(Mask(*_column_of(name, tables), "hash", key=key) for name in self.hash),
-        )
+        return self.masks_of(lambda name: _column_of(name, tables))
 
 
 def _column_of(name: str, tables: Sequence[TableId]) -> tuple[TableId, str]:
@@ -275,17 +256,6 @@ def _column_of(name: str, tables: Sequence[TableId]) -> tuple[TableId, str]:
         if name.startswith(f"{table}.") and len(name) > len(f"{table}."):
             return table, name.removeprefix(f"{table}.")
     raise ValueError(f"masking names {name}, which is no column of source.tables: schema.table.column")
-
-
-class SparkConfig(Section):
-    """The Spark application that runs the sinks."""
-
-    checkpoint_location: str = ".watershed/checkpoints"
-    driver_memory: str = "1g"
-    trigger_ms: Annotated[int, Field(ge=0)] = 250  # search and cache
-    warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 10_000
-    bytes_per_write_max: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
-    options: dict[str, str] = Field(default_factory=dict)  # spark.* properties
 
 
 class HttpConfig(Section):
@@ -316,6 +286,7 @@ class Config(BaseSettings):
     masking: MaskingConfig = MaskingConfig()
     outbox: OutboxConfig = OutboxConfig()
     sinks: SinksConfig = Field(default_factory=dict)
+    event_logs: dict[str, EventLogConfig] = Field(default_factory=dict)
     views: dict[str, ViewConfig] = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
     verify: VerifyConfig = VerifyConfig()
@@ -384,6 +355,9 @@ class Config(BaseSettings):
     def _views_can_be_kept(self) -> Self:
         if said := problem_of_views(self.views, self.sinks, self.topics.prefix):
             raise ValueError(f"views: {said}")
+        tables = self.source.table_ids
+        if said := problem_of_logs(self.event_logs, self.views, self.sinks, self.outbox, tables, self.topics.prefix):
+            raise ValueError(f"event_logs: {said}")
         return self
 
     @model_validator(mode="after")

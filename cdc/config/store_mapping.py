@@ -11,47 +11,24 @@ import json
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final, Self
+from typing import Any, Final, Self
 
-from pydantic import Field, SecretStr, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
 
-from cdc.config.masking import Mask
+from cdc.config.masking import Mask, MaskOptions
 from cdc.config.row_condition import parse_condition
 from cdc.config.section import Section
 from cdc.model.events import TableId
 
-HASH_KEY_CHARS_MIN: Final = 16  # a short key is found by trying
 BIGINT: Final = 1 << 63
 _WILDCARD = re.compile(r"[*?\[]")
 
 
-class StoreMasks(Section):
+class StoreMasks(MaskOptions):
     """Masks for text that this store does not hold in clear. Columns have the source's names."""
 
-    truncate: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)  # characters that are kept
-    asterisks: dict[str, Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=dict)  # how many are written
-    hash: tuple[str, ...] = ()  # HMAC with SHA-256, in hexadecimal
-    hash_key: SecretStr | None = None
-
-    @model_validator(mode="after")
-    def _can_be_applied(self) -> Self:
-        if self.hash and (self.hash_key is None or len(self.hash_key.get_secret_value()) < HASH_KEY_CHARS_MIN):
-            raise ValueError(f"hash needs hash_key, of {HASH_KEY_CHARS_MIN} characters at least")
-        if len(set(self.columns)) != len(self.columns):
-            raise ValueError("a column is masked twice")
-        return self
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*self.truncate, *self.asterisks, *self.hash)
-
     def masks(self, table: TableId) -> tuple[Mask, ...]:
-        key = self.hash_key.get_secret_value().encode() if self.hash_key else b""
-        return (
-            *(Mask(table, name, "truncate", length) for name, length in self.truncate.items()),
-            *(Mask(table, name, "asterisks", length) for name, length in self.asterisks.items()),
-            *(Mask(table, name, "hash", key=key) for name in self.hash),
-        )
+        return self.masks_of(lambda name: (table, name))
 
 
 class TableMapping(Section):
@@ -151,7 +128,6 @@ class Held(Section):
         return mapping
 
     def holds(self, table: TableId) -> bool:
-        """Says whether the store holds the table."""
         return any(matches(pattern, table) for pattern in self.tables) and not any(
             matches(pattern, table) for pattern in self.exclude_tables
         )

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from cdc.config.fold_settings import FoldConfig
 from cdc.config.section import Section
 from cdc.config.sink_settings import SqlConfig, Store, WarehouseConfig
 from cdc.config.store_types import AnyStore
 from cdc.model.topics import Topics
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is part of names in the base and in the target
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is part of names in the base and in the target
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's names
 
 
@@ -44,6 +45,7 @@ class ViewConfig(Section):
     sql: str  # one SELECT in PostgreSQL's SQL, over the source's names of tables
     key: Annotated[tuple[str, ...], Field(min_length=1)]  # columns of the query, together unique and not null
     target: AnyTarget  # where the rows are kept: a section like a sink's, or a topic
+    fold: FoldConfig | None = None  # the row of a key is a state, to which a function folds the query's rows
     keys_per_batch: Annotated[int, Field(ge=1, le=10_000)] = 200  # rows that are computed together
 
     @field_validator("key")
@@ -52,6 +54,12 @@ class ViewConfig(Section):
         if len(set(key)) != len(key):
             raise ValueError("a column is in the key twice")
         return key
+
+    @model_validator(mode="after")
+    def _fold_has_other_columns(self) -> "ViewConfig":
+        if self.fold and (doubled := [name for name in self.fold.columns if name in self.key]):
+            raise ValueError(f"fold.columns: {doubled[0]} is a column of the key, which each row has already")
+        return self
 
     @model_validator(mode="after")
     def _can_be_written(self) -> "ViewConfig":
@@ -74,7 +82,7 @@ def problem(views: Mapping[str, ViewConfig], sinks: Mapping[str, Store], topic_p
     """Returns the first error of the views, given the sinks; None if there is none."""
     stores = [(f"the sink {name}", section, topic_prefix) for name, section in sinks.items()]
     for name, view in views.items():
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             return f"{name!r} can't be a view's name: a lower-case letter, then letters, digits and _, 40 at most"
         base = sinks.get(view.base)
         if not isinstance(base, SqlConfig):

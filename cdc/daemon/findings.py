@@ -70,7 +70,6 @@ def broker_findings(config: Config) -> Iterator[Finding]:
     keyless = [topics.table(table) for table in config.source.table_ids if config.source.chosen(table).key == ()]
     try:
         admin = TopicAdmin(config.kafka, frozenset([*keyless, topics.dead_letter]))
-        admin.broker_count()
         count = admin.broker_count()
     except WatershedError as error:
         yield Finding.failed(BROKERS, error)

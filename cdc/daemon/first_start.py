@@ -48,7 +48,6 @@ from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
 from cdc.outbox.lost import lost_from, lost_records
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.source_table import SourceTable
 from cdc.ports.stream import Clock, Probe
 from cdc.ports.stream_state import StreamState
 from cdc.postgres.catalog import Publication, read_publication, read_table, schema_of
@@ -120,10 +119,10 @@ class Bootstrap:
             locks, slot = self._create_slot(connection, replication)
             resources.enter_context(locks)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
-            tables = self._describe(connection, publication)
+            schemas = self._describe(connection, publication)
             records = (*(heal.records if heal else ()), *self._captured(connection), *self._completed(lost, slot))
             if self._is_chunked(heal):
-                self._begin_streaming(broker, lineage, slot.consistent_point, tables, records)
+                self._begin_streaming(broker, lineage, slot.consistent_point, schemas, records)
                 return self._recorded()
             reader = resources.enter_context(closing(SnapshotReader(self._source, slot.snapshot_name)))
             load = InitialLoad(
@@ -137,7 +136,7 @@ class Bootstrap:
                     self._config, self._admin, topics, read_state(self._config).unpublished
                 ),
             )
-            load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication, identity), records)
+            load.run(self._table_loads(schemas, reader, lineage, slot.consistent_point, publication, identity), records)
         return self._recorded()
 
     def _next_epoch(self, previous: PositionRecord | None, heal: Heal | None) -> int:
@@ -172,14 +171,14 @@ class Bootstrap:
         broker: KafkaBroker,
         lineage: Lineage,
         consistent_point: Lsn,
-        tables: list[tuple[TableSchema, SourceTable]],
+        schemas: Sequence[TableSchema],
         leading: Sequence[TopicRecord],
     ) -> None:
         """Writes one Kafka transaction with the tables' schemas, their snapshot records and the position to stream
         from."""
         is_read = self._config.snapshot.mode != "never" or lineage.epoch > 1
         records = [*leading]
-        for schema, _ in tables:
+        for schema in schemas:
             records.append(schema_record(self._topics, schema))
             if is_read and not self._source.is_outbox(schema.table):
                 snapshot = SnapshotRecord(
@@ -342,15 +341,13 @@ class Bootstrap:
 
     # ---- tables
 
-    def _describe(
-        self, connection: SourceConnection, publication: Publication
-    ) -> list[tuple[TableSchema, SourceTable]]:
+    def _describe(self, connection: SourceConnection, publication: Publication) -> list[TableSchema]:
         """Describes the tables under the locks. Each schema that was ever published has a version of its own."""
         known = read_captured(self._config).schemas
         described = []
         for table in self._source.table_ids:
             found = read_table(connection, table, publication.columns[table], self._source.chosen(table))
-            described.append((schema_of(found, known.get(table), self._topics), found))
+            described.append(schema_of(found, known.get(table), self._topics))
         return described
 
     def _captured(self, connection: SourceConnection) -> list[TopicRecord]:
@@ -363,7 +360,7 @@ class Bootstrap:
 
     def _table_loads(
         self,
-        tables: list[tuple[TableSchema, SourceTable]],
+        schemas: Sequence[TableSchema],
         reader: SnapshotReader,
         lineage: Lineage,
         consistent_point: Lsn,
@@ -376,7 +373,7 @@ class Bootstrap:
         )
         estimates = reader.estimate(self._source.table_ids)
         loads = []
-        for schema, _ in tables:
+        for schema in schemas:
             if self._source.is_outbox(schema.table):
                 continue
             encoder = TableEncoder(schema, relation_of(schema), context)

@@ -10,21 +10,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from cdc.config.settings import Config
 from cdc.kafka.sink_letters import Letter
-from cdc.status.model import Status
+from cdc.status.model import Node, Status
 
 SHOWN_MAX: Final = 100  # of each sink
 KEPT_S: Final = 5.0  # an answer serves all consoles for so long
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
 
-class ShownLetter(BaseModel):
+class ShownLetter(Node):
     """One row that a store rejected."""
 
-    model_config = ConfigDict(frozen=True)
     sink: str
     table: str
     key: Mapping[str, Any]
@@ -38,17 +35,15 @@ class ShownLetter(BaseModel):
     withheld: Literal["", "masked", "remote", "not kept"]  # why there is no row
 
 
-class SinkLetters(BaseModel):
+class SinkLetters(Node):
     """The dead letters of one sink: the last ones, and how many there are."""
 
-    model_config = ConfigDict(frozen=True)
     sink: str
     total: int
     letters: tuple[ShownLetter, ...]
 
 
-class DeadLetters(BaseModel):
-    model_config = ConfigDict(frozen=True)
+class DeadLetters(Node):
     sinks: tuple[SinkLetters, ...]
 
 

@@ -13,9 +13,7 @@ from cdc.status.model import Part, SinkStatus, Status, TableStatus, ViewStatus, 
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _PARTS: Final[tuple[Part, ...]] = ("source", "brokers", "capture", "table", "sink", "view")
-NO_BUDGET: Final = WalBudget(
-    retained_bytes=None, limit_bytes=None, remaining_bytes=None, rate_bytes_per_second=None, seconds_left=None
-)
+_TABLE: Final = ("streaming", "snapshotting", "stopped", "not captured")
 _SNAPSHOT: Final = ("waiting", "running", "paused", "done", "cancelled", "failed")
 _VIEW: Final = ("unreachable", "never run", "filling", "serving", "rebuild", "failed")
 _WAL: Final = ("reserved", "extended", "unreserved", "lost")
@@ -76,7 +74,7 @@ def _source(status: Status) -> Iterable[Metric]:
     yield _gauge("brokers_up", "Whether Kafka answers.", status.brokers.is_reachable)
     lsn = None if source.lsn is None else float(parse_lsn(source.lsn))
     yield _gauge("source_wal_position_bytes", "The end of the durable log, as a byte position.", lsn)
-    budget = NO_BUDGET if slot is None else slot.budget
+    budget = WalBudget() if slot is None else slot.budget
     yield _gauge("slot_active", "Whether a process streams from the slot.", None if slot is None else slot.is_active)
     yield _gauge("slot_retained_wal_bytes", "WAL that the slot retains.", budget.retained_bytes)
     yield _gauge("slot_wal_limit_bytes", "WAL that the slot may retain.", budget.limit_bytes)
@@ -84,11 +82,8 @@ def _source(status: Status) -> Iterable[Metric]:
                  budget.remaining_bytes)  # fmt: skip
     yield _gauge("slot_wal_exhaustion_seconds", "Time until the limit, if nothing is confirmed from now on.",
                  budget.seconds_left)  # fmt: skip
-    states = GaugeMetricFamily("watershed_slot_wal_status", "pg_replication_slots.wal_status.", labels=["status"])
-    if slot is not None and slot.exists:
-        for state in _WAL:
-            states.add_metric([state], slot.wal_status == state)
-    yield states
+    statuses = [(state, slot.wal_status == state) for state in _WAL] if slot is not None and slot.exists else []
+    yield _by("status", "slot_wal_status", "pg_replication_slots.wal_status.", statuses)
 
 
 def _capture(status: Status) -> Iterable[Metric]:
@@ -121,19 +116,23 @@ def _count_by(kind: str, name: str, text: str, samples: Iterable[tuple[str, floa
     return family
 
 
+def _one_of(
+    name: str, text: str, labels: Sequence[str], known: Sequence[str], present: Iterable[tuple[str, str]]
+) -> Metric:
+    """Returns 1 for the present state of each thing, and 0 for the other `known` ones. `present`: thing and state."""
+    family = GaugeMetricFamily(f"watershed_{name}", text, labels=labels)
+    for label, state in present:
+        for other in known:
+            family.add_metric([label, other], state == other)
+    return family
+
+
 def _tables(tables: Sequence[TableStatus]) -> Iterable[Metric]:
-    states = GaugeMetricFamily("watershed_table_state", "1 for the state that the table is in.",
-                               labels=["table", "state"])  # fmt: skip
-    snapshots = GaugeMetricFamily("watershed_snapshot_status", "1 for the status of the table's last snapshot.",
-                                  labels=["table", "status"])  # fmt: skip
-    for table in tables:
-        for state in ("streaming", "snapshotting", "stopped", "not captured"):
-            states.add_metric([table.table, state], table.state == state)
-        for known in _SNAPSHOT if table.snapshot is not None else ():
-            snapshots.add_metric([table.table, known], table.snapshot is not None and table.snapshot.status == known)
-    yield states
-    yield snapshots
     read = [(table.table, table.snapshot) for table in tables if table.snapshot is not None]
+    yield _one_of("table_state", "1 for the state that the table is in.", ["table", "state"], _TABLE,
+                  [(table.table, table.state) for table in tables])  # fmt: skip
+    yield _one_of("snapshot_status", "1 for the status of the table's last snapshot.", ["table", "status"], _SNAPSHOT,
+                  [(name, one.status) for name, one in read])  # fmt: skip
     yield _by("table", "snapshot_rows", "Rows that the last snapshot has published.",
               [(name, one.rows) for name, one in read])  # fmt: skip
     yield _by("table", "snapshot_rows_expected", "Rows of the last snapshot, estimated.",
@@ -175,11 +174,8 @@ def _views(views: Sequence[ViewStatus]) -> Iterable[Metric]:
     def by(name: str, text: str, value: Callable[[ViewStatus], float | None]) -> Metric:
         return _by("view", name, text, [(view.view, value(view)) for view in views])
 
-    states = GaugeMetricFamily("watershed_view_state", "1 for the state that the view is in.", labels=["view", "state"])
-    for view in views:
-        for state in _VIEW if view.state != "unknown" else ():
-            states.add_metric([view.view, state], view.state == state)
-    yield states
+    yield _one_of("view_state", "1 for the state that the view is in.", ["view", "state"], _VIEW,
+                  [(view.view, view.state) for view in views if view.state != "unknown"])  # fmt: skip
     yield by("view_up", "Whether a process keeps the view at the moment.", lambda view: view.is_kept)
     yield by("view_failing_seconds", "For how long the view has had an error, or its base has not answered.",
              lambda view: view.failing_seconds)  # fmt: skip
@@ -190,6 +186,8 @@ def _views(views: Sequence[ViewStatus]) -> Iterable[Metric]:
     yield by("view_waiting_keys", "Rows that are to be computed; at most 100,000.", lambda view: view.waiting_keys)
     yield by("view_rejected_rows", "Rows that the target does not take, or the query can't compute; at most 100,000.",
              lambda view: view.rejected_rows)  # fmt: skip
+    yield _by("event_log", "event_log_lag_records", "Records of its topics that the event log has not loaded.",
+              [(view.view, view.behind_records) for view in views if view.behind_records is not None])  # fmt: skip
     yield by("view_silent_seconds", "Time since rows of the view were written.", lambda view: view.silent_seconds)
 
 

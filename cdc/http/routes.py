@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,43 +19,37 @@ from cdc.http.letters import DeadLetters, Letters
 from cdc.http.metrics import CONTENT_TYPE, metrics_text
 from cdc.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Waits
 from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
-from cdc.status.model import Part, Problem, SinkStatus, Status, TableStatus, ViewStatus
+from cdc.status.model import Node, Part, Problem, SinkStatus, Status, TableStatus, ViewStatus
 from cdc.status.trend import Recent
 from cdc.status.waiting import WaitError
 
 
-class Health(BaseModel):
+class Health(Node):
     """The process answers."""
 
-    model_config = ConfigDict(frozen=True)
     is_alive: bool
 
 
-class Readiness(BaseModel):
+class Readiness(Node):
     """The readiness of this process, and the reasons if it is not ready."""
 
-    model_config = ConfigDict(frozen=True)
     is_ready: bool
     reasons: tuple[Problem, ...]
 
 
-class Tables(BaseModel):
-    model_config = ConfigDict(frozen=True)
+class Tables(Node):
     tables: tuple[TableStatus, ...]
 
 
-class Sinks(BaseModel):
-    model_config = ConfigDict(frozen=True)
+class Sinks(Node):
     sinks: tuple[SinkStatus, ...]
 
 
-class Views(BaseModel):
-    model_config = ConfigDict(frozen=True)
+class Views(Node):
     views: tuple[ViewStatus, ...]
 
 
-class Failure(BaseModel):
-    model_config = ConfigDict(frozen=True)
+class Failure(Node):
     error: str
     next: str
 

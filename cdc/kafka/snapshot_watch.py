@@ -88,7 +88,6 @@ class SnapshotWatch:
         return {record.table: record for record in sorted(records, key=lambda record: record.table)}
 
     def progress_of(self, record: SnapshotRecord) -> FillProgress:
-        """Returns the progress of this snapshot."""
         topic, key = self._topics.progress, snapshot_key(record.table)
         value = self._tail.latest[topic].get(key)
         progress = None if value is None else SnapshotProgress.decode(value, f"topic {topic}, key {key}")

@@ -311,6 +311,15 @@ class TopicAdmin:
             self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=ANSWER_S_MAX) if asked else {}
         )
 
+    def request_start_offsets(self, partition_counts: Mapping[str, int]) -> "EndOffsets":
+        """Requests the offsets at which partitions begin; does not wait."""
+        asked = {
+            TopicPartition(topic, partition): OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+            for topic, count in partition_counts.items()
+            for partition in range(count)
+        }
+        return EndOffsets(self._admin.list_offsets(asked, request_timeout=ANSWER_S_MAX) if asked else {})
+
 
 class EndOffsets:
     """A request for end offsets that is in progress (cdc.ports.stream.EndOffsetsRequest)."""

@@ -40,11 +40,6 @@ class RowParts:
     head: bytes | memoryview  # its type, and the relation
     tuples: Sequence[RowTuple]
 
-    @property
-    def relation_oid(self) -> int:
-        oid: int = _U32.unpack_from(self.head, 1)[0]
-        return oid
-
 
 def split_message(message: memoryview) -> RowParts | None:
     """Splits a message. Returns None if it is not a row message."""
@@ -72,9 +67,9 @@ def split_message(message: memoryview) -> RowParts | None:
     return RowParts(message[:_HEAD_BYTES], tuples) if tuples and at == len(message) else None
 
 
-def join_message(parts: RowParts, before: bytes | memoryview = b"") -> bytes:
-    """Returns the message, after the bytes `before`. A value has less than 4 GiB."""
-    pieces = [before, parts.head]
+def join_message(parts: RowParts) -> bytes:
+    """Returns the message. A value has less than 4 GiB."""
+    pieces = [parts.head]
     for row in parts.tuples:
         pieces += [row.kind, _U16.pack(len(row.values))]
         for value in row.values:

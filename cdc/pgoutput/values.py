@@ -152,42 +152,12 @@ _BY_OID: dict[int, Encoder] = {
     1184: timestamptz,
 }
 
-_BOX_ARRAY_OID = 1020  # the one built-in type whose arrays are delimited by a semicolon
-
-# Used if a column's element is not known: pg_type.oid of the built-in array types → their element's (int2vector and
-# oidvector print in another form).
-_ELEMENT_OID: dict[int, int] = {
-    1000: 16,
-    1001: 17,
-    1005: 21,
-    1007: 23,
-    1016: 20,
-    1021: 700,
-    1022: 701,
-    1028: 26,
-    1115: 1114,
-    1182: 1082,
-    1185: 1184,
-}
-# The other built-in array types, whose elements are text: numeric, text, varchar, uuid, json, networks, ranges, ...
-# fmt: off
-_TEXT_ARRAYS = frozenset({
-    143, 199, 210, 270, 271, 272, 273, 629, 651, 719, 775, 791, 1002, 1003, 1006, 1008, 1009, 1010, 1011, 1012,
-    1013, 1014, 1015, 1017, 1018, 1019, 1020, 1027, 1034, 1040, 1041, 1183, 1187, 1231, 1263, 1270, 1561, 1563,
-    2201, 2207, 2208, 2209, 2210, 2211, 2949, 2951, 3221, 3643, 3644, 3645, 3735, 3770, 3807, 3905, 3907, 3909,
-    3911, 3913, 3927, 4073, 4090, 4097, 4192, 5039, 6150, 6151, 6152, 6153, 6155, 6157,
-})
-# fmt: on
-
 
 def encoder_for(column: Column) -> Encoder:
     """The encoder of a column's values. It raises MalformedValueError for text that is not its type's."""
     oid = column.base_type_oid or column.type_oid
-    element = column.element_oid or _ELEMENT_OID.get(oid)
-    if element is not None:
-        return ArrayEncoder(_BY_OID.get(element, quote), column.delimiter, _malformed_array)
-    if oid in _TEXT_ARRAYS:
-        return ArrayEncoder(quote, ";" if oid == _BOX_ARRAY_OID else ",", _malformed_array)
+    if column.element_oid:
+        return ArrayEncoder(_BY_OID.get(column.element_oid, quote), column.delimiter, _malformed_array)
     return _BY_OID.get(oid, quote)
 
 

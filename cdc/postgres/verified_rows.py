@@ -88,7 +88,6 @@ class VerifiedTable:
         return self._size.rows
 
     def record_key(self, texts: Sequence[str | None]) -> bytes:
-        """Returns the record key of a row."""
         return self._records.encode([texts[place] or "" for place in self._places])
 
     def is_key(self, key: bytes) -> bool:

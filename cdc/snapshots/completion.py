@@ -191,7 +191,6 @@ class Completions:
         return list(noted.values())
 
     def ask(self, table: TableId, keys: Mapping[Key, bytes]) -> CompletionJob:
-        """Calls CompletionJob.ask."""
         if table not in self.jobs:
             self.jobs[table] = CompletionJob(self._schemas[table], None, self._noted_max)
         self.jobs[table].ask(keys)

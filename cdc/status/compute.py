@@ -82,7 +82,7 @@ def _end(reading: Reading) -> int | None:
 
 def _source(config: Config, facts: SourceFacts | None, history: History, now: Moment) -> SourceStatus:
     if facts is None:
-        return SourceStatus(is_reachable=False, database=None, version=None, timeline=None, lsn=None, slot=None)
+        return SourceStatus(is_reachable=False)
     slot = facts.slot
     return SourceStatus(
         is_reachable=True,
@@ -133,7 +133,7 @@ def _capture(reading: Reading, history: History, now: Moment, end: int | None) -
     lost = sum(1 for record in topics.lost_events if not record.settled_us) if topics is not None else 0
     if topics is None or position is None:
         state = own[0].state if own else "not started" if reading.topics_error is None else "unknown"
-        return CaptureStatus.without_position(state, lost)
+        return CaptureStatus(state=state, lost_events=lost)
     progress = topics.progress
     commit_ts_us = progress.commit_ts_us if progress is not None else 0
     place = (position.epoch, position.resume_lsn)

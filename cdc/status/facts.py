@@ -45,7 +45,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class ViewFacts:
-    """A view as its base describes it."""
+    """A view, or an event log, as its base describes it."""
 
     state: str  # never run, filling, serving, rebuild, failed
     is_kept: bool  # a process has the view's lock
@@ -57,6 +57,7 @@ class ViewFacts:
     error: str
     next: str
     failing_s: float  # for how long the view has had an error; 0: it has none
+    behind: int | None = None  # records that an event log has not loaded; None for a view
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The status of a pipeline as people and machines see it. Times are seconds, sizes are bytes, LSNs are as PostgreSQL
 prints them; null means not known."""
 
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,11 +25,11 @@ class Problem(Node):
 class WalBudget(Node):
     """The WAL that the slot retains, and the time that is left if capture confirms nothing from now on."""
 
-    retained_bytes: int | None
-    limit_bytes: int | None  # the smaller of max_slot_wal_keep_size and http.wal_bytes_max; null: neither is set
-    remaining_bytes: int | None
-    rate_bytes_per_second: float | None  # at which the source writes WAL
-    seconds_left: float | None
+    retained_bytes: int | None = None
+    limit_bytes: int | None = None  # the smaller of max_slot_wal_keep_size and http.wal_bytes_max; null: neither is set
+    remaining_bytes: int | None = None
+    rate_bytes_per_second: float | None = None  # at which the source writes WAL
+    seconds_left: float | None = None
 
 
 class SlotStatus(Node):
@@ -44,11 +44,11 @@ class SlotStatus(Node):
 
 class SourceStatus(Node):
     is_reachable: bool
-    database: str | None
-    version: str | None
-    timeline: int | None
-    lsn: str | None  # the end of the durable log
-    slot: SlotStatus | None
+    database: str | None = None
+    version: str | None = None
+    timeline: int | None = None
+    lsn: str | None = None  # the end of the durable log
+    slot: SlotStatus | None = None
 
 
 class BrokerStatus(Node):
@@ -59,29 +59,14 @@ class CaptureStatus(Node):
     """The progress of capture, from the position record; every process that answers reports the same."""
 
     state: str  # of the answering process if it is capture; else from the position record
-    epoch: int | None
-    seq: int | None  # records published in this epoch
-    lsn: str | None  # everything that committed before is published
-    lag_bytes: int | None
-    lag_seconds: float | None
-    silent_seconds: float | None  # since the position moved
-    last_commit_unix_seconds: float | None
+    epoch: int | None = None
+    seq: int | None = None  # records published in this epoch
+    lsn: str | None = None  # everything that committed before is published
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    silent_seconds: float | None = None  # since the position moved
+    last_commit_unix_seconds: float | None = None
     lost_events: int  # ranges of the log whose events were not published after a gap, and not settled since
-
-    @classmethod
-    def without_position(cls, state: str, lost_events: int = 0) -> Self:
-        """Returns the status of a capture of which no position record is known."""
-        return cls(
-            state=state,
-            epoch=None,
-            seq=None,
-            lsn=None,
-            lag_bytes=None,
-            lag_seconds=None,
-            silent_seconds=None,
-            last_commit_unix_seconds=None,
-            lost_events=lost_events,
-        )
 
 
 class SnapshotStatus(Node):
@@ -154,19 +139,20 @@ class SinkStatus(Node):
 
 
 class ViewStatus(Node):
-    """A view as its base describes it. The values are null while the base does not answer."""
+    """A view, or an event log, as its base describes it. The values are null while the base does not answer."""
 
     view: str
     base: str  # the sink that keeps the tables of the query
-    target: str  # search, cache, sql, warehouse, topic
+    target: str  # search, cache, sql, warehouse, topic; of a log: event log
     state: str  # unknown (not observed yet), unreachable (the base), never run, filling, serving, rebuild, failed
-    is_kept: bool | None  # some process keeps the view at the moment
-    waiting_changes: int | None  # changes of base tables that have not been traced to keys yet
-    oldest_change_seconds: float | None  # the age of the oldest of them; 0: none waits
-    waiting_keys: int | None  # view rows that are to be computed
-    waiting_seconds: float  # for which changes, keys or a filling have been seen to wait
-    rejected_rows: int | None  # that the target does not take, or the query can't compute
-    silent_seconds: float | None  # since rows were written last
+    is_kept: bool | None = None  # some process keeps the view at the moment
+    waiting_changes: int | None = None  # changes of base tables that have not been traced to keys yet
+    oldest_change_seconds: float | None = None  # the age of the oldest of them; 0: none waits
+    waiting_keys: int | None = None  # view rows that are to be computed
+    waiting_seconds: float = 0.0  # for which changes, keys or a filling have been seen to wait
+    behind_records: int | None = None  # of its topics that an event log has not loaded; null for a view
+    rejected_rows: int | None = None  # that the target does not take, or the query can't compute; of a log: records
+    silent_seconds: float | None = None  # since rows were written last
     failing_seconds: float  # for how long it has had an error, or its base has not answered
     error: str
     next: str

@@ -1,8 +1,9 @@
-"""The status of views, and their problems, from what their bases say. Pure."""
+"""The status of views and event logs, and their problems, from what their bases say. Pure."""
 
 from collections.abc import Iterator
 from typing import Final, Literal
 
+from cdc.config.event_log_settings import EventLogConfig
 from cdc.config.settings import Config
 from cdc.config.view_settings import ViewConfig
 from cdc.model.errors import WatershedError
@@ -12,20 +13,24 @@ from cdc.status.model import Problem, Status, ViewStatus
 
 STALLED_S: Final = 5.0  # what must move has not moved for so long: capture, a sink or a view
 IDLE_WAIT_S: Final = 1.0  # how often a view looks for changes at least
+LOG: Final = "event log"
 _NOT_ANSWERED: Final = WatershedError("its base has not answered yet", "try again in a moment")
 
 
 def view_statuses(config: Config, reading: Reading, history: History, now: float) -> tuple[ViewStatus, ...]:
-    """Returns the status of each configured view. `now`: monotonic seconds, for `history`."""
-    return tuple(_status(name, section, reading, history, now) for name, section in config.views.items())
+    """Returns the status of each configured view and event log. `now`: monotonic seconds, for `history`."""
+    sections: dict[str, ViewConfig | EventLogConfig] = {**config.views, **config.event_logs}
+    return tuple(_status(name, section, reading, history, now) for name, section in sections.items())
 
 
-def _status(name: str, section: ViewConfig, reading: Reading, history: History, now: float) -> ViewStatus:
+def _status(
+    name: str, section: ViewConfig | EventLogConfig, reading: Reading, history: History, now: float
+) -> ViewStatus:
     found = reading.views.get(name, _NOT_ANSWERED)
     facts = found if isinstance(found, ViewFacts) else None
     away_s = history.silent_s(f"view answers/{name}", facts is not None, now)
     # Keys have no time, so that their age is observed; changes have one.
-    has_keys = facts is not None and (facts.keys > 0 or facts.state in ("filling", "rebuild"))
+    has_keys = facts is not None and (facts.keys > 0 or bool(facts.behind) or facts.state in ("filling", "rebuild"))
     keys_s = history.silent_s(f"view keys/{name}", has_keys, now)
     if isinstance(found, WatershedError):
         state = "unknown" if found is _NOT_ANSWERED else "unreachable"
@@ -37,6 +42,7 @@ def _status(name: str, section: ViewConfig, reading: Reading, history: History, 
             "waiting_changes": found.changes,
             "oldest_change_seconds": round(found.oldest_s or 0.0, 3),
             "waiting_keys": found.keys,
+            "behind_records": found.behind,
             "waiting_seconds": round(max(keys_s if has_keys else 0.0, found.oldest_s or 0.0), 3),
             "rejected_rows": found.rejected,
             "silent_seconds": None if found.written_s is None else round(found.written_s, 3),
@@ -44,20 +50,15 @@ def _status(name: str, section: ViewConfig, reading: Reading, history: History, 
     )
 
 
-def _of(name: str, section: ViewConfig, state: str, *, failing_s: float, error: str, hint: str) -> ViewStatus:
+def _of(
+    name: str, section: ViewConfig | EventLogConfig, state: str, *, failing_s: float, error: str, hint: str
+) -> ViewStatus:
     """The status of a view of which nothing else is known."""
     return ViewStatus(
         view=name,
         base=section.base,
-        target=section.target.type,
+        target=LOG if isinstance(section, EventLogConfig) else section.target.type,
         state=state,
-        is_kept=None,
-        waiting_changes=None,
-        oldest_change_seconds=None,
-        waiting_keys=None,
-        waiting_seconds=0.0,
-        rejected_rows=None,
-        silent_seconds=None,
         failing_seconds=round(failing_s, 3),
         error=error,
         next=hint,
@@ -74,15 +75,19 @@ def view_problems(config: Config, reading: Reading, status: Status) -> Iterator[
     for view in status.views:
         name = view.view
         if (own := stopped.get(name)) is not None:
-            yield _problem(name, "error", f"the view has stopped: {own.message}", own.next)
+            yield _problem(name, "error", f"the {_kind(view)} has stopped: {own.message}", own.next)
         elif view.state == "failed":
-            yield _problem(name, "error", f"the view has stopped: {view.error}", view.next)
+            yield _problem(name, "error", f"the {_kind(view)} has stopped: {view.error}", view.next)
         elif view.error:
             is_new = view.state != "unknown" and view.failing_seconds < STALLED_S
             yield _problem(name, "warning" if is_new else "error", view.error, view.next)
         elif is_stalled(config, view):
             yield _stalled(view)
-        if view.rejected_rows:
+        if view.rejected_rows and view.target == LOG:
+            what = f"{view.rejected_rows:,} records are no events of the outbox's form, or can't be held"
+            hint = f"table watershed_views_{status.prefix}.log_rejected of the base has each of them with the reason"
+            yield _problem(name, "warning", what, hint)
+        elif view.rejected_rows:
             yield _problem(
                 name,
                 "warning",
@@ -105,14 +110,20 @@ def is_stalled(config: Config, view: ViewStatus) -> bool:
 
 def _stalled(view: ViewStatus) -> Problem:
     name = view.view
-    waits = f"{view.waiting_changes or 0:,} changes and {view.waiting_keys or 0:,} keys wait"
+    kind, waits = _kind(view), f"{view.waiting_changes or 0:,} changes and {view.waiting_keys or 0:,} keys wait"
+    if view.target == LOG:
+        waits = f"{view.behind_records or 0:,} records wait"
     since = f"for {view.waiting_seconds:.0f} s"
     if not view.is_kept:
-        what = f"no process keeps the view, which is in state {view.state}: {waits}, {since}"
+        what = f"no process keeps the {kind}, which is in state {view.state}: {waits}, {since}"
         return _problem(name, "error", what, f"start `cdc view run {name}`")
-    what = f"the view makes no progress: {waits}, {since}, and no row was written meanwhile"
+    what = f"the {kind} makes no progress: {waits}, {since}, and no row was written meanwhile"
     hint = f"cdc view check {name} names missing indexes; its log says what it waits for"
     return _problem(name, "error", what, hint)
+
+
+def _kind(view: ViewStatus) -> str:
+    return LOG if view.target == LOG else "view"
 
 
 def _problem(name: str, severity: Literal["error", "warning"], message: str, hint: str) -> Problem:

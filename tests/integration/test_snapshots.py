@@ -31,6 +31,8 @@ def commits_frozen(superuser_dsn: str) -> Iterator[None]:
         try:
             shown = "SELECT current_setting('synchronous_standby_names') = 'nobody'"
             eventually(lambda: connection.execute(shown).fetchone() == (True,), 10)
+            # Commits wait only once the checkpointer has read the setting, too, which it does before it checkpoints.
+            connection.execute("CHECKPOINT")
             yield
         finally:
             connection.execute("ALTER SYSTEM RESET synchronous_standby_names")

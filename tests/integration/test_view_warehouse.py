@@ -3,8 +3,6 @@ its Java process."""
 
 import json
 import secrets
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final
@@ -20,6 +18,7 @@ from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
 from tests.support.sink_job import SinkJob
+from tests.support.view_process import ViewProcess
 from tests.support.waiting import eventually
 
 TABLES: Final = """
@@ -80,31 +79,9 @@ def shop(postgres: PostgresServer, kafka: KafkaBroker, tmp_path_factory: pytest.
         yield made
 
 
-class ViewProcess:
-    """`cdc view run`."""
-
-    def __init__(self, shop: Captured) -> None:
-        self._log = shop.folder / "view.log"
-        words = ["view", "run", "totals", "--config", str(shop.config())]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "cdc.cli.main", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def kill_java(self) -> None:
-        (java,) = [one for one in psutil.Process(self.process.pid).children() if one.name() == "java"]
-        java.kill()
-
-    def said(self) -> str:
-        return self._log.read_text()
+def kill_java(view: ViewProcess) -> None:
+    (java,) = [one for one in psutil.Process(view.process.pid).children() if one.name() == "java"]
+    java.kill()
 
 
 @contextmanager
@@ -135,7 +112,7 @@ def await_equal(shop: Captured) -> None:
 
 @pytest.mark.long  # tests/unit/spark_jobs/test_view_targets.py ends jobs inside of one process
 def test_totals_in_a_warehouse_follow_three_tables_over_kills(shop: Captured) -> None:
-    view = ViewProcess(shop)
+    view = ViewProcess(shop, "totals", is_forked=False)
     with SinkJob(shop.config(), "base"):
         try:
             await_equal(shop)
@@ -146,15 +123,15 @@ def test_totals_in_a_warehouse_follow_three_tables_over_kills(shop: Captured) ->
                 shop.query(change)
                 if number == 2:
                     view.kill()
-                    view = ViewProcess(shop)
+                    view = ViewProcess(shop, "totals", is_forked=False)
             await_equal(shop)
             with held(shop) as table:
                 assert len(table.snapshots()) <= 2 * len(CHANGES)
-            view.kill_java()
+            kill_java(view)
             assert view.process.wait(ENDS_S_MAX) == 1
             assert "Spark's Java process ended by itself" in view.said()
             shop.query("DELETE FROM customers WHERE id % 2 = 0")
-            view = ViewProcess(shop)
+            view = ViewProcess(shop, "totals", is_forked=False)
             await_equal(shop)
             view.process.terminate()
             assert view.process.wait(ENDS_S_MAX) == 0
@@ -167,5 +144,4 @@ def test_totals_in_a_warehouse_follow_three_tables_over_kills(shop: Captured) ->
             error.add_note(view.said())
             raise
         finally:
-            if view.process.poll() is None:
-                view.kill()
+            view.kill()

@@ -19,9 +19,10 @@ from psycopg import sql
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
-from tests.support.forked import run, start
+from tests.support.forked import run
 from tests.support.http_server import HttpServer, free_port
 from tests.support.sink_job import SinkJob
+from tests.support.view_process import ViewProcess
 from tests.support.waiting import eventually
 
 TABLES: Final = """
@@ -55,7 +56,6 @@ SELECT c.id, c.name,
   FROM public.customers c
 """
 DEADLINE_S: Final = 90.0
-ENDS_S_MAX: Final = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -137,32 +137,6 @@ def await_equal(shop: Captured, opensearch: str) -> None:
     eventually(is_equal, DEADLINE_S, difference)
 
 
-class ViewProcess:
-    """`cdc view run`."""
-
-    def __init__(self, shop: Captured, *words: str) -> None:
-        config = shop.config()
-        self._log = config.parent / "view.log"
-        with self._log.open("ab") as output:
-            self._process = start(["view", "run", *words, "--config", str(config)], output, output)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def terminate(self) -> int:
-        """The exit code."""
-        self._process.terminate()
-        return self._process.wait(ENDS_S_MAX)
-
-    def end(self) -> None:
-        if self._process.poll() is None:
-            self.kill()
-
-    def said(self) -> str:
-        return self._log.read_text()
-
-
 def test_nested_documents_follow_three_tables_over_kills(
     shop: Captured, opensearch: str, request: pytest.FixtureRequest
 ) -> None:
@@ -198,7 +172,7 @@ def test_nested_documents_follow_three_tables_over_kills(
         error.add_note(view.said())
         raise
     finally:
-        view.end()
+        view.kill()
 
 
 @contextmanager
@@ -303,4 +277,4 @@ def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
             error.add_note(view.said())
             raise
         finally:
-            view.end()
+            view.kill()

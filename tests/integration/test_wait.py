@@ -49,7 +49,6 @@ def test_both_processes_are_ready_and_their_scrapes_have_every_metric(pipeline: 
 
 def test_the_commands_show_the_sink(pipeline: Pipeline) -> None:
     assert "cache" in pipeline.items.cdc("status")
-    assert [line.partition(":")[0] for line in pipeline.items.cdc("lag").splitlines()] == ["capture", "cache"]
     (told,) = json.loads(pipeline.items.cdc("sink", "status", "--json"))["sinks"]
     assert (told["sink"], told["generation"], told["written"] >= 50) == ("cache", 1, True)
     done = run(["sink", "status", "none", "--config", str(pipeline.config)], deadline_s=60.0)

@@ -364,7 +364,7 @@ def under_capture(
     dsn: str,
     name: str,
     folder: Path,
-    schema: LiteralString,
+    schema: LiteralString | sql.Composed,
     tables: Sequence[str],
     keys: Keys | None = None,
 ) -> Iterator[Captured]:

@@ -2,9 +2,9 @@
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil  # type: ignore[import-untyped]
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
@@ -17,7 +17,7 @@ from cdc.status.fill_progress import newest
 from devstack.processes import Process, identify, send, with_descendants
 from sinks.contract import StoredRow
 from sinks.registry import make_sink
-from tests.support.sink_job import SinkJob, write_config
+from tests.support.sink_job import SinkJob
 from tests.support.stores import stored_rows
 from tests.support.waiting import eventually
 
@@ -30,11 +30,10 @@ SAID_S_MAX: Final = 180.0
 class Machine:
     """Runs one job at a time, and keeps the logs of all of them."""
 
-    def __init__(self, folder: Path, bootstrap_servers: str, prefix: str, sinks: Mapping[str, Any]) -> None:
-        folder.mkdir(parents=True)
+    def __init__(self, config: Path, sinks: Sequence[str]) -> None:
         self.jobs: list[SinkJob] = []
-        self._path = write_config(folder, bootstrap_servers, prefix, sinks)
-        self._sinks = [*sinks]
+        self._path = config
+        self._sinks = sinks
 
     @property
     def config(self) -> Config:

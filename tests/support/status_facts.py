@@ -25,7 +25,9 @@ MIB = 1024 * 1024
 VIEW = {"base": "copy", "sql": "SELECT id FROM orders", "key": ["id"], "target": {"type": "topic"}}
 
 
-def config(verify: dict[str, Any] | None = None, views: tuple[str, ...] = (), **http: Any) -> Config:
+def config(
+    verify: dict[str, Any] | None = None, views: tuple[str, ...] = (), event_logs: tuple[str, ...] = (), **http: Any
+) -> Config:
     return Config.model_validate(
         {
             "source": {"dsn": "postgresql://nobody@localhost/none", "tables": ["public.orders", "public.notes"]},
@@ -37,6 +39,8 @@ def config(verify: dict[str, Any] | None = None, views: tuple[str, ...] = (), **
                 "copy": {"type": "sql", "url": "postgresql://nobody@localhost/copy"},
             },
             "views": dict.fromkeys(views, VIEW),
+            "event_logs": {name: {"base": "copy", "topics": ["outbox.event.order"]} for name in event_logs},
+            "outbox": {"tables": [{"table": "cdc.outbox"}]} if event_logs else {},
             "verify": verify or {},
             "http": http,
         }

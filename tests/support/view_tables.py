@@ -31,6 +31,10 @@ PURCHASES: Final = table(
     "public", "purchases", ("id",), {"id": "int8", "country": "text", "at": "timestamptz", "amount": "numeric"}
 )
 USERS: Final = table("public", "users", ("id",), {"id": "int8", "name": "text"})
+FOLLOWS: Final = table("public", "follows", ("user_id", "author_id"), {"user_id": "int8", "author_id": "int8"})
+POSTS: Final = table(
+    "public", "posts", ("id",), {"id": "int8", "author_id": "int8", "at": "timestamptz", "text": "text"}
+)
 SEARCHES: Final = table(
     "public", "searches", ("id",), {"id": "int8", "user_id": "int8", "at": "timestamptz", "words": "text"}
 )
@@ -68,6 +72,9 @@ DOCUMENTS: Final = table(
     ("id",),
     {"id": "int8", "category": "text", "title": "text", "price": "numeric", "attributes": "jsonb"},
 )
+INVOICES: Final = table("public", "invoices", ("id",), {"id": "int8", "customer_id": "int8", "due_at": "timestamptz"})
+RECEIPTS: Final = table("public", "receipts", ("id",), {"id": "int8", "invoice_id": "int8", "at": "timestamptz"})
+TICKS: Final = table("public", "ticks", ("at",), {"at": "timestamptz"})
 ACCOUNT_EVENTS: Final = table(
     "public",
     "account_events",
@@ -79,12 +86,17 @@ ALL: Final = (
     RATES,
     PURCHASES,
     USERS,
+    FOLLOWS,
+    POSTS,
     SEARCHES,
     CLICKS,
     PAYMENTS,
     READINGS,
     SAVED_SEARCHES,
     DOCUMENTS,
+    INVOICES,
+    RECEIPTS,
+    TICKS,
     ACCOUNT_EVENTS,
 )
 
@@ -115,6 +127,10 @@ def draw_key(chance: random.Random, kind: Table) -> dict[str, Json]:
         return {"order_id": number, "no": chance.randint(1, 3)}
     if kind is RATES:
         return {"country": chance.choice(["DE", "Österreich"]), "valid_from": _moment(chance)}
+    if kind is TICKS:
+        return {"at": _moment(chance)}
+    if kind is FOLLOWS:
+        return {"user_id": number, "author_id": chance.randint(1, 4)}
     if kind is ACCOUNT_EVENTS:
         return {"account_id": chance.randint(1, 3), "no": chance.randint(1, 6)}
     if kind in (CLICKS, PAYMENTS, READINGS):
@@ -162,7 +178,7 @@ def _drawn(chance: random.Random, kind: Table, name: str, typname: str) -> Json:
         return _moment(chance, hours=(10, 10)) if kind is PAYMENTS and chance.random() < 0.8 else _moment(chance)
     if typname == "numeric":
         return chance.choice(["1", "1.0", "2.50", "17.3"])
-    few = {"user_id": 3, "device_id": 3, "customer_id": 2 if kind is PAYMENTS else 8}
+    few = {"user_id": 3, "device_id": 3, "customer_id": 2 if kind is PAYMENTS else 8, "author_id": 4}
     return chance.randint(1, few.get(name, 8))
 
 

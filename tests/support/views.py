@@ -3,7 +3,8 @@
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, Final
 from unittest.mock import patch
 
 import psycopg
@@ -13,18 +14,23 @@ from cdc.config.sink_settings import SqlConfig
 from cdc.config.view_settings import ViewConfig
 from cdc.model.events import pack_version
 from sinks.contract import Change, Sink
+from sinks.slots import FIRST
 from sinks.sql.sink import SqlSink
+from sinks.sql.slots import SqlSlots
 from tests.conformance.stores import url_of
 from tests.conformance.tables import Table
 from tests.support.view_tables import LINES, Query, draw_key, draw_values
 from views.base import Base
+from views.generations import TargetGenerations
 from views.maintainer import ViewMaintainer, define
+
+# One table has another name in the base than in the source.
+BASE_SHAPES: Final = {str(LINES.id): {"table": "kept.lines", "indexes": [["order_id"]]}}
 
 
 def base_config(dsn: str) -> SqlConfig:
-    """The section of the sink that keeps the base; one table has another name than in the source."""
-    shapes = {str(LINES.id): {"table": "kept.lines", "indexes": [["order_id"]]}}
-    return SqlConfig.model_validate({"url": SecretStr(url_of(dsn)), "shapes": shapes})
+    """The section of the sink that keeps the base."""
+    return SqlConfig.model_validate({"url": SecretStr(url_of(dsn)), "shapes": BASE_SHAPES})
 
 
 @contextmanager
@@ -94,15 +100,17 @@ class Views:
         return Base(self._base, "shop")
 
     def open(self, name: str, config: ViewConfig, base: Base) -> ViewMaintainer:
-        def target() -> Sink:
-            assert isinstance(config.target, SqlConfig)
-            section = config.target.model_copy(update={"own_schema": f"of_{name}"})
-            return SqlSink.open(section, "shop")
+        assert isinstance(config.target, SqlConfig)
+        section = config.target.model_copy(update={"own_schema": f"of_{name}"})
+
+        def target(slot: str = FIRST) -> Sink:
+            return SqlSink.open(section, "shop", slot=slot)
 
         def wait() -> None:
             self.waits += 1
 
-        return ViewMaintainer(define(name, config, base), base, target, wait)
+        generations = TargetGenerations(partial(SqlSlots, section, "shop"), target)
+        return ViewMaintainer(define(name, config, base), base, target, wait, generations=generations)
 
     @contextmanager
     def job(self, name: str, query: Query, **options: Any) -> Iterator[ViewMaintainer]:
@@ -135,9 +143,8 @@ class KilledError(BaseException):
 
 
 @contextmanager
-def killed(chance: random.Random, moments: Sequence[tuple[type, str]], calls_max: int) -> Iterator[None]:
-    """Ends the job at one of the moments, methods by class and name, before or after one of its first calls."""
-    (owner, name), is_before, calls = chance.choice(moments), chance.random() < 0.5, chance.randint(1, calls_max)
+def killed_at(owner: type, name: str, *, is_before: bool, calls: int = 1) -> Iterator[None]:
+    """Ends the block before or after this call of a method, counted from 1."""
     original = getattr(owner, name)
 
     def call(*arguments: Any) -> Any:
@@ -151,6 +158,15 @@ def killed(chance: random.Random, moments: Sequence[tuple[type, str]], calls_max
         return result
 
     with patch.object(owner, name, call), suppress(KilledError):
+        yield
+
+
+@contextmanager
+def killed(chance: random.Random, moments: Sequence[tuple[type, str]], calls_max: int) -> Iterator[None]:
+    """Ends the block at one of the moments, methods by class and name, before or after one of its first calls."""
+    owner, name = chance.choice(moments)
+    is_before, calls = chance.random() < 0.5, chance.randint(1, calls_max)
+    with killed_at(owner, name, is_before=is_before, calls=calls):
         yield
 
 

@@ -21,9 +21,10 @@ function card(status, view, announce) {
   return h("article", { class: `panel store ${how}`, "aria-labelledby": id, "data-key": view.view },
     h("div", { class: "store-head" }, h("div", {}, h("h3", { id }, view.view), h("p", { class: "hint" }, `${KINDS[view.target] ?? view.target}, from base ${view.base}`)), pill(how, view.state)),
     h("dl", { class: "facts" },
-      fact("Oldest change", view.waiting_changes === 0 ? "none waits" : seconds(view.oldest_change_seconds)),
-      fact("Changes that wait", count(view.waiting_changes)),
-      fact("Keys that wait", count(view.waiting_keys)),
+      view.target === "event log" ? fact("Records behind", count(view.behind_records)) : [
+        fact("Oldest change", view.waiting_changes === 0 ? "none waits" : seconds(view.oldest_change_seconds)),
+        fact("Changes that wait", count(view.waiting_changes)),
+        fact("Keys that wait", count(view.waiting_keys))],
       fact("Rejected rows", count(view.rejected_rows)),
       fact("Last write", view.silent_seconds === null ? "–" : `${seconds(view.silent_seconds)} ago`),
       fact("Kept by a process", view.is_kept === null ? "–" : view.is_kept ? "yes" : "no")),

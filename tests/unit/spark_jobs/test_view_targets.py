@@ -2,6 +2,7 @@
 few commits."""
 
 import random
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -25,8 +26,9 @@ from sinks.warehouse.sink import WarehouseSink
 from spark_jobs.view_targets import WarehouseTargets
 from tests.conformance.stores import url_of
 from tests.support.view_tables import CUSTOMERS, ORDERS, SHOP
-from tests.support.views import Workload, killed
+from tests.support.views import Workload, killed, killed_at
 from views.base import Base
+from views.generations import TargetGenerations
 from views.maintainer import ViewMaintainer, define
 from views.targets import gathering, open_target, target_contents
 
@@ -81,10 +83,15 @@ class Pipeline:
     @contextmanager
     def job(self) -> Iterator[ViewMaintainer]:
         settings = self.settings()
-        open_there = partial(open_target, settings, "totals", WarehouseTargets(settings, self._spark).open)
+        warehouses, section = WarehouseTargets(settings, self._spark), settings.views["totals"].target
+        assert isinstance(section, WarehouseConfig)
+        open_there = partial(open_target, settings, "totals", warehouses.open)
+        generations = TargetGenerations(
+            partial(warehouses.slots, "totals", section), partial(warehouses.open, "totals", section)
+        )
         with Base(settings.sinks["copy"], "shop") as base:  # type: ignore[arg-type]
             definition = define("totals", settings.views["totals"], base)
-            made = ViewMaintainer(definition, base, open_there, do_nothing, gathering(settings, "totals"))
+            made = ViewMaintainer(definition, base, open_there, do_nothing, gathering(settings, "totals"), generations)
             with closing(made):
                 made.start()
                 yield made
@@ -108,6 +115,11 @@ class Pipeline:
         """The number of snapshots of the view's table."""
         with self.place.opened() as catalog:
             return len(catalog.load_table(self.place.place(TABLE).rows).snapshots())
+
+    def namespaces(self) -> set[str]:
+        with sqlite3.connect(f"{self._folder}/catalog.db") as connection:
+            rows = connection.execute("SELECT table_namespace FROM iceberg_tables").fetchall()
+        return {namespace for (namespace,) in rows}
 
     def held(self) -> list[tuple[Any, ...]]:
         rows = [tuple(one.row.values()) for one in WarehouseReader(self.place).rows(TABLE)]
@@ -214,8 +226,13 @@ def test_a_changed_definition_is_filled_and_swept(pipeline: Pipeline) -> None:
     pipeline.text += " AND o.id <> 2"
     pipeline.run()
     assert [row[0] for row in pipeline.held()] == [0, 1]
+    former = pipeline.held()
     pipeline.text = TOTALS.replace("SELECT o.id,", "SELECT o.id, o.customer_id,", 1)
+    with killed_at(TargetGenerations, "serve", is_before=True):
+        pipeline.run()
+    assert pipeline.held() == former, "readers see the former table until the new one takes its place"
     pipeline.run()
+    assert pipeline.namespaces() == {"shop_totals.views", "shop_totals.views__deleted"}
     assert pipeline.held() == pipeline.wanted() != []
     pipeline.key = ["id", "customer_id"]
     pipeline.run()

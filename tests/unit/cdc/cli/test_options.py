@@ -42,7 +42,7 @@ def _options(name: str) -> dict[str, TyperOption]:
 
 def test_json_is_a_switch_that_is_off() -> None:
     found = _options("--json")
-    assert {"check", "status", "lag", "wait", "verify", "teardown", "table stop", "snapshot start"} <= found.keys()
+    assert {"check", "status", "wait", "verify", "teardown", "table stop", "snapshot start"} <= found.keys()
     for name, option in found.items():
         assert (option.is_flag, option.default, "JSON" in str(option.help)) == (True, False, True), name
 

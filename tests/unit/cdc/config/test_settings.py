@@ -75,6 +75,11 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
         ("source", ..., "source: missing"),
         ("format.decimal.handling.mode", "string", "format.decimal: unknown key"),
         ("format", {"decimal.handling.mod": "string"}, "format.decimal_handling_mod: unknown key"),
+        (
+            "format",
+            {"time.precision.mode": "structured"},
+            "format.time_precision_mode: Input should be 'adaptive', 'adaptive_time_microseconds', 'connect'",
+        ),
         ("source.dsn", ..., "source.dsn: missing"),
         ("source.sslmode", "require", "source.sslmode: unknown key"),
         ("sink", {}, "sink: unknown key"),

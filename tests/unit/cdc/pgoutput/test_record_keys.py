@@ -6,9 +6,13 @@ from cdc.model.events import Column
 from cdc.pgoutput.record_keys import RecordKeys
 from tests.support import wire
 
+ELEMENTS = {1001: 17, 1007: 23, 1009: 25}
+
 
 def keys_of(*columns: tuple[str, int, str]) -> RecordKeys:
-    made = [Column(name, oid, -1, type_name, False) for name, oid, type_name in columns]
+    made = [
+        Column(name, oid, -1, type_name, False, element_oid=ELEMENTS.get(oid, 0)) for name, oid, type_name in columns
+    ]
     schema, _ = wire.schema_and_relation(
         [*made, Column("more", 25, -1, "text", True)], [name for name, _, _ in columns]
     )

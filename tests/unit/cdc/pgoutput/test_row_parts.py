@@ -20,8 +20,7 @@ MESSAGES = {
 def test_what_is_put_together_is_what_was_taken_apart(message: bytes) -> None:
     parts = split_message(memoryview(message))
     assert parts is not None
-    assert parts.relation_oid == 7
-    assert join_message(parts, b"before") == b"before" + message
+    assert join_message(parts) == message
 
 
 def test_values_have_their_kind_and_content() -> None:

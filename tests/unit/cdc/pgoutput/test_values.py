@@ -94,30 +94,35 @@ def test_text_that_is_not_the_types_is_refused_without_showing_it(type_oid: int,
 
 
 @pytest.mark.parametrize(
-    ("type_oid", "type_name", "base", "text", "expected"),
+    ("type_name", "element", "text", "expected"),
     [
-        (1007, "integer[]", 0, "{1,-2,NULL}", "[1,-2,null]"),
-        (1000, "boolean[]", 0, "{t,f}", "[true,false]"),
-        (1022, "double precision[]", 0, "{0.1,NaN}", '[0.1,"NaN"]'),
-        (1231, "numeric(10,2)[]", 0, "{1.10}", '["1.10"]'),
+        ("integer[]", 23, "{1,-2,NULL}", "[1,-2,null]"),
+        ("boolean[]", 16, "{t,f}", "[true,false]"),
+        ("double precision[]", 701, "{0.1,NaN}", '[0.1,"NaN"]'),
+        ("numeric(10,2)[]", 1700, "{1.10}", '["1.10"]'),
         (
-            1185,
             "timestamp with time zone[]",
-            0,
+            1184,
             '{"2024-01-31 12:00:00+00",infinity}',
             '["2024-01-31T12:00:00Z","infinity"]',
         ),
-        (1001, "bytea[]", 0, r'{"\\x00ff"}', '["AP8="]'),
-        (1009, "text[]", 0, '{"Zoë \\"q\\"",ë}', '["Zoë \\"q\\"","ë"]'),
-        (1020, "box[]", 0, "{(1,1),(0,0);(2,2),(1,1)}", '["(1,1),(0,0)","(2,2),(1,1)"]'),
-        (16500, "names", 1009, "{a,b}", '["a","b"]'),  # a domain over text[]
-        (16501, "public.positive", 23, "17", "17"),  # a domain over integer
-        (22, "int2vector", 22, "1 2 3", '"1 2 3"'),
+        ("bytea[]", 17, r'{"\\x00ff"}', '["AP8="]'),
+        ("text[]", 25, '{"Zoë \\"q\\"",ë}', '["Zoë \\"q\\"","ë"]'),
+        ("names", 25, "{a,b}", '["a","b"]'),  # a domain over text[]
     ],
 )
-def test_arrays_and_domains_take_their_element_and_base_type(
-    type_oid: int, type_name: str, base: int, text: str, expected: str
-) -> None:
+def test_arrays_take_their_elements_type(type_name: str, element: int, text: str, expected: str) -> None:
+    assert encode(16500, text, type_name, element=element) == expected
+
+
+@pytest.mark.parametrize(
+    ("type_oid", "type_name", "base", "text", "expected"),
+    [
+        (16501, "public.positive", 23, "17", "17"),  # a domain over integer
+        (22, "int2vector", 22, "1 2 3", '"1 2 3"'),  # has elements, and is printed in another form than arrays
+    ],
+)
+def test_domains_take_their_base_type(type_oid: int, type_name: str, base: int, text: str, expected: str) -> None:
     assert encode(type_oid, text, type_name, base=base) == expected
 
 
@@ -144,6 +149,6 @@ def test_an_enum_is_text_whatever_its_labels_and_name() -> None:
 
 def test_a_malformed_element_is_refused() -> None:
     with pytest.raises(ProtocolError, match="not an integer"):
-        encode(1007, "{1,x}", "integer[]")
+        encode(1007, "{1,x}", "integer[]", element=23)
     with pytest.raises(ProtocolError, match="not an array"):
-        encode(1007, "1,2", "integer[]")
+        encode(1007, "1,2", "integer[]", element=23)

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from cdc.http.metrics import metrics_text
 from cdc.model.errors import SinkError, WatershedError
 from cdc.status.facts import ViewFacts
 from cdc.status.model import Status, ViewStatus
+from cdc.status.views import STALLED_S
 from tests.support.status_facts import VIEW, Clock, condition, config, reading, view_facts
 
 AWAY = SinkError("the base of the view does not answer", "check that it runs")
@@ -157,3 +159,32 @@ def test_a_process_is_ready_by_its_own_views() -> None:
     assert status.errors(frozenset({"view"}), frozenset({"others"})) == ()
     assert len(status.errors(frozenset({"view"}), frozenset({"documents"}))) == 1
     assert status.errors(frozenset({"source", "brokers", "capture", "table"})) == (), "capture does not depend on it"
+
+
+class TestEventLogs:
+    """Logs are among the views, and have records that wait."""
+
+    def observed(self, facts: ViewFacts) -> Status:
+        clock = Clock(config(event_logs=("orders",)))
+        clock.status(reading(views={"orders": facts}), 1.0)
+        return clock.status(reading(views={"orders": facts}), STALLED_S)
+
+    def test_a_log_that_nobody_loads_is_a_problem_as_soon_as_records_wait(self) -> None:
+        facts = view_facts(is_kept=False, behind=1200)
+        status = self.observed(facts)
+        assert (view_of(status).target, view_of(status).behind_records) == ("event log", 1200)
+        ((severity, name, message),) = problems(status)
+        assert (severity, name) == ("error", "orders")
+        assert message.startswith("no process keeps the event log, which is in state serving: 1,200 records wait")
+        assert problems(self.observed(view_facts(is_kept=False, behind=0))) == []
+        assert b'watershed_event_log_lag_records{event_log="orders"} 1200.0' in metrics_text(status, is_ready=True)
+
+    def test_rejected_records_and_an_error_are_said_of_the_log(self) -> None:
+        facts = view_facts(state="failed", rejected=2, error="a topic was created again", behind=0)
+        assert [message for _, _, message in problems(self.observed(facts))] == [
+            "the event log has stopped: a topic was created again",
+            "2 records are no events of the outbox's form, or can't be held",
+        ]
+
+    def test_a_view_has_no_sample_of_lag(self) -> None:
+        assert b"watershed_event_log_lag_records{" not in metrics_text(Views().observe(view_facts()), is_ready=True)

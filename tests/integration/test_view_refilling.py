@@ -1,0 +1,70 @@
+"""Views that are filled again: because a target has lost its rows, and what a filling forgets."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+from unittest.mock import patch
+
+import pytest
+
+from cdc.config.sink_settings import SqlConfig
+from cdc.model.errors import SinkError
+from cdc.model.events import pack_version
+from sinks.sql.sink import SqlSink
+from tests.support.view_tables import CUSTOMERS, Query
+from tests.support.views import Views, base_config, base_sink, until_idle
+
+NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
+
+
+@pytest.fixture
+def config(fresh_database: str) -> SqlConfig:
+    return base_config(fresh_database)
+
+
+@pytest.fixture
+def shop(config: SqlConfig) -> Iterator[SqlSink]:
+    with base_sink(config, [CUSTOMERS]) as sink:
+        yield sink
+
+
+@pytest.fixture
+def views(config: SqlConfig, fresh_database: str) -> Views:
+    return Views(config, fresh_database)
+
+
+def customer(number: int, version: int = 1, **values: Any) -> Any:
+    return CUSTOMERS.upsert(pack_version(1, version), id=number, **values)
+
+
+def test_a_target_that_has_lost_its_rows_is_filled_again_without_a_change(views: Views, shop: SqlSink) -> None:
+    shop.apply([customer(number, name=f"n{number}") for number in range(1, 5)])
+    with views.job("named", NAMED) as maintainer, patch("views.maintainer.TARGET_CHECK_S", 0.0):
+        until_idle(maintainer)
+        views.query("DROP TABLE views.named")
+        with pytest.raises(SinkError, match="its target has lost rows"):
+            until_idle(maintainer)
+    with views.job("named", NAMED):  # as `cdc view run` goes on
+        assert views.assert_equal("named", NAMED) == 4
+    assert views.waits == 2
+
+
+def test_a_filling_forgets_rejected_rows_that_are_good_now(views: Views, shop: SqlSink) -> None:
+    query = Query("SELECT id, 1 / length(name) AS share FROM customers", ["id"])
+
+    def rejected() -> int:
+        with views.base() as base:
+            counts = base.counts("shares")
+            assert counts is not None
+            return counts.rejected
+
+    with views.job("shares", query) as maintainer:
+        shop.apply([customer(1, name="")])
+        until_idle(maintainer)
+        assert rejected() == 1
+    shop.apply([customer(1, 2, name="a")])
+    with views.base() as base:
+        base.ask_rebuild("shares")
+    with views.job("shares", query) as maintainer:
+        until_idle(maintainer)
+        assert views.assert_equal("shares", query) == 1
+        assert rejected() == 0
