@@ -37,6 +37,7 @@ from sinks.contract import StoredRow
 from tests.faults.episodes import run_episodes
 from tests.support.captured import frozen
 from tests.support.feed import Feed
+from tests.support.sink_job import write_config
 from tests.support.sink_machine import Machine, Positions
 from tests.support.sink_workload import COMPLAINTS_MAX, SinkWorkload
 from tests.support.stores import sinks_section, stored_rows
@@ -71,7 +72,10 @@ class SinkEpisode:
         sinks = {store: section[store] for store in stores}
         brokers = endpoints.bootstrap_servers
         # Each with checkpoints of its own: the lock beside them keeps two jobs of one machine apart.
-        self._machines = [Machine(folder / name, brokers, self._prefix, sinks) for name in ("first", "second")]
+        self._machines: list[Machine] = []
+        for name in ("first", "second"):
+            (folder / name).mkdir(parents=True)
+            self._machines.append(Machine(write_config(folder / name, brokers, self._prefix, sinks), [*sinks]))
         self._running = 0  # which machine's job keeps the stores in step
         self._feed = Feed(brokers, self._prefix)
         self._workload = SinkWorkload(self._feed, seed)

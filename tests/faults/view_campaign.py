@@ -8,6 +8,7 @@ result.
 import argparse
 import json
 import random
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -17,13 +18,15 @@ from typing import Any
 from devstack.stack import Stack
 from tests.conftest import PostgresServer, new_database
 from tests.integration.test_view_maintenance import VIEWS
-from tests.support.view_tables import recipes
+from tests.support.folds import FoldViews, documented
+from tests.support.view_tables import Query, recipes
 from tests.support.views import Views, Workload, base_config, base_sink, random_run
 
 
-def campaign(server: PostgresServer, minutes: float, seed: int) -> dict[str, Any]:
+def campaign(server: PostgresServer, minutes: float, seed: int, folds: dict[str, Any]) -> dict[str, Any]:
     """Runs of random queries, each with a base of its own."""
     queries = {**VIEWS, **recipes()}
+    queries |= {name: Query(section["sql"], section["key"]) for name, section in folds.items()}
     runs: Counter[str] = Counter()
     rows: Counter[str] = Counter()
     failures: list[str] = []
@@ -36,7 +39,7 @@ def campaign(server: PostgresServer, minutes: float, seed: int) -> dict[str, Any
         runs[name] += 1
         with new_database(server) as dsn:
             config = base_config(dsn)
-            views = Views(config, dsn)
+            views = FoldViews.of_section(config, dsn, folds[name]) if name in folds else Views(config, dsn)
             try:
                 with base_sink(config, query.tables) as sink:
                     workload = Workload(sink, query.tables, one)
@@ -63,10 +66,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="watershed-views-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL may run under another account than ours
+        sys.path.append(str(folder))
         with Stack(folder / "stack", given={}) as stack:
             endpoints = stack.start("postgres")
             server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
-            found = campaign(server, arguments.minutes, arguments.seed)
+            found = campaign(server, arguments.minutes, arguments.seed, documented(folder))
     print(json.dumps({"seed": arguments.seed, **found}))
     return 1 if found["failures"] else 0
 

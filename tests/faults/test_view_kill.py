@@ -1,0 +1,21 @@
+"""Views over the whole pipeline under kill -9: the short form of view_kill_campaign."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.faults.view_kill_campaign import all_queries, view_episode
+
+FAULTS = ("kill_view", "kill_sink", "freeze_view", "kill_capture", "replay", "change_view")
+
+
+@pytest.mark.long  # tests/integration/test_views.py and test_view_maintenance.py end jobs at chosen moments
+@pytest.mark.timeout(900)
+def test_views_end_equal_to_their_queries_over_the_source_over_kills(
+    postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    told = view_episode(postgres, kafka, 7, tmp_path, FAULTS)
+    assert told["failures"] == []
+    assert told["rows"].keys() == all_queries().keys()
+    assert told["rows"]["documents"] > 0 < told["rows"]["paid_after_failures"]
