@@ -90,10 +90,12 @@ def test_the_documentations_examples_are_configurations(page: str, tmp_path: Pat
     for number, block in enumerate(blocks[1]):
         file = tmp_path / f"{number}.yml"
         example = whole | yaml.safe_load(block)
-        # The base of a view or of an event log may be in another example of the page.
+        # The base of a view or of an event log, and the outbox of the latter, may be in another example of the page.
         dependents = [*example.get("views", {}).values(), *example.get("event_logs", {}).values()]
         bases = {dependent["base"]: {"type": "sql", "url": "postgresql://base"} for dependent in dependents}
         example["sinks"] = bases | example.get("sinks", {})
+        if "event_logs" in example:
+            example.setdefault("outbox", {"messages": {}})
         example["source"]["tables"] = sorted(set(re.findall(r"public\.[a-z]+", block + blocks[0][0])))
         file.write_text(yaml.safe_dump(example), encoding="utf-8")
         assert load_config(file).topics.prefix == "shop"

@@ -157,11 +157,12 @@ def test_a_sinks_last_error_is_published_with_its_remedy(pipeline: Pipeline) -> 
         client.delete(f"{pipeline.items.name}:watershed")
 
     def published() -> dict[str, Any]:
+        """Not an error that a busy machine caused before."""
         found = read_latest(pipeline.job.config.kafka, f"{pipeline.items.name}.progress").get("sink-error/cache")
-        return {} if found is None else dict(json.loads(found))
+        error = {} if found is None else dict(json.loads(found))
+        return error if "no longer holds generation 1" in error.get("message", "") else {}
 
     error = eventually(published, 60.0, "the error is published")
-    assert "no longer holds generation 1" in error["message"]
     assert error["next"].startswith("nothing: it is filled again")
     eventually(lambda: pipeline.sink_http.json("/v1/sinks/cache")["generation"] == 2, 60.0, "it is filled again")
     pipeline.sink_http.await_ready()
