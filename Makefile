@@ -75,6 +75,7 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.readiness_campaign
 	$(BIN)/python -m tests.faults.wait_campaign
 	$(BIN)/python -m tests.faults.view_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.view_query_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.view_kill_campaign --minutes $(MINUTES)
 	$(BIN)/pytest -m long
 	$(BIN)/python -m tests.models --whole
