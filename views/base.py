@@ -36,6 +36,7 @@ from views.event_log_tables import existing_logs
 from views.figures import Counts, read_counts
 from views.folding import Folding
 from views.statements import schema_of
+from views.triggers import Triggers, brief_locks
 
 CHANNEL: Final = "watershed_views"
 CHANGES_PER_ROUND: Final = 5_000
@@ -62,6 +63,7 @@ class Base:
         self._own_schema = config.beginning(prefix)
         self._config = config
         self._connection = connect(config)
+        self._triggers = Triggers(self._connection, self.schema)
 
     def __enter__(self) -> Self:
         return self
@@ -232,54 +234,24 @@ class Base:
 
     def has_triggers(self, definition: ViewDefinition) -> bool:
         """Returns whether every table of the view has its triggers: none was created again since."""
-        wanted = [
-            (sql.Identifier(*definition.places[table]).as_string(), self._trigger(definition, table, operation))
-            for table in definition.query.tables
-            for operation in statements.TRIGGERS
-        ]
         with explained():
-            row = self._connection.execute(statements.HAS_TRIGGERS, [list(one) for one in zip(*wanted, strict=True)])
-            return row.fetchone() == (len(wanted),)
+            return self._triggers.are_there(definition)
 
     def install_triggers(self, definition: ViewDefinition) -> None:
         """Notes every change of the view's tables from here on; what was noted before is forgotten, as the view is
         filled from rows that are read later."""
-        schema, view = sql.Identifier(self.schema), sql.Literal(definition.name)
-        with explained(), self._connection.transaction():
-            self._drop_triggers(definition.name)
-            for table in definition.query.tables:
-                function = sql.Identifier(self.schema, self._trigger(definition, table, "note"))
-                self._connection.execute(
-                    sql.SQL(statements.NOTE).format(
-                        s=schema,
-                        function=function,
-                        view=view,
-                        source=sql.Literal(str(table)),
-                        image=statements.image(definition.traced_columns(table)),
-                        used=statements.used(definition.query.used[table]),
-                    )
-                )
-                place = sql.Identifier(*definition.places[table])
-                for operation, statement in statements.TRIGGERS.items():
-                    name = sql.Identifier(self._trigger(definition, table, operation))
-                    self._connection.execute(sql.SQL(statement).format(name=name, table=place, function=function))
+        with explained(), brief_locks(self._connection, f"view {definition.name}"):
+            self._triggers.install(definition)
             for own in ("changes", "keys", "folds", "rejected"):
                 self._connection.execute(
                     sql.SQL("DELETE FROM {} WHERE view = %s").format(sql.Identifier(self.schema, own)),
                     (definition.name,),
                 )
 
-    def _drop_triggers(self, view: str) -> None:
-        """Also those on tables that an earlier definition read."""
-        schema = sql.Identifier(self.schema).as_string()
-        for (name,) in self._connection.execute(statements.FUNCTIONS, (schema, view)).fetchall():
-            function = sql.Identifier(self.schema, name)
-            self._connection.execute(sql.SQL("DROP FUNCTION {} CASCADE").format(function))
-
     def remove(self, view: str) -> None:
         """Removes the view's triggers and everything that is noted of it."""
-        with explained(), self._connection.transaction():
-            self._drop_triggers(view)
+        with explained(), brief_locks(self._connection, f"view {view}"):
+            self._triggers.remove(view)
             for own, column in statements.OWN_TABLES:
                 place = sql.Identifier(self.schema, own), sql.Identifier(column)
                 self._connection.execute(sql.SQL("DELETE FROM {} WHERE {} = %s").format(*place), (view,))
@@ -429,10 +401,6 @@ class Base:
 
     def _folding(self, definition: ViewDefinition) -> Folding | None:
         return Folding(self._connection, self.schema, definition, definition.fold) if definition.fold else None
-
-    def _trigger(self, definition: ViewDefinition, table: TableId, what: str) -> str:
-        number = definition.query.tables.index(table)
-        return f"watershed_{definition.name}_{number}_{what}"
 
     def _name(self, own: str) -> str:
         return sql.Identifier(self.schema, own).as_string()

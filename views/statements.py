@@ -81,19 +81,10 @@ SELECT 1 FROM pg_index i
    AND c.names[1:%(keys)s] <@ (%(columns)s::text[])[1:%(keys)s]
    AND c.names[%(keys)s + 1:cardinality(%(columns)s::text[])] = (%(columns)s::text[])[%(keys)s + 1:]
 """
-# The functions that triggers of one view call; without them there are no triggers.
-FUNCTIONS: LiteralString = """
-SELECT proname FROM pg_proc
- WHERE pronamespace = to_regnamespace(%s) AND proname ~ ('^watershed_' || %s || '_[0-9]+_note$')
-"""
 # The columns of a table, by which a change of it is seen that no trigger notes.
 COLUMNS: LiteralString = """
 SELECT attname, format('%%s %%s', attnum, format_type(atttypid, atttypmod)) FROM pg_attribute
  WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
-"""
-HAS_TRIGGERS: LiteralString = """
-SELECT count(*) FROM unnest(%s::text[], %s::text[]) AS w(place, name)
-  JOIN pg_trigger t ON t.tgrelid = to_regclass(w.place) AND t.tgname = w.name
 """
 # STABLE functions of PostgreSQL read settings; those of others may read tables.
 CHANGING: LiteralString = """
