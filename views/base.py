@@ -188,8 +188,8 @@ class Base:
         return None if row is None else ViewState(*row)
 
     def note(self, view: str, state: ViewState) -> None:
-        """Writes the view's state. An error stays, unless the view had stopped for it, until its cause is known to be
-        gone."""
+        """Writes the view's state; `rebuild` stays until the view begins to be filled. An error stays, unless the view
+        had stopped for it, until its cause is known to be gone."""
         with explained():
             self._connection.execute(self._sql(statements.NOTE_STATE), (view, *state[:4], json.dumps(state.columns)))
 

@@ -95,11 +95,13 @@ SELECT DISTINCT proname FROM pg_proc
 AGGREGATES: LiteralString = """
 SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND prokind = 'a' ORDER BY 1
 """
+# A rebuild that was asked for while the view was filled is to be done afterwards.
 NOTE_STATE: LiteralString = """
 INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns)
 VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (name) DO UPDATE SET
-  fingerprint = excluded.fingerprint, state = excluded.state, generation = excluded.generation,
+  fingerprint = excluded.fingerprint, generation = excluded.generation,
+  state = CASE WHEN excluded.state = 'serving' AND views.state = 'rebuild' THEN 'rebuild' ELSE excluded.state END,
   schema_version = excluded.schema_version, columns = excluded.columns,
   error = CASE WHEN views.state <> 'failed' THEN views.error END,
   next = CASE WHEN views.state <> 'failed' THEN views.next END,

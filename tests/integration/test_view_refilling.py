@@ -68,3 +68,29 @@ def test_a_filling_forgets_rejected_rows_that_are_good_now(views: Views, shop: S
         until_idle(maintainer)
         assert views.assert_equal("shares", query) == 1
         assert rejected() == 0
+
+
+def test_a_rebuild_that_is_asked_for_while_the_view_is_filled_is_done_afterwards(views: Views, shop: SqlSink) -> None:
+    shop.apply([customer(number, name=f"n{number}") for number in range(1, 5)])
+    sweep, states = SqlSink.sweep, []
+
+    def ask_and_sweep(*arguments: Any) -> int:
+        with views.base() as base:
+            if not states:
+                views.query("UPDATE views.named SET name = 'edited' WHERE id = 1")
+                base.ask_rebuild("named")
+            states.append(base.state("named"))
+        return sweep(*arguments)
+
+    with patch.object(SqlSink, "sweep", ask_and_sweep), views.job("named", NAMED) as maintainer, views.base() as base:
+        rebuild = base.state("named")
+        until_idle(maintainer)
+        serving = base.state("named")
+    assert [state and state.state for state in (*states, rebuild, serving)] == [
+        "rebuild",
+        "filling",
+        "rebuild",
+        "serving",
+    ]
+    assert views.assert_equal("named", NAMED) == 4
+    assert views.waits == 2
