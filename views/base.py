@@ -102,8 +102,11 @@ class Base:
             return {table: dict(cursor.fetchall()) for table, cursor in found.items()}
 
     def check_shape(self, definition: ViewDefinition) -> None:
-        """Raises SinkError if a column that the query reads was dropped, made again or given another type. No trigger
-        notes the values that such a change takes or makes."""
+        """Raises SinkError if a table was created again, and may lack its rows still, or if a column that the query
+        reads was dropped, made again or given another type. No trigger notes the values that this takes or makes."""
+        if not self.has_triggers(definition):
+            hint = "nothing: the view is filled again when its sink has filled the table"
+            raise SinkError(f"view {definition.name}: a table of its base was created again", hint)
         if definition.query.shape(self.columns(definition.places)) != definition.shape:
             hint = "nothing: its query is checked against the columns as they are, and the view is filled again"
             raise SinkError(f"view {definition.name}: columns of its base have changed", hint)
@@ -364,7 +367,7 @@ class Base:
             if double is not None:
                 raise definition.not_unique(double[:-1], double[-1], self._selected(definition.examples(), double[:-1]))
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
-            self.check_shape(definition)  # which stays, as the cursor has locked the tables
+            self.check_shape(definition)  # of the tables that the cursor has locked
             fetch = sql.SQL("FETCH FORWARD {} FROM watershed_fill").format(sql.Literal(FILL_ROWS))
             while rows := list(texts(self._connection.execute(fetch))):
                 yield rows
