@@ -47,7 +47,7 @@ class ViewState(NamedTuple):
     """The stored state of a view, from earlier runs."""
 
     fingerprint: str
-    state: str  # filling, serving, failed, rebuild
+    state: str  # filling, filled, serving, failed, rebuild
     generation: int
     schema_version: int
     columns: list[list[Any]]  # names and types of the rows' columns
@@ -205,7 +205,8 @@ class Base:
             )
 
     def forget_error(self, view: str) -> None:
-        """Removes the error of a view that goes on. Another connection does it: a filling only reads in this one."""
+        """Removes the error of a view that goes on; not that of a filled one, which waits to serve. Another connection
+        does it: a filling only reads in this one."""
         with explained(), connect(self._config) as connection:
             connection.execute(self._sql(statements.FORGET_ERROR), (view,))
 
@@ -388,13 +389,8 @@ class Base:
                     self._sql("INSERT INTO {s}.rejected (view, key, reason) VALUES (%s, %s, %s)"),
                     (view, json.dumps(list(key)), reason),
                 )
-            self._connection.execute(
-                self._sql(
-                    "UPDATE {s}.views SET applied_at = now(), error = NULL, next = NULL, failing_since = NULL "
-                    "WHERE name = %s"
-                ),
-                (view,),
-            )
+            self._connection.execute(self._sql("UPDATE {s}.views SET applied_at = now() WHERE name = %s"), (view,))
+            self._connection.execute(self._sql(statements.FORGET_ERROR), (view,))
 
     def wait(self, seconds: float) -> None:
         """Waits until a change is noted, or this time has passed."""

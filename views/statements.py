@@ -101,7 +101,7 @@ INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, col
 VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (name) DO UPDATE SET
   fingerprint = excluded.fingerprint, generation = excluded.generation,
-  state = CASE WHEN excluded.state = 'serving' AND views.state = 'rebuild' THEN 'rebuild' ELSE excluded.state END,
+  state = CASE WHEN excluded.state <> 'filling' AND views.state = 'rebuild' THEN 'rebuild' ELSE excluded.state END,
   schema_version = excluded.schema_version, columns = excluded.columns,
   error = CASE WHEN views.state <> 'failed' THEN views.error END,
   next = CASE WHEN views.state <> 'failed' THEN views.next END,
@@ -115,8 +115,10 @@ ON CONFLICT (name) DO UPDATE SET
   error = excluded.error, next = excluded.next, state = coalesce(%(state)s, views.state),
   failing_since = coalesce(views.failing_since, excluded.failing_since)
 """
+# Of a filled view the error is that of its swap, whatever else it does meanwhile.
 FORGET_ERROR: LiteralString = """
-UPDATE {s}.views SET error = NULL, next = NULL, failing_since = NULL WHERE name = %s AND error IS NOT NULL
+UPDATE {s}.views SET error = NULL, next = NULL, failing_since = NULL
+ WHERE name = %s AND error IS NOT NULL AND state <> 'filled'
 """
 COUNTED_MAX: Final = 100_000  # rows of each kind, because every process that shows a view counts them every second
 COUNTS: LiteralString = """
