@@ -41,6 +41,7 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "views/base.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "views/folding.py": "tests/integration/test_view_folds.py: events and snapshots of a real database",
     "views/maintainer.py": f"{_VIEW_MAINTENANCE}: random changes beside it, in a real database",
+    "views/triggers.py": "tests/integration/test_view_locks.py: triggers of a real database",
     "views/statements.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",
     "cdc/daemon/adding_tables.py": "tests/integration/test_joining.py: tables added to a real publication",

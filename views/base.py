@@ -36,6 +36,7 @@ from views.event_log_tables import existing_logs
 from views.figures import Counts, read_counts
 from views.folding import Folding
 from views.statements import schema_of
+from views.triggers import Triggers, brief_locks
 
 CHANNEL: Final = "watershed_views"
 CHANGES_PER_ROUND: Final = 5_000
@@ -46,7 +47,7 @@ class ViewState(NamedTuple):
     """The stored state of a view, from earlier runs."""
 
     fingerprint: str
-    state: str  # filling, serving, failed, rebuild
+    state: str  # filling, filled, serving, failed, rebuild
     generation: int
     schema_version: int
     columns: list[list[Any]]  # names and types of the rows' columns
@@ -62,6 +63,7 @@ class Base:
         self._own_schema = config.beginning(prefix)
         self._config = config
         self._connection = connect(config)
+        self._triggers = Triggers(self._connection, self.schema)
 
     def __enter__(self) -> Self:
         return self
@@ -100,8 +102,11 @@ class Base:
             return {table: dict(cursor.fetchall()) for table, cursor in found.items()}
 
     def check_shape(self, definition: ViewDefinition) -> None:
-        """Raises SinkError if a column that the query reads was dropped, made again or given another type. No trigger
-        notes the values that such a change takes or makes."""
+        """Raises SinkError if a table was created again, and may lack its rows still, or if a column that the query
+        reads was dropped, made again or given another type. No trigger notes the values that this takes or makes."""
+        if not self.has_triggers(definition):
+            hint = "nothing: the view is filled again when its sink has filled the table"
+            raise SinkError(f"view {definition.name}: a table of its base was created again", hint)
         if definition.query.shape(self.columns(definition.places)) != definition.shape:
             hint = "nothing: its query is checked against the columns as they are, and the view is filled again"
             raise SinkError(f"view {definition.name}: columns of its base have changed", hint)
@@ -186,8 +191,8 @@ class Base:
         return None if row is None else ViewState(*row)
 
     def note(self, view: str, state: ViewState) -> None:
-        """Writes the view's state. An error stays, unless the view had stopped for it, until its cause is known to be
-        gone."""
+        """Writes the view's state; `rebuild` stays until the view begins to be filled. An error stays, unless the view
+        had stopped for it, until its cause is known to be gone."""
         with explained():
             self._connection.execute(self._sql(statements.NOTE_STATE), (view, *state[:4], json.dumps(state.columns)))
 
@@ -200,7 +205,8 @@ class Base:
             )
 
     def forget_error(self, view: str) -> None:
-        """Removes the error of a view that goes on. Another connection does it: a filling only reads in this one."""
+        """Removes the error of a view that goes on; not that of a filled one, which waits to serve. Another connection
+        does it: a filling only reads in this one."""
         with explained(), connect(self._config) as connection:
             connection.execute(self._sql(statements.FORGET_ERROR), (view,))
 
@@ -232,54 +238,24 @@ class Base:
 
     def has_triggers(self, definition: ViewDefinition) -> bool:
         """Returns whether every table of the view has its triggers: none was created again since."""
-        wanted = [
-            (sql.Identifier(*definition.places[table]).as_string(), self._trigger(definition, table, operation))
-            for table in definition.query.tables
-            for operation in statements.TRIGGERS
-        ]
         with explained():
-            row = self._connection.execute(statements.HAS_TRIGGERS, [list(one) for one in zip(*wanted, strict=True)])
-            return row.fetchone() == (len(wanted),)
+            return self._triggers.are_there(definition)
 
     def install_triggers(self, definition: ViewDefinition) -> None:
         """Notes every change of the view's tables from here on; what was noted before is forgotten, as the view is
         filled from rows that are read later."""
-        schema, view = sql.Identifier(self.schema), sql.Literal(definition.name)
-        with explained(), self._connection.transaction():
-            self._drop_triggers(definition.name)
-            for table in definition.query.tables:
-                function = sql.Identifier(self.schema, self._trigger(definition, table, "note"))
-                self._connection.execute(
-                    sql.SQL(statements.NOTE).format(
-                        s=schema,
-                        function=function,
-                        view=view,
-                        source=sql.Literal(str(table)),
-                        image=statements.image(definition.traced_columns(table)),
-                        used=statements.used(definition.query.used[table]),
-                    )
-                )
-                place = sql.Identifier(*definition.places[table])
-                for operation, statement in statements.TRIGGERS.items():
-                    name = sql.Identifier(self._trigger(definition, table, operation))
-                    self._connection.execute(sql.SQL(statement).format(name=name, table=place, function=function))
+        with explained(), brief_locks(self._connection, f"view {definition.name}"):
+            self._triggers.install(definition)
             for own in ("changes", "keys", "folds", "rejected"):
                 self._connection.execute(
                     sql.SQL("DELETE FROM {} WHERE view = %s").format(sql.Identifier(self.schema, own)),
                     (definition.name,),
                 )
 
-    def _drop_triggers(self, view: str) -> None:
-        """Also those on tables that an earlier definition read."""
-        schema = sql.Identifier(self.schema).as_string()
-        for (name,) in self._connection.execute(statements.FUNCTIONS, (schema, view)).fetchall():
-            function = sql.Identifier(self.schema, name)
-            self._connection.execute(sql.SQL("DROP FUNCTION {} CASCADE").format(function))
-
     def remove(self, view: str) -> None:
         """Removes the view's triggers and everything that is noted of it."""
-        with explained(), self._connection.transaction():
-            self._drop_triggers(view)
+        with explained(), brief_locks(self._connection, f"view {view}"):
+            self._triggers.remove(view)
             for own, column in statements.OWN_TABLES:
                 place = sql.Identifier(self.schema, own), sql.Identifier(column)
                 self._connection.execute(sql.SQL("DELETE FROM {} WHERE {} = %s").format(*place), (view,))
@@ -392,7 +368,7 @@ class Base:
             if double is not None:
                 raise definition.not_unique(double[:-1], double[-1], self._selected(definition.examples(), double[:-1]))
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
-            self.check_shape(definition)  # which stays, as the cursor has locked the tables
+            self.check_shape(definition)  # of the tables that the cursor has locked
             fetch = sql.SQL("FETCH FORWARD {} FROM watershed_fill").format(sql.Literal(FILL_ROWS))
             while rows := list(texts(self._connection.execute(fetch))):
                 yield rows
@@ -413,13 +389,8 @@ class Base:
                     self._sql("INSERT INTO {s}.rejected (view, key, reason) VALUES (%s, %s, %s)"),
                     (view, json.dumps(list(key)), reason),
                 )
-            self._connection.execute(
-                self._sql(
-                    "UPDATE {s}.views SET applied_at = now(), error = NULL, next = NULL, failing_since = NULL "
-                    "WHERE name = %s"
-                ),
-                (view,),
-            )
+            self._connection.execute(self._sql("UPDATE {s}.views SET applied_at = now() WHERE name = %s"), (view,))
+            self._connection.execute(self._sql(statements.FORGET_ERROR), (view,))
 
     def wait(self, seconds: float) -> None:
         """Waits until a change is noted, or this time has passed."""
@@ -429,10 +400,6 @@ class Base:
 
     def _folding(self, definition: ViewDefinition) -> Folding | None:
         return Folding(self._connection, self.schema, definition, definition.fold) if definition.fold else None
-
-    def _trigger(self, definition: ViewDefinition, table: TableId, what: str) -> str:
-        number = definition.query.tables.index(table)
-        return f"watershed_{definition.name}_{number}_{what}"
 
     def _name(self, own: str) -> str:
         return sql.Identifier(self.schema, own).as_string()

@@ -28,6 +28,7 @@ from views.event_log_figures import Loaded, read_log_counts, read_offsets
 from views.event_log_rows import EventRow
 from views.event_log_tables import existing_logs
 from views.figures import Counts
+from views.triggers import brief_locks
 
 _LIMIT_EXCEEDED: Final = "54"  # the class of errors of values that are too large or too deep
 
@@ -162,7 +163,7 @@ class EventLogBase(Base):
         topics, partitions, numbers = map(list, zip(*columns, strict=True)) if columns else ([], [], [])
         kept = {"log": log, "topics": topics, "partitions": partitions, "starts": numbers}
         table, rejected = self._table(log), sql.Identifier(self.schema, "log_rejected")
-        with explained(), self._connection.transaction():
+        with explained(), brief_locks(self._connection, f"event log {log}"):
             for trigger in self.view_triggers(log):
                 name = sql.Identifier(trigger)
                 self._connection.execute(sql.SQL("DROP TRIGGER {} ON {}").format(name, table))
@@ -191,7 +192,7 @@ class EventLogBase(Base):
                 f"event log {log}: views read it, whose triggers are on its table",
                 "cdc view remove each of them, then the log",
             )
-        with explained(), self._connection.transaction():
+        with explained(), brief_locks(self._connection, f"event log {log}"):
             self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table(log)))
             super().remove(log)
 

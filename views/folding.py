@@ -121,7 +121,7 @@ class Folding:
         with self._connection.transaction():
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._connection.execute(_declared("watershed_fill", self._events(None)))
-            check_shape()  # which stays, as the cursor has locked the table
+            check_shape()  # of the table that the cursor has locked
             known: dict[Key, _State] = {}
             for key, events in groupby(self._fetched("watershed_fill"), itemgetter(slice(-2))):
                 try:

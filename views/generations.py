@@ -26,6 +26,18 @@ class TargetGenerations:
             slots.check_room()
         return self._open_slot(slot_of(generation))
 
+    def resume(self, generation: int) -> Target | None:
+        """Opens the target of a generation that was filled and does not serve; None if it is not there any more."""
+        slot = slot_of(generation)
+        with closing(self._open_slots()) as slots:
+            if slots.others().get(slot) != generation:
+                return None
+        made = self._open_slot(slot)
+        if made.generation() == generation:  # it has all of its tables
+            return made
+        made.close()
+        return None
+
     def serve(self, generation: int) -> None:
         """Lets readers see this generation, and deletes the former one."""
         with closing(self._open_slots()) as slots:

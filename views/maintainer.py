@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 
 IDLE_WAIT_S: Final = 1.0
 TARGET_CHECK_S: Final = 3.0  # how soon it is noticed that the target has lost its rows
+SWAP_RETRY_S: Final = 30.0  # how long a filled generation follows its base before it is tried again to let it serve
+_FOLLOWING: Final = ("serving", "filled")  # states of a view whose rows are all there
 _EPOCH: Final = 1  # of versions: numbers of computations never begin again
 
 
@@ -142,7 +144,7 @@ class ViewMaintainer:
         self._generations = generations
         self._is_beside = False  # whether the target is a generation that readers don't see yet
         self._target = open_target()
-        self._target_checked_s = time.monotonic()
+        self._target_checked_s = self._swap_due_s = time.monotonic()
 
     def close(self) -> None:
         self._target.close()
@@ -152,7 +154,7 @@ class ViewMaintainer:
         known = self._base.state(self._definition.name)
         state = self._prepared(known)
         self._base.note(self._definition.name, state)
-        if state.state != "serving" or not self._base.has_triggers(self._definition):
+        if state.state not in _FOLLOWING or not self._base.has_triggers(self._definition):
             self._fill(state)
 
     def step(self) -> bool:
@@ -160,9 +162,17 @@ class ViewMaintainer:
         with them."""
         name = self._definition.name
         state = self._base.state(name)
-        if state is None or state.state != "serving" or not self._base.has_triggers(self._definition):
+        if state is None or state.state not in _FOLLOWING or not self._base.has_triggers(self._definition):
             self._fill(state or self._prepared(None))
             return True
+        has_done = self._follow(state)
+        if state.state != "filled" or (has_done and time.monotonic() < self._swap_due_s):
+            return has_done
+        self._serve(state)
+        return True
+
+    def _follow(self, state: ViewState) -> bool:
+        """Computes the keys that changes concern. Returns as `step`."""
         self._check_target(state)
         self._base.check_shape(self._definition)
         collected = self._base.collect(self._definition, self._encoder.key_types)
@@ -176,7 +186,7 @@ class ViewMaintainer:
         for start in range(0, len(keys), self._definition.config.keys_per_batch):
             rejected |= self._computed(keys[start : start + self._definition.config.keys_per_batch])
         self._target.make_readable([self._definition.table])
-        self._base.written(name, keys, rejected)
+        self._base.written(self._definition.name, keys, rejected)
         return True
 
     def _computed(self, keys: Sequence[Key]) -> Mapping[Key, str]:
@@ -205,9 +215,11 @@ class ViewMaintainer:
         self._target_checked_s = time.monotonic()
 
     def _prepared(self, known: ViewState | None) -> ViewState:
-        """Opens and prepares the target for this definition. Returns the view's state: as it was, or `filling`."""
+        """Opens and prepares the target for this definition. Returns the view's state: `serving`, `filled`, with a
+        generation that readers don't see yet, or `filling`."""
         definition, columns = self._definition, _described(self._encoder.schema)
-        self._serve_readers()
+        if self._is_beside:
+            self._open_served()
         generation, version, is_same, is_other = 1, 1, False, False
         held = self._target.generation()
         if known is not None:
@@ -215,6 +227,10 @@ class ViewMaintainer:
             is_same = known.fingerprint == definition.fingerprint and not is_other
             generation = known.generation
             version = known.schema_version + is_other
+        was_filled = known is not None and is_same and known.state == "filled"
+        if was_filled and held != generation and self._resume(generation):
+            self._prepare_table(version)
+            return ViewState(definition.fingerprint, "filled", generation, version, columns)
         is_beside = self._generations is not None and held is not None and (held != generation or not is_same)
         if held != generation or is_other or is_beside:
             # A base that was lost knows no versions of the schema, which begin again in another generation.
@@ -227,7 +243,7 @@ class ViewMaintainer:
         if is_other and not is_beside and not isinstance(definition.config.target, CacheConfig):
             self._target.discard(definition.table)
         self._prepare_table(version)
-        kept = known.state if known is not None and is_same and known.state == "serving" else "filling"
+        kept = "serving" if known is not None and is_same and known.state in _FOLLOWING else "filling"
         return ViewState(definition.fingerprint, kept, generation, version, columns)
 
     def _prepare_table(self, schema_version: int) -> None:
@@ -244,18 +260,34 @@ class ViewMaintainer:
         self._target.close()
         self._target, self._is_beside = made, True
 
-    def _serve_readers(self, filled: ViewState | None = None) -> None:
-        """Makes the target the generation that readers see. `filled`: the one that was filled beside it takes its
-        place before."""
-        if not self._is_beside:
-            return
-        if filled is not None:
-            assert self._generations is not None
-            self._generations.serve(filled.generation)
+    def _resume(self, generation: int) -> bool:
+        """Goes on with a generation that was filled beside the one that readers see. Returns False if it is not there
+        any more."""
+        made = self._generations.resume(generation) if self._generations is not None else None
+        if made is None:
+            return False
+        self._target.close()
+        self._target, self._is_beside = made, True
+        self._swap_due_s = time.monotonic() + SWAP_RETRY_S
+        return True
+
+    def _open_served(self) -> None:
+        """Opens the generation that readers see."""
         self._target.close()
         self._target, self._is_beside = self._open_target(), False
-        if filled is not None:
-            self._prepare_table(filled.schema_version)
+
+    def _serve(self, state: ViewState) -> None:
+        """Lets readers see the generation that is filled, if they don't yet."""
+        name = self._definition.name
+        if self._is_beside:
+            assert self._generations is not None
+            self._generations.serve(state.generation)
+            self._open_served()
+            self._prepare_table(state.schema_version)
+        self._base.note(name, state._replace(state="serving"))
+        if state.state == "filled":
+            self._base.forget_error(name)
+            log.info("readers see the view as it was changed", view=name)
 
     def _fill(self, state: ViewState) -> None:
         """Writes every row again; rows that the view does not have any more are swept at the end. What the target holds
@@ -278,10 +310,12 @@ class ViewMaintainer:
             count += len(rows)
         self._target.sweep(table, pack_version(_EPOCH, floor))
         self._target.make_readable([table])
-        self._serve_readers(state)
         self._base.written(name, list(rejected), rejected)
-        self._base.note(name, state._replace(state="serving"))
         log.info("view is filled", view=name, rows=count, rejected=len(rejected))
+        if self._is_beside:  # if the swap fails, or the job ends, it is tried again without another filling
+            state = state._replace(state="filled")
+            self._base.note(name, state)
+        self._serve(state)
 
     def _apply(self, keys: Sequence[Key], changes: Sequence[Change]) -> Mapping[Key, str]:
         """Writes; the keys of rows that the target can't hold, with the reason. What it holds of them is removed."""

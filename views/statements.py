@@ -81,19 +81,10 @@ SELECT 1 FROM pg_index i
    AND c.names[1:%(keys)s] <@ (%(columns)s::text[])[1:%(keys)s]
    AND c.names[%(keys)s + 1:cardinality(%(columns)s::text[])] = (%(columns)s::text[])[%(keys)s + 1:]
 """
-# The functions that triggers of one view call; without them there are no triggers.
-FUNCTIONS: LiteralString = """
-SELECT proname FROM pg_proc
- WHERE pronamespace = to_regnamespace(%s) AND proname ~ ('^watershed_' || %s || '_[0-9]+_note$')
-"""
 # The columns of a table, by which a change of it is seen that no trigger notes.
 COLUMNS: LiteralString = """
 SELECT attname, format('%%s %%s', attnum, format_type(atttypid, atttypmod)) FROM pg_attribute
  WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
-"""
-HAS_TRIGGERS: LiteralString = """
-SELECT count(*) FROM unnest(%s::text[], %s::text[]) AS w(place, name)
-  JOIN pg_trigger t ON t.tgrelid = to_regclass(w.place) AND t.tgname = w.name
 """
 # STABLE functions of PostgreSQL read settings; those of others may read tables.
 CHANGING: LiteralString = """
@@ -104,11 +95,13 @@ SELECT DISTINCT proname FROM pg_proc
 AGGREGATES: LiteralString = """
 SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND prokind = 'a' ORDER BY 1
 """
+# A rebuild that was asked for while the view was filled is to be done afterwards.
 NOTE_STATE: LiteralString = """
 INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns)
 VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (name) DO UPDATE SET
-  fingerprint = excluded.fingerprint, state = excluded.state, generation = excluded.generation,
+  fingerprint = excluded.fingerprint, generation = excluded.generation,
+  state = CASE WHEN excluded.state <> 'filling' AND views.state = 'rebuild' THEN 'rebuild' ELSE excluded.state END,
   schema_version = excluded.schema_version, columns = excluded.columns,
   error = CASE WHEN views.state <> 'failed' THEN views.error END,
   next = CASE WHEN views.state <> 'failed' THEN views.next END,
@@ -122,8 +115,10 @@ ON CONFLICT (name) DO UPDATE SET
   error = excluded.error, next = excluded.next, state = coalesce(%(state)s, views.state),
   failing_since = coalesce(views.failing_since, excluded.failing_since)
 """
+# Of a filled view the error is that of its swap, whatever else it does meanwhile.
 FORGET_ERROR: LiteralString = """
-UPDATE {s}.views SET error = NULL, next = NULL, failing_since = NULL WHERE name = %s AND error IS NOT NULL
+UPDATE {s}.views SET error = NULL, next = NULL, failing_since = NULL
+ WHERE name = %s AND error IS NOT NULL AND state <> 'filled'
 """
 COUNTED_MAX: Final = 100_000  # rows of each kind, because every process that shows a view counts them every second
 COUNTS: LiteralString = """

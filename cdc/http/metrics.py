@@ -15,7 +15,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _PARTS: Final[tuple[Part, ...]] = ("source", "brokers", "capture", "table", "sink", "view")
 _TABLE: Final = ("streaming", "snapshotting", "stopped", "not captured")
 _SNAPSHOT: Final = ("waiting", "running", "paused", "done", "cancelled", "failed")
-_VIEW: Final = ("unreachable", "never run", "filling", "serving", "rebuild", "failed")
+_VIEW: Final = ("unreachable", "never run", "filling", "filled", "serving", "rebuild", "failed")
 _WAL: Final = ("reserved", "extended", "unreserved", "lost")
 
 

@@ -47,7 +47,7 @@ class Condition:
 class ViewFacts:
     """A view, or an event log, as its base describes it."""
 
-    state: str  # never run, filling, serving, rebuild, failed
+    state: str  # never run, filling, filled, serving, rebuild, failed
     is_kept: bool  # a process has the view's lock
     changes: int  # changes of base tables that are noted and not collected
     oldest_s: float | None  # the age of the oldest of them

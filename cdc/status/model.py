@@ -144,7 +144,7 @@ class ViewStatus(Node):
     view: str
     base: str  # the sink that keeps the tables of the query
     target: str  # search, cache, sql, warehouse, topic; of a log: event log
-    state: str  # unknown (not observed yet), unreachable (the base), never run, filling, serving, rebuild, failed
+    state: str  # unknown: not observed yet; unreachable: the base; otherwise that of ViewFacts
     is_kept: bool | None = None  # some process keeps the view at the moment
     waiting_changes: int | None = None  # changes of base tables that have not been traced to keys yet
     oldest_change_seconds: float | None = None  # the age of the oldest of them; 0: none waits

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Final
 
+import psycopg
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
@@ -116,6 +117,26 @@ def test_a_topic_that_was_created_again_stops_the_log_until_it_is_to_be_loaded_a
         accounts.keep()
     assert accounts.view() == before, "the log is empty, which no reader of the view sees"
     accounts.load()
+    accounts.keep()
+    assert accounts.view() == accounts.plain_fold()
+
+
+def test_whoever_reads_a_log_that_is_to_be_loaded_again_is_not_kept_from_it(accounts: Accounts) -> None:
+    """Its views lose their triggers with it, under a lock that no reader allows, such as the filling of a view."""
+    accounts.publish(4)
+    accounts.load()
+    accounts.keep()
+    _ask_rebuild(accounts)
+    table = f"{accounts.schema}.log_accounts"
+    triggers = f"SELECT count(*) FROM pg_trigger WHERE tgrelid = '{table}'::regclass AND tgname ~ '^watershed_'"
+    with psycopg.connect(accounts.dsn, options="-c idle_in_transaction_session_timeout=15s") as reader:
+        reader.execute(f"SELECT count(*) FROM {table}".encode())
+        with pytest.raises(SinkError, match="event log accounts: it can't lock tables"), accounts.loader() as (job, _):
+            job.start()
+        assert accounts.query(triggers) == [(3,)]
+        reader.commit()
+    accounts.load()
+    assert accounts.query(triggers) == [(0,)]
     accounts.keep()
     assert accounts.view() == accounts.plain_fold()
 

@@ -222,6 +222,40 @@ def test_a_view_whose_fold_changes_is_filled_again_from_first_events(
     assert case.views.query(snapshots) == []
 
 
+@pytest.mark.parametrize("is_filled", [True, False])
+def test_a_log_that_is_created_again_meanwhile_is_not_folded_while_it_is_empty(
+    is_filled: bool, config: SqlConfig, fresh_database: str
+) -> None:
+    views, query, versions = (
+        FoldViews(config, fresh_database, total, FOLD),
+        Query(EVENTS, ["account_id"]),
+        Base.versions,
+    )
+
+    def meanwhile(*arguments: Any) -> Any:
+        views.query("CREATE TABLE other (LIKE account_events INCLUDING ALL); DROP TABLE account_events")
+        views.query("ALTER TABLE other RENAME TO account_events")
+        return versions(*arguments)
+
+    first, second = (event(no).replace("account 1", "1") for no in (2, 4))
+    with base_sink(config, [ACCOUNT_EVENTS]):
+        views.query(first)
+        with views.job("totals", query) as maintainer, views.base() as base:
+            folded = views.rows("totals", query)
+            views.query(second)
+            if is_filled:
+                base.ask_rebuild("totals")
+            with (
+                patch.object(Base, "versions", meanwhile),
+                pytest.raises(SinkError, match="view totals: a table of its base was created again"),
+            ):
+                maintainer.step()
+        assert views.rows("totals", query) == folded != {}
+        views.query(f"{first}; {second}")
+        with views.job("totals", query):
+            assert views.rows("totals", query) == views.folded(query) != folded
+
+
 def test_a_snapshot_of_another_cluster_is_not_used(case: Case) -> None:
     with case.job() as maintainer:
         case.do("UPDATE watershed_views_shop.folds SET cluster = cluster + 1", event(16))

@@ -2,24 +2,28 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Final, cast
 from unittest.mock import patch
 
+import psycopg
 import pytest
 from opensearchpy import OpenSearch
 from redis import Redis
 
 from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig
+from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from sinks.cache.sink import CacheSink
 from sinks.registry import make_sink
+from sinks.retries import Retries
 from sinks.search.slots import SearchSlots
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, SHOP, Query
-from tests.support.views import Views, base_config, base_sink, killed_at
+from tests.support.views import Views, base_config, base_sink, killed_at, until_idle
 from views.base import Base
+from views.figures import Counts
 from views.generations import TargetGenerations
 from views.maintainer import ViewMaintainer, define
 from views.target import Target
@@ -75,12 +79,107 @@ def test_readers_see_the_former_view_as_a_whole_until_the_changed_one_takes_its_
     with patch.object(TargetGenerations, "begin", begin_and_read):
         with killed_at(owner, method, is_before=is_before), views.job("named", query):
             pytest.fail("the job was to be killed")
-        is_swapped = (owner, method, is_before) in [(TargetGenerations, "serve", False), (Base, "written", True)]
+        is_filled, is_swapped = method == "serve", (method, is_before) == ("serve", False)
         found = sorted(views.query("SELECT * FROM views.named"))
         assert found == (sorted(views.query(changed)) if is_swapped else former)
-        with views.job("named", query):
+        with views.job("named", query) as maintainer:
+            until_idle(maintainer)
             assert views.assert_equal("named", query) == len(wanted) + 1
-    assert seen == [former] * (1 if is_swapped else 2)
+    assert seen == [former] * (1 if is_filled else 2)
+    assert views.waits == (2 if is_filled else 3), "what was filled once takes its place without another filling"
+    assert views.query("SELECT tablename FROM pg_tables WHERE schemaname = 'views'") == [("named",)]
+
+
+UPPER: Final = Query("SELECT id, upper(name) AS name FROM customers", ["id"])
+
+
+def state(views: Views) -> Counts:
+    with views.base() as base:
+        found = base.counts("named")
+        assert found is not None
+        return found
+
+
+@contextmanager
+def read_by_somebody(views: Views) -> Iterator[None]:
+    """A transaction that has read the view's table, which can't be renamed meanwhile, and is tried once each time."""
+    with psycopg.connect(views.dsn) as reader, patch("sinks.sql.slots.Retries", partial(Retries, 1)):
+        assert len(reader.execute("SELECT * FROM views.named").fetchall()) == 3
+        yield
+
+
+def keep_until_error(views: Views, query: Query) -> None:
+    """As `cdc view run` does between two errors."""
+    with pytest.raises(SinkError) as said, views.job("named", query) as maintainer:
+        until_idle(maintainer)
+    with views.base() as base:
+        base.note_error("named", said.value)
+
+
+def test_a_filled_generation_follows_its_base_until_readers_let_it_take_its_place(views: Views) -> None:
+    with views.job("named", NAMED):
+        pass
+    former = sorted(views.query("SELECT * FROM views.named"))
+    with read_by_somebody(views):
+        keep_until_error(views, UPPER)
+        shown = state(views)
+        assert (shown.state, views.waits) == ("filled", 2)
+        for number in (8, 9):
+            views.query(f"INSERT INTO customers (id, name) VALUES ({number}, 'later')")
+            with patch("views.maintainer.SWAP_RETRY_S", 0.0 if number == 9 else 60.0):
+                keep_until_error(views, UPPER)
+            again = state(views)
+            assert (again.state, again.changes, again.keys, again.error) == ("filled", 0, 0, shown.error)
+            assert again.failing_s > shown.failing_s, "the error stays noted while changes are applied"
+            assert sorted(views.query("SELECT * FROM views.named")) == former
+    with views.job("named", UPPER) as maintainer:
+        until_idle(maintainer)
+    assert views.assert_equal("named", UPPER) == 5
+    assert (state(views).state, state(views).error) == ("serving", None)
+    assert views.waits == 2, "it was filled once"
+    assert views.query("SELECT tablename FROM pg_tables WHERE schemaname = 'views'") == [("named",)]
+
+
+DROP_THE_NEW_TABLE: Final = """
+DO $$ DECLARE name text;
+BEGIN
+  SELECT tablename INTO STRICT name FROM pg_tables WHERE schemaname = 'views' AND tablename <> 'named';
+  EXECUTE format('DROP TABLE views.%I', name);
+END $$
+"""
+MADE_AGAIN: Final = (
+    "CREATE TABLE other (LIKE customers INCLUDING ALL); INSERT INTO other SELECT * FROM customers; "
+    "DROP TABLE customers; ALTER TABLE other RENAME TO customers"
+)
+ASK_REBUILD: Final = "UPDATE watershed_views_shop.views SET state = 'rebuild'"
+
+
+@pytest.mark.parametrize("statement", [ASK_REBUILD, DROP_THE_NEW_TABLE, MADE_AGAIN])
+def test_a_filled_generation_that_is_no_longer_right_is_filled_again(statement: str, views: Views) -> None:
+    with views.job("named", NAMED):
+        pass
+    with read_by_somebody(views):
+        keep_until_error(views, UPPER)
+    views.query(statement)
+    with views.job("named", UPPER) as maintainer:
+        until_idle(maintainer)
+    assert views.assert_equal("named", UPPER) == 3
+    assert (state(views).state, views.waits) == ("serving", 3)
+
+
+def test_a_query_that_changes_once_more_is_filled_beside_the_former_rows(views: Views) -> None:
+    other = Query("SELECT id, lower(name) AS name FROM customers", ["id"])
+    with views.job("named", NAMED):
+        pass
+    with read_by_somebody(views):
+        keep_until_error(views, UPPER)
+    with killed_at(TargetGenerations, "serve", is_before=True), views.job("named", other):
+        pytest.fail("the job was to be killed")
+    assert views.assert_equal("named", NAMED) == 3
+    with views.job("named", other) as maintainer:
+        until_idle(maintainer)
+    assert views.assert_equal("named", other) == 3
+    assert views.waits == 3
     assert views.query("SELECT tablename FROM pg_tables WHERE schemaname = 'views'") == [("named",)]
 
 
@@ -106,6 +205,7 @@ def test_searches_find_the_former_documents_until_the_new_ones_take_their_place(
             definition = define("named", config, base)
             with closing(ViewMaintainer(definition, base, target, lambda: None, generations=generations)) as maintainer:
                 maintainer.start()
+                until_idle(maintainer)
 
     run(NAMED.text)
     former = found()
@@ -119,7 +219,7 @@ def test_searches_find_the_former_documents_until_the_new_ones_take_their_place(
     assert found() == [{"id": number} | value for number, value in enumerate(values, 1)]
     with closing(SearchSlots(section, unique)) as slots:
         assert slots.others() == {}
-        assert slots.generation(slots.serving()) == 3, "the second one was begun and not served"
+        assert slots.generation(slots.serving()) == 2, "it was filled once"
 
 
 @pytest.mark.parametrize(

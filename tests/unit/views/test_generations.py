@@ -1,6 +1,7 @@
 """The generations of a view's target: what is deleted when, over a store that is only noted."""
 
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -60,6 +61,28 @@ def test_the_former_one_is_deleted_when_the_new_one_serves() -> None:
     found.serve(2)
     assert (slots.held, slots.shown) == ({"g2"}, "g2")
     assert slots.closed == 4, "each connection is closed"
+
+
+@pytest.mark.parametrize(("noted", "held", "is_resumed"), [(2, 2, True), (None, 2, False), (2, None, False)])
+def test_one_that_was_filled_is_opened_again_if_it_is_whole(
+    noted: int | None, held: int | None, is_resumed: bool
+) -> None:
+    """`noted`: the generation that the store has for the slot; `held`: that of all its tables."""
+    target, slots = MagicMock(), MagicMock()
+    target.generation.return_value = held
+    slots.others.return_value = {"g2": noted, "g3": 3}
+    opened: list[str] = []
+
+    def open_slot(slot: str) -> Target:
+        opened.append(slot)
+        return cast("Target", target)
+
+    found = TargetGenerations(lambda: slots, open_slot).resume(2)
+    assert (found is target, opened) == (is_resumed, ["g2"] * (noted is not None))
+    assert target.close.call_count == (1 if opened and not is_resumed else 0)
+    assert slots.close.call_count == 1
+    assert not slots.drop.called
+    assert TargetGenerations(lambda: slots, open_slot).resume(4) is None
 
 
 def test_none_is_begun_in_a_store_without_room() -> None:
