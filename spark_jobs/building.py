@@ -10,7 +10,7 @@ import structlog
 from pyspark.sql import SparkSession
 
 from cdc.config.settings import Config
-from cdc.model.control import sink_key
+from cdc.model.control import SinkRecord
 from cdc.model.errors import FullError, RefusedError, WatershedError
 from cdc.model.events import pack_version
 from cdc.status.conditions import Conditions
@@ -98,7 +98,7 @@ class Builder(SinkWorker):
         stack.enter_context(closing(opened))
         assert opened.slots is not None
         slots = opened.slots
-        last = link.control.sinks.get(sink_key(self.name, self.generation))
+        last = link.control.sinks.get(SinkRecord.key_of(self.name, self.generation))
         goes_on = (
             last is not None
             and opened.sink.generation() == self.generation

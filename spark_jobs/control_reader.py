@@ -12,8 +12,6 @@ from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import LEADER_UNKNOWN, NEXT_REACHABLE, broker_error, kafka_error, new_client, tail_settings
 from cdc.kafka.compacted_tail import missing_topics
 from cdc.model.control import (
-    PROGRESS_KEY,
-    REBUILD_KEY,
     ProgressRecord,
     RebuildRecord,
     SchemaRecord,
@@ -165,14 +163,14 @@ class ControlReader:
     def _keep(self, topic: str, key: str, value: bytes) -> None:
         where = f"topic {topic}, key {key}"
         if topic == self._topics.progress:
-            if key == PROGRESS_KEY:
+            if key == ProgressRecord.KEY:
                 self._keep_progress(value)
-            elif key.startswith("sink/"):
+            elif key.startswith(SinkRecord.KEY):
                 self.sinks[key] = SinkRecord.decode(value, where)
-            elif key.startswith(REBUILD_KEY):
+            elif key.startswith(RebuildRecord.KEY):
                 rebuild = RebuildRecord.decode(value, where)
                 self.rebuilds[rebuild.sink] = rebuild
-        elif key.startswith("schema/"):
+        elif key.startswith(SchemaRecord.KEY):
             schema = SchemaRecord.decode(value, where).table_schema_of()
             is_held = self._holds(schema.table)
             if not is_held:
@@ -187,5 +185,5 @@ class ControlReader:
             self.lineages[schema.table] = Lineage.of([*(known.versions if known else ()), schema])
             if known is None or schema.version > known.newest.version:
                 self._changed.add(schema.table)
-        elif key.startswith("sweep/"):
+        elif key.startswith(SweepRecord.KEY):
             self._sweeps.append(SweepRecord.decode(value, where))

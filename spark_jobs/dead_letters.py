@@ -38,9 +38,7 @@ class DeadLetters:
     def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str) -> None:
         """Opens the topic. Raises BrokerError, UnreachableError."""
         self._topic = Topics(topics.prefix).sink_dead_letter(sink)
-        admin = TopicAdmin(kafka)
-        if not admin.describe([self._topic]):
-            admin.create([], [self._topic], [], topics)
+        TopicAdmin(kafka).create(topics, records=[self._topic])
         self._open: dict[str, int] = {}
         self._error: KafkaError | None = None
         self._tail = CompactedTail(kafka, [self._topic])

@@ -71,7 +71,7 @@ class Filling:
         tables = self._tables.statuses()
         if not self._are_read and all(table.status == "done" for table in tables):
             self._are_read = True
-            self._watch.forget_end()
+            self._watch.tail.forget_end()
         if self._are_read and self._goal is None:
             self._goal = self._reached(after_rows=bool(tables))
         sinks, published = self._watch.sinks(), self._watch.published()
@@ -87,7 +87,7 @@ class Filling:
             published = self._watch.published()
             return None if published is None else HistoryPosition.published(published)
         position = self._watch.position()
-        return HistoryPosition.published(position) if position is not None and self._watch.is_at_end else None
+        return HistoryPosition.published(position) if position is not None and self._watch.tail.is_at_end else None
 
     @staticmethod
     def is_over(standings: Sequence[FillProgress]) -> bool:

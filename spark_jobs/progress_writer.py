@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_client
-from cdc.model.control import Record, SinkRecord, sink_key
+from cdc.model.control import Record, SinkRecord
 from cdc.model.errors import BrokerError
 from cdc.model.topics import Topics
 
@@ -31,19 +31,19 @@ class ProgressWriter:
 
     def publish(self, record: SinkRecord) -> None:
         """Publishes a record. Raises BrokerError."""
-        self.send(sink_key(record.sink, record.generation), record)
+        self.send(record)
 
-    def send(self, key: str, record: Record) -> None:
+    def send(self, record: Record) -> None:
         """Publishes any record. Raises BrokerError. Any thread may call it."""
         with self._lock:
-            self._send(key, record)
+            self._send(record)
 
-    def _send(self, key: str, record: Record) -> None:
+    def _send(self, record: Record) -> None:
         self._error = None
         try:
             self._producer.produce(
                 self._topic,
-                key=key.encode(),
+                key=record.record_key.encode(),
                 value=record.encode(),
                 on_delivery=self._delivered,
             )

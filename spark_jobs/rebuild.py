@@ -6,7 +6,7 @@ from typing import Final, Literal, Protocol
 
 import structlog
 
-from cdc.model.control import RebuildRecord, SinkRecord, sink_key
+from cdc.model.control import RebuildRecord, SinkRecord
 from cdc.model.errors import FullError, SinkError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import DELETES_KEPT_S
@@ -189,7 +189,7 @@ class Rebuild:
                 f"cdc rebuild --sink {self._sink} writes every row again",
             )
         for slot, generation in self._slots.others().items():
-            record = control.sinks.get(sink_key(self._sink, generation)) if generation is not None else None
+            record = control.sinks.get(SinkRecord.key_of(self._sink, generation)) if generation is not None else None
             if record is None or record.role != "kept":
                 continue
             if time.time() - record.applied_ts_us / 1_000_000 > DELETES_KEPT_S / 2:

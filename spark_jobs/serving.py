@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cdc.model.control import RebuildRecord, SinkRecord, rebuild_key, sink_key
+from cdc.model.control import RebuildRecord, SinkRecord
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
 from cdc.model.topics import DELETES_KEPT_S
@@ -63,7 +63,7 @@ class ServingWorker(SinkWorker):
             return Builder(name, config, self._spark, self._open_sink, target, told, is_rollback=is_rollback)
 
         def publish(record: RebuildRecord) -> None:
-            link.writer.send(rebuild_key(record.sink), record)
+            link.writer.send(record)
 
         return Rebuild(self.name, opened.slots, publish, builder)
 
@@ -75,12 +75,12 @@ class ServingWorker(SinkWorker):
         marker = opened.sink.generation()
         if marker is None and slots is not None and not slots.in_place:
             held = slots.generation(opened.slot)
-            if held is not None and sink_key(self.name, held) in control.sinks:
+            if held is not None and SinkRecord.key_of(self.name, held) in control.sinks:
                 self._want(link, "tables are gone, or their shapes have changed")
                 self._generation = held
                 self._keep_checkpoints(held, link)
                 return None
-        last = control.sinks.get(sink_key(self.name, marker)) if marker is not None else None
+        last = control.sinks.get(SinkRecord.key_of(self.name, marker)) if marker is not None else None
         reshaped = self._reshaped(link, last)
         if last is None or self._lacks_tables(last) or (slots is None and (reshaped or self._is_too_old(last, link))):
             generation = self._begin_again(opened, link, marker, reshaped)
@@ -139,7 +139,7 @@ class ServingWorker(SinkWorker):
                 message=why,
                 asked_us=time.time_ns() // 1000,
             )
-            link.writer.send(rebuild_key(self.name), wish)
+            link.writer.send(wish)
             link.control.rebuilds[self.name] = wish
 
     def _reshaped(self, link: Link, serving: SinkRecord | None) -> list[TableId]:
@@ -166,7 +166,7 @@ class ServingWorker(SinkWorker):
             sync.tend()
         if self._generation is not None:
             link.control.read()
-            last = link.control.sinks[sink_key(self.name, self._generation)]
+            last = link.control.sinks[SinkRecord.key_of(self.name, self._generation)]
             link.writer.publish(last.model_copy(update={"role": "kept"}))
             if sync is not None and not rebuild.reaches(sync.applied, SWAP_S_MAX):
                 raise SinkError(

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from cdc.model.control import SinkRecord, SweepRecord, sink_key, table_key
+from cdc.model.control import SinkRecord, SweepRecord, table_key
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
 from cdc.model.rejected_rows import letters_table
@@ -343,7 +343,7 @@ class SinkSync:
         """Raises RefusedError if another job has taken over: two would publish two positions in turn. If an earlier job
         has published after this one, its position is adopted and published again: it may be ahead, and the applied
         position must not go back."""
-        last = self._world.control.sinks.get(sink_key(self._sink.name, self._generation))
+        last = self._world.control.sinks.get(SinkRecord.key_of(self._sink.name, self._generation))
         if last is not None and last.job < self._world.job:
             self._published = None
             with self._state:

@@ -22,10 +22,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from cdc.config.settings import Config
 from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
-from cdc.model.control import SinkErrorRecord, SinkRecord, sink_error_key
+from cdc.model.control import SinkErrorRecord, SinkRecord
 from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.model.events import TableId
-from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.status.conditions import Conditions
 from cdc.status.facts import Condition
@@ -164,8 +163,7 @@ class SinkWorker(ABC):
         """Publishes an error for the status of other processes. Unreachable brokers do not delay the sink."""
         now_us = time.time_ns() // 1000
         record = SinkErrorRecord(sink=self.name, message=message, next=hint, is_final=is_final, at_us=now_us)
-        error_record = TopicRecord(self._topics.progress, sink_error_key(self.name).encode(), record.encode())
-        publishing = start_thread(lambda: deliver(self._config.kafka, error_record))
+        publishing = start_thread(lambda: deliver(self._config.kafka, record.to(self._topics.progress)))
         if is_final:  # the process may end with it
             wait([publishing], ERROR_S_MAX)
 

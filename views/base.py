@@ -9,6 +9,7 @@
 | `rejected`                           | keys of rows that the target does not take, with the reason          |
 | `topics`, `published`                | what topics hold that are targets: see views/published.py            |
 | `log_…`                              | logs of events: see views/event_log_base.py                          |
+| `minutes`                            | minutes that have passed: see views/clock.py                         |
 | sequence `versions`                  | each computation takes a number: a later one is newer                |
 
 Triggers on the base tables fill `changes` in the transaction that changes the table, so no change is missed whatever
@@ -17,65 +18,80 @@ ends at which moment. A table that is created again has no triggers: then the vi
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Final, LiteralString, NamedTuple, Self
+from typing import Final, LiteralString
 from urllib.parse import unquote
 
 import psycopg
 from psycopg import sql
 
 from cdc.config.sink_settings import SqlConfig
-from cdc.model.errors import ConfigError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import Column, TableId
 from cdc.postgres.catalog import column_types
 from views import statements
-from views.connection import Key, Texts, base_error, connect, explained, is_of_rows, said, texts
+from views.connection import Key, Texts, base_error, explained, is_away, is_of_rows, said, texts
 from views.definition import ViewDefinition
+from views.dialects import advice
 from views.event_log_tables import existing_logs
-from views.figures import Counts, read_counts
 from views.folding import Folding
-from views.statements import schema_of
+from views.states import States
+from views.tracing import BaseColumn
 from views.triggers import Triggers, brief_locks
 
 CHANNEL: Final = "watershed_views"
 CHANGES_PER_ROUND: Final = 5_000
 FILL_ROWS: Final = 500  # that are read together
+KEY_CHARS_SHOWN: Final = 200
+KEY_TOO_LONG: Final = f"the key has more than {statements.KEY_BYTES_MAX:,} bytes"
 
 
-class ViewState(NamedTuple):
-    """The stored state of a view, from earlier runs."""
+@contextmanager
+def refused(definition: ViewDefinition) -> Iterator[None]:
+    """Raises ConfigError for a query that PostgreSQL refuses, and SinkError for a database that does not answer."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigError(
+            f"view {definition.name}: PostgreSQL refuses its sql: {said(error)}",
+            "grant the user of its base SELECT on the tables, EXECUTE on the functions and TEMPORARY on the database",
+        ) from None
+    except psycopg.errors.Error as error:
+        if is_away(error) or isinstance(error, psycopg.errors.UndefinedTable):  # dropped just now
+            raise base_error(error) from error
+        raise ConfigError(
+            f"view {definition.name}: PostgreSQL refuses its sql: {said(error)}",
+            advice(definition.config.sql) or "correct it",
+        ) from None
 
-    fingerprint: str
-    state: str  # filling, filled, serving, failed, rebuild
-    generation: int
-    schema_version: int
-    columns: list[list[Any]]  # names and types of the rows' columns
+
+def is_too_long(key: Key) -> bool:
+    """Measures the key as NOTE_KEYS does."""
+    return len(json.dumps(list(key), ensure_ascii=False).encode()) > statements.KEY_BYTES_MAX
 
 
-class Base:
+def shortened(key: Key) -> Key:
+    """Returns what is shown of a key that is too long."""
+    return (json.dumps(list(key), ensure_ascii=False)[:KEY_CHARS_SHOWN],)
+
+
+def not_deterministic(view: str, function: str) -> ConfigError:
+    return ConfigError(
+        f"view {view}: {function}() is not deterministic: it changes without a change of a row",
+        "leave it out of the query",
+    )
+
+
+class Base(States):
     """A connection to the base of a view. Methods raise SinkError for a database that does not answer."""
 
     def __init__(self, config: SqlConfig, prefix: str, kept: Collection[TableId] = ()) -> None:
         """`kept`: the tables that the base's sink keeps by its configuration, whether it has prepared them or not."""
+        super().__init__(config, prefix)
         self.kept = frozenset(kept)
-        self.schema = schema_of(prefix)
         self._own_schema = config.beginning(prefix)
-        self._config = config
-        self._connection = connect(config)
         self._triggers = Triggers(self._connection, self.schema)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Releases the view's lock at once: the server notices the end of the connection a moment later only."""
-        with suppress(psycopg.Error):
-            self._connection.execute("SELECT pg_advisory_unlock_all()")
-        self._connection.close()
 
     # ---- tables
 
@@ -94,12 +110,15 @@ class Base:
             TableId(*map(unquote, source.split(".", 1))): tuple(json.loads(shape)["place"]) for source, shape in rows
         }
 
-    def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, dict[str, str]]:
-        """The columns of the tables that are there, each with its number and type."""
+    def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, dict[str, BaseColumn]]:
+        """The columns of the tables; none for a table that is not there."""
         names = {table: sql.Identifier(*place).as_string() for table, place in places.items()}
         with explained():
             found = {table: self._connection.execute(statements.COLUMNS, (name,)) for table, name in names.items()}
-            return {table: dict(cursor.fetchall()) for table, cursor in found.items()}
+            return {
+                table: {column: BaseColumn(number, kind) for column, number, kind in cursor}
+                for table, cursor in found.items()
+            }
 
     def check_shape(self, definition: ViewDefinition) -> None:
         """Raises SinkError if a table was created again, and may lack its rows still, or if a column that the query
@@ -110,6 +129,24 @@ class Base:
         if definition.query.shape(self.columns(definition.places)) != definition.shape:
             hint = "nothing: its query is checked against the columns as they are, and the view is filled again"
             raise SinkError(f"view {definition.name}: columns of its base have changed", hint)
+
+    def with_read_columns(self, definition: ViewDefinition) -> ViewDefinition:
+        """Returns the definition with every column that its query reads, as PostgreSQL derives them from the query: it
+        knows places that the parser does not, such as arguments of functions with a syntax of their own. Nothing is
+        left in the base. Raises ConfigError for a query that PostgreSQL refuses, and for one that calls a function of
+        somebody else, such as that of an operator, whose result may change although no row does."""
+        with refused(definition), self._connection.transaction(force_rollback=True):
+            self._connection.execute(sql.SQL(statements.STORED).format(definition.select))
+            rows = self._connection.execute(statements.READ).fetchall()
+            changing = self._connection.execute(statements.CALLED).fetchone()
+        if changing is not None:
+            raise not_deterministic(definition.name, changing[0])
+        tables = {place: table for table, place in definition.places.items()}
+        used = {table: set(names) for table, names in definition.query.used.items()}
+        for schema, name, column in rows:
+            used[tables[schema, name]].add(column)
+        query = replace(definition.query, used={table: tuple(sorted(names)) for table, names in used.items()})
+        return replace(definition, query=query)
 
     def changing(self, functions: Sequence[str]) -> list[str]:
         """Returns the functions that may give another value at each call, or after a change that no trigger notes."""
@@ -137,14 +174,8 @@ class Base:
 
     def described(self, definition: ViewDefinition) -> tuple[Column, ...]:
         """The columns of the view's rows. Raises ConfigError for a query that PostgreSQL refuses."""
-        try:
+        with refused(definition):
             cursor = self._connection.execute(definition.probe)
-        except psycopg.errors.Error as error:
-            if error.sqlstate is None:
-                raise base_error(error) from error
-            raise ConfigError(
-                f"view {definition.name}: PostgreSQL refuses its sql: {said(error)}", "correct it"
-            ) from None
         result = cursor.pgresult
         assert result is not None, "a SELECT has a result"
         types = [(result.ftype(number), result.fmod(number)) for number in range(result.nfields)]
@@ -160,80 +191,6 @@ class Base:
         definition.require_exact_key(columns)
         return columns
 
-    # ---- state
-
-    def install(self) -> None:
-        """Creates the schema and its tables where they are missing."""
-        with explained(), self._connection.transaction():
-            self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('watershed_views'))")
-            self._connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
-            self._connection.execute(sql.SQL(statements.TABLES).format(s=sql.Identifier(self.schema)))
-            self._connection.execute(self._sql(statements.ADVANCE_VERSIONS), (self._name("versions"),))
-
-    def lock(self, view: str) -> bool:
-        """Takes the view's lock, and listens for changes, until the connection ends; returns False if another process
-        has it."""
-        with explained():
-            row = self._connection.execute(
-                "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))", (self.schema, view)
-            ).fetchone()
-            self._connection.execute(f"LISTEN {CHANNEL}")
-        return bool(row and row[0])
-
-    def state(self, view: str) -> ViewState | None:
-        with explained():
-            row = self._connection.execute(
-                self._sql(
-                    "SELECT fingerprint, state, generation, schema_version, columns FROM {s}.views WHERE name = %s"
-                ),
-                (view,),
-            ).fetchone()
-        return None if row is None else ViewState(*row)
-
-    def note(self, view: str, state: ViewState) -> None:
-        """Writes the view's state; `rebuild` stays until the view begins to be filled. An error stays, unless the view
-        had stopped for it, until its cause is known to be gone."""
-        with explained():
-            self._connection.execute(self._sql(statements.NOTE_STATE), (view, *state[:4], json.dumps(state.columns)))
-
-    def note_error(self, view: str, error: WatershedError, state: str | None = None) -> None:
-        """Writes what a view has stopped for, or what it waits for, also where it has never begun."""
-        with explained():
-            self._connection.execute(
-                self._sql(statements.NOTE_ERROR),
-                {"view": view, "error": error.message, "next": error.hint, "state": state},
-            )
-
-    def forget_error(self, view: str) -> None:
-        """Removes the error of a view that goes on; not that of a filled one, which waits to serve. Another connection
-        does it: a filling only reads in this one."""
-        with explained(), connect(self._config) as connection:
-            connection.execute(self._sql(statements.FORGET_ERROR), (view,))
-
-    def ask_rebuild(self, view: str) -> bool:
-        """Has the view filled again by its job. False: the view has never run."""
-        with explained():
-            done = self._connection.execute(
-                self._sql(
-                    "UPDATE {s}.views SET state = 'rebuild', error = NULL, next = NULL, failing_since = NULL "
-                    "WHERE name = %s"
-                ),
-                (view,),
-            )
-            self._connection.execute("SELECT pg_notify('watershed_views', '')")
-        return bool(done.rowcount)
-
-    def counts(self, view: str) -> Counts | None:
-        return read_counts(self._connection, self.schema, view)
-
-    def versions(self, count: int = 1) -> list[int]:
-        """The next numbers of computations."""
-        with explained():
-            rows = self._connection.execute(
-                "SELECT nextval(%s::regclass) FROM generate_series(1, %s)", (self._name("versions"), count)
-            ).fetchall()
-        return [number for (number,) in rows]
-
     # ---- triggers
 
     def has_triggers(self, definition: ViewDefinition) -> bool:
@@ -246,6 +203,8 @@ class Base:
         filled from rows that are read later."""
         with explained(), brief_locks(self._connection, f"view {definition.name}"):
             self._triggers.install(definition)
+        # Notes of former triggers are all committed now. Writers do not wait while they are deleted.
+        with explained(), self._connection.transaction():
             for own in ("changes", "keys", "folds", "rejected"):
                 self._connection.execute(
                     sql.SQL("DELETE FROM {} WHERE view = %s").format(sql.Identifier(self.schema, own)),
@@ -256,53 +215,60 @@ class Base:
         """Removes the view's triggers and everything that is noted of it."""
         with explained(), brief_locks(self._connection, f"view {view}"):
             self._triggers.remove(view)
-            for own, column in statements.OWN_TABLES:
-                place = sql.Identifier(self.schema, own), sql.Identifier(column)
-                self._connection.execute(sql.SQL("DELETE FROM {} WHERE {} = %s").format(*place), (view,))
+            self._forget(view)
 
     # ---- rows
 
     def collect(self, definition: ViewDefinition, key_types: Sequence[str]) -> int:
         """Turns changes that were noted into keys of view rows: CHANGES_PER_ROUND at most, or all where the key is
         split or the view is a fold. Returns their number."""
+        with explained():
+            for _ in self._connection.notifies(timeout=0):
+                pass  # these changes are read now; a view that never waits would keep the notifications
+            try:
+                return self._collect(definition, key_types)
+            except psycopg.Error as error:
+                if not is_of_rows(error):
+                    raise
+            # A value of a changed row fits no condition of the query, as 'n/a' in `name::int > 0`. Without them there
+            # are more keys, and the row of each is computed or rejected alone. A function in FROM needs them.
+            if not any(trace.functions for trace in definition.query.traces):
+                with suppress(psycopg.DataError):
+                    return self._collect(definition, key_types, has_conditions=False)
+        # It fits no key either, so no row can be computed: the query fails until the row is corrected.
+        self.ask_rebuild(definition.name)
+        return 1
+
+    def _collect(self, definition: ViewDefinition, key_types: Sequence[str], *, has_conditions: bool = True) -> int:
         taken = sql.Identifier("pg_temp", "watershed_taken")
-        with explained(), self._connection.transaction():
+        with self._connection.transaction():
             # A row that changes in between would be joined as it is then, without the change that says how it was.
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            self._connection.execute(
-                sql.SQL(
-                    "CREATE TEMP TABLE IF NOT EXISTS watershed_taken (source text, image jsonb, xid xid8) "
-                    "ON COMMIT DELETE ROWS"
-                )
-            )
+            self._connection.execute(statements.TAKEN)
+            count_max = None if definition.takes_all else CHANGES_PER_ROUND
             count = self._connection.execute(
-                self._sql(
-                    "WITH gone AS (DELETE FROM {s}.changes WHERE view = %s AND id IN (SELECT id FROM {s}.changes "
-                    "WHERE view = %s ORDER BY id LIMIT %s) RETURNING source, image, xid) "
-                    "INSERT INTO pg_temp.watershed_taken SELECT source, image, xid FROM gone"
-                ),
-                (definition.name, definition.name, None if definition.takes_all else CHANGES_PER_ROUND),
+                self._sql(statements.TAKE), {"view": definition.name, "count_max": count_max}
             ).rowcount
             if count and (folding := self._folding(definition)):
                 folding.discard(sql.SQL("TABLE {}").format(taken), key_types)
-            if count:
-                for trace in definition.query.traces:
-                    self._connection.execute(
-                        sql.SQL(
-                            "INSERT INTO {} (view, key) SELECT {}, k.key FROM ({}) k(key) ON CONFLICT DO NOTHING"
-                        ).format(
-                            sql.Identifier(self.schema, "keys"),
-                            sql.Literal(definition.name),
-                            definition.touched(trace, taken, key_types),
-                        )
+            for trace in definition.query.traces if count else ():
+                self._connection.execute(
+                    sql.SQL(statements.NOTE_KEYS).format(
+                        s=sql.Identifier(self.schema),
+                        view=sql.Literal(definition.name),
+                        touched=definition.touched(trace, taken, key_types, has_conditions=has_conditions),
+                        bytes_max=sql.Literal(statements.KEY_BYTES_MAX),
+                        shown=sql.Literal(KEY_CHARS_SHOWN),
+                        reason=sql.Literal(KEY_TOO_LONG),
                     )
+                )
         return count
 
     def keys(self, definition: ViewDefinition, count_max: int) -> list[Key]:
-        """Returns keys that are to be computed."""
+        """Returns keys that are to be computed, those first that have waited longest."""
         with explained():
             rows = self._connection.execute(
-                self._sql("SELECT key FROM {s}.keys WHERE view = %s LIMIT %s"),
+                self._sql("SELECT key FROM {s}.keys WHERE view = %s ORDER BY noted_at LIMIT %s"),
                 (definition.name, count_max),
             ).fetchall()
         return [tuple(key) for (key,) in rows]
@@ -311,7 +277,8 @@ class Base:
         self, definition: ViewDefinition, key_types: Sequence[str], keys: Sequence[Key]
     ) -> tuple[dict[Key, Texts | None], dict[Key, str]]:
         """Returns the row of each key as it is now, None where there is none; and keys whose rows the query can't
-        compute, with the reason. Raises NotUniqueError."""
+        compute, or of which it has several, with the reason. Rows that one transaction of the source changed may be in
+        the base at different moments, so two rows may have one key for a moment."""
         found: dict[Key, list[Texts]] = {}
         failed: dict[Key, str] = {}
         with explained():
@@ -333,8 +300,9 @@ class Base:
         for key, some in found.items():
             if len(some) > 1:
                 count = self._selected(definition.count(key_types), key)[0]
-                raise definition.not_unique(key, count, self._selected(definition.examples(), key))
-            rows[key] = some[0] if some else None
+                failed[key] = definition.not_unique(key, count, self._selected(definition.examples(), key))
+            else:
+                rows[key] = some[0] if some else None
         return rows, failed
 
     def _rows_of(
@@ -357,7 +325,7 @@ class Base:
             return [str(value) for value, *_ in cursor]
 
     def all_rows(self, definition: ViewDefinition) -> Iterator[list[Texts]]:
-        """All rows as of one moment, some at a time. Raises NotUniqueError before the first."""
+        """All rows as of one moment, some at a time. Raises SinkError before the first if several have one key."""
         if folding := self._folding(definition):
             with explained():
                 yield from folding.all_rows(lambda: self.check_shape(definition))
@@ -366,7 +334,12 @@ class Base:
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             double = self._connection.execute(definition.doubles()).fetchone()
             if double is not None:
-                raise definition.not_unique(double[:-1], double[-1], self._selected(definition.examples(), double[:-1]))
+                examples = self._selected(definition.examples(), double[:-1])
+                raise SinkError(
+                    f"view {definition.name}: {definition.not_unique(double[:-1], double[-1], examples)}",
+                    "choose a key whose columns are unique together, or group by it; it is tried again, and until then "
+                    "the target keeps the rows of before",
+                )
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
             self.check_shape(definition)  # of the tables that the cursor has locked
             fetch = sql.SQL("FETCH FORWARD {} FROM watershed_fill").format(sql.Literal(FILL_ROWS))
@@ -392,17 +365,5 @@ class Base:
             self._connection.execute(self._sql("UPDATE {s}.views SET applied_at = now() WHERE name = %s"), (view,))
             self._connection.execute(self._sql(statements.FORGET_ERROR), (view,))
 
-    def wait(self, seconds: float) -> None:
-        """Waits until a change is noted, or this time has passed."""
-        with explained():
-            for _ in self._connection.notifies(timeout=seconds, stop_after=1):
-                return
-
     def _folding(self, definition: ViewDefinition) -> Folding | None:
         return Folding(self._connection, self.schema, definition, definition.fold) if definition.fold else None
-
-    def _name(self, own: str) -> str:
-        return sql.Identifier(self.schema, own).as_string()
-
-    def _sql(self, text: LiteralString) -> sql.Composed:
-        return sql.SQL(text).format(s=sql.Identifier(self.schema))

@@ -29,6 +29,8 @@ def connect(config: SqlConfig, timeout_s: int = CONNECT_TIMEOUT_S) -> psycopg.Co
             config.url.get_secret_value(),
             autocommit=True,
             connect_timeout=timeout_s,
+            keepalives_idle=30,
+            tcp_user_timeout=60_000,  # ms; for a server that disappeared without closing the connection
             application_name="watershed views",
             client_encoding="UTF8",
             options=" ".join(f"-c {name}={value}" for name, value in _PINNED.items()),
@@ -44,8 +46,13 @@ def explained() -> Iterator[None]:
         raise base_error(error) from error
 
 
+def is_away(error: psycopg.Error) -> bool:
+    """Returns whether an error is of the connection, or of a server that starts or ends."""
+    return error.sqlstate is None or error.sqlstate[:2] in _AWAY
+
+
 def base_error(error: psycopg.Error) -> SinkError:
-    if error.sqlstate is None or error.sqlstate[:2] in _AWAY:
+    if is_away(error):
         return SinkError(
             "the base of the view does not answer",
             "check that it runs and the url of the base's sink; it is tried again",

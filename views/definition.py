@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,21 +13,19 @@ from cdc.config.view_settings import ViewConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableId
 from views.fold import Fold
-from views.tracing import Trace, TracedQuery
+from views.statements import restored
+from views.tracing import BaseColumn, Trace, TracedQuery, written
 
-_NUMERIC: Final = 1700
-_READS_JSON: Final = re.compile(r" json(\[\])?(;|$)")  # in the shape
+# numeric; and char(n), of which equal values of no certain length have different spaces at their ends
+_EXACT_IF_LONG: Final = frozenset({1700, 1042})
 # Types whose equal values are printed alike: boolean, bytea, "char", name, integers, text, oid, network addresses,
 # char(n), varchar(n), dates and times, bit strings, uuid.
 _EXACT: Final = frozenset(
-    {16, 17, 18, 19, 20, 21, 23, 25, 26, 650, 774, 829, 869, 1042, 1043, 1082, 1083, 1114, 1184, 1560, 1562, 2950}
+    {16, 17, 18, 19, 20, 21, 23, 25, 26, 650, 774, 829, 869, 1043, 1082, 1083, 1114, 1184, 1560, 1562, 2950}
 )
 EXAMPLE_CHARS_MAX: Final = 200  # of a row in an error
 SCHEMA_OF_VIEWS: Final = "views"  # a view's rows are stored as those of a table `views.<name>`
-
-
-class NotUniqueError(ConfigError):
-    """Several rows of the view have one key."""
+_FORM_OF_CHANGES: Final = 2  # a view whose triggers note changes in another form is filled again
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class ViewDefinition:
     config: ViewConfig
     query: TracedQuery
     places: Mapping[TableId, tuple[str, str]]  # source table → schema and name in the base
-    shape: str = ""  # of the columns that the query reads: see TracedQuery.shape
+    columns: Mapping[TableId, Mapping[str, BaseColumn]]  # of the tables in the base
     fold: Fold | None = None  # of the query's rows
 
     @property
@@ -48,10 +45,16 @@ class ViewDefinition:
         return TableId(SCHEMA_OF_VIEWS, self.name)
 
     @property
+    def shape(self) -> str:
+        """The columns that the query reads, with their types."""
+        return self.query.shape(self.columns)
+
+    @property
     def fingerprint(self) -> str:
         """Changes with everything that decides about the content of the rows."""
         places = {str(table): place for table, place in sorted(self.places.items())}
-        parts = [self.config.sql, self.config.key, places, self.shape, *([self.fold.identity] if self.fold else [])]
+        parts = [self.config.sql, self.config.key, places, self.shape, _FORM_OF_CHANGES]
+        parts += [self.fold.identity] if self.fold else []
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @property
@@ -125,13 +128,11 @@ class ViewDefinition:
         text = sql.SQL("left(row_to_json(v)::text, {})").format(sql.Literal(EXAMPLE_CHARS_MAX))
         return sql.SQL("SELECT {} FROM ({}) v WHERE {} ORDER BY 1 LIMIT 2").format(text, self.select, same)
 
-    def not_unique(self, key: Sequence[object], count: str, examples: Sequence[str]) -> NotUniqueError:
+    def not_unique(self, key: Sequence[object], count: str, examples: Sequence[str]) -> str:
+        """Says which rows of the view have one key."""
         shown = ", ".join(f"{name} = {value}" for name, value in zip(self.config.key, key, strict=True))
         rows = f", such as {' and '.join(examples)}" if examples else ""
-        return NotUniqueError(
-            f"view {self.name}: {count} rows have the key {shown}{rows}",
-            "choose a key whose columns are unique together, or group by it; the target has the rows of before",
-        )
+        return f"{count} rows have the key {shown}{rows}"
 
     @property
     def takes_all(self) -> bool:
@@ -142,15 +143,17 @@ class ViewDefinition:
     def has_split_key(self) -> bool:
         """True if columns of the key come from several occurrences. Then rows that changed together have to be joined
         with each other as they were: two rows that made a view row may both have changed since."""
-        owners = {column.table for part in self.query.traces[0].keys for column in part.find_all(exp.Column)}
-        return len(owners) > 1
+        first = self.query.traces[0]
+        parts = (*first.keys, *(one.call for one in first.functions))
+        tables = {column.table for part in parts for column in part.find_all(exp.Column)}
+        return len(tables - {one.alias for one in first.functions}) > 1
 
     def require_exact_key(self, columns: Sequence[Column]) -> None:
         """A row is found by the text of its key, so equal keys must have equal texts. Raises ConfigError."""
         for column in columns:
-            kind = column.element_oid or column.base_type_oid or column.type_oid
-            has_scale = max(column.type_modifier, column.base_type_modifier or -1) >= 0
-            is_exact = kind in _EXACT or column.type_kind == "e" or (kind == _NUMERIC and has_scale)
+            kind = column.base_type_oid or column.type_oid
+            has_length = max(column.type_modifier, column.base_type_modifier or -1) >= 0
+            is_exact = column.type_kind == "e" or (has_length if kind in _EXACT_IF_LONG else kind in _EXACT)
             if column.name in self.config.key and not is_exact:
                 raise ConfigError(
                     f"view {self.name}: column {column.name} of its key has type {column.type_name}, of which equal "
@@ -158,9 +161,12 @@ class ViewDefinition:
                     f"cast it in the sql: ({column.name})::bigint, ::numeric(20,2) or ::text",
                 )
 
-    def touched(self, trace: Trace, taken: sql.Composable, key_types: Sequence[str]) -> sql.Composed:
+    def touched(
+        self, trace: Trace, taken: sql.Composable, key_types: Sequence[str], *, has_conditions: bool = True
+    ) -> sql.Composed:
         """Selects the keys, each a jsonb array of texts, that changed rows of one occurrence concern. `taken`: a table
-        with columns source and image; for a split key it has every change that is noted."""
+        with columns source and image; for a split key it has every change that is noted. `has_conditions`: whether rows
+        that do not meet the query's conditions are passed over, which spares keys."""
         parts: list[sql.Composable] = [
             sql.SQL("({}) AS {}").format(self._images(trace.table, taken), _alias(trace.occurrence))
         ]
@@ -177,8 +183,12 @@ class ViewDefinition:
             rows: sql.Composable = sql.Identifier(*self.places[table])
             if self.has_split_key:
                 columns = sql.SQL(", ").join(map(sql.Identifier, self.traced_columns(table)))
-                rows = sql.SQL("(SELECT {} FROM {} UNION ALL {})").format(columns, rows, self._images(table, taken))
+                rows = sql.SQL("(SELECT {} FROM {} UNION ALL ({}))").format(columns, rows, self._images(table, taken))
             parts.append(sql.SQL("JOIN {} AS {} ON {}").format(rows, _alias(number), on))
+        for one in trace.functions:
+            # A row of an outer join has no result of the function.
+            made = sql.SQL("CROSS JOIN LATERAL (SELECT v FROM {} AS f(v) UNION ALL SELECT NULL) AS {}(value)")
+            parts.append(made.format(_raw(one.call), sql.Identifier(one.alias)))
         numbered = list(enumerate(zip(trace.keys, key_types, strict=True)))
         return sql.SQL("SELECT DISTINCT jsonb_build_array({}) FROM (SELECT {} FROM {} WHERE {}) k WHERE {}").format(
             # The text that PostgreSQL prints, as for a column of the query: a cast gives another one for some types.
@@ -189,26 +199,21 @@ class ViewDefinition:
             ),
             sql.SQL(" ").join(parts),
             sql.SQL(" AND ").join(
-                [sql.SQL("true"), *(sql.SQL("({})").format(_raw(one)) for one in self._conditions(trace))]
+                [sql.SQL("true"), *(sql.SQL("({})").format(_raw(one)) for one in trace.conditions if has_conditions)]
             ),
             sql.SQL(" AND ").join(sql.SQL("k.k{} IS NOT NULL").format(sql.SQL(str(number))) for number, _ in numbered),
         )
 
-    def _conditions(self, trace: Trace) -> tuple[exp.Expression, ...]:
-        """The conditions that a changed row is tested with before its key is noted. None where the query reads a column
-        of type json: an image has it as jsonb prints it, so its text is not the row's."""
-        return () if _READS_JSON.search(self.shape) else trace.conditions
-
     def _images(self, table: TableId, taken: sql.Composable) -> sql.Composed:
-        """Selects the changed rows of a table, in its traced columns."""
-        return sql.SQL(
-            "SELECT {} FROM {} AS c, LATERAL jsonb_populate_record(NULL::{}, c.image) AS i WHERE c.source = {}"
-        ).format(
-            sql.SQL(", ").join(sql.SQL("i.{}").format(sql.Identifier(name)) for name in self.traced_columns(table)),
-            taken,
-            sql.Identifier(*self.places[table]),
-            sql.Literal(str(table)),
+        """Selects the changed rows of a table, in its traced columns. OFFSET keeps the casts away from rows of other
+        tables, whose column of this name may have another type."""
+        return sql.SQL("SELECT {} FROM {} AS c WHERE c.source = {} OFFSET 0").format(
+            restored(self.types(table, self.traced_columns(table))), taken, sql.Literal(str(table))
         )
+
+    def types(self, table: TableId, names: Sequence[str]) -> dict[str, str]:
+        """Returns the SQL types of columns of a table in the base."""
+        return {name: self.columns[table][name].type for name in names}
 
     def traced_columns(self, table: TableId) -> list[str]:
         """The columns of the table by which keys are found."""
@@ -220,6 +225,7 @@ class ViewDefinition:
             ends = [end for _, _, links in trace.steps for link in links for end in link]
             found |= {end.column for end in ends if f"t{end.occurrence}" in own}
             parts = (*trace.keys, *trace.conditions)
+            parts += tuple(one.call for one in trace.functions)
             found |= {one.name for part in parts for one in part.find_all(exp.Column) if one.table in own}
         return sorted(found)
 
@@ -252,5 +258,5 @@ def _alias(occurrence: int) -> sql.Identifier:
 
 
 def _raw(tree: exp.Expression) -> sql.Composable:
-    """SQL that the parser writes again; it contains the configuration's text and no value from outside."""
-    return sql.Composed([sql.SQL(tree.sql("postgres"))])
+    """SQL of the query over its traced columns; it contains the configuration's text and no value from outside."""
+    return sql.Composed([sql.SQL(written(tree))])

@@ -23,11 +23,11 @@ from cdc.kafka.event_records import (
 )
 from cdc.model.errors import RefusedError, SinkError, WatershedError
 from cdc.model.findings import Finding
-from views.base import ViewState
 from views.event_log_base import Batch, EventLogBase, Rejected
 from views.event_log_figures import Loaded, base_of_log, behind
 from views.event_log_rows import EventRow, MalformedError, event_row
 from views.keeping import Keeper
+from views.states import ViewState
 
 log = structlog.get_logger(__name__)
 

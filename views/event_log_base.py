@@ -21,13 +21,13 @@ from psycopg import sql
 from cdc.config.event_log_settings import log_table
 from cdc.kafka.event_records import EventRecord, Place
 from cdc.model.errors import SinkError
+from cdc.model.view_facts import ViewFacts
 from views import event_log_tables as tables
-from views.base import Base
 from views.connection import explained, said
 from views.event_log_figures import Loaded, read_log_counts, read_offsets
 from views.event_log_rows import EventRow
 from views.event_log_tables import existing_logs
-from views.figures import Counts
+from views.states import States
 from views.triggers import brief_locks
 
 _LIMIT_EXCEEDED: Final = "54"  # the class of errors of values that are too large or too deep
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
     offsets: Mapping[Place, Loaded]
 
 
-class EventLogBase(Base):
+class EventLogBase(States):
     """A connection to the base of an event log. Methods raise SinkError for a database that does not answer."""
 
     def lock(self, view: str) -> bool:
@@ -194,9 +194,9 @@ class EventLogBase(Base):
             )
         with explained(), brief_locks(self._connection, f"event log {log}"):
             self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table(log)))
-            super().remove(log)
+            self._forget(log)
 
-    def log_counts(self, log: str) -> Counts | None:
+    def log_counts(self, log: str) -> ViewFacts | None:
         """Returns the state of the log and the number of its rejected records; None if it has never run."""
         return read_log_counts(self._connection, self.schema, log)
 

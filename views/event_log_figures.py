@@ -12,8 +12,9 @@ from cdc.config.settings import Config
 from cdc.config.sink_settings import SqlConfig, sink_config
 from cdc.kafka.event_records import Bounds, EventTopics, Place
 from cdc.model.errors import WatershedError
+from cdc.model.view_facts import ViewFacts
 from views.connection import CONNECT_TIMEOUT_S, connect, explained
-from views.figures import Counts, read_counts
+from views.figures import read_counts
 from views.statements import COUNTED_MAX, schema_of
 
 
@@ -39,14 +40,14 @@ class EventLogFigures:
         with suppress(psycopg.Error):
             self._connection.close()
 
-    def counts(self) -> Counts:
+    def counts(self) -> ViewFacts:
         """Returns the log's figures. `behind` is None while the brokers do not answer."""
         found = read_log_counts(self._connection, self._schema, self._log)
         loaded = read_offsets(self._connection, self._schema, self._log) if found else {}
         with suppress(WatershedError):
             missing = behind(loaded, self._topics.bounds(self._topics.identities()))
-            return replace(found or Counts(self._log, "never run"), behind=missing)
-        return found or Counts(self._log, "never run")
+            return replace(found or ViewFacts(self._log, "never run"), behind=missing)
+        return found or ViewFacts(self._log, "never run")
 
 
 def base_of_log(settings: Config, log: str) -> SqlConfig:
@@ -71,7 +72,7 @@ def read_offsets(connection: psycopg.Connection[Any], schema: str, log: str) -> 
     return {(topic, partition): Loaded(topic_id, next_) for topic, partition, topic_id, next_ in rows}
 
 
-def read_log_counts(connection: psycopg.Connection[Any], schema: str, log: str) -> Counts | None:
+def read_log_counts(connection: psycopg.Connection[Any], schema: str, log: str) -> ViewFacts | None:
     """Returns the state of a log and the number of its rejected records; None if it has never run."""
     counts = read_counts(connection, schema, log)
     if counts is None:

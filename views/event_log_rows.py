@@ -52,6 +52,17 @@ def event_row(record: EventRecord, form: EventForm) -> EventRow:
     headers: list[Named] = [
         (name, None if value is None else _text(value, f"header {name}")) for name, value in record.headers
     ]
+    try:
+        row = _row(record, headers, form)
+    except RecursionError:
+        raise MalformedError("its JSON has too many levels") from None
+    for name, part in row._asdict().items():
+        if isinstance(part, str):
+            _require_storable(name, part)
+    return row
+
+
+def _row(record: EventRecord, headers: list[Named], form: EventForm) -> EventRow:
     match form.format:
         case "debezium":
             event = _debezium(record.value, headers, form)
@@ -59,7 +70,7 @@ def event_row(record: EventRecord, form: EventForm) -> EventRow:
             event = _binary(record.value, headers)
         case "cloudevents_structured":
             event = _structured(record.value, headers)
-    row = EventRow(
+    return EventRow(
         record.topic,
         record.partition,
         record.offset,
@@ -72,10 +83,6 @@ def event_row(record: EventRecord, form: EventForm) -> EventRow:
         json_text(_together(event.more)),
         record.at_ms,
     )
-    for name, part in row._asdict().items():
-        if isinstance(part, str):
-            _require_storable(name, part)
-    return row
 
 
 # ---- formats

@@ -5,7 +5,8 @@ from typing import Any, Final, LiteralString
 
 import psycopg
 
-from cdc.config.event_log_settings import SCHEMA_OF_LOGS, log_table
+from cdc.config.clock_settings import MINUTES
+from cdc.config.event_log_settings import SCHEMA_OF_LOGS
 from cdc.model.events import TableId
 
 CREATE: LiteralString = """
@@ -63,7 +64,7 @@ SELECT CASE WHEN to_regnamespace(%(schema)s) IS NULL THEN has_database_privilege
             ELSE has_schema_privilege(%(schema)s, 'CREATE') END
 """
 _EXISTING: LiteralString = """
-SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(format('%%I.%%I', %s::text, 'log_' || name)) IS NOT NULL
+SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(format('%%I.%%I', %s::text, name)) IS NOT NULL
 """
 _BEGINNING: Final = "log_"
 
@@ -76,7 +77,8 @@ def table_of(log: str) -> str:
 def existing_logs(
     connection: psycopg.Connection[Any], schema: str, kept: Collection[TableId]
 ) -> dict[TableId, tuple[str, str]]:
-    """Returns the tables of those logs among `kept` that have been created."""
-    names = [table.name for table in kept if table.schema == SCHEMA_OF_LOGS]
-    found = connection.execute(_EXISTING, (names, schema)).fetchall() if names else []
-    return {log_table(name): (schema, table_of(name)) for (name,) in found}
+    """Returns the tables of those logs among `kept` that have been created, and that of the clock."""
+    tables = {table_of(table.name): table for table in kept if table.schema == SCHEMA_OF_LOGS}
+    tables |= {MINUTES.name: MINUTES} if MINUTES in kept else {}
+    found = connection.execute(_EXISTING, ([*tables], schema)).fetchall() if tables else []
+    return {tables[name]: (schema, name) for (name,) in found}

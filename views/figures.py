@@ -1,34 +1,16 @@
 """Reads how views are from their base, and changes nothing there."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from cdc.config.sink_settings import SqlConfig
+from cdc.model.view_facts import ViewFacts
 from views import statements
 from views.connection import CONNECT_TIMEOUT_S, connect, explained
 from views.statements import schema_of
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """The figures that `cdc view status` shows. Rows are counted up to COUNTED_MAX."""
-
-    name: str
-    state: str
-    changes: int = 0  # rows that were changed and not collected yet
-    oldest_s: float | None = None
-    keys: int = 0  # view rows that are to be computed
-    rejected: int = 0
-    applied_s: float | None = None  # since rows were written last
-    error: str | None = None
-    next: str | None = None
-    failing_s: float = 0.0  # since the error began
-    is_kept: bool = False  # a process has the view's lock
-    behind: int | None = None  # offsets of its topics that an event log has not loaded
 
 
 class ViewFigures:
@@ -42,12 +24,12 @@ class ViewFigures:
         with suppress(psycopg.Error):
             self._connection.close()
 
-    def of(self, view: str) -> Counts:
+    def of(self, view: str) -> ViewFacts:
         """Returns the view's figures."""
-        return read_counts(self._connection, self._schema, view) or Counts(view, "never run")
+        return read_counts(self._connection, self._schema, view) or ViewFacts(view, "never run")
 
 
-def read_counts(connection: psycopg.Connection[Any], schema: str, view: str) -> Counts | None:
+def read_counts(connection: psycopg.Connection[Any], schema: str, view: str) -> ViewFacts | None:
     """Returns the figures of a view; None if it has never run. `schema`: of the views' own tables."""
     statement = sql.SQL(statements.COUNTS).format(
         s=sql.Identifier(schema), counted_max=sql.Literal(statements.COUNTED_MAX)
@@ -57,4 +39,4 @@ def read_counts(connection: psycopg.Connection[Any], schema: str, view: str) -> 
             row = connection.execute(statement, {"view": view, "schema": schema}).fetchone()
         except psycopg.errors.UndefinedTable:  # no view has run on this base
             return None
-    return None if row is None else Counts(*row)
+    return None if row is None else ViewFacts(*row)

@@ -19,6 +19,7 @@ from cdc.model.errors import SinkError
 from views.connection import Key, Texts, is_of_rows, said, texts
 from views.definition import ViewDefinition
 from views.fold import NO_STATE, Fold, FoldError
+from views.statements import restored
 
 KEYS_TOGETHER: Final = 50  # whose events are read in one round trip
 EVENTS_TOGETHER: Final = 200  # of each key
@@ -38,9 +39,9 @@ ON CONFLICT (view, key) DO UPDATE
 """
 _DISCARD: LiteralString = """
 DELETE FROM {folds} AS f
- USING (SELECT jsonb_build_array({keys}) AS key, {orders}, c.xid
-          FROM ({noted}) AS c, LATERAL jsonb_populate_record(NULL::{log}, c.image) AS i) AS e
- WHERE f.view = {view} AND f.key = e.key AND NOT pg_visible_in_snapshot(e.xid, f.read_at)
+ USING (SELECT jsonb_build_array({keys}) AS key, {orders}, i.watershed_xid
+          FROM (SELECT {columns}, c.xid AS watershed_xid FROM ({noted}) AS c OFFSET 0) AS i) AS e
+ WHERE f.view = {view} AND f.key = e.key AND NOT pg_visible_in_snapshot(e.watershed_xid, f.read_at)
    AND (({order}) > (SELECT {at} FROM jsonb_populate_record(NULL::{log}, f.at) AS a)) IS NOT TRUE
 """
 _EVENTS: LiteralString = """
@@ -65,6 +66,7 @@ class Folding:
         self._connection = connection
         self._definition = definition
         self._fold = fold
+        self._traced = definition.traced_columns(fold.log)
         self._changes = sql.Identifier(schema, "changes")
         self._names = {
             "folds": sql.Identifier(schema, "folds"),
@@ -86,6 +88,7 @@ class Folding:
                     sql.SQL("i.{} AS {}").format(sql.Identifier(name), alias)
                     for name, alias in zip(self._fold.order, order, strict=True)
                 ),
+                columns=restored(self._definition.types(self._fold.log, self._traced)),
                 noted=noted,
                 order=_listed(sql.SQL("e.{}").format(alias) for alias in order),
                 at=_columns("a", self._fold.order),

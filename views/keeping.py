@@ -14,13 +14,14 @@ from views.base import Base
 from views.gathering import Gathering
 from views.generations import TargetGenerations
 from views.maintainer import ViewMaintainer, define, kept_elsewhere
+from views.states import States
 from views.target import Target
 
 log = structlog.get_logger(__name__)
 
 RETRY_S_MIN: Final = 2.0
 RETRY_S_MAX: Final = 30.0
-OwnBase = TypeVar("OwnBase", bound=Base)
+OwnBase = TypeVar("OwnBase", bound=States)
 
 
 class Job(Protocol):

@@ -7,10 +7,12 @@ again after a crash. An affected key is forgotten only after its row was written
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import structlog
 
+from cdc.config.clock_settings import MINUTES
 from cdc.config.event_log_settings import SCHEMA_OF_LOGS
 from cdc.config.format_options import READABLE
 from cdc.config.sink_settings import CacheConfig
@@ -20,19 +22,22 @@ from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import Column, TableSchema, pack_version
 from sinks.contract import Change, Json, Outcome
 from sinks.records import decode_json
-from views.base import Base, ViewState
+from views.base import KEY_TOO_LONG, Base, is_too_long, not_deterministic, shortened
 from views.connection import Key, Texts
 from views.definition import ViewDefinition
 from views.fold import fold_of
 from views.gathering import Gathering
 from views.generations import TargetGenerations
+from views.parsing import named_tables
+from views.states import ViewState
 from views.target import Target
-from views.tracing import named_tables, trace
+from views.tracing import trace
 
 log = structlog.get_logger(__name__)
 
 IDLE_WAIT_S: Final = 1.0
 TARGET_CHECK_S: Final = 3.0  # how soon it is noticed that the target has lost its rows
+REJECTED_MAX: Final = 10_000  # keys of a filling that are noted with their reasons; the log has the number of all
 SWAP_RETRY_S: Final = 30.0  # how long a filled generation follows its base before it is tried again to let it serve
 _FOLLOWING: Final = ("serving", "filled")  # states of a view whose rows are all there
 _EPOCH: Final = 1  # of versions: numbers of computations never begin again
@@ -45,6 +50,8 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
     missing = [table for table in named_tables(name, config.sql) if table in base.kept and table not in places]
     if log := next((table.name for table in missing if table.schema == SCHEMA_OF_LOGS), None):
         raise SinkError(f"view {name}: nothing has loaded the event log {log} yet", f"cdc view run {log}")
+    if MINUTES in missing:
+        raise SinkError(f"view {name}: nothing keeps {MINUTES} in its base yet", f"cdc view run {name}")
     if not places:
         raise SinkError(f"view {name}: its base {config.base} holds no tables yet", f"cdc sink run {config.base}")
     if missing:
@@ -53,22 +60,25 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
             f"cdc sink run {config.base}",
         )
     columns = base.columns(places)
+    if gone := next((table for table in named_tables(name, config.sql) if columns.get(table) == {}), None):
+        raise SinkError(
+            f"view {name}: table {gone} is not in its base {config.base} any more",
+            f"start its sink {config.base} again, which fills the table; the view is tried again, and its rows of "
+            "before serve until then",
+        )
     named = {table: list(names) for table, names in columns.items()}
     query = trace(name, config.sql, config.key, named)
     if aggregates := base.aggregates(sorted(query.key_functions)):
         raise ConfigError(f"view {name}: {aggregates[0]}() computes its key from many rows", "choose another key")
     if changing := base.changing(sorted(query.functions)):
-        raise ConfigError(
-            f"view {name}: {changing[0]}() is not deterministic: it changes without a change of a row",
-            "leave it out of the query",
-        )
+        raise not_deterministic(name, changing[0])
     held = {table: places[table] for table in query.tables}
     fold = None if config.fold is None else fold_of(name, query, config.sql, config.fold, named)
     if fold and (aggregates := base.aggregates(sorted(query.functions))):
         raise ConfigError(
             f"view {name}: {aggregates[0]}() makes one row of several events", "fold the events themselves"
         )
-    return ViewDefinition(name, config, query, held, query.shape(columns), fold)
+    return base.with_read_columns(ViewDefinition(name, config, query, held, columns, fold))
 
 
 def kept_elsewhere(kind: str, name: str) -> SinkError:
@@ -299,19 +309,22 @@ class ViewMaintainer:
         self._wait_for_base()
         self._base.install_triggers(self._definition)
         floor, version = self._base.versions(2)
-        count = 0
+        count, rejected_count = 0, 0
         rejected: dict[Key, str] = {}
         for rows in self._base.all_rows(self._definition):
-            keys = [self._encoder.key_of(row) for row in rows]
-            changes = [self._encoder.change(key, row, version) for key, row in zip(keys, rows, strict=True)]
-            rejected |= self._apply(keys, changes)
+            by_key = {self._encoder.key_of(row): row for row in rows}
+            failed = {shortened(key): KEY_TOO_LONG for key in by_key if is_too_long(key)}
+            keys = [key for key in by_key if not is_too_long(key)]
+            failed |= self._apply(keys, [self._encoder.change(key, by_key[key], version) for key in keys])
+            rejected |= dict(islice(failed.items(), REJECTED_MAX - len(rejected)))
+            rejected_count += len(failed)
             if count == 0:  # base and target do their work
                 self._base.forget_error(name)
             count += len(rows)
         self._target.sweep(table, pack_version(_EPOCH, floor))
         self._target.make_readable([table])
         self._base.written(name, list(rejected), rejected)
-        log.info("view is filled", view=name, rows=count, rejected=len(rejected))
+        log.info("view is filled", view=name, rows=count, rejected=rejected_count)
         if self._is_beside:  # if the swap fails, or the job ends, it is tried again without another filling
             state = state._replace(state="filled")
             self._base.note(name, state)

@@ -14,7 +14,9 @@ CREATE TABLE IF NOT EXISTS {s}.changes (
   id bigint GENERATED ALWAYS AS IDENTITY, view text NOT NULL, source text NOT NULL, image jsonb NOT NULL,
   noted_at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
   PRIMARY KEY (view, id));
-CREATE TABLE IF NOT EXISTS {s}.keys (view text NOT NULL, key jsonb NOT NULL, PRIMARY KEY (view, key));
+CREATE TABLE IF NOT EXISTS {s}.keys (
+  view text NOT NULL, key jsonb NOT NULL, noted_at timestamptz NOT NULL, PRIMARY KEY (view, key));
+CREATE INDEX IF NOT EXISTS keys_in_order ON {s}.keys (view, noted_at);
 CREATE TABLE IF NOT EXISTS {s}.folds (
   view text NOT NULL, key jsonb NOT NULL, at jsonb NOT NULL, state text NOT NULL, read_at pg_snapshot NOT NULL,
   cluster bigint NOT NULL, PRIMARY KEY (view, key));
@@ -43,29 +45,36 @@ SELECT setval(%s::regclass, now_ms) FROM {s}.versions,
        (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) clock
  WHERE last_value < now_ms
 """
-# `n.*` is the row also where a column is named n. Values are compared as the texts that PostgreSQL prints, because not
-# every type has an equality.
+# Values are noted and compared as the texts that PostgreSQL prints, under settings of our own: these are exact for all
+# types, and not every type has an equality.
 NOTE: LiteralString = """
-CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $function$
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql {settings} AS $function$
 BEGIN
   IF TG_OP = 'INSERT' THEN
-    INSERT INTO {s}.changes (view, source, image)
-    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(n.*) AS r FROM new_rows n) x;
+    INSERT INTO {s}.changes (view, source, image) SELECT DISTINCT {view}, {source}, {image} FROM new_rows r;
   ELSIF TG_OP = 'DELETE' THEN
-    INSERT INTO {s}.changes (view, source, image)
-    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(o.*) AS r FROM old_rows o) x;
+    INSERT INTO {s}.changes (view, source, image) SELECT DISTINCT {view}, {source}, {image} FROM old_rows r;
+  ELSIF TG_OP = 'TRUNCATE' THEN  -- by hand: a sink deletes
+    UPDATE {s}.views SET state = 'rebuild' WHERE name = {view};
   ELSE
     INSERT INTO {s}.changes (view, source, image)
-    WITH before AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(o.*) AS r FROM old_rows o) x),
-         after AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(n.*) AS r FROM new_rows n) x)
+    WITH before AS (SELECT {image} AS image, {used} AS used FROM old_rows r),
+         after AS (SELECT {image} AS image, {used} AS used FROM new_rows r)
     SELECT DISTINCT {view}, {source}, image
       FROM ((SELECT * FROM before EXCEPT ALL SELECT * FROM after)
             UNION ALL (SELECT * FROM after EXCEPT ALL SELECT * FROM before)) changed;
   END IF;
   PERFORM pg_notify('watershed_views', '');
   RETURN NULL;
+EXCEPTION WHEN undefined_column THEN
+  RETURN NULL;  -- the table was altered: the view notices it and is filled again
 END $function$
 """
+# Settings on which the texts of values depend.
+NOTE_SETTINGS: Final = (
+    *("datestyle", "intervalstyle", "timezone", "bytea_output", "extra_float_digits", "quote_all_identifiers"),
+    *("xmloption", "search_path"),
+)
 # A valid index of the table that begins with one of the columns.
 INDEX: LiteralString = """
 SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
@@ -81,16 +90,55 @@ SELECT 1 FROM pg_index i
    AND c.names[1:%(keys)s] <@ (%(columns)s::text[])[1:%(keys)s]
    AND c.names[%(keys)s + 1:cardinality(%(columns)s::text[])] = (%(columns)s::text[])[%(keys)s + 1:]
 """
-# The columns of a table, by which a change of it is seen that no trigger notes.
 COLUMNS: LiteralString = """
-SELECT attname, format('%%s %%s', attnum, format_type(atttypid, atttypmod)) FROM pg_attribute
+SELECT attname, attnum, format_type(atttypid, atttypmod) FROM pg_attribute
  WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
-# STABLE functions of PostgreSQL read settings; those of others may read tables.
+# PostgreSQL notes the columns on which a stored query depends: all that it reads, wherever it names them.
+STORED: LiteralString = "CREATE TEMPORARY VIEW watershed_query AS SELECT 1 AS one FROM ({}) v"
+READ: LiteralString = """
+SELECT DISTINCT n.nspname, c.relname, a.attname
+  FROM pg_rewrite r
+  JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+  JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+  JOIN pg_class c ON c.oid = a.attrelid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE r.ev_class = 'pg_temp.watershed_query'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjsubid > 0
+"""
+TAKEN: LiteralString = """
+CREATE TEMP TABLE IF NOT EXISTS watershed_taken (source text, image jsonb, noted_at timestamptz, xid xid8)
+ON COMMIT DELETE ROWS
+"""
+TAKE: LiteralString = """
+WITH gone AS (DELETE FROM {s}.changes WHERE view = %(view)s AND id IN
+               (SELECT id FROM {s}.changes WHERE view = %(view)s ORDER BY id LIMIT %(count_max)s)
+              RETURNING source, image, noted_at, xid)
+INSERT INTO pg_temp.watershed_taken SELECT source, image, noted_at, xid FROM gone
+"""
+# An index has no place for longer keys.
+KEY_BYTES_MAX: Final = 2_000
+NOTE_KEYS: LiteralString = """
+WITH touched AS (SELECT key FROM ({touched}) k(key)),
+     long AS (INSERT INTO {s}.rejected (view, key, reason)
+              SELECT DISTINCT ON (1, 2) {view}, jsonb_build_array(left(key::text, {shown})), {reason}
+                FROM touched WHERE octet_length(key::text) > {bytes_max} ON CONFLICT DO NOTHING)
+INSERT INTO {s}.keys (view, key, noted_at)
+SELECT {view}, key, (SELECT min(noted_at) FROM pg_temp.watershed_taken)
+  FROM touched WHERE octet_length(key::text) <= {bytes_max} ON CONFLICT DO NOTHING
+"""
+# The functions that the stored query calls, also by operators and casts, and that are not PostgreSQL's own.
+CALLED: LiteralString = """
+SELECT DISTINCT p.proname
+  FROM pg_rewrite r
+  JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+  LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+  JOIN pg_proc p ON p.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
+ WHERE r.ev_class = 'pg_temp.watershed_query'::regclass AND p.provolatile <> 'i' ORDER BY 1
+"""
+# Of PostgreSQL's own functions, no query is stored as depending on them. STABLE ones read settings, which are pinned.
 CHANGING: LiteralString = """
 SELECT DISTINCT proname FROM pg_proc
- WHERE proname = ANY(%s)
-   AND (provolatile = 'v' OR (provolatile = 's' AND pronamespace <> 'pg_catalog'::regnamespace)) ORDER BY 1
+ WHERE proname = ANY(%s) AND provolatile = 'v' AND pronamespace = 'pg_catalog'::regnamespace ORDER BY 1
 """
 AGGREGATES: LiteralString = """
 SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND prokind = 'a' ORDER BY 1
@@ -124,8 +172,9 @@ COUNTED_MAX: Final = 100_000  # rows of each kind, because every process that sh
 COUNTS: LiteralString = """
 SELECT v.name, v.state,
        (SELECT count(*) FROM (SELECT FROM {s}.changes c WHERE c.view = v.name LIMIT {counted_max}) c),
-       (SELECT extract(epoch FROM clock_timestamp() - noted_at)::float8 FROM {s}.changes c WHERE c.view = v.name
-         ORDER BY id LIMIT 1),
+       extract(epoch FROM clock_timestamp() - least(
+         (SELECT noted_at FROM {s}.changes c WHERE c.view = v.name ORDER BY id LIMIT 1),
+         (SELECT noted_at FROM {s}.keys k WHERE k.view = v.name ORDER BY noted_at LIMIT 1)))::float8,
        (SELECT count(*) FROM (SELECT FROM {s}.keys k WHERE k.view = v.name LIMIT {counted_max}) k),
        (SELECT count(*) FROM (SELECT FROM {s}.rejected r WHERE r.view = v.name LIMIT {counted_max}) r),
        extract(epoch FROM clock_timestamp() - applied_at)::float8, v.error, v.next,
@@ -143,19 +192,35 @@ TRIGGERS: Final[Mapping[str, LiteralString]] = {
     "FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
     "delete": "CREATE TRIGGER {name} AFTER DELETE ON {table} REFERENCING OLD TABLE AS old_rows "
     "FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
+    "truncate": "CREATE TRIGGER {name} AFTER TRUNCATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
 }
 
 
 def image(columns: Sequence[str]) -> sql.Composed:
-    """The columns of `r`, a row as JSON, as a jsonb object."""
-    pairs = [sql.SQL("{}, r->{}").format(sql.Literal(name), sql.Literal(name)) for name in columns]
+    """The columns of the row `r` as a jsonb object of texts, from which `restored` makes their values."""
+    pairs = [sql.SQL("{}, {}").format(sql.Literal(name), _text(name)) for name in columns]
     return sql.SQL("jsonb_build_object({})").format(sql.SQL(", ").join(pairs))
 
 
+def restored(columns: Mapping[str, str]) -> sql.Composed:
+    """The columns of a change `c`, given with their types. A cast from the text that PostgreSQL prints gives the same
+    value, where JSON has one null, one form of spaces and no bounds of arrays."""
+    values = [
+        sql.SQL("CAST(c.image->>{} AS {}) AS {}").format(sql.Literal(name), sql.SQL(kind), sql.Identifier(name))
+        for name, kind in columns.items()
+    ]
+    return sql.SQL(", ").join(values)
+
+
 def used(columns: Sequence[str]) -> sql.Composed:
-    """The columns of `r`, a row as JSON, as an array of texts."""
-    values = [sql.SQL("(r->{})::text").format(sql.Literal(name)) for name in columns]
-    return sql.SQL("ARRAY[{}]::text[]").format(sql.SQL(", ").join(values))
+    """The columns of the row `r` as an array of texts."""
+    return sql.SQL("ARRAY[{}]::text[]").format(sql.SQL(", ").join(map(_text, columns)))
+
+
+def _text(name: str) -> sql.Composed:
+    """The text that PostgreSQL prints; a cast to text prints something else for some types."""
+    value = sql.Identifier("r", name)
+    return sql.SQL("CASE WHEN {} IS DISTINCT FROM NULL THEN format('%s', {}) END").format(value, value)
 
 
 def schema_of(prefix: str) -> str:

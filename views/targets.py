@@ -5,6 +5,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Final
 
+from cdc.config.clock_settings import MINUTES
 from cdc.config.event_log_settings import log_table
 from cdc.config.settings import Config
 from cdc.config.sink_settings import SearchConfig, SqlConfig, Store, WarehouseConfig, sink_config
@@ -35,7 +36,7 @@ def open_base(settings: Config, name: str) -> Base:
     kept = [table for table in settings.source.stored_table_ids if section.holds(table)]
     base = settings.views[name].base
     kept += [log_table(log) for log, of_log in settings.event_logs.items() if of_log.base == base]
-    return Base(section, settings.topics.prefix, kept)
+    return Base(section, settings.topics.prefix, [*kept, MINUTES])
 
 
 OpenWarehouse = Callable[[str, WarehouseConfig], Target]  # by the view's name

@@ -11,22 +11,23 @@ outside of a subquery that chooses among its rows (LIMIT, DISTINCT ON, a window 
 does not meet it may decide which other rows are chosen.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from sqlglot import TokenType, exp, parse, tokenize
-from sqlglot.errors import SqlglotError
-from sqlglot.optimizer.qualify import qualify
-from sqlglot.optimizer.scope import Scope, build_scope
+from sqlglot import exp
+from sqlglot.optimizer.scope import Scope
 
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
-from views.refusals import DIALECT, called, choice_of, refusals
+from views.demands import conjuncts, equalities, memberships
+from views.dialects import syntax_advice
+from views.parsing import Named, base_tables, parsed, pieces, qualified, table_of
+from views.refusals import DIALECT, SETS, called, is_chosen, refusals
+from views.written import as_written
 
+_REWRITTEN_EXACTLY: Final = (exp.And, exp.Or, exp.Cast, exp.Anonymous)  # of the calls that the parser writes again
 NEXT: Final = "see the documentation of views for what a query may contain"
-_LAST_SCHEMA: Final = "public"  # of a table without one
 
 
 class Place(NamedTuple):
@@ -36,6 +37,16 @@ class Place(NamedTuple):
     column: str
 
 
+class BaseColumn(NamedTuple):
+    """A column of a table in the base. A column that is dropped and created again has another number."""
+
+    number: int
+    type: str  # as SQL
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.type}"
+
+
 class Link(NamedTuple):
     """An equality, directed from a column of one occurrence to that of another."""
 
@@ -43,12 +54,12 @@ class Link(NamedTuple):
     end: Place
 
 
-class Named(NamedTuple):
-    """A place of the query's text that names a table."""
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function in FROM, over columns as those of a key. Its result is column `value` of its alias."""
 
-    table: TableId
-    has_alias: bool
-    name: str
+    alias: str
+    call: exp.Expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,7 @@ class Trace:
     steps: tuple[tuple[int, TableId, tuple[Link, ...]], ...]
     keys: tuple[exp.Expression, ...]  # over columns that are named `t<occurrence>.<column>`
     conditions: tuple[exp.Expression, ...]  # over the same columns: rows that do not meet them concern no key
+    functions: tuple[Function, ...] = ()  # in FROM, that make columns of the key
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,7 @@ class TracedQuery:
     key_functions: frozenset[str]  # of these, those that compute its key
     traces: tuple[Trace, ...]
 
-    def shape(self, columns: Mapping[TableId, Mapping[str, str]]) -> str:
+    def shape(self, columns: Mapping[TableId, Mapping[str, BaseColumn]]) -> str:
         """Changes whenever a column that the query reads is dropped, made again or given another type; where it has a
         star, also when one is added."""
         return "; ".join(
@@ -99,26 +111,37 @@ def trace(name: str, text: str, key: Sequence[str], columns: Mapping[TableId, Se
     """`columns`: of the tables that the query may read. Raises ConfigError, naming the view and what is wrong with it:
     text that is not one SELECT, a table or column that is not there, a construct whose result depends on more rows
     than equalities say, a table whose rows can't be traced to the key."""
-    where = f"view {name}"
-    tree = _parsed(where, text)
-    root = _qualified(where, tree, columns)
+    try:
+        return _traced(f"view {name}", text, key, columns)
+    except ConfigError as error:
+        raise ConfigError(error.message, syntax_advice(text) or error.hint) from None
+
+
+def _traced(where: str, text: str, key: Sequence[str], columns: Mapping[TableId, Sequence[str]]) -> TracedQuery:
+    tree = parsed(where, text)
+    root = qualified(where, tree, columns, text)
     for problem in refusals(root):
         raise ConfigError(f"{where}: {problem}", NEXT)
     found = _Found()
     _walk(root, found)
-    if len(found.tables) != sum(1 for table in tree.find_all(exp.Table) if _is_base(table, tree)):
+    if len(found.tables) != len(base_tables(tree)):
         raise ConfigError(f"{where}: its sql joins tables in a way that can't be traced to a key", NEXT)
-    output = {projection.alias_or_name: projection.unalias() for projection in root.expression.expressions}
+    output = [projection.alias_or_name for projection in root.expression.expressions]
     if missing := next((column for column in key if column not in output), None):
         raise ConfigError(
             f"{where}: its key has column {missing}, which the query does not return",
             f"it returns {', '.join(output)}",
         )
-    keys = [_key_part(where, column, output[column], root, found) for column in key]
-    conditions = _conditions(keys, root, found)
-    traces = tuple(_trace(where, number, keys, conditions, found) for number in range(len(found.tables)))
+    parts = _Key(where, text, root, found)
+    keys = [parts.part(column) for column in key]
+    needed = _owners([*keys, *(one.call for one in parts.functions)])
+    conditions = _conditions(needed, root, found)
+    traces = tuple(
+        Trace(table, number, _steps(where, number, needed, found), tuple(keys), tuple(conditions), (*parts.functions,))
+        for number, table in enumerate(found.tables)
+    )
     return TracedQuery(
-        _pieces(text, tree),
+        pieces(text, tree),
         tuple(dict.fromkeys(found.tables)),
         {table: tuple(sorted(used)) for table, used in found.used.items()},
         any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star)),
@@ -126,82 +149,6 @@ def trace(name: str, text: str, key: Sequence[str], columns: Mapping[TableId, Se
         frozenset(name for part in keys for name in called(part)),
         traces,
     )
-
-
-def _pieces(text: str, tree: exp.Expression) -> tuple[str | Named, ...]:
-    """PostgreSQL runs the text as it was written: what the parser would write may have another meaning."""
-    pieces: list[str | Named] = []
-    at = 0
-    ctes = {cte.alias for cte in tree.find_all(exp.CTE)}
-    tables = [table for table in tree.find_all(exp.Table) if table.db or table.name not in ctes]
-    for table in sorted(tables, key=lambda one: int(one.this.meta["start"])):
-        first = table.args.get("db") or table.this
-        pieces += [text[at : first.meta["start"]], Named(table_of(table), bool(table.alias), table.name)]
-        at = table.this.meta["end"] + 1
-    last = [token for token in tokenize(text, dialect=DIALECT) if token.token_type is not TokenType.SEMICOLON][-1]
-    return (*pieces, text[at : last.end + 1])
-
-
-def table_of(table: exp.Table) -> TableId:
-    """The table that a query names; without a schema it is one of `public`."""
-    return TableId(table.db or _LAST_SCHEMA, table.name)
-
-
-def _is_base(table: exp.Table, tree: exp.Expression) -> bool:
-    return bool(table.db) or all(cte.alias != table.name for cte in tree.find_all(exp.CTE))
-
-
-def named_tables(name: str, text: str) -> tuple[TableId, ...]:
-    """Returns the tables that the query of a view names, whether they exist or not. Raises ConfigError for text that is
-    not one SELECT."""
-    tree = _parsed(f"view {name}", text)
-    return tuple(dict.fromkeys(table_of(table) for table in tree.find_all(exp.Table) if _is_base(table, tree)))
-
-
-# ---- parsing
-
-
-def _parsed(where: str, text: str) -> exp.Expression:
-    try:
-        statements = [one for one in parse(text, dialect=DIALECT) if one is not None]
-    except SqlglotError as error:
-        said = str(error).partition("\n")[0]
-        raise ConfigError(f"{where}: its sql can't be read: {said}", "write one SELECT in PostgreSQL's SQL") from None
-    if len(statements) != 1 or not isinstance(statements[0], exp.Select):
-        raise ConfigError(f"{where}: its sql is not one SELECT", "write one SELECT in PostgreSQL's SQL")
-    return statements[0]
-
-
-def _qualified(where: str, tree: exp.Expression, columns: Mapping[TableId, Sequence[str]]) -> Scope:
-    """The query's scopes, with every column under its table's alias, and every `*` written out."""
-    ctes = Counter(cte.alias for cte in tree.find_all(exp.CTE))
-    references = Counter(table.name for table in tree.find_all(exp.Table) if not table.db and table.name in ctes)
-    for name in ctes:
-        # Two uses of one subquery would be one occurrence, with the links of both.
-        if ctes[name] > 1 or references[name] > 1:
-            raise ConfigError(f"{where}: it uses {name} of its WITH twice", "write the subquery in each place")
-    for table in tree.find_all(exp.Table):
-        if not table.db and table.name in ctes:
-            continue
-        if table_of(table) not in columns:
-            raise ConfigError(
-                f"{where}: it reads {table_of(table)}, which its base does not hold",
-                f"the base holds {', '.join(map(str, columns)) or 'no table'}; write schema.table",
-            )
-    copy = tree.copy()
-    for table in copy.find_all(exp.Table):
-        if not table.db and table.name not in ctes:
-            table.set("db", exp.to_identifier(_LAST_SCHEMA, quoted=True))
-    known: dict[str, Any] = {}
-    for table_id, names in columns.items():
-        known.setdefault(table_id.schema, {})[table_id.name] = dict.fromkeys(names, "text")
-    try:
-        qualified = qualify(copy, schema=known, dialect=DIALECT, validate_qualify_columns=True, expand_alias_refs=False)
-    except SqlglotError as error:
-        raise ConfigError(f"{where}: {str(error).partition(chr(10))[0]}", "correct the names of its columns") from None
-    scope = build_scope(qualified)
-    assert scope is not None, "a SELECT has a scope"
-    return scope
 
 
 # ---- links
@@ -240,7 +187,7 @@ def _owner(column: exp.Column, scope: Scope) -> Scope | None:
     return None
 
 
-def _place(column: exp.Expression, scope: Scope, found: _Found) -> Place | None:
+def _place(column: exp.Expr, scope: Scope, found: _Found) -> Place | None:
     """The base table's column that a column is, through derived tables; None: it is computed."""
     if not isinstance(column, exp.Column):
         return None
@@ -250,13 +197,20 @@ def _place(column: exp.Expression, scope: Scope, found: _Found) -> Place | None:
     source = owner.sources[column.table]
     if isinstance(source, exp.Table):
         return Place(found.occurrences[id(owner), column.table], column.name)
-    if not isinstance(source, Scope) or not isinstance(source.expression, exp.Select):
+    if not isinstance(source, Scope):
         return None
-    if choice_of(source.expression):
+    projection = _projection(column.name, source)
+    return None if projection is None else _place(projection.unalias(), source, found)
+
+
+def _projection(name: str, source: Scope) -> exp.Expression | None:
+    """The expression that a derived table's column is; None where a row depends on rows with other values of it."""
+    select = source.expression
+    if not isinstance(select, exp.Select):
         return None
-    for projection in source.expression.expressions:
-        if projection.alias_or_name == column.name:
-            return _place(projection.unalias(), source, found)
+    for projection in select.expressions:
+        if projection.alias_or_name == name:
+            return None if is_chosen(select, projection) else projection
     return None
 
 
@@ -265,18 +219,20 @@ def _links(scope: Scope, found: _Found) -> Iterator[Link]:
     if not isinstance(select, exp.Select):
         return
     where = select.args.get("where")
-    for left, right in _equalities(where.this if where else None):
+    for left, right in equalities(where.this if where else None):
         yield from _linked(left, right, scope, found, None)
-    for column, subquery in _memberships(where.this if where else None):
+    for columns, subquery in memberships(where.this if where else None):
         inner = next((one for one in scope.subquery_scopes if one.expression is subquery), None)
-        if inner is not None and not choice_of(subquery):
-            start = _place(subquery.expressions[0].unalias(), inner, found)
+        if inner is None or len(columns) != len(subquery.expressions):
+            continue
+        for column, projection in zip(columns, subquery.expressions, strict=True):
+            start = None if is_chosen(subquery, projection) else _place(projection.unalias(), inner, found)
             end = _place(column, scope, found)
             if start and end:
                 yield Link(start, end)
     for join in select.args.get("joins") or ():
         nullable = join.alias_or_name if join.side == "LEFT" else None
-        for left, right in _equalities(join.args.get("on")):
+        for left, right in equalities(join.args.get("on")):
             yield from _linked(left, right, scope, found, nullable)
 
 
@@ -298,87 +254,121 @@ def _linked(
         yield Link(start, end)
 
 
-def _conjuncts(condition: Any) -> Iterator[Any]:
-    if condition is None:
-        return
-    for part in condition.flatten() if isinstance(condition, exp.And) else (condition,):
-        part = part.unnest()
-        if isinstance(part, exp.And):
-            yield from _conjuncts(part)
-        else:
-            yield part
-
-
-def _equalities(condition: exp.Expression | None) -> Iterator[tuple[exp.Expression, exp.Expression]]:
-    for part in _conjuncts(condition):
-        if isinstance(part, exp.EQ):
-            yield part.this.unnest(), part.expression.unnest()
-
-
-def _memberships(condition: exp.Expression | None) -> Iterator[tuple[exp.Expression, exp.Select]]:
-    """`column IN (SELECT …)`."""
-    for part in _conjuncts(condition):
-        query = part.args.get("query") if isinstance(part, exp.In) else None
-        if query is not None and isinstance(query.unnest(), exp.Select):
-            yield part.this.unnest(), query.unnest()
-
-
 # ---- from an occurrence to the key
 
 
-def _key_part(where: str, name: str, expression: exp.Expression, root: Scope, found: _Found) -> exp.Expression:
-    """The key's column over columns of base tables, which are named `t<occurrence>.<column>`."""
-    part = expression.copy()
-    if part.find(exp.AggFunc, exp.Select, exp.Window):
-        raise ConfigError(f"{where}: column {name} of its key is computed from many rows", "choose another key")
-    if part.find(exp.Collate):
-        raise ConfigError(
-            f"{where}: column {name} of its key has a COLLATE, with which different texts may be equal",
-            "leave it out; lower() makes texts equal that differ in case only",
-        )
+class _Key:
+    """The key's columns over columns of base tables, which are named `t<occurrence>.<column>`, and over functions in
+    FROM."""
 
-    def renamed(node: exp.Expression) -> exp.Expression:
-        if not isinstance(node, exp.Column):
-            return node
-        place = _place(node, root, found)
+    def __init__(self, where: str, text: str, root: Scope, found: _Found) -> None:
+        self._where = where
+        self._text = text
+        self._root = root
+        self._found = found
+        self.functions: list[Function] = []
+        self._aliases: dict[int, str] = {}  # by the function's call
+
+    def part(self, name: str) -> exp.Expression:
+        """Raises ConfigError for a column that is not made of one table's columns."""
+        projection = next(one for one in self._root.expression.expressions if one.alias_or_name == name)
+        if what := is_chosen(self._root.expression, projection):
+            raise ConfigError(
+                f"{self._where}: a row depends on rows of other keys, because of {what}",
+                "have DISTINCT ON, or PARTITION BY of each window, list every column of the key",
+            )
+        part = self._over_tables(name, projection, self._root)
+        calls = {one.alias: one.call for one in self.functions}
+        sources = [part, *(calls[one.table] for one in part.find_all(exp.Column) if one.table in calls)]
+        tables = {one.table for source in sources for one in source.find_all(exp.Column) if one.table not in calls}
+        if len(tables) != 1:
+            raise self._refused(name, "is not made of one table's columns", "choose another key")
+        return part
+
+    def _over_tables(self, name: str, projection: exp.Expr, scope: Scope) -> exp.Expression:
+        expression = projection.unalias()
+        if expression.find(exp.AggFunc, exp.Select, exp.Window):
+            raise self._refused(name, "is computed from many rows", "choose another key")
+        if expression.find(exp.Collate):
+            raise self._refused(
+                name,
+                "has a COLLATE, with which different texts may be equal",
+                "leave it out; lower() makes texts equal that differ in case only",
+            )
+        is_plain = isinstance(expression, exp.Column)
+
+        def renamed(node: exp.Expression) -> exp.Expression:
+            return self._column(name, node, scope, is_plain=is_plain) if isinstance(node, exp.Column) else node
+
+        def text_of(column: exp.Column) -> str:
+            return written(self._column(name, column, scope, is_plain=is_plain))
+
+        part = expression.copy().transform(renamed)
+        if not is_plain:
+            part.meta["written"] = as_written(self._text, projection, text_of, part)
+        return part
+
+    def _column(self, name: str, column: exp.Column, scope: Scope, *, is_plain: bool) -> exp.Expression:
+        join = next(
+            (one for one in scope.expression.args.get("joins") or () if one.alias_or_name == column.table), None
+        )
+        if join is not None and join.side and not is_plain:
+            # A row without a partner has a key, too, which no row of the table says.
+            raise self._refused(
+                name, f"is computed from {column.table}, which an outer join adds", "choose another key, or write JOIN"
+            )
+        place = _place(column, scope, self._found)
         if place is not None:
             return _column(place)
-        series = _series(node, root)
-        if series is not None:
-            return series.transform(renamed)
-        raise ConfigError(
-            f"{where}: column {name} of its key can't be traced to a column of a table ({node.sql(DIALECT)})",
-            "choose columns of tables, or expressions of them",
+        source = scope.selected_sources.get(column.table, (None, None))
+        if isinstance(source[1], Scope) and (projection := _projection(column.name, source[1])) is not None:
+            inner = self._over_tables(name, projection, source[1])
+            if is_plain or isinstance(inner, exp.Column):
+                return inner
+            if inner.find(exp.UDTF) or not SETS.isdisjoint(called(inner)):
+                raise self._refused(
+                    name, "is computed from several rows that a function returns", "call the function in FROM"
+                )
+            around = exp.paren(inner, copy=False)
+            around.meta["written"] = f"({written(inner)})"
+            return around
+        if isinstance(source[0], exp.Lateral) and (made := self._made(name, column, source[0], scope)) is not None:
+            return made
+        raise self._refused(
+            name,
+            f"can't be traced to a column of a table ({column.sql(DIALECT)})",
+            "choose columns of tables, or expressions of them; have DISTINCT ON, or PARTITION BY of each window of a "
+            "subquery, list it",
         )
 
-    part = part.transform(renamed)
-    if len({column.table for column in part.find_all(exp.Column)}) != 1:
-        raise ConfigError(f"{where}: column {name} of its key is not made of one table's columns", "choose another key")
-    return part
+    def _made(self, name: str, column: exp.Column, source: exp.Lateral, scope: Scope) -> exp.Expression | None:
+        """A row of the arguments of a function in FROM is joined to the results of this call and to no others, so the
+        keys that it concerns are among these, before and after a change: whatever else the query demands makes them
+        fewer."""
+        alias = source.args.get("alias")
+        names = [one.name for one in alias.columns] if alias is not None else []
+        if not isinstance(source.this, exp.Func) or source.args.get("ordinality") or names != [column.name]:
+            return None
+        if id(source) not in self._aliases:
+            call = self._over_tables(name, source.this, scope)
+            self._aliases[id(source)] = f"f{len(self._aliases)}"
+            self.functions.append(Function(self._aliases[id(source)], call))
+        return exp.column("value", self._aliases[id(source)])
+
+    def _refused(self, name: str, why: str, instead: str) -> ConfigError:
+        return ConfigError(f"{self._where}: column {name} of its key {why}", instead)
 
 
-def _series(column: exp.Column, scope: Scope) -> exp.Func | None:
-    """The call of a function in FROM whose results a column is: `LATERAL generate_series(…) AS name(column)`. A row of
-    the function's arguments is joined to the results of this call and to no others, so the keys that it concerns are
-    among these, before and after a change: whatever else the query demands makes them fewer."""
-    source = scope.selected_sources.get(column.table, (None, None))[0]
-    if not isinstance(source, exp.Lateral) or not isinstance(source.this, exp.Func) or source.args.get("ordinality"):
-        return None
-    alias = source.args.get("alias")
-    names = [one.name for one in alias.columns] if alias is not None else []
-    return source.this.copy() if names == [column.name] else None
-
-
-def _conditions(keys: Sequence[exp.Expression], root: Scope, found: _Found) -> list[exp.Expression]:
+def _conditions(needed: set[int], root: Scope, found: _Found) -> list[exp.Expression]:
     """The conditions of WHERE that concern the key's tables alone. A row that does not meet them is part of no row of
     the view, neither before nor after its change, so no key is computed from it: its values may be absurd. That is not
     so for the tables that an outer join adds, whose absence is a row, too."""
-    owners = {column.table for part in keys for column in part.find_all(exp.Column)}
+    owners = {f"t{number}" for number in needed}
     outer = {join.alias_or_name for join in root.expression.args.get("joins") or () if join.side}
     where = root.expression.args.get("where")
     conditions = []
-    for part in _conjuncts(where.this if where else None):
-        if part.find(exp.Select):
+    for part in conjuncts(where.this if where else None):
+        if part.find(exp.Select) or any(not isinstance(call, _REWRITTEN_EXACTLY) for call in part.find_all(exp.Func)):
             continue
         columns = list(part.find_all(exp.Column))
         places = {column: _place(column, root, found) for column in columns}
@@ -401,17 +391,27 @@ def _conditions(keys: Sequence[exp.Expression], root: Scope, found: _Found) -> l
     return conditions
 
 
+def written(part: exp.Expression) -> str:
+    """A part of a key as it was written, over its new columns."""
+    return str(part.meta.get("written") or part.sql(DIALECT))
+
+
 def _column(place: Place) -> exp.Column:
     return exp.column(
         exp.to_identifier(place.column, quoted=True), exp.to_identifier(f"t{place.occurrence}", quoted=True)
     )
 
 
-def _trace(
-    where: str, start: int, keys: Sequence[exp.Expression], conditions: Sequence[exp.Expression], found: _Found
-) -> Trace:
+def _owners(parts: Sequence[exp.Expression]) -> set[int]:
+    """The occurrences that parts of a key need."""
+    columns = [column for part in parts for column in part.find_all(exp.Column)]
+    return {int(column.table[1:]) for column in columns if column.table.startswith("t")}
+
+
+def _steps(
+    where: str, start: int, needed: set[int], found: _Found
+) -> tuple[tuple[int, TableId, tuple[Link, ...]], ...]:
     """The shortest ways from this occurrence to those that the key's parts need."""
-    needed = {int(column.table[1:]) for part in keys for column in part.find_all(exp.Column)}
     before: dict[int, int] = {start: start}
     queue = [start]
     for one in queue:
@@ -423,7 +423,8 @@ def _trace(
         raise ConfigError(
             f"{where}: a change of {found.tables[start]} can't be traced to the view's key, because no equality leads "
             f"from it to {found.tables[min(unreached)]}",
-            "join the tables by column = column, or correlate the subquery with the row around it",
+            "join the tables by column = column, or correlate the subquery with the row around it; a column of a "
+            "subquery with LIMIT, or one that DISTINCT ON or PARTITION BY does not list, can't be the column",
         )
     wanted: set[int] = set()
     for one in needed:
@@ -437,4 +438,4 @@ def _trace(
                 link for link in found.links if link.start.occurrence == before[one] and link.end.occurrence == one
             }
             steps.append((one, found.tables[one], tuple(sorted(links))))
-    return Trace(found.tables[start], start, tuple(steps), tuple(keys), tuple(conditions))
+    return tuple(steps)

@@ -14,6 +14,7 @@ from psycopg import sql
 
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId
+from cdc.postgres.connection import PINNED_SETTINGS
 from views import statements
 from views.definition import ViewDefinition
 
@@ -29,7 +30,7 @@ SELECT p.proname, p.prosrc, t.tgenabled = 'O', n.nspname, c.relname, t.tgname
 """
 _HAS: LiteralString = """
 SELECT count(*) FROM unnest(%s::text[], %s::text[]) AS w(place, name)
-  JOIN pg_trigger t ON t.tgrelid = to_regclass(w.place) AND t.tgname = w.name
+  JOIN pg_trigger t ON t.tgrelid = to_regclass(w.place) AND t.tgname = w.name AND t.tgenabled = 'O'
 """
 
 
@@ -65,7 +66,7 @@ class Triggers:
         self._schema = schema
 
     def are_there(self, definition: ViewDefinition) -> bool:
-        """Returns whether every table of the view has its triggers: none was created again since."""
+        """Returns whether every table of the view has its triggers, enabled: none was created again since."""
         wanted = [
             (sql.Identifier(one.schema, one.table).as_string(), one.name)
             for table in definition.query.tables
@@ -120,6 +121,10 @@ class Triggers:
         statement = sql.SQL(statements.NOTE).format(
             s=sql.Identifier(self._schema),
             function=function,
+            settings=sql.SQL(" ").join(
+                sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(PINNED_SETTINGS[name]))
+                for name in statements.NOTE_SETTINGS
+            ),
             view=sql.Literal(definition.name),
             source=sql.Literal(str(table)),
             image=statements.image(definition.traced_columns(table)),

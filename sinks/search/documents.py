@@ -11,7 +11,8 @@ A value is the same as in the record, except for columns whose field takes anoth
 | vector                       | knn_vector                  | an array of numbers                               |
 
 A JSON value is kept as text in `ws_json.<column>`, which is not searched, if it is no object, if its field can't take
-it (a text longer than 32,766 bytes), or if the object would lose a part of its text (spaces of type json).
+it (a text longer than 32,766 bytes), if it has more than 100 levels, or if the object would lose a part of its text
+(spaces of type json).
 """
 
 import re
@@ -43,6 +44,8 @@ _JSON, _JSONB, _NUMERIC, _POINT = 114, 3802, 1700, 600
 _NUMBER_TYPES: Final = frozenset({"double", "float", "half_float", "scaled_float", "long", "integer", "short", "byte"})
 _DIGITS_MAX: Final = 15  # a double holds that many decimal digits exactly
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{}\]]')  # and the strings of JSON, which may contain some
+LEVELS_MAX: Final = 100  # of a JSON value that is stored as an object
 _PAIR: Final = re.compile(r"\((-?[0-9][0-9.e+-]*),(-?[0-9][0-9.e+-]*)\)")
 
 
@@ -159,11 +162,25 @@ def has_few_digits(column: Column) -> bool:
 
 
 def _object(text: str) -> orjson.Fragment | None:
-    return orjson.Fragment(text) if text.startswith(("{", "[{")) else None
+    return orjson.Fragment(text) if text.startswith(("{", "[{")) and _is_shallow(text) else None
+
+
+def _is_shallow(text: str) -> bool:
+    """Returns whether a JSON text has at most LEVELS_MAX levels. Some thousand levels overflow the stack of OpenSearch,
+    and end it."""
+    if text.count("{") + text.count("[") <= LEVELS_MAX:
+        return True
+    level = deepest = 0
+    for part in _BRACKETS.findall(text):
+        level += (part in "{[") - (part in "}]")
+        deepest = max(deepest, level)
+    return deepest <= LEVELS_MAX
 
 
 def _canonical_object(text: str) -> orjson.Fragment | None:
     """Converts a value of type json. OpenSearch refuses duplicate names, of which PostgreSQL uses the last one."""
+    if not _is_shallow(text):
+        return None
     value = read_json(text)
     is_one = isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict))
     return orjson.Fragment(json_text(value)) if is_one else None

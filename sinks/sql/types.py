@@ -20,6 +20,7 @@ from sinks.records import decode_json, encode_json
 
 _NUMERIC: Final = 1700
 _JSON: Final = frozenset({114, 3802})
+_INET: Final = 869
 _TIMESTAMP: Final = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)(\+00)?")
 
 
@@ -123,7 +124,7 @@ def postgres_form(column: Column, chosen: str | None = None) -> ColumnForm:
         return ColumnForm(ddl, _same, _same, read_as)
     write = _hexadecimal if oid == 17 else _same
     read = _json_or_text if oid in _NATIVE else _iso if oid in (1114, 1184) else _same
-    return ColumnForm(ddl, write, read, read_as, _as_text)
+    return ColumnForm(ddl, write, read, read_as, _printed if oid == _INET and chosen is None else _as_text)
 
 
 def _postgres_array(element: int, chosen: str | None) -> ColumnForm:
@@ -133,7 +134,7 @@ def _postgres_array(element: int, chosen: str | None) -> ColumnForm:
         """Returns the array as JSON; as text, which begins differently, if its lower bounds are not 1, because a JSON
         array can't express them.
         """
-        items = column if element in _NATIVE else cast(column, ARRAY(Text))
+        items = column if element in _NATIVE or element == _INET else cast(column, ARRAY(Text))
         return case(
             (_as_text(column).like("[%"), _as_text(func.to_json(_as_text(column)))),
             else_=_as_text(func.to_json(items)),
@@ -193,6 +194,11 @@ def sqlite_form(column: Column, chosen: str | None = None) -> ColumnForm:
 
 def _as_text(column: Selected) -> Selected:
     return cast(column, Text)
+
+
+def _printed(column: Selected) -> Selected:
+    """Returns the text that PostgreSQL prints, where a cast to text prints another one. It is not empty."""
+    return func.nullif(func.concat(column), "", type_=Text)
 
 
 def _same(value: Any) -> Any:
