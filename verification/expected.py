@@ -157,8 +157,12 @@ class ExpectedRows:
 
 
 def plain_key(record_key: bytes) -> bytes:
-    """Returns the same bytes for the same key, independent of the form of its JSON."""
-    return encode_json(decode_json(record_key))
+    """Returns the same bytes for the same key, independent of the form of its JSON. The key of another program's record
+    may be no JSON, and stays as it is."""
+    try:
+        return encode_json(decode_json(record_key))
+    except ValueError:
+        return record_key
 
 
 def _json(form: Any) -> Json:

@@ -16,7 +16,7 @@ from cdc.config.settings import Config
 from cdc.config.store_mapping import matches
 from cdc.daemon.children import end_with_parent
 from cdc.kafka.compacted import read_latest
-from cdc.model.comparisons import ComparisonRecord, comparison_key
+from cdc.model.comparisons import ComparisonRecord
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from verification.history import due_us
@@ -33,7 +33,7 @@ ERROR_CHARS: Final = 500
 
 def read_history(config: Config, sink: str) -> ComparisonRecord | None:
     """Raises WatershedError."""
-    topic, key = Topics(config.topics.prefix).progress, comparison_key(sink)
+    topic, key = Topics(config.topics.prefix).progress, ComparisonRecord.key_of(sink)
     value = read_latest(config.kafka, topic).get(key)
     return None if value is None else ComparisonRecord.decode(value, f"topic {topic}, key {key}")
 

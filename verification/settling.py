@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.last_versions import last_versions
+from cdc.kafka.compacted import last_versions
 from cdc.model.events import TableSchema
 from cdc.postgres.verified_rows import RowsTooLargeError, SourceRow, VerifiedTable
 from sinks.view import Held, StoreView

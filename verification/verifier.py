@@ -63,7 +63,7 @@ def table_lineages(config: Config) -> dict[TableId, Lineage]:
     known: dict[TableId, list[TableSchema]] = {}
     control = Topics(config.topics.prefix).control
     for key, value in read_latest(config.kafka, control).items():
-        if key.startswith("schema/"):
+        if key.startswith(SchemaRecord.KEY):
             schema = SchemaRecord.decode(value, f"topic {control}, key {key}").table_schema_of()
             known.setdefault(schema.table, []).append(schema)
     return {table: Lineage.of(schemas) for table, schemas in known.items()}

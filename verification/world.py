@@ -4,12 +4,11 @@ import time
 from typing import Final, Self
 
 from cdc.config.settings import Config
-from cdc.kafka.sink_positions import CHECK_S, POLL_S, SinkPositions
-from cdc.model.control import IncompleteRowsRecord, SinkRecord, SnapshotRecord, holes_key, snapshot_key
+from cdc.kafka.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
+from cdc.model.control import IncompleteRowsRecord, SinkRecord, SnapshotRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import format_lsn
-from cdc.model.topics import Topics
 from cdc.postgres.source_facts import PostgresSourceReader
 from cdc.status.fill_progress import newest
 from cdc.status.waiting import is_shown, target_of
@@ -30,11 +29,11 @@ class World:
         """`timeout_s`: the time that reach waits while the sink makes no progress."""
         self._timeout_s = timeout_s
         self._source = PostgresSourceReader(config.source)
-        self._positions = SinkPositions(config.kafka, Topics(config.topics.prefix))
+        self._watch = PipelineWatch.of(config)
 
     def __enter__(self) -> Self:
         try:
-            self._positions.read_to_end()
+            self._watch.read_to_end()
         except BaseException:
             self.close()
             raise
@@ -45,19 +44,19 @@ class World:
 
     def close(self) -> None:
         self._source.close()
-        self._positions.close()
+        self._watch.close()
 
     def reach(self, sink: str) -> None:
         """Waits until the store shows everything that had committed before the call, and the position record contains
         it. Raises StandsStillError if the sink makes no progress, and GapError.
         """
-        positions = self._positions
-        positions.poll(0)
+        watch = self._watch
+        watch.poll(0)
         end = self._source.read_end()
-        target = target_of(end.insert_lsn, end, positions.position)
+        target = target_of(end.insert_lsn, end, watch.position())
         seen, moved = -1, time.monotonic()
         looked = moved
-        while not self._is_reached(target.lsn) or not is_shown(target, sink, positions.sinks, positions.position):
+        while not self._is_reached(target.lsn) or not is_shown(target, sink, watch.sinks(), watch.position()):
             now = time.monotonic()
             record = self.record(sink)
             applied = record.applied_lsn if record is not None else 0
@@ -71,27 +70,27 @@ class World:
                 )
             if now - looked > CHECK_S:
                 looked = now
-                positions.require_answer()
-            positions.poll(POLL_S)
+                watch.tail.require_answer()
+            watch.poll(POLL_S)
 
     def require_sink(self, sink: str) -> None:
         """Raises StandsStillError for a sink that has never published a position."""
-        if all(record.sink != sink for record in self._positions.sinks):
+        if all(record.sink != sink for record in self._watch.sinks()):
             raise StandsStillError(
                 f"sink {sink} has never run: its store holds nothing", f"start it: cdc sink run {sink}"
             )
 
     def record(self, sink: str) -> SinkRecord | None:
         """Returns the newest record of the sink about the generation that serves, as of what was read so far."""
-        return newest(self._positions.sinks, sink)
+        return newest(self._watch.sinks(), sink)
 
     def read_on(self) -> None:
         """Reads the records that were published by now."""
-        self._positions.read_on()
+        self._watch.read_on()
 
     def ceiling(self) -> int:
         """Returns the highest version that was published, according to the position record that was read last."""
-        position = self._positions.position
+        position = self._watch.position()
         return 0 if position is None else pack_version(position.epoch, position.seq)
 
     def unsettled(self, table: TableId, wait_s: float = SETTLED_S_MAX) -> str:
@@ -99,33 +98,29 @@ class World:
         is none, or if the reason has passed within `wait_s`.
         """
         deadline = time.monotonic() + wait_s
-        self._positions.read_on()
+        self._watch.read_on()
         while (reason := self._unsettled(table)) and time.monotonic() < deadline:
-            self._positions.poll(POLL_S)
+            self._watch.poll(POLL_S)
         return reason
 
     def has_requested_keys(self, table: TableId) -> bool:
         """Returns whether requested keys of the table are still to be published."""
-        self._positions.read_on()
+        self._watch.read_on()
         holes = self._holes(table)
         return holes is not None and bool(holes.asked)
 
     def _unsettled(self, table: TableId) -> str:
-        key = snapshot_key(table)
-        if (value := self._positions.state(key)) is not None:
-            status = SnapshotRecord.decode(value, key).status
-            if status in ("running", "paused"):
-                return f"a snapshot of {table} is {status} (cdc snapshot status)"
+        snapshot = self._watch.state(SnapshotRecord, SnapshotRecord.key_of(table))
+        if snapshot is not None and snapshot.status in ("running", "paused"):
+            return f"a snapshot of {table} is {snapshot.status} (cdc snapshot status)"
         holes = self._holes(table)
         if holes is not None and (holes.keys or holes.is_whole):
             return f"rows of {table} are being completed"
         return ""
 
     def _holes(self, table: TableId) -> IncompleteRowsRecord | None:
-        key = holes_key(table)
-        value = self._positions.state(key)
-        return None if value is None else IncompleteRowsRecord.decode(value, key)
+        return self._watch.state(IncompleteRowsRecord, IncompleteRowsRecord.key_of(table))
 
     def _is_reached(self, lsn: int) -> bool:
-        position = self._positions.position
+        position = self._watch.position()
         return position is not None and position.resume_lsn >= lsn

@@ -11,7 +11,7 @@ from typing import Final
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.toast_batch import BatchRecord, DraftRecord, OmittedChange
 from cdc.capture.transaction_records import TransactionRecords
-from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder, relation_differs
+from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema, pack_version
@@ -23,6 +23,7 @@ from cdc.outbox.event_stream import OutboxStream, message_prefix
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
 from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
+from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.wal_ends import WalEnds
 from cdc.ports.chunk_reader import WATERMARK_PREFIX
 from cdc.ports.listeners import Listeners
@@ -333,7 +334,7 @@ class Assembler:
                 return
             if oid not in self._started:
                 records += self._start(oid, encoder, transaction)
-            events = self._side.events
+            events = self._side.metadata.total
             try:
                 if len(frame) > self._row_bytes_usual:
                     frame = self._unpublishable.lightened(encoder, frame, Position(transaction.commit_lsn, index))
@@ -346,7 +347,7 @@ class Assembler:
                 records += self._unpublishable.replacements(
                     encoder.schema, Position(transaction.commit_lsn, index), error, now_us
                 )
-                self._side.withdraw(str(encoder.table), events)
+                self._side.metadata.withdraw(str(encoder.table), events)
                 keys = error.keys if isinstance(error, UnpublishableError) else ()
                 records.append(OmittedChange(topic, keys))
                 for key in keys if self._is_observed else ():

@@ -13,8 +13,7 @@ import structlog
 from cdc.capture.kafka_transaction import Publisher
 from cdc.formats.debezium import TableEncoder
 from cdc.formats.unpublishable import Unpublishable
-from cdc.model.control import SnapshotRecord
-from cdc.model.control_topics import position_record, schema_record, snapshot_record, sweep_record
+from cdc.model.control import SchemaRecord, SnapshotRecord, SweepRecord
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
@@ -73,7 +72,7 @@ class InitialLoad:
         """Loads the tables. `last_records`: records for the load's last Kafka transaction. Raises LoadStopped, and
         whatever the broker and the lines raise."""
         try:
-            self._produce(schema_record(self._topics, table.schema) for table in tables)
+            self._produce(SchemaRecord.of(table.schema).to(self._topics.control) for table in tables)
             self._commit(is_loading=True)
             for table in tables:
                 self._load(table)
@@ -111,12 +110,7 @@ class InitialLoad:
         now_us = self._clock.now_us()
         for line in lines:
             try:
-                if len(line) > self._unpublishable.row_bytes_usual:
-                    position = Position(self._lsn, self._seq)
-                    line = self._unpublishable.lightened_line(table.encoder, line, position)
-                made = table.encoder.copy_row(line, self._lsn, self._seq, self._seq + 1, now_us)
-                if len(made[1] or b"") > self._unpublishable.value_bytes_safe:
-                    self._unpublishable.require_fits(table.schema, Position(self._lsn, self._seq), [made])
+                made = self._unpublishable.row_record(table.encoder, line, self._lsn, self._seq, self._seq + 1, now_us)
             except UnsupportedChangeError as error:
                 yield from self._unpublishable.replacements(table.schema, Position(self._lsn, self._seq), error, now_us)
             else:
@@ -133,7 +127,7 @@ class InitialLoad:
 
     def _sweep(self, table: TableId) -> TopicRecord:
         epoch = self._publisher.lineage.epoch
-        return sweep_record(self._topics, table, pack_version(epoch, 0), self._lsn, epoch)
+        return SweepRecord.of(table, pack_version(epoch, 0), self._lsn, epoch).to(self._topics.control)
 
     def _done(self, table: TableId) -> TopicRecord:
         """Returns the record that every row of the table is published."""
@@ -146,7 +140,7 @@ class InitialLoad:
             rows=self._rows[table],
             requested_us=self._clock.now_us(),
         )
-        return snapshot_record(self._topics, record)
+        return record.to(self._topics.state)
 
     # ---- Kafka
 
@@ -158,7 +152,7 @@ class InitialLoad:
     def _commit(self, *, is_loading: bool) -> None:
         state = StreamState(resume_lsn=self._lsn, partial=None, seq=self._seq, commit_ts_us=0)
         position = self._publisher.position(state, is_loading=is_loading)
-        self._broker.produce([position_record(self._topics, position)], _no_wait)
+        self._broker.produce([position.to(self._topics.state)], _no_wait)
         self._broker.commit(_no_wait)
         self._publisher.on_committed()
 

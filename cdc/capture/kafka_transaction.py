@@ -28,11 +28,7 @@ class Lineage:
     epoch: int
     source: SourceIdentity
     publication: str  # the publication's fingerprint
-    topic_ids: Mapping[str, str]
-    # Topic → fingerprint of the table's entry in the publication
-    entries: Mapping[str, str] = field(default_factory=dict)
-    # Topic → LSN from which a table that was added later is captured
-    since: Mapping[str, int] = field(default_factory=dict)
+    topics: Mapping[str, TopicState]  # of the captured tables; end offsets as far as they are known when it begins
     # Topics of tables that are no longer configured, but part of the half published transaction.
     leaving: Mapping[str, TopicState] = field(default_factory=dict)
 
@@ -40,10 +36,10 @@ class Lineage:
 class Publisher:
     """Counts the records of the open Kafka transaction, decides when it ends, and makes position records."""
 
-    def __init__(self, lineage: Lineage, limits: CaptureConfig, end_offsets: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, lineage: Lineage, limits: CaptureConfig) -> None:
         self.lineage = lineage
         self._limits = limits
-        self._end_offsets = {topic: tuple(offsets) for topic, offsets in end_offsets.items()}
+        self._topics = dict(lineage.topics)
         self._rows = 0
         self._bytes = 0
         self._begun_rows = 0  # those of the PostgreSQL transaction that is being received
@@ -110,7 +106,8 @@ class Publisher:
 
     def on_end_offsets(self, end_offsets: Mapping[str, Sequence[int]]) -> None:
         """Takes newer high watermarks of the table topics, for the next positions."""
-        self._end_offsets.update({topic: tuple(offsets) for topic, offsets in end_offsets.items()})
+        for topic in self._topics.keys() & end_offsets.keys():
+            self._topics[topic] = self._topics[topic].model_copy(update={"end_offsets": tuple(end_offsets[topic])})
 
     def position(self, state: StreamState, *, is_loading: bool = False) -> PositionRecord:
         """Returns the position record for the Kafka transaction of the records that `state` covers."""
@@ -123,14 +120,5 @@ class Publisher:
             source=self.lineage.source,
             publication=self.lineage.publication,
             protocol=PROTOCOL,
-            topics=(dict(self.lineage.leaving) if state.partial is not None else {})
-            | {
-                topic: TopicState(
-                    topic_id=topic_id,
-                    end_offsets=self._end_offsets.get(topic, ()),
-                    publication_entry=self.lineage.entries.get(topic, ""),
-                    since_lsn=self.lineage.since.get(topic, 0),
-                )
-                for topic, topic_id in self.lineage.topic_ids.items()
-            },
+            topics=(dict(self.lineage.leaving) if state.partial is not None else {}) | self._topics,
         ).sealed()

@@ -14,8 +14,7 @@ from cdc.capture.stream_lag import StreamLag
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import CaptureConfig
 from cdc.formats.heartbeats import Heartbeats
-from cdc.model.control import PROGRESS_KEY, ProgressRecord
-from cdc.model.control_topics import position_record
+from cdc.model.control import ProgressRecord
 from cdc.model.errors import ConnectionLost
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
@@ -206,7 +205,7 @@ class Capture:
         if state == self._committed and not self._publisher.is_open:
             return
         position = self._publisher.position(state)
-        self._broker.produce([position_record(self._topics, position)], self._while_waiting)
+        self._broker.produce([position.to(self._topics.state)], self._while_waiting)
         self._probe("kafka.before-commit")
         self._broker.commit(self._while_waiting)
         self._probe("kafka.after-commit")
@@ -261,7 +260,7 @@ class Capture:
             end_offsets={topic: tuple(offsets) for topic, offsets in end_offsets.items()},
             unpublished=self._assembler.unpublished,
         )
-        self._produce([TopicRecord(self._topics.progress, PROGRESS_KEY.encode(), progress.encode())])
+        self._produce([progress.to(self._topics.progress)])
         self._progress_lsn = state.resume_lsn
 
     # ---- status updates

@@ -178,7 +178,7 @@ class Batch:
         for row, texts in zip(wanted.rows, answer.rows, strict=False):
             draft = self._drafts[row.place[0]]
             named = zip(wanted.columns, texts, strict=True) if texts is not None else ()
-            values = {names.index(name): _encoded(draft, name, text) for name, text in named}
+            values = {names.index(name): draft.encoded(name, text) for name, text in named}
             self._reads[row.place] = _Read(answer.snapshot, values, texts is not None)
             self._read_bytes[row.place] = sum(len(value or "") for value in values.values())
         return any(answer.snapshot.sees(row.since) for row in wanted.rows[: len(answer.rows)])
@@ -240,7 +240,7 @@ class Batch:
             rows.left = None
         elif isinstance(record, TopicRecord) and record.value is not None:
             if i not in self._parsed:
-                self._parsed[i] = self._drafts[record.topic].columns_of(record.value)
+                self._parsed[i] = self._drafts[record.topic].encoder.columns_of(record.value)
             parsed = self._parsed[i]
             if parsed is not None:
                 rows.by_place[place] = _Row(self._drafts[record.topic].schema.version, parsed)
@@ -312,13 +312,6 @@ class Batch:
         if self._read_until.get(place, -1) <= i:
             self._reads.pop(place, None)
             self._read_bytes.pop(place, None)
-
-
-def _encoded(draft: Draft, column: str, text: bytes | None) -> str | None:
-    try:
-        return draft.encoded(column, text)
-    except ValueError:
-        return None  # the column has another type by now
 
 
 def _place(record: TopicRecord | DraftRecord) -> TopicKey:

@@ -21,8 +21,8 @@ class TransactionRecords:
     def __init__(self, context: EnvelopeContext) -> None:
         options = context.format
         self._topics = Topics(context.prefix)
-        self.metadata = (
-            TransactionMetadata(schemas_enable=options.schemas_enable) if options.provide_transaction_metadata else None
+        self.metadata = TransactionMetadata(
+            schemas_enable=options.schemas_enable, is_enabled=options.provide_transaction_metadata
         )
         self._events = MessageEvents(context) if options.has_messages else None
         self._transaction: Begin | None = None
@@ -33,9 +33,8 @@ class TransactionRecords:
         """A transaction begins. `partial`: the part of it that is published."""
         self._transaction, self.origin = begin, None
         self._received, self._published = 0, partial.messages if partial else 0
-        if self.metadata is not None:
-            counts = partial.events if partial else None
-            self.metadata.start(begin.xid, begin.final_lsn, begin.commit_ts_us, counts, is_resumed=partial is not None)
+        counts = partial.events if partial else None
+        self.metadata.start(begin.xid, begin.final_lsn, begin.commit_ts_us, counts, is_resumed=partial is not None)
 
     def partial(self, commit_lsn: int, xid: int, next_index: int) -> PartialTransaction:
         """Returns the record of the current transaction as half published up to `next_index`."""
@@ -44,28 +43,18 @@ class TransactionRecords:
             xid=xid,
             next_index=next_index,
             messages=max(self._received, self._published),
-            events=self.metadata.counts if self.metadata is not None else None,
+            events=self.metadata.counts,
         )
-
-    @property
-    def events(self) -> int:
-        """The number of the transaction's events so far; 0 without metadata."""
-        return self.metadata.total if self.metadata is not None else 0
-
-    def withdraw(self, collection: str, events: int) -> None:
-        """Resets the count to `events`: the events of this collection that were counted since are not published."""
-        if self.metadata is not None:
-            self.metadata.withdraw(collection, events)
 
     def opening(self) -> list[TopicRecord]:
         """Returns the records that precede the transaction's first event."""
-        return self._records(self.metadata.opening()) if self.metadata is not None else []
+        return self._records(self.metadata.opening())
 
     def end(self, *, is_published: bool) -> list[TopicRecord]:
         """Returns the records behind the transaction's last event. `is_published`: the transaction was published
         completely before."""
         self._transaction = None
-        return self._records(self.metadata.closing()) if self.metadata is not None and not is_published else []
+        return [] if is_published else self._records(self.metadata.closing())
 
     def message(
         self, message: LogicalMessage, last_commit_lsn: int | None, now_us: int, *, is_published: bool
@@ -78,19 +67,11 @@ class TransactionRecords:
             is_published = is_published or self._received <= self._published
         if is_published or self._events is None or not self._events.publishes(message.prefix):
             return []
-        place, opening, block = MessagePosition(message.lsn, last_commit_lsn), list[TopicRecord](), "null"
+        place, opening, block = MessagePosition(last_commit_lsn), list[TopicRecord](), "null"
         if transaction is not None:
-            place = MessagePosition(
-                message.lsn,
-                last_commit_lsn,
-                transaction.final_lsn,
-                transaction.commit_ts_us,
-                transaction.xid,
-                self.origin,
-            )
+            place = MessagePosition(last_commit_lsn, transaction, self.origin)
             opening = self.opening()
-            if self.metadata is not None:
-                block = self.metadata.block(MESSAGES)
+            block = self.metadata.block(MESSAGES)
         return [*opening, TopicRecord(self._topics.message, *self._events.record(message, place, block, now_us))]
 
     def _records(self, made: Iterable[tuple[bytes, bytes]]) -> list[TopicRecord]:

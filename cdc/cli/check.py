@@ -4,22 +4,21 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 from rich.console import Console
 
-from cdc.cli.options import CONFIG, ConfigFile
-from cdc.config.settings import Config, load_config
+from cdc.cli.options import CONFIG, AsJson, ConfigFile, configuration
+from cdc.config.settings import Config
 from cdc.daemon.findings import capture_findings
-from cdc.daemon.logs import configure_logs
 from cdc.kafka.state_reader import read_lost_events
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.findings import Finding
-from cdc.model.lost_events import LostEventsRecord
 from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
+from cdc.outbox.lost import LostEventsRecord
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import schema_of
 from sinks.check import store_findings
@@ -31,12 +30,11 @@ STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 def check(
     config: ConfigFile = CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check source, brokers, stores, Java and jars; write nothing. Lists every finding as ok, warn or fail, each with
     the statement or command that corrects it. Exits 1 if something would prevent capture or a sink from working."""
-    configure_logs(level="error")
-    settings = load_config(config)
+    settings = configuration(config, log_level="error")
     tables: list[SourceTable] = []
     planned: list[PlannedTable] = []
     findings: list[Finding] = []

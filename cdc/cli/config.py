@@ -6,12 +6,7 @@ import typer
 
 from cdc.config.json_schema import config_schema
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
-
-
-@app.callback()
-def config() -> None:
-    """About the configuration file."""
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()

@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from cdc.cli.status_screen import wide_console
 from cdc.model.errors import WatershedError
-
-CONSOLE_WIDTH_PLAIN = 160  # where standard output is a file or a pipe, tables must not be cut to 80 columns
 
 
 def demo(
@@ -37,7 +35,5 @@ def demo(
             f"the demo needs the Python package {error.name}", "pip install 'watershed-cdc[all]'"
         ) from error
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=CONSOLE_WIDTH_PLAIN)
-    raise typer.Exit(run_demo(Options(seconds, rows, rate, chaos, hold, folder, keep, bootstrap, views), console))
+    options = Options(seconds, rows, rate, chaos, hold, folder, keep, bootstrap, views)
+    raise typer.Exit(run_demo(options, wide_console()))

@@ -11,10 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cdc.cli.options import CONFIG, ConfigFile
-from cdc.config.settings import Config, load_config
+from cdc.cli.options import CONFIG, ConfigFile, configuration, table_id
+from cdc.config.settings import Config
 from cdc.config.sink_settings import sink_config
-from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import await_answer, send_signal
 from cdc.kafka.sink_letters import Letter, discard_letters, read_letters
 from cdc.kafka.snapshot_watch import SnapshotWatch
@@ -35,12 +34,7 @@ KeyOption = Annotated[
     typer.Option("--key", help="Only the row with this key; several columns: a JSON list; repeatable."),
 ]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
-
-
-@app.callback()
-def dlq() -> None:
-    """Rows that sinks' stores rejected."""
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")
@@ -117,8 +111,7 @@ def discard(
 
 
 def _loaded(config: Path, sinks: Sequence[str]) -> Config:
-    configure_logs(level="warning")
-    loaded = load_config(config)
+    loaded = configuration(config)
     for sink in sinks:
         sink_config(loaded.sinks, sink)
     return loaded
@@ -127,10 +120,7 @@ def _loaded(config: Path, sinks: Sequence[str]) -> Config:
 def _chosen(config: Config, sink: str, table: str | None, keys: Sequence[str] | None) -> list[Letter]:
     if keys and table is None:
         raise typer.BadParameter("--key needs --table")
-    try:
-        wanted = None if table is None else TableId.parse(table)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    wanted = None if table is None else table_id(table)
     found = [letter for letter in read_letters(config, [sink]) if wanted in (None, letter.row.table)]
     if not keys:
         return found

@@ -10,7 +10,7 @@ from cdc.config.event_log_settings import log_table
 from cdc.config.settings import Config
 from cdc.model.errors import ConfigError, SinkError
 from views.event_log import log_findings, open_log_base
-from views.tracing import named_tables
+from views.parsing import named_tables
 
 
 def chosen_logs(settings: Config, names: list[str] | None) -> list[str]:

@@ -12,16 +12,14 @@ import typer
 from rich.console import Console
 
 from cdc.cli.interrupts import interrupted, sigterm_as_interrupt
-from cdc.cli.options import CONFIG, ConfigFile
+from cdc.cli.options import CONFIG, ConfigFile, Timeout, Wait, configuration
 from cdc.cli.snapshot_screen import Screen, screen_for
-from cdc.config.settings import Config, load_config
+from cdc.config.settings import Config
 from cdc.config.sink_settings import sink_config
-from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import deliver
 from cdc.kafka.snapshot_watch import SnapshotWatch
-from cdc.model.control import RebuildRecord, rebuild_key
+from cdc.model.control import RebuildRecord
 from cdc.model.errors import SinkError, WatershedError
-from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.status.fill_progress import FillProgress, HistoryPosition, Rate, sink_progress
 from sinks.slots import no_rebuild
@@ -42,8 +40,8 @@ def rebuild(
     ] = False,
     drop_old: Annotated[bool, typer.Option("--drop-old", help="Delete the kept generation.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Give up what runs; readers keep what they have.")] = False,
-    wait: Annotated[bool, typer.Option(help="Show the progress until the end.")] = True,
-    timeout: Annotated[float | None, typer.Option(help="Seconds to wait in all.", min=0.1)] = None,
+    wait: Wait = True,
+    timeout: Timeout = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
     config: ConfigFile = CONFIG,
 ) -> None:
@@ -52,8 +50,7 @@ def rebuild(
     when it failed, was cancelled or took longer than --timeout."""
     if rollback + drop_old + cancel > 1:
         raise typer.BadParameter("--rollback, --drop-old and --cancel: one of them")
-    configure_logs(level="warning")
-    settings = load_config(config)
+    settings = configuration(config)
     section = sink_config(settings.sinks, sink)
     if (reason := no_rebuild(section)) is not None:
         raise WatershedError(
@@ -187,4 +184,4 @@ class _Command:
 
     def _publish(self, record: RebuildRecord) -> None:
         topic = Topics(self.config.topics.prefix).progress
-        deliver(self.config.kafka, TopicRecord(topic, rebuild_key(self.sink).encode(), record.encode()))
+        deliver(self.config.kafka, record.to(topic))

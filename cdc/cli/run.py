@@ -2,10 +2,8 @@
 
 import os
 
-from cdc.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel
-from cdc.config.settings import load_config
+from cdc.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel, configuration
 from cdc.daemon.failpoints import armed_probe
-from cdc.daemon.logs import configure_logs
 from cdc.daemon.service import Service
 from cdc.status.conditions import Conditions
 
@@ -17,8 +15,7 @@ def run(
     http_port: HttpPort = None,
 ) -> None:
     """Capture: publish every committed change of the source to Kafka, until SIGTERM."""
-    configure_logs(level=log_level, as_json=log_json)
-    settings = load_config(config)
+    settings = configuration(config, log_level=log_level, log_json=log_json)
     conditions = Conditions()
     service = Service(settings, armed_probe(os.environ), conditions)
     port = settings.http.port if http_port is None else http_port

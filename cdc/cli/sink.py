@@ -8,19 +8,13 @@ from typing import Annotated
 
 import typer
 
-from cdc.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel
+from cdc.cli.options import CONFIG, AsJson, ConfigFile, HttpPort, LogJson, LogLevel, configuration
 from cdc.config.settings import load_config
 from cdc.config.sink_settings import sink_config
-from cdc.daemon.logs import configure_logs
 from cdc.model.errors import WatershedError
 from cdc.status.model import Part
 
 app = typer.Typer(no_args_is_help=True)
-
-
-@app.callback()
-def sink() -> None:
-    """Keep derived stores in step with the topics."""
 
 
 @app.command()
@@ -34,8 +28,8 @@ def run(
     http_port: HttpPort = None,
 ) -> None:
     """Run sinks until SIGTERM, all in one Spark application."""
-    configure_logs(level=log_level, as_json=log_json)
-    settings, sinks = load_config(config), list(dict.fromkeys(names))
+    settings = configuration(config, log_level=log_level, log_json=log_json)
+    sinks = list(dict.fromkeys(names))
     for name in sinks:
         sink_config(settings.sinks, name)  # raises ConfigError for an unknown name before anything listens
     from cdc.status.conditions import Conditions
@@ -61,13 +55,11 @@ def run(
 def status(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One sink; all by default.")] = None,
     config: ConfigFile = CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """The progress of each sink, and its problems. Exits 1 if one makes no progress."""
-    from rich.console import Console
-
-    from cdc.cli.status import WIDTH_PLAIN, sink_status
-    from cdc.cli.status_screen import problem_lines, sinks_table
+    from cdc.cli.status import sink_status
+    from cdc.cli.status_screen import problem_lines, sinks_table, wide_console
 
     now = sink_status(name, config, as_json=as_json)
     scope: frozenset[Part] = frozenset({"brokers", "sink"})
@@ -77,8 +69,7 @@ def status(
             f"no sink {name!r} has published a position", f"start it: cdc sink run {name}; cdc status shows all sinks"
         )
     if not as_json:
-        console = Console()
-        console = console if console.is_terminal else Console(width=WIDTH_PLAIN)
+        console = wide_console()
         if now.sinks:
             console.print(sinks_table(now))
         elif now.brokers.is_reachable:

@@ -12,10 +12,9 @@ import typer
 from rich.console import Console
 
 from cdc.cli.interrupts import interrupted, sigterm_as_interrupt
-from cdc.cli.options import CONFIG, ConfigFile
+from cdc.cli.options import CONFIG, ConfigFile, Timeout, Wait, configuration, table_id
 from cdc.cli.snapshot_screen import Screen, screen_for, status_table
-from cdc.config.settings import Config, load_config
-from cdc.daemon.logs import configure_logs
+from cdc.config.settings import Config
 from cdc.kafka.signals import await_answer, send_signal
 from cdc.kafka.snapshot_watch import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
 from cdc.model.control import SignalAnswer, SignalRecord
@@ -39,14 +38,7 @@ app = typer.Typer(no_args_is_help=True)
 Tables = Annotated[
     list[str] | None, typer.Option("--table", metavar="SCHEMA.TABLE", help="One or several; all captured by default.")
 ]
-Timeout = Annotated[float | None, typer.Option(help="Seconds to wait in all.", min=0.1)]
-Wait = Annotated[bool, typer.Option(help="Show the progress until the end.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
-
-
-@app.callback()
-def snapshot() -> None:
-    """Read existing rows again beside the running stream; fill a new store; leave state GAP."""
 
 
 @app.command()
@@ -126,16 +118,15 @@ def heal(
 
 
 def _signal(action: Action, tables: Sequence[str] | None) -> SignalRecord:
-    names = tuple(str(_table(name)) for name in dict.fromkeys(tables or ()))
+    names = tuple(str(table_id(name)) for name in dict.fromkeys(tables or ()))
     return SignalRecord(action=action, tables=names, requested_us=time.time_ns() // 1000)
 
 
 def _command(
     config: Path, *, as_json: bool, timeout: float | None = None, answer_s_max: float = ANSWER_S_MAX
 ) -> "_Command":
-    configure_logs(level="warning")
     ends = None if timeout is None else time.monotonic() + timeout
-    return _Command(load_config(config), config, Console(), as_json, timeout or answer_s_max, ends)
+    return _Command(configuration(config), config, Console(), as_json, timeout or answer_s_max, ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +165,7 @@ class _Command:
             if record.action == "heal":
                 requests = await_healed(watch, epoch_before)
             else:
-                requests = await_begun(watch, identity, map(_table, answer.tables))
+                requests = await_begun(watch, identity, map(table_id, answer.tables))
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
             followed = Followed(watch, requests)
             with interrupted(screen, GOES_ON):
@@ -232,7 +223,7 @@ class _Command:
             stack.enter_context(interrupted(screen, "stopped; the same command goes on where this one was"))
             stack.enter_context(sigterm_as_interrupt())
             check = self._start(stack, screen, stores)
-            requests = self._read_rows(watch, [_table(name) for name in fresh] if fresh else None, is_fresh=is_fresh)
+            requests = self._read_rows(watch, [table_id(name) for name in fresh] if fresh else None, is_fresh=is_fresh)
             filling = Filling(watch, generations, requests, time.monotonic)
             _require_done(self._follow(watch, screen, filling.standings, filling.is_over, check))
             screen.close()
@@ -260,7 +251,7 @@ class _Command:
             names = tuple(str(table) for table in wanted)
             record = SignalRecord(action="snapshot", tables=names, requested_us=time.time_ns() // 1000)
             identity, answer = self._signal(record)
-            requests |= await_begun(watch, identity, map(_table, answer.tables))
+            requests |= await_begun(watch, identity, map(table_id, answer.tables))
         return requests
 
     def _keep_running(self, screen: Screen, check: Callable[[], None]) -> None:
@@ -291,13 +282,6 @@ def _require_done(standings: Sequence[FillProgress]) -> None:
 def _refuse(is_wrong: bool, why: str) -> None:
     if is_wrong:
         raise typer.BadParameter(why)
-
-
-def _table(name: str) -> TableId:
-    try:
-        return TableId.parse(name)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def _key(text: str | None) -> tuple[str, ...] | None:

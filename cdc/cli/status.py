@@ -8,25 +8,21 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
-from cdc.cli.options import CONFIG, ConfigFile
-from cdc.cli.status_screen import screen
+from cdc.cli.options import CONFIG, AsJson, ConfigFile, configuration
+from cdc.cli.status_screen import screen, wide_console
 from cdc.cli.view_readers import view_readers
-from cdc.config.settings import Config, load_config
-from cdc.daemon.logs import configure_logs
+from cdc.config.settings import Config
 from cdc.http.server import make_monitor
 from cdc.status.conditions import Conditions
 from cdc.status.model import Status
 from cdc.status.monitor import Monitor
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
 ANSWER_S_MAX: Final = 20.0
 # Rates and ages of lags are measured between two observations.
 GLANCE_S: Final = 2.2
 WATCH_S: Final = 1.0
-WIDTH_PLAIN: Final = 160  # where standard output is a file or a pipe, tables must not be cut to 80 columns
 
 
 def status(
@@ -36,8 +32,7 @@ def status(
 ) -> None:
     """Source, slot and WAL budget, capture, tables, snapshots, sinks and views. Exits 1 when something keeps the
     pipeline from its work. With --watch and --json: an object a line."""
-    configure_logs(level="error")
-    settings = load_config(config)
+    settings = configuration(config, log_level="error")
     with closing(_monitor(settings, has_views=True)) as monitor:
         now = _glance(monitor)
         if watch:
@@ -45,15 +40,14 @@ def status(
         elif as_json:
             typer.echo(now.model_dump_json())
         else:
-            _console().print(screen(now))
+            wide_console().print(screen(now))
     if any(problem.severity == "error" for problem in now.problems):
         raise typer.Exit(1)
 
 
 def sink_status(name: str | None, config: Path, *, as_json: bool) -> Status:
     """The status, of which only sinks are to be shown; of one sink where it is named."""
-    configure_logs(level="error")
-    with closing(_monitor(load_config(config))) as monitor:
+    with closing(_monitor(configuration(config, log_level="error"))) as monitor:
         now = _glance(monitor)
     if name is not None:
         now = now.model_copy(update={"sinks": tuple(sink for sink in now.sinks if sink.sink == name)})
@@ -83,12 +77,7 @@ def _watch(status: Callable[[], Status], first: Status, *, as_json: bool) -> Non
         while True:
             typer.echo(status().model_dump_json())
             time.sleep(WATCH_S)
-    with Live(screen(first), console=_console(), auto_refresh=False) as live:
+    with Live(screen(first), console=wide_console(), auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_S)
             live.update(screen(status()), refresh=True)
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH_PLAIN)

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
@@ -11,7 +11,13 @@ from cdc.cli.snapshot_screen import span
 from cdc.status.model import RunStatus, Status, TableStatus
 
 RUNS_SHOWN: Final = 3  # of each sink
+WIDTH_PLAIN: Final = 160  # where standard output is a file or a pipe, tables must not be cut to 80 columns
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def wide_console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH_PLAIN)
 
 
 def screen(status: Status) -> Group:

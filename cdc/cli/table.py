@@ -9,30 +9,25 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cdc.cli.options import CONFIG, ConfigFile
-from cdc.config.settings import load_config
-from cdc.daemon.logs import configure_logs
+from cdc.cli.options import CONFIG, AsJson, ConfigFile, configuration, table_id
 from cdc.kafka.signals import await_answer, send_signal
 from cdc.kafka.state_reader import read_state
 from cdc.model.control import SignalRecord
 from cdc.model.errors import WatershedError
-from cdc.model.events import TableId
 from cdc.model.topics import Topics
 
 ANSWER_S_MAX: Final = 20.0
 
 Names = Annotated[list[str], typer.Argument(metavar="SCHEMA.TABLE…", help="One or several.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait in all.", min=0.1)]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")
 def list_tables(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     """Every configured table: captured or stopped, why, and what to do."""
-    configure_logs(level="warning")
-    loaded = load_config(config)
+    loaded = configuration(config)
     records = read_state(loaded).tables
     rows = []
     for table in loaded.source.table_ids:
@@ -75,15 +70,10 @@ def start_tables(
 def _send(
     action: Literal["stop_table", "start_table"], tables: list[str], config: Path, timeout_s: float, *, as_json: bool
 ) -> None:
-    configure_logs(level="warning")
-    for name in tables:
-        try:
-            TableId.parse(name)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
-    loaded = load_config(config)
+    names = tuple(str(table_id(name)) for name in dict.fromkeys(tables))
+    loaded = configuration(config)
     topics = Topics(loaded.topics.prefix)
-    record = SignalRecord(action=action, tables=tuple(dict.fromkeys(tables)), requested_us=time.time_ns() // 1000)
+    record = SignalRecord(action=action, tables=names, requested_us=time.time_ns() // 1000)
     answer = await_answer(loaded.kafka, topics, send_signal(loaded.kafka, topics, record), timeout_s)
     if not answer.is_accepted:
         raise WatershedError(f"refused: {answer.message}", answer.next or "`cdc table list` shows the tables")

@@ -9,11 +9,10 @@ from typing import Annotated, Final
 import typer
 
 from cdc.cli.exit_codes import PARTIAL
-from cdc.cli.options import CONFIG, ConfigFile
-from cdc.config.settings import Config, load_config
+from cdc.cli.options import CONFIG, ConfigFile, configuration
+from cdc.config.settings import Config
 from cdc.config.sink_settings import StoreConfig
 from cdc.config.view_settings import view_topics
-from cdc.daemon.logs import configure_logs
 from cdc.kafka.state_reader import read_captured
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import WatershedError
@@ -45,10 +44,9 @@ def teardown(
     """Remove replication slot and publication; with --topics and --stores also the topics, and indexes, keys and tables
     of the sinks. Asks before. Public event topics stay, and in the stores what others made. Exits 6 when a part could
     not be removed; the same command again removes the rest."""
-    configure_logs(level="error")
     if as_json and not (yes or dry_run):
         raise typer.BadParameter("--json can't ask: add --yes or --dry-run")
-    settings = load_config(config)
+    settings = configuration(config, log_level="error")
     steps = list(_steps(settings, topics=topics, stores=stores))
     if not (yes or dry_run):
         _ask(steps)

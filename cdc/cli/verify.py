@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc.cli.exit_codes import DRIFT, PARTIAL
-from cdc.cli.options import CONFIG, ConfigFile
+from cdc.cli.options import CONFIG, AsJson, ConfigFile, configuration
 from cdc.cli.snapshot_screen import Screen, screen_for
-from cdc.config.settings import Config, load_config
-from cdc.daemon.logs import configure_logs
-from cdc.model.comparisons import RunRecord, comparison_key
+from cdc.config.settings import Config
+from cdc.model.comparisons import RunRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
@@ -36,7 +35,6 @@ Tables = Annotated[
     list[str] | None,
     typer.Option("--table", metavar="GLOB", help="schema.table, or a pattern such as 'public.*'; repeatable."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
 Timeout = Annotated[float, typer.Option("--sink-timeout", help="Seconds that a sink may stand still.", min=1)]
 Share = Annotated[
     float, typer.Option("--source-share", help="Of the time that is spent reading the source.", min=0.01, max=1.0)
@@ -79,8 +77,7 @@ def repair(
 def _run(
     path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: bool = False, is_scheduled: bool = False
 ) -> None:
-    configure_logs(level="error")
-    config = load_config(path)
+    config = configuration(path, log_level="error")
     began_us, began = time.time_ns() // 1000, time.monotonic()
     tell = _Telling(None if as_json else screen_for(Console(stderr=True), as_json=False))
     with (
@@ -118,7 +115,7 @@ def _record(config: Config, world: World, run: RunRecord, results: Sequence[Tabl
             own = [result for result in results if result.sink == sink]
             applied = world.record(sink)
             found = run_of(run.model_copy(update={"applied_lsn": applied.applied_lsn if applied else 0}), own)
-            writer.send(comparison_key(sink), with_run(read_history(config, sink), sink, found, own))
+            writer.send(with_run(read_history(config, sink), sink, found, own))
     except WatershedError as error:
         typer.echo(f"the comparison is not in the history of cdc status: {error.message}", err=True)
     finally:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -22,25 +22,28 @@ from cdc.cli.check import spark_findings
 from cdc.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
 from cdc.cli.exit_codes import FAILED
 from cdc.cli.interrupts import sigterm_as_interrupt
+from cdc.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel, configuration
 from cdc.cli.view_readers import view_readers
 from cdc.client.waiting import Waiter, WaitTimeoutError
 from cdc.config.event_log_settings import SCHEMA_OF_LOGS
-from cdc.config.settings import Config, load_config
+from cdc.config.settings import Config
 from cdc.config.sink_settings import WarehouseConfig
 from cdc.config.view_settings import ViewConfig
-from cdc.daemon.logs import configure_logs
 from cdc.model.errors import ConfigError, SinkError, WatershedError
 from cdc.model.events import TableId
+from cdc.model.view_facts import ViewFacts
 from cdc.postgres.source_facts import PostgresSourceReader
 from cdc.status.conditions import Conditions
 from cdc.status.facts import Condition
 from sinks.slots import no_rebuild
+from views.clock import ClockKeeper, bases_with_clock
 from views.event_log import EventLogKeeper, wait_for_log
 from views.event_log_figures import EventLogFigures
-from views.figures import Counts, ViewFigures
+from views.figures import ViewFigures
 from views.generations import TargetGenerations
 from views.keeping import ViewKeeper
 from views.maintainer import RowEncoder, define
+from views.parsing import named_tables
 from views.targets import (
     base_section,
     gathering,
@@ -50,7 +53,6 @@ from views.targets import (
     target_findings,
     target_generations,
 )
-from views.tracing import named_tables
 
 if TYPE_CHECKING:  # brings Spark, which most views do not need
     from spark_jobs.view_targets import WarehouseTargets
@@ -60,82 +62,88 @@ app = typer.Typer(no_args_is_help=True)
 BASE_WAIT_S: Final = 600.0
 WAIT_STEP_S: Final = 2.0
 POLL_S: Final = 1.0  # for the end of Spark's Java process
-ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object for each view.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Views and event logs; all by default.")]
-DEFAULT_FILE: Final = Path("watershed.yml")
-
-
-@app.callback()
-def view() -> None:
-    """Rows that a query derives from captured tables."""
 
 
 @app.command()
 def check(
     names: Names = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each view.")] = False,
-    config: ConfigFile = DEFAULT_FILE,
+    as_json: AsJson = False,
+    config: ConfigFile = CONFIG,
 ) -> None:
     """Check the views' queries against their bases: what they read, how a change of each table finds the rows that it
     concerns, which indexes are missing; and whether the target takes its rows; for an event log its topics and rights.
-    Changes nothing. Exits 2 where a query can't be kept, 1 where a target can't take it, or a log can't be loaded."""
-    configure_logs(level="warning")
+    After a query that can't be kept, the other views are checked, too. Changes nothing. Exits 2 where a query can't be
+    kept, 1 where a target can't take it, or a log can't be loaded."""
     settings = _with_functions(config)
     has_failed = check_logs(settings, chosen_logs(settings, names), as_json=as_json)
+    refused: list[ConfigError] = []
     for name, section in _chosen(settings, names).items():
-        with open_base(settings, name) as base:
-            definition = define(name, section, base)
-            columns = base.described(definition)
-            missing = base.missing_indexes(definition)
-        target = list(target_findings(settings, name, RowEncoder(definition, columns).schema))
-        if isinstance(section.target, WarehouseConfig):
-            target += spark_findings(settings)
-        has_failed |= any(finding.level == "fail" for finding in target)
-        if as_json:
-            found = {
-                "view": name,
-                "columns": {column.name: column.type_name for column in columns},
-                "tables": [str(table) for table in definition.query.tables],
-                "fold": section.fold and section.fold.model_dump(mode="json"),
-                "missing_indexes": [{"table": str(table), "columns": list(index)} for table, index in missing],
-                "target": [asdict(finding) for finding in target],
-            }
-            typer.echo(json.dumps(found))
-            continue
-        typer.echo(f"{name}: ok; {', '.join(f'{column.name} {column.type_name}' for column in columns)}")
-        for one in definition.query.traces:
-            way = " → ".join([str(one.table), *(str(table) for _, table, _ in one.steps), "key"])
-            typer.echo(f"  a change of {way}")
-        if definition.fold:
-            typer.echo(f"  fold by {definition.fold.config.function}, in the order {', '.join(definition.fold.order)}")
-        for table, index in missing:
-            typer.echo(
-                f"  warning: no index of {table} begins with {', '.join(index)}, so each change reads the whole table\n"
-                f"    next: {_index_hint(section.base, table, index, definition.places[table])}"
-            )
-        for finding in target:
-            level = "" if finding.level == "ok" else f"{finding.level}: "
-            typer.echo(f"  target: {level}{finding.message}")
-            if finding.next:
-                typer.echo(f"    next: {finding.next}")
+        try:
+            has_failed |= _checked(settings, name, section, as_json=as_json)
+        except ConfigError as error:
+            refused.append(error)
+    for one in refused[:-1]:
+        typer.echo(f"error: {one}", err=True)
+    if refused:
+        raise refused[-1]
     if has_failed:
         raise typer.Exit(FAILED)
+
+
+def _checked(settings: Config, name: str, section: ViewConfig, *, as_json: bool) -> bool:
+    """Prints what was found of a view; returns whether its target can't take it. Raises ConfigError for a query that
+    can't be kept."""
+    with open_base(settings, name) as base:
+        definition = define(name, section, base)
+        columns = base.described(definition)
+        missing = base.missing_indexes(definition)
+    target = list(target_findings(settings, name, RowEncoder(definition, columns).schema))
+    if isinstance(section.target, WarehouseConfig):
+        target += spark_findings(settings)
+    has_failed = any(finding.level == "fail" for finding in target)
+    if as_json:
+        found = {
+            "view": name,
+            "columns": {column.name: column.type_name for column in columns},
+            "tables": [str(table) for table in definition.query.tables],
+            "fold": section.fold and section.fold.model_dump(mode="json"),
+            "missing_indexes": [{"table": str(table), "columns": list(index)} for table, index in missing],
+            "target": [asdict(finding) for finding in target],
+        }
+        typer.echo(json.dumps(found))
+        return has_failed
+    typer.echo(f"{name}: ok; {', '.join(f'{column.name} {column.type_name}' for column in columns)}")
+    for one in definition.query.traces:
+        way = " → ".join([str(one.table), *(str(table) for _, table, _ in one.steps), "key"])
+        typer.echo(f"  a change of {way}")
+    if definition.fold:
+        typer.echo(f"  fold by {definition.fold.config.function}, in the order {', '.join(definition.fold.order)}")
+    for table, index in missing:
+        typer.echo(
+            f"  warning: no index of {table} begins with {', '.join(index)}, so each change reads the whole table\n"
+            f"    next: {_index_hint(section.base, table, index, definition.places[table])}"
+        )
+    for finding in target:
+        level = "" if finding.level == "ok" else f"{finding.level}: "
+        typer.echo(f"  target: {level}{finding.message}")
+        if finding.next:
+            typer.echo(f"    next: {finding.next}")
+    return has_failed
 
 
 @app.command()
 def run(
     names: Names = None,
-    config: ConfigFile = DEFAULT_FILE,
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(envvar="CDC_LOG_LEVEL")] = "info",
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.", envvar="CDC_LOG_JSON")] = False,
-    http_port: Annotated[
-        int | None, typer.Option("--http-port", help="Instead of the configured port; 0: no server.", min=0, max=65535)
-    ] = None,
+    config: ConfigFile = CONFIG,
+    log_level: LogLevel = "info",
+    log_json: LogJson = False,
+    http_port: HttpPort = None,
 ) -> None:
     """Keep views equal to their queries, and load event logs, until it is stopped. A view or a log that can't be kept
     ends with its error, which `cdc view status` shows; the others go on, and the command then exits 1."""
-    configure_logs(level=log_level, as_json=log_json)
-    settings = _with_functions(config)
+    settings = _with_functions(config, log_level=log_level, log_json=log_json)
     logs = chosen_logs(settings, names)
     chosen, conditions = _chosen(settings, names), Conditions()
     port = settings.http.view_port if http_port is None else http_port
@@ -146,13 +154,15 @@ def run(
         scope = views_scope(frozenset(chosen))
         serve(settings, port, "http.view_port", scope, conditions, view_readers(settings))
     ending = threading.Event()
+    clocks = bases_with_clock(settings, [*chosen])
     with (
         sigterm_as_interrupt(),
         _warehouses(settings, chosen) as warehouses,
-        ThreadPoolExecutor(len(chosen) + len(logs), thread_name_prefix="view") as pool,
+        ThreadPoolExecutor(len(chosen) + len(logs) + len(clocks), thread_name_prefix="view") as pool,
     ):
         jobs = {pool.submit(_keeper(settings, name, ending, warehouses).keep, ending): name for name in chosen}
         jobs |= {pool.submit(EventLogKeeper(settings, name).keep, ending): name for name in logs}
+        jobs |= {pool.submit(ClockKeeper(settings, base).keep, ending): f"the clock of {base}" for base in clocks}
         try:
             _report(jobs, conditions, warehouses)
         except KeyboardInterrupt:
@@ -179,14 +189,13 @@ def _stopped(view: str, error: BaseException) -> Condition:
 @app.command()
 def status(
     names: Names = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each view.")] = False,
-    config: ConfigFile = DEFAULT_FILE,
+    as_json: AsJson = False,
+    config: ConfigFile = CONFIG,
 ) -> None:
     """Show each view: its state, the changes that wait, rows that its target rejects, the last error; and each event
     log: its state, how far it is behind its topics, rejected records, the last error."""
-    configure_logs(level="warning")
-    settings = load_config(config)
-    found: list[Counts] = []
+    settings = configuration(config)
+    found: list[ViewFacts] = []
     for name in chosen_logs(settings, names):
         with closing(EventLogFigures(settings, name)) as of_log:
             found.append(of_log.counts())
@@ -194,8 +203,8 @@ def status(
         with closing(ViewFigures(base_section(settings, name), settings.topics.prefix)) as figures:
             found.append(figures.of(name))
     if as_json:
-        for counts in found:
-            typer.echo(json.dumps(asdict(counts)))
+        for one in found:
+            typer.echo(json.dumps(asdict(one)))
         return
     table = Table("view", "state", "behind", "changes", "oldest", "keys", "rejected", "last write", "error")
     for one in found:
@@ -209,11 +218,10 @@ def status(
 
 
 @app.command()
-def rebuild(name: Annotated[str, typer.Argument(metavar="NAME")], config: ConfigFile = DEFAULT_FILE) -> None:
+def rebuild(name: Annotated[str, typer.Argument(metavar="NAME")], config: ConfigFile = CONFIG) -> None:
     """Have every row of a view computed again by its job, `cdc view run`; or have an event log loaded again from its
     topics, in which events stay that have left the topics. What targets hold serves until then."""
-    configure_logs(level="warning")
-    settings = load_config(config)
+    settings = configuration(config)
     if chosen_logs(settings, [name]):
         rebuild_log(settings, name)
         return
@@ -229,12 +237,11 @@ def remove(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     target: Annotated[bool, typer.Option("--target", help="Remove also what the view has made in its target.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
-    config: ConfigFile = DEFAULT_FILE,
+    config: ConfigFile = CONFIG,
 ) -> None:
     """Remove a view's triggers and notes from its base, and on request its rows from the target; or an event log with
     its events. Asks before. Stop its job first, and take it out of the configuration afterwards."""
-    configure_logs(level="error")
-    settings = load_config(config)
+    settings = configuration(config, log_level="error")
     if chosen_logs(settings, [name]):
         if target:
             raise ConfigError(f"{name} is an event log, which has no target", "leave out --target")
@@ -256,9 +263,9 @@ def remove(
     typer.echo(f"{name}: removed" + (f" with {', '.join(found)}" if found else ""))
 
 
-def _with_functions(config: Path) -> Config:
+def _with_functions(config: Path, *, log_level: str = "warning", log_json: bool = False) -> Config:
     """Reads the file. Functions of folds are imported from its folder, too, after PYTHONPATH and what is installed."""
-    settings = load_config(config)
+    settings = configuration(config, log_level=log_level, log_json=log_json)
     sys.path.append(str(config.resolve().parent))
     return settings
 

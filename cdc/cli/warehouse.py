@@ -6,19 +6,13 @@ from typing import Annotated
 
 import typer
 
-from cdc.cli.options import CONFIG, ConfigFile
-from cdc.config.settings import Config, load_config
+from cdc.cli.options import CONFIG, ConfigFile, configuration
+from cdc.config.settings import Config
 from cdc.config.sink_settings import WarehouseConfig, sink_config
 from cdc.config.view_settings import target_prefix
-from cdc.daemon.logs import configure_logs
 from cdc.model.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True)
-
-
-@app.callback()
-def warehouse() -> None:
-    """The warehouse's tables."""
 
 
 @app.command()
@@ -36,8 +30,7 @@ def maintain(
 ) -> None:
     """Merge files, expire snapshots older than snapshot_days, forget the versions of keys that were deleted longer than
     tombstone_ttl_s ago. Beside a running sink: where a batch writes to the same files, the batch goes first."""
-    configure_logs(level="warning", as_json=False)
-    settings = load_config(config)
+    settings = configuration(config)
     chosen = _chosen(settings, sink, view)
     from spark_jobs.upkeep import maintain_warehouse, session  # brings Spark
 

@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from cdc.config.settings import Config, load_config
-from cdc.kafka.sink_positions import CHECK_S, POLL_S, SinkPositions
+from cdc.kafka.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
+from cdc.model.control import SinkRecord
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import format_lsn, parse_lsn
-from cdc.model.topics import Topics
 from cdc.postgres.source_facts import PostgresSourceReader
 from cdc.status.fill_progress import newest
 from cdc.status.waiting import WaitError, is_shown, target_of
@@ -48,7 +48,7 @@ class Waiter:
     def __init__(self, config: Config | Path) -> None:
         loaded = load_config(config) if isinstance(config, Path) else config
         self._source = PostgresSourceReader(loaded.source)
-        self._positions = SinkPositions(loaded.kafka, Topics(loaded.topics.prefix))
+        self._watch = PipelineWatch.of(loaded)
         self._is_begun = False
         self._lock = threading.Lock()
 
@@ -72,30 +72,31 @@ class Waiter:
 
     def close(self) -> None:
         self._source.close()
-        self._positions.close()
+        self._watch.close()
 
     def _wait(
         self, sink: str | Sequence[str] | None, lsn: int, deadline: float, timeout: float, timeline: int | None
     ) -> None:
-        positions = self._positions
+        watch = self._watch
         if not self._is_begun:
-            positions.read_to_end()
+            watch.read_to_end()
             self._is_begun = True
-        positions.poll(0)
-        target = target_of(lsn, self._source.read_end(), positions.position, timeline)
+        watch.poll(0)
+        target = target_of(lsn, self._source.read_end(), watch.position(), timeline)
         looked = time.monotonic()
         while True:
-            names = sinks_of(sink, [record.sink for record in positions.sinks])
-            late = [name for name in names if not is_shown(target, name, positions.sinks, positions.position)]
+            sinks, position = watch.sinks(), watch.position()
+            names = sinks_of(sink, [record.sink for record in sinks])
+            late = [name for name in names if not is_shown(target, name, sinks, position)]
             if not late:
                 return
             now = time.monotonic()
             if now >= deadline:
-                raise WaitTimeoutError(*_too_late(late, positions, target.lsn, timeout))
+                raise WaitTimeoutError(*_too_late(late, sinks, target.lsn, timeout))
             if now - looked > CHECK_S:
                 looked = now
-                positions.require_answer()
-            positions.poll(min(POLL_S, max(0.0, deadline - now)))
+                watch.tail.require_answer()
+            watch.poll(min(POLL_S, max(0.0, deadline - now)))
 
 
 def read_lsn(lsn: str | int) -> int:
@@ -114,10 +115,10 @@ def sinks_of(sink: str | Sequence[str] | None, known: Sequence[str]) -> list[str
     return names
 
 
-def _too_late(late: Sequence[str], positions: SinkPositions, lsn: int, timeout: float) -> tuple[str, str]:
+def _too_late(late: Sequence[str], sinks: Sequence[SinkRecord], lsn: int, timeout: float) -> tuple[str, str]:
     reached = []
     for name in late:
-        record = newest(positions.sinks, name)
+        record = newest(sinks, name)
         reached.append(f"{name} is at {format_lsn(record.applied_lsn) if record is not None else 'nothing'}")
     return (
         f"LSN {format_lsn(lsn)} was not shown in {timeout:g} s: {', '.join(reached)}",

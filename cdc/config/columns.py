@@ -7,10 +7,27 @@ record, no schema and no statement that reads rows; the server sends it all the 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from cdc.model.errors import ConfigError, SourceError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.pgoutput.messages import Relation
+
+
+def _patterns(value: Any) -> Any:
+    """Regular expressions, as a list or as Debezium has them, in one text with commas."""
+    patterns = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    for pattern in patterns if isinstance(patterns, list | tuple) else ():
+        try:
+            re.compile(str(pattern))
+        except re.error as error:
+            raise ValueError(f"{pattern} is not a regular expression: {error.msg}") from None
+    return patterns
+
+
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
 """The options of the records' form: a profile, and Debezium's options, with underscores for dots."""
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from cdc.config.columns import ALL_COLUMNS, ColumnChoice
+from pydantic import Field, model_validator
+
+from cdc.config.columns import ALL_COLUMNS, ColumnChoice, Patterns
 from cdc.config.masking import Mask
+from cdc.config.section import DebeziumSection
 
 Profile = Literal["readable", "debezium"]
 DecimalMode = Literal["precise", "double", "string"]
@@ -18,17 +20,17 @@ FailureMode = Literal["warn", "skip", "fail"]
 PLACEHOLDER_DEFAULT: Final = "__debezium_unavailable_value"
 
 
-@dataclass(frozen=True, slots=True)
-class FormatOptions:
-    """The form of records. None: the profile's own choice, which for `debezium` is Debezium's default."""
+class FormatConfig(DebeziumSection):
+    """The form of records: Debezium's options with its names, in which a dot and an underscore are the same here."""
 
+    # None is the profile's own choice, which for `debezium` is Debezium's default.
     profile: Profile = "readable"
     decimal_handling_mode: DecimalMode | None = None
     time_precision_mode: TimeMode | None = None
     binary_handling_mode: BinaryMode | None = None
     interval_handling_mode: IntervalMode | None = None
     hstore_handling_mode: HstoreMode | None = None
-    money_fraction_digits: int = 2
+    money_fraction_digits: Annotated[int, Field(ge=0, le=10)] = 2
     include_unknown_datatypes: bool = False  # debezium: types that Debezium does not know are left out
     # debezium: a value that its column's form can't represent is null, with a warning or without, or stops capture.
     event_converting_failure_handling_mode: FailureMode = "warn"
@@ -38,11 +40,36 @@ class FormatOptions:
     tombstones_on_delete: bool = True
     extended_headers_enabled: bool | None = None
     provide_transaction_metadata: bool = False
-    heartbeat_interval_ms: int = 0  # 0: none
+    heartbeat_interval_ms: Annotated[int, Field(ge=0)] = 0  # 0: none
     skipped_operations: SkippedOperations = "t"
     # Regular expressions over the whole prefix of logical messages.
-    message_prefix_include_list: tuple[str, ...] = ()
-    message_prefix_exclude_list: tuple[str, ...] = ()
+    message_prefix_include_list: Patterns = ()
+    message_prefix_exclude_list: Patterns = ()
+
+    @model_validator(mode="after")
+    def _placeholder_is_debeziums(self) -> Self:
+        placeholder = self.unavailable_value_placeholder
+        if placeholder is not None and self.profile != "debezium":
+            raise ValueError(
+                "unavailable.value.placeholder is for profile debezium: in readable such a column is absent"
+            )
+        if placeholder is not None and placeholder.startswith("hex:"):
+            try:
+                bytes.fromhex(placeholder.removeprefix("hex:"))
+            except ValueError:
+                raise ValueError("unavailable.value.placeholder: no hexadecimal digits behind hex:") from None
+        return self
+
+    @model_validator(mode="after")
+    def _one_list(self) -> Self:
+        if self.message_prefix_include_list and self.message_prefix_exclude_list:
+            raise ValueError("message.prefix.include.list and message.prefix.exclude.list can't go together")
+        return self
+
+
+class FormatOptions(FormatConfig):
+    """The form of records, with the columns that they have."""
+
     masks: tuple[Mask, ...] = ()
     columns: ColumnChoice = ALL_COLUMNS
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
@@ -28,31 +27,20 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from cdc.config.columns import Chosen, ColumnChoice
+from cdc.config.clock_settings import MINUTES, ClockConfig
+from cdc.config.columns import Chosen, ColumnChoice, Patterns
 from cdc.config.event_log_settings import EventLogConfig
 from cdc.config.event_log_settings import problem as problem_of_logs
-from cdc.config.format_options import (
-    BinaryMode,
-    DecimalMode,
-    FailureMode,
-    FormatOptions,
-    HstoreMode,
-    IntervalMode,
-    Profile,
-    SkippedOperations,
-    TimeMode,
-)
+from cdc.config.format_options import FormatConfig, FormatOptions
 from cdc.config.kafka_options import without_ours
 from cdc.config.masking import Mask, MaskOptions
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.secret_files import secret_files
-from cdc.config.section import DebeziumSection, Section
+from cdc.config.section import Section
 from cdc.config.sink_settings import shared_names, unmatched_pattern
-from cdc.config.spark_settings import SparkConfig
 from cdc.config.store_mapping import matches
 from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.topic_names import problem
-from cdc.config.verify_settings import VerifyConfig
 from cdc.config.view_settings import ViewConfig, view_topics
 from cdc.config.view_settings import problem as problem_of_views
 from cdc.config.yaml_file import read_config_file
@@ -63,20 +51,8 @@ from cdc.model.topics import Topics
 ENV_PREFIX = "CDC__"
 _NAME = re.compile(r"[a-z0-9_]{1,63}")  # the characters that PostgreSQL allows for a slot
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")  # no dot: `<prefix>.state` must not be another prefix's table
-
-
-def _patterns(value: Any) -> Any:
-    """Regular expressions, as a list or as Debezium has them, in one text with commas."""
-    patterns = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-    for pattern in patterns if isinstance(patterns, list | tuple) else ():
-        try:
-            re.compile(str(pattern))
-        except re.error as error:
-            raise ValueError(f"{pattern} is not a regular expression: {error.msg}") from None
-    return patterns
-
-
-Patterns = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
+_DURATION = re.compile(r"(\d{1,6})([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class SourceConfig(Section):
@@ -200,49 +176,6 @@ class SweepConfig(Section):
     tombstones: bool = False  # also in the topics, for consumers that know nothing of sweeps
 
 
-class FormatConfig(DebeziumSection):
-    """The form of records: Debezium's options with its names, in which a dot and an underscore are the same here."""
-
-    profile: Profile = "readable"
-    decimal_handling_mode: DecimalMode | None = None
-    time_precision_mode: TimeMode | None = None
-    binary_handling_mode: BinaryMode | None = None
-    interval_handling_mode: IntervalMode | None = None
-    hstore_handling_mode: HstoreMode | None = None
-    money_fraction_digits: Annotated[int, Field(ge=0, le=10)] = 2
-    include_unknown_datatypes: bool = False
-    event_converting_failure_handling_mode: FailureMode = "warn"
-    unavailable_value_placeholder: str | None = None
-    schemas_enable: bool = False
-    tombstones_on_delete: bool = True
-    extended_headers_enabled: bool | None = None
-    provide_transaction_metadata: bool = False
-    heartbeat_interval_ms: Annotated[int, Field(ge=0)] = 0
-    skipped_operations: SkippedOperations = "t"
-    message_prefix_include_list: Patterns = ()
-    message_prefix_exclude_list: Patterns = ()
-
-    @model_validator(mode="after")
-    def _placeholder_is_debeziums(self) -> Self:
-        placeholder = self.unavailable_value_placeholder
-        if placeholder is not None and self.profile != "debezium":
-            raise ValueError(
-                "unavailable.value.placeholder is for profile debezium: in readable such a column is absent"
-            )
-        if placeholder is not None and placeholder.startswith("hex:"):
-            try:
-                bytes.fromhex(placeholder.removeprefix("hex:"))
-            except ValueError:
-                raise ValueError("unavailable.value.placeholder: no hexadecimal digits behind hex:") from None
-        return self
-
-    @model_validator(mode="after")
-    def _one_list(self) -> Self:
-        if self.message_prefix_include_list and self.message_prefix_exclude_list:
-            raise ValueError("message.prefix.include.list and message.prefix.exclude.list can't go together")
-        return self
-
-
 class MaskingConfig(MaskOptions):
     """Text that may not leave the source in clear. Columns are named schema.table.column."""
 
@@ -256,6 +189,50 @@ def _column_of(name: str, tables: Sequence[TableId]) -> tuple[TableId, str]:
         if name.startswith(f"{table}.") and len(name) > len(f"{table}."):
             return table, name.removeprefix(f"{table}.")
     raise ValueError(f"masking names {name}, which is no column of source.tables: schema.table.column")
+
+
+class SparkConfig(Section):
+    """The Spark application that runs the sinks."""
+
+    checkpoint_location: str = ".watershed/checkpoints"
+    driver_memory: str = "1g"
+    trigger_ms: Annotated[int, Field(ge=0)] = 250  # search and cache
+    warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 10_000
+    bytes_per_write_max: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
+    options: dict[str, str] = Field(default_factory=dict)  # spark.* properties
+
+    @field_validator("driver_memory")
+    @classmethod
+    def _is_size(cls, text: str) -> str:
+        if re.fullmatch("[1-9][0-9]*[kmgt]", text, re.IGNORECASE) is None:
+            raise ValueError(f"{text!r} is no size as Java's -Xmx takes it: a number with k, m, g or t, such as 1g")
+        return text
+
+
+class VerifyConfig(Section):
+    """Comparisons of stores with the source that `cdc sink run` starts by itself."""
+
+    every: str | None = None  # from the beginning of one to that of the next: 30m, 6h, 1d; null: none
+    tables: tuple[str, ...] = ("*",)  # patterns over schema.table
+    sample: Annotated[int, Field(ge=1)] | None = None  # so many rows of each side instead of all
+    source_share: Annotated[float, Field(ge=0.01, le=1.0)] = 0.1  # of the time that is spent reading the source
+
+    @field_validator("every")
+    @classmethod
+    def _every(cls, value: str | None) -> str | None:
+        if value is not None and (_DURATION.fullmatch(value) is None or not _duration_s(value)):
+            raise ValueError("a number and a unit: 90s, 30m, 6h or 1d")
+        return value
+
+    @property
+    def every_s(self) -> float | None:
+        return None if self.every is None else _duration_s(self.every)
+
+
+def _duration_s(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    assert found is not None, "the text was checked"
+    return float(int(found[1]) * _UNIT_S[found[2]])
 
 
 class HttpConfig(Section):
@@ -288,6 +265,7 @@ class Config(BaseSettings):
     sinks: SinksConfig = Field(default_factory=dict)
     event_logs: dict[str, EventLogConfig] = Field(default_factory=dict)
     views: dict[str, ViewConfig] = Field(default_factory=dict)
+    clock: ClockConfig = ClockConfig()
     spark: SparkConfig = SparkConfig()
     verify: VerifyConfig = VerifyConfig()
     http: HttpConfig = HttpConfig()
@@ -356,6 +334,10 @@ class Config(BaseSettings):
         if said := problem_of_views(self.views, self.sinks, self.topics.prefix):
             raise ValueError(f"views: {said}")
         tables = self.source.table_ids
+        if MINUTES in tables and self.views:
+            raise ValueError(
+                f"views: {MINUTES} is a captured table, and the name of the views' clock: rename the table"
+            )
         if said := problem_of_logs(self.event_logs, self.views, self.sinks, self.outbox, tables, self.topics.prefix):
             raise ValueError(f"event_logs: {said}")
         return self

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from cdc.config.store_mapping import Held, matches
-from cdc.config.store_shapes import CacheOptions, SearchOptions, SqlOptions, WarehouseOptions
+from cdc.config.store_shapes import TOMBSTONE_TTL_S, CacheShape, CacheTls, SearchShape, SqlShape, WarehouseOptions
 from cdc.config.warehouse_catalog import CatalogConfig, is_s3
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -34,7 +34,7 @@ class Store(Held):
         raise TypeError(f"{type(self).__name__} does not say where it writes, for {topic_prefix}")
 
 
-class SearchConfig(Store, SearchOptions):
+class SearchConfig(Store):
     """OpenSearch, or what speaks its protocol."""
 
     adapter: ClassVar[str] = "sinks.search.sink:SearchSink"
@@ -44,6 +44,10 @@ class SearchConfig(Store, SearchOptions):
     type: Literal["search"] = "search"
     url: SecretStr
     index_prefix: str | None = None  # default: the topic prefix
+    # Pattern over schema.table, such as public.*: the shape of these tables' indexes. The first that matches counts.
+    shapes: dict[str, SearchShape] = Field(default_factory=dict)
+    # How long a deleted row's version is remembered, in which time no older change of the row may still be on its way.
+    tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
 
     def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
         """The server, and what all names of the sink in it begin with."""
@@ -55,7 +59,7 @@ CLUSTER_SCHEMES: Final = ("redis+cluster", "rediss+cluster")
 _HASH_TAG: Final = re.compile(r"[^{]*\{[^{}]+\}")
 
 
-class CacheConfig(Store, CacheOptions):
+class CacheConfig(Store):
     """Redis or Valkey."""
 
     adapter: ClassVar[str] = "sinks.cache.sink:CacheSink"
@@ -65,7 +69,11 @@ class CacheConfig(Store, CacheOptions):
     type: Literal["cache"] = "cache"
     url: SecretStr
     key_prefix: str | None = None  # default: the topic prefix
-    tombstone_ttl_s: Annotated[int, Field(ge=60)] = 14 * 86400
+    tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
+    # Pattern over schema.table, such as public.*: the shape of these tables' keys. The first that matches counts.
+    shapes: dict[str, CacheShape] = Field(default_factory=dict)
+    allow_eviction: bool = False  # take a server that removes keys when it is full
+    tls: CacheTls | None = None
 
     @model_validator(mode="after")
     def _prefix_keeps_hash_slots(self) -> Self:
@@ -100,7 +108,9 @@ class WarehouseConfig(Store, WarehouseOptions):
     type: Literal["warehouse"] = "warehouse"
     catalog: CatalogConfig | None = None
     catalog_uri: SecretStr | None = None  # instead of catalog: {type: jdbc, uri: …}
-    location: str  # folder or URI of the tables' files, and of those on their way into them
+    location: Annotated[
+        str, Field(min_length=1)
+    ]  # folder or URI of the tables' files, and of those on their way into them
     namespace: str | None = None  # default: the topic prefix
 
     @model_validator(mode="after")
@@ -143,7 +153,7 @@ class WarehouseConfig(Store, WarehouseOptions):
         return made | {name: f"{mode}:{made.get(name, '')}" for name, mode in modes.items() if mode != "current"}
 
 
-class SqlConfig(Store, SqlOptions):
+class SqlConfig(Store):
     """PostgreSQL or SQLite, through SQLAlchemy."""
 
     adapter: ClassVar[str] = "sinks.sql.sink:SqlSink"
@@ -153,6 +163,10 @@ class SqlConfig(Store, SqlOptions):
     type: Literal["sql"] = "sql"
     url: SecretStr  # postgresql://user:password@host:5432/database, sqlite:////folder/file.db
     own_schema: str | None = None  # of the sink's own tables; default: watershed_<topic prefix>
+    # Pattern over schema.table, such as public.*: the shape of these tables. The first that matches counts.
+    shapes: dict[str, SqlShape] = Field(default_factory=dict)
+    # How long a deleted row's version is remembered, in which time no older change of the row may still be on its way.
+    tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
 
     def beginning(self, topic_prefix: str) -> str:
         """The schema of the sink's own tables; where there are no schemas, what their names begin with."""

@@ -56,15 +56,6 @@ class CacheTls(Section):
         return self
 
 
-class CacheOptions(Section):
-    """Options of a cache that say how rows are kept, and how the server is reached."""
-
-    # Pattern over schema.table, such as public.*: the shape of these tables' keys. The first that matches counts.
-    shapes: dict[str, CacheShape] = Field(default_factory=dict)
-    allow_eviction: bool = False  # take a server that removes keys when it is full
-    tls: CacheTls | None = None
-
-
 class SearchShape(Section):
     """The index of a table's rows in the search index."""
 
@@ -94,15 +85,6 @@ class SearchShape(Section):
         return self
 
 
-class SearchOptions(Section):
-    """Options of a search index that say how rows are kept."""
-
-    # Pattern over schema.table, such as public.*: the shape of these tables' indexes. The first that matches counts.
-    shapes: dict[str, SearchShape] = Field(default_factory=dict)
-    # How long a deleted row's version is remembered, in which time no older change of the row may still be on its way.
-    tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
-
-
 class SqlShape(Section):
     """The table of a source table's rows in an SQL database. Columns have the names that the mapping gives them."""
 
@@ -120,15 +102,6 @@ class SqlShape(Section):
         if not name:
             raise ValueError("a template may name {schema} and {table}, and ends with the table's name")
         return value
-
-
-class SqlOptions(Section):
-    """Options of an SQL store that say how rows are kept."""
-
-    # Pattern over schema.table, such as public.*: the shape of these tables. The first that matches counts.
-    shapes: dict[str, SqlShape] = Field(default_factory=dict)
-    # How long a deleted row's version is remembered, in which time no older change of the row may still be on its way.
-    tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
 
 
 class WarehouseShape(Section):

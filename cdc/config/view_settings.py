@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from cdc.config.fold_settings import FoldConfig
+from cdc.config.outbox_routing import is_topic
 from cdc.config.section import Section
 from cdc.config.sink_settings import SqlConfig, Store, WarehouseConfig
 from cdc.config.store_types import AnyStore
 from cdc.model.topics import Topics
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is part of names in the base and in the target
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's names
 
 
 class TopicTarget(Section):
@@ -27,7 +27,7 @@ class TopicTarget(Section):
     @field_validator("name")
     @classmethod
     def _is_name(cls, name: str | None) -> str | None:
-        if name is not None and (not _TOPIC.fullmatch(name) or name in (".", "..")):
+        if name is not None and not is_topic(name):
             raise ValueError(f"{name!r} can't be a topic's name: letters, digits, '.', _ and -, 249 at most")
         return name
 

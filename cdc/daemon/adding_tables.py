@@ -18,16 +18,14 @@ import structlog
 from cdc.config.settings import Config, SourceConfig
 from cdc.kafka.state_reader import Captured, State
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
-from cdc.model.control import ENDED, SnapshotRecord
-from cdc.model.control_topics import schema_record, snapshot_record
+from cdc.model.control import ENDED, SchemaRecord, SnapshotRecord
 from cdc.model.errors import ConnectionLost, SourceError, UnsupportedChangeError
 from cdc.model.events import TableId, TableSchema
-from cdc.model.lost_events import LostEventsRecord
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
-from cdc.outbox.lost import lost_records
+from cdc.outbox.lost import LostEventsRecord, lost_records
 from cdc.ports.source_table import SourceTable
 from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import Publication, schema_of
@@ -178,8 +176,8 @@ class TableAddition:
             schemas=tuple(schemas),
             since_lsn=since_lsn,
             records=(
-                *(schema_record(self._topics, schema) for schema in schemas),
-                *(snapshot_record(self._topics, record) for record in changed),
+                *(SchemaRecord.of(schema).to(self._topics.control) for schema in schemas),
+                *(record.to(self._topics.state) for record in changed),
                 *(made for record in lost for made in lost_records(self._topics, record)),
             ),
             snapshots=tuple((snapshots | {record.table: record for record in changed}).values()),
@@ -204,8 +202,8 @@ class TableAddition:
                     "take it out of source.tables, or start with a new topics.prefix and slot",
                     table=table,
                 )
-        found = self._admin.check(wanted)
-        self._admin.create([topic for topic in wanted if topic not in found], [], [], self._config.topics)
+        self._admin.check(wanted)
+        self._admin.create(self._config.topics, tables=wanted)
         return self._admin.check(wanted)
 
     def _require_same_key(self, schema: TableSchema, before: TableSchema | None, topic: TopicDescription) -> None:

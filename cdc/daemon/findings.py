@@ -6,21 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from cdc.config.settings import Config
 from cdc.daemon.failpoints import armed_probe
-from cdc.daemon.outbox_setup import open_outbox
+from cdc.daemon.outbox_setup import open_outbox, require_format
 from cdc.daemon.service import Service
-from cdc.formats.profiles import column_formats
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
-from cdc.kafka.topic_findings import broker_setting_findings, existing_topic_findings
+from cdc.kafka.topic_findings import BROKERS, broker_setting_findings, existing_topic_findings
 from cdc.model.errors import WatershedError
 from cdc.model.findings import Finding
 from cdc.model.topics import Topics
 from cdc.ports.source_table import SourceTable
-from cdc.postgres.catalog import schema_of
 from cdc.postgres.connection import connect
 from cdc.postgres.source import Source, check_source
 from cdc.postgres.source_findings import SOURCE, source_findings
-
-BROKERS = "brokers"
 
 
 def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
@@ -46,18 +42,14 @@ def _source(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
 
 
 def _formats(config: Config, tables: Sequence[SourceTable]) -> Iterator[Finding]:
-    topics = Topics(config.topics.prefix)
     try:
         outbox = open_outbox(config, promises_utf8=True)
     except WatershedError as error:
         yield Finding.failed("outbox", error)
         return
     for table in tables:
-        schema = schema_of(table, None, topics)
         try:
-            column_formats(schema, config.format_options)
-            if outbox is not None and outbox.takes(schema.table):
-                outbox.describe(schema.oid, schema)
+            require_format(config, outbox, table)
         except WatershedError as error:
             yield Finding.failed(f"table {table.table}", error)
     if outbox is not None:

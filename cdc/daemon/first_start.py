@@ -35,25 +35,23 @@ from cdc.kafka.state_reader import (
     read_state,
 )
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
-from cdc.model.control import PROTOCOL, PositionRecord, SnapshotRecord, SourceIdentity
-from cdc.model.control_topics import position_record, schema_record, snapshot_record
+from cdc.model.control import PROTOCOL, PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, TopicState
 from cdc.model.errors import ConnectionLost, GapError, SourceError
 from cdc.model.events import EPOCH_MAX, TableSchema, pack_version
-from cdc.model.kafka_transactions import HANGING_KEY
-from cdc.model.lost_events import LostEventsRecord
+from cdc.model.kafka_transactions import HangingTransactionRecord
 from cdc.model.lsn import Lsn, format_lsn
-from cdc.model.table_state import TableRecord, table_record
+from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
-from cdc.outbox.lost import lost_from, lost_records
+from cdc.outbox.lost import LostEventsRecord, lost_from, lost_records
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.stream import Clock, Probe
 from cdc.ports.stream_state import StreamState
 from cdc.postgres.catalog import Publication, read_publication, read_table, schema_of
 from cdc.postgres.catalog_facts import read_facts
 from cdc.postgres.connection import SourceConnection, connect
-from cdc.postgres.exported_snapshot import SnapshotReader, TableLocks
+from cdc.postgres.exported_snapshot import SnapshotReader, lock_tables
 from cdc.postgres.replication import (
     SLOT_WAIT_S,
     SLOT_WAIT_S_FIRST,
@@ -116,8 +114,7 @@ class Bootstrap:
             lineage = self._lineage(epoch, identity, publication, topics)
             lost = self._lost_events(previous, heal, epoch)
             self._record_intent(broker, lineage, lost)
-            locks, slot = self._create_slot(connection, replication)
-            resources.enter_context(locks)
+            slot = self._create_slot(resources, connection, replication)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             schemas = self._describe(connection, publication)
             records = (*(heal.records if heal else ()), *self._captured(connection), *self._completed(lost, slot))
@@ -127,7 +124,7 @@ class Bootstrap:
             reader = resources.enter_context(closing(SnapshotReader(self._source, slot.snapshot_name)))
             load = InitialLoad(
                 broker=broker,
-                publisher=Publisher(lineage, self._config.capture, {}),
+                publisher=Publisher(lineage, self._config.capture),
                 consistent_point=slot.consistent_point,
                 clock=self._clock,
                 should_stop=self._should_stop,
@@ -179,7 +176,7 @@ class Bootstrap:
         is_read = self._config.snapshot.mode != "never" or lineage.epoch > 1
         records = [*leading]
         for schema in schemas:
-            records.append(schema_record(self._topics, schema))
+            records.append(SchemaRecord.of(schema).to(self._topics.control))
             if is_read and not self._source.is_outbox(schema.table):
                 snapshot = SnapshotRecord(
                     request=f"epoch {lineage.epoch}",
@@ -190,10 +187,10 @@ class Bootstrap:
                     floor=pack_version(lineage.epoch, 0) if lineage.epoch > 1 else None,
                     requested_us=self._clock.now_us(),
                 )
-                records.append(snapshot_record(self._topics, snapshot))
+                records.append(snapshot.to(self._topics.state))
         state = StreamState(resume_lsn=consistent_point, partial=None, seq=0, commit_ts_us=0)
-        position = Publisher(lineage, self._config.capture, {}).position(state)
-        records.append(position_record(self._topics, position))
+        position = Publisher(lineage, self._config.capture).position(state)
+        records.append(position.to(self._topics.state))
         broker.produce(records, do_nothing)
         self._probe("bootstrap.before-commit")
         broker.commit(do_nothing)
@@ -224,16 +221,14 @@ class Bootstrap:
             )
 
     def _create_topics(self) -> dict[str, TopicDescription]:
-        records = [self._topics.state, self._topics.control, self._topics.progress]
-        control = self._topics.control
-        found = self._admin.check([*self._table_topics, *records])
-        signals = [self._topics.signals]
+        records, control = [self._topics.state, self._topics.progress], [self._topics.control]
+        self._admin.check([*self._table_topics, *records, *control])
         self._admin.create(
-            [name for name in self._table_topics if name not in found],
-            [name for name in records if name not in found and name != control],
-            [name for name in signals if name not in self._admin.describe(signals)],
             self._config.topics,
-            control=[control] if control not in found else [],
+            tables=self._table_topics,
+            records=records,
+            control=control,
+            signals=[self._topics.signals],
         )
         return self._admin.check(self._table_topics)
 
@@ -264,13 +259,12 @@ class Bootstrap:
             database=identity.database,
             slot=self._source.slot,
         )
-        return Lineage(
-            epoch,
-            source,
-            publication.fingerprint,
-            topic_ids={topic.name: topic.topic_id for topic in topics.values()},
-            entries={self._topics.table(table): entry for table, entry in publication.entries.items()},
-        )
+        entries = {self._topics.table(table): entry for table, entry in publication.entries.items()}
+        captured = {
+            name: TopicState(topic_id=topic.topic_id, publication_entry=entries.get(name, ""))
+            for name, topic in topics.items()
+        }
+        return Lineage(epoch, source, publication.fingerprint, captured)
 
     def _lost_events(
         self, previous: PositionRecord | None, heal: Heal | None, epoch: int
@@ -310,20 +304,19 @@ class Bootstrap:
             protocol=PROTOCOL,
         ).sealed()
         records = [] if lost is None else lost_records(self._topics, *lost)
-        if HANGING_KEY in read_latest(self._config.kafka, self._topics.state):
-            records.append(TopicRecord(self._topics.state, HANGING_KEY.encode(), None))
-        broker.produce([*records, position_record(self._topics, intent)], do_nothing)
+        if HangingTransactionRecord.KEY in read_latest(self._config.kafka, self._topics.state):
+            records.append(TopicRecord(self._topics.state, HangingTransactionRecord.KEY.encode(), None))
+        broker.produce([*records, intent.to(self._topics.state)], do_nothing)
         broker.commit(do_nothing)
 
     def _create_slot(
-        self, connection: SourceConnection, replication: ReplicationConnection
-    ) -> tuple[TableLocks, CreatedSlot]:
-        """Locks the tables, then creates the slot with its exported snapshot."""
+        self, resources: ExitStack, connection: SourceConnection, replication: ReplicationConnection
+    ) -> CreatedSlot:
+        """Locks the tables until `resources` are closed, then creates the slot with its exported snapshot."""
         wait_s = SLOT_WAIT_S_FIRST
         while True:
-            locks = TableLocks(self._source)
-            with ExitStack() as undo:
-                undo.enter_context(locks)
+            with ExitStack() as locks:
+                locks.enter_context(closing(lock_tables(self._source)))
                 try:
                     slot = replication.create_slot(self._source.slot, wait_s)
                 except SlotWaitError:
@@ -336,8 +329,8 @@ class Bootstrap:
                     raise SourceError(
                         f"slot {self._source.slot} was created by somebody else meanwhile", "choose another source.slot"
                     ) from error
-                undo.pop_all()
-                return locks, slot
+                resources.enter_context(locks.pop_all())
+                return slot
 
     # ---- tables
 
@@ -354,7 +347,7 @@ class Bootstrap:
         """Returns the records that the tables are captured, with their catalog's facts under the locks."""
         facts, now_us = read_facts(connection, self._source.table_ids), self._clock.now_us()
         return [
-            table_record(self._topics, TableRecord.captured(table, facts.get(table), now_us))
+            TableRecord.captured(table, facts.get(table), now_us).to(self._topics.state)
             for table in self._source.table_ids
         ]
 
@@ -367,10 +360,7 @@ class Bootstrap:
         publication: Publication,
         identity: SystemIdentity,
     ) -> list[TableLoad]:
-        run = (self._topics.prefix, identity.database, lineage.epoch)
-        context = EnvelopeContext(
-            *run, cdc.__version__, self._config.format_options, promises_utf8=identity.promises_utf8
-        )
+        context = envelope_context(self._config, identity, lineage.epoch)
         estimates = reader.estimate(self._source.table_ids)
         loads = []
         for schema in schemas:
@@ -398,6 +388,17 @@ def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> boo
     """Says whether a slot of this name, in the present database, is the position's."""
     then = position.source
     return (then.system_identifier, then.database, then.slot) == (identity.system_identifier, identity.database, slot)
+
+
+def envelope_context(config: Config, identity: SystemIdentity, epoch: int) -> EnvelopeContext:
+    return EnvelopeContext(
+        config.topics.prefix,
+        identity.database,
+        epoch,
+        cdc.__version__,
+        config.format_options,
+        promises_utf8=identity.promises_utf8,
+    )
 
 
 def open_broker(

@@ -12,12 +12,12 @@ from typing import Final
 
 import structlog
 
+from cdc.kafka.gap_topics import GapTopics, KnownState
 from cdc.model.control import SignalAnswer
 from cdc.model.errors import ConnectionLost, GapError, UnreachableError
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.gap_topics import GapTopics, KnownState
 from cdc.ports.stream import Clock, Signal
 from cdc.snapshots.signal_answers import answer_record, is_late, offset_record, too_late
 

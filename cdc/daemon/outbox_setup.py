@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cdc.config.settings import Config
+from cdc.formats.profiles import column_formats
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.outbox.cloudevents import cloudevents
 from cdc.outbox.event_stream import OutboxStream, Payloads, no_contract
 from cdc.outbox.router import Contract
+from cdc.ports.source_table import SourceTable
+from cdc.postgres.catalog import schema_of
 from cdc.postgres.connection import connect
 from cdc.postgres.outbox_tables import read_seal_key
 
@@ -34,6 +37,14 @@ def open_outbox(config: Config, *, promises_utf8: bool) -> OutboxStream | None:
         Payloads(_contract(outbox.contracts), cloudevents(prefix)),
         promises_utf8=promises_utf8,
     )
+
+
+def require_format(config: Config, outbox: OutboxStream | None, table: SourceTable) -> None:
+    """Raises ConfigError or SourceError if no records can be made of the table's rows, or no events of its rows."""
+    schema = schema_of(table, None, Topics(config.topics.prefix))
+    column_formats(schema, config.format_options)
+    if outbox is not None and outbox.takes(schema.table):
+        outbox.describe(schema.oid, schema)
 
 
 def _contract(files: Mapping[str, str]) -> Contract:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import structlog
 
@@ -20,10 +20,9 @@ from cdc.config.settings import Config
 from cdc.daemon.adding_tables import AdditionBarrier
 from cdc.daemon.first_start import Bootstrap, require_no_slot
 from cdc.daemon.gap_state import Gap, Heal
-from cdc.daemon.outbox_setup import open_outbox
+from cdc.daemon.outbox_setup import open_outbox, require_format
 from cdc.daemon.streaming_session import Session
-from cdc.formats.profiles import column_formats
-from cdc.kafka.gap_signals import KafkaGapTopics
+from cdc.kafka.gap_topics import GapTopics
 from cdc.kafka.state_reader import read_position
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.control import PositionRecord
@@ -41,15 +40,9 @@ from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.ports.stream import Clock, Probe
-from cdc.postgres.catalog import schema_of
 from cdc.postgres.connection import connect
-from cdc.postgres.replication import (
-    ReplicationConnection,
-    SlotInUseError,
-    SlotMissingError,
-)
+from cdc.postgres.replication import ReplicationConnection, SlotInUseError, SlotMissingError, StartLock
 from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot, source_now
-from cdc.postgres.start_lock import StartLock
 from cdc.status.conditions import Conditions
 from cdc.status.facts import Condition
 from cdc.tables.continuity import require_same_database, require_same_source
@@ -152,10 +145,7 @@ class Service:
         source = check_source(self._config.source, self._config.snapshot, is_running_on=is_running_on)
         outbox = open_outbox(self._config, promises_utf8=True)
         for table in source.tables:
-            schema = schema_of(table, None, self._topics)
-            column_formats(schema, self._config.format_options)
-            if outbox is not None and outbox.takes(schema.table):
-                outbox.describe(schema.oid, schema)
+            require_format(self._config, outbox, table)
         self._admin.broker_count()
         self._admin.check([*self._table_topics, self._topics.dead_letter])
         records = [self._topics.state, self._topics.control, self._topics.progress]
@@ -215,7 +205,7 @@ class Service:
                 gap = Gap(
                     error,
                     self._topics,
-                    KafkaGapTopics(self._config),
+                    GapTopics(self._config),
                     self._clock,
                     self._stop.wait,
                     has_events=self._config.outbox.is_used,
@@ -261,11 +251,12 @@ class Service:
         self._is_loading = False
         with ExitStack() as resources:
             if self._config.capture.on_unpublishable == "dead_letter":
-                self._require_dead_letters()
+                self._admin.check([self._topics.dead_letter])
+                self._admin.create(self._config.topics, tables=[self._topics.dead_letter])
             position = None if self._heal else read_position(self._config)
             lock: StartLock | None = None
             if position is None or position.phase != "streaming":
-                lock = resources.enter_context(StartLock(self._config.source))
+                lock = resources.enter_context(closing(StartLock(self._config.source)))
                 if not self._wait_for("another instance is starting", lock.try_acquire):
                     return
                 position = self._bootstrapped()
@@ -278,7 +269,7 @@ class Service:
                 return
             self._take_over()
             if lock is not None:
-                lock.release()
+                lock.close()
             session = Session(
                 self._config,
                 self._admin,
@@ -295,11 +286,6 @@ class Service:
             capture.run()
             if not self._stop.is_set():
                 log.info("restarting with other tables")
-
-    def _require_dead_letters(self) -> None:
-        topic = self._topics.dead_letter
-        if not self._admin.check([topic]):
-            self._admin.create([topic], [], [], self._config.topics)
 
     def _bootstrapped(self) -> PositionRecord:
         """Runs the first start, with the start lock held."""

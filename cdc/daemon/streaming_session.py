@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-import cdc
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
@@ -19,7 +18,7 @@ from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import Config
 from cdc.config.topic_names import SideTopics
 from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
-from cdc.daemon.first_start import make_unpublishable, open_broker
+from cdc.daemon.first_start import envelope_context, make_unpublishable, open_broker
 from cdc.daemon.outbox_setup import open_outbox
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.heartbeats import Heartbeats
@@ -31,12 +30,11 @@ from cdc.kafka.state_reader import Captured, State, read_captured, read_state
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
 from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.kafka.topic_watch import TopicWatch
-from cdc.model.control import PositionRecord, SnapshotRecord
-from cdc.model.control_topics import position_record
+from cdc.model.control import PositionRecord, SnapshotRecord, TopicState
 from cdc.model.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn, format_lsn
-from cdc.model.table_state import TableFacts, TableRecord, table_record
+from cdc.model.table_state import TableFacts, TableRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
@@ -55,15 +53,14 @@ from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 from cdc.postgres.source import read_flush_lsn, read_slot, source_now
 from cdc.postgres.table_descriptions import describe_tables
 from cdc.postgres.toast_reader import PostgresRowReader
-from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.readers import Readers
-from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.tables.continuity import Tables, TopicNow, compare_tables, require_same_source, require_same_topics
+from cdc.tables.continuity import Tables, compare_tables, require_same_source, require_same_topics
 from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
 from cdc.tables.selection import TableSelection, assign, newly_stopped
 
@@ -139,7 +136,7 @@ class Session:
         selection, descriptions, publication = self._require_continuity(current, identity, topics, captured, state)
         stay_connected()
         these = self._capturable(broker, selection, descriptions, publication, state, captured, stay_connected)
-        context = self._context(current, identity)
+        context = envelope_context(self._config, identity, current.epoch)
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
         engine = self._engine(these, state, context, sweeps, unpublishable)
@@ -152,7 +149,8 @@ class Session:
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
-        self._admin.ensure(SideTopics.of(self._topics, context.format), self._config.topics)
+        side = SideTopics.of(self._topics, context.format)
+        self._admin.create(self._config.topics, records=side.compacted, logs=side.logs)
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
             environment=Environment(
@@ -172,16 +170,6 @@ class Session:
             should_stop=lambda: (
                 self._should_stop() or self._addition_barrier.is_due or tracker.is_due or snapshots.tables_changed
             ),
-        )
-
-    def _context(self, position: PositionRecord, identity: SystemIdentity) -> EnvelopeContext:
-        return EnvelopeContext(
-            self._topics.prefix,
-            position.source.database,
-            position.epoch,
-            cdc.__version__,
-            self._config.format_options,
-            promises_utf8=identity.promises_utf8,
         )
 
     def _schedule(self, patience_s: float, context: EnvelopeContext, watch: Callable[[], None]) -> Schedule:
@@ -218,7 +206,7 @@ class Session:
         kept = {schema.topic: position.topics[schema.topic] for schema in selection.kept}
         require_same_topics(
             position.model_copy(update={"topics": kept}),
-            {topic.name: TopicNow(topic.topic_id, ends[topic.name]) for topic in topics.values()},
+            {t.name: TopicState(topic_id=t.topic_id, end_offsets=ends[t.name]) for t in topics.values()},
         )
         return selection, descriptions, publication
 
@@ -278,10 +266,10 @@ class Session:
         if records or tables.joining or tables.left:
             now_us = self._clock.now_us()
             records += [
-                table_record(self._topics, TableRecord.captured(table, these.facts[table], now_us)) for table in joins
+                TableRecord.captured(table, these.facts[table], now_us).to(self._topics.state) for table in joins
             ]
             now = these.publisher.position(StreamState.of(position))
-            broker.produce([*records, position_record(self._topics, now)], stay_connected)
+            broker.produce([*records, now.to(self._topics.state)], stay_connected)
             broker.commit(stay_connected)
             self._probe("join.recorded")
             if tables.joining:
@@ -295,7 +283,7 @@ class Session:
             log.error(
                 "table stopped, the others continue", table=str(record.table), error=record.message, next=record.next
             )
-        return [table_record(self._topics, record) for record in records]
+        return [record.to(self._topics.state) for record in records]
 
     def _facts(
         self,
@@ -419,17 +407,19 @@ class Session:
         publication: Publication,
         topics: Mapping[str, TopicDescription],
     ) -> Publisher:
-        lineage = Lineage(
-            position.epoch,
-            position.source,
-            publication.fingerprint,
-            topic_ids={topic.name: topic.topic_id for topic in topics.values()},
-            entries={schema.topic: publication.entries.get(schema.table, "") for schema in schemas},
-            since={schema.topic: since[schema.table] for schema in schemas},
-            leaving={topic: position.topics[topic] for topic in left},
-        )
-        ends = {name: topic.end_offsets for name, topic in position.topics.items()}
-        return Publisher(lineage, self._config.capture, ends)
+        tables = {schema.topic: schema.table for schema in schemas}
+        captured = {
+            name: TopicState(
+                topic_id=topic.topic_id,
+                end_offsets=position.topics[name].end_offsets if name in position.topics else (),
+                publication_entry=publication.entries.get(tables[name], ""),
+                since_lsn=since[tables[name]],
+            )
+            for name, topic in topics.items()
+        }
+        leaving = {topic: position.topics[topic] for topic in left}
+        lineage = Lineage(position.epoch, position.source, publication.fingerprint, captured, leaving)
+        return Publisher(lineage, self._config.capture)
 
     def _watch(self, these: _Capturable, tracker: SchemaTracker, broker: KafkaBroker) -> Callable[[], None]:
         topics = TopicWatch(self._admin, these.topics)

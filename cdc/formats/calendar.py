@@ -4,13 +4,19 @@ Texts are as PostgreSQL prints them in Watershed's session (ISO, style postgres)
 """
 
 import re
-from typing import NamedTuple
+from datetime import date
+from typing import Final, NamedTuple
 
-from cdc.pgoutput.values import MalformedValueError
+from cdc.model.errors import MalformedValueError
 
 DAY_US = 86_400_000_000
 # Java's mean month, with which Debezium turns months into time: 365.25 days / 12.
 MONTH_US = 2_629_800_000_000
+
+# Python's calendar has the years 1 to 9999; any calendar repeats after 400 years.
+_CYCLE_YEARS: Final = 400
+_CYCLE_DAYS: Final = 146_097
+_EPOCH: Final = date(1970, 1, 1).toordinal()
 
 _DATE = re.compile(r"([0-9]{4,7})-([0-9]{2})-([0-9]{2})( BC)?").fullmatch
 _TIME = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6}))?").fullmatch
@@ -36,8 +42,13 @@ def epoch_days(text: str) -> int:
     found = _DATE(text)
     if found is None:
         raise MalformedValueError("a date in ISO style")
-    year = int(found[1])
-    return days_from_civil(1 - year if found[4] else year, int(found[2]), int(found[3]))
+    year = 1 - int(found[1]) if found[4] else int(found[1])
+    cycles, year_of_cycle = divmod(year - 1, _CYCLE_YEARS)
+    try:
+        day = date(year_of_cycle + 1, int(found[2]), int(found[3]))
+    except ValueError:
+        raise MalformedValueError("a date in ISO style") from None
+    return cycles * _CYCLE_DAYS + day.toordinal() - _EPOCH
 
 
 def time_us(text: str) -> int:
@@ -83,14 +94,11 @@ def interval(text: str) -> Interval:
 
 def iso_date(days: int) -> str:
     """Returns the date as Java prints it: years above 9999 with a plus, 1 BC as 0000, 2 BC as -0001."""
-    year, month, day = civil_from_days(days)
-    return f"{iso_year(year)}-{month:02}-{day:02}"
-
-
-def iso_year(year: int) -> str:
-    if 0 <= year <= 9999:
-        return f"{year:04}"
-    return f"+{year}" if year > 0 else f"-{-year:04}"
+    cycles, day_of_cycle = divmod(days + _EPOCH - 1, _CYCLE_DAYS)
+    day = date.fromordinal(day_of_cycle + 1)
+    year = cycles * _CYCLE_YEARS + day.year
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04}-{day.month:02}-{day.day:02}"
 
 
 def iso_time(us: int, digits: int | None = None) -> str:
@@ -99,22 +107,3 @@ def iso_time(us: int, digits: int | None = None) -> str:
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     shown = f"{fraction:06}".rstrip("0") if digits is None else f"{fraction:06}"[:digits]
     return f"{text}.{shown}" if shown else text
-
-
-def days_from_civil(year: int, month: int, day: int) -> int:
-    """Returns the days from 1970-01-01. Year 0 is 1 BC."""
-    year -= month <= 2
-    era = year // 400
-    year_of_era = year - era * 400
-    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    return era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
-
-
-def civil_from_days(days: int) -> tuple[int, int, int]:
-    """Returns (year, month, day), the reverse of days_from_civil."""
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    shifted = (5 * day_of_year + 2) // 153
-    month = shifted + 3 if shifted < 10 else shifted - 9
-    return era * 400 + year_of_era + (month <= 2), month, day_of_year - (153 * shifted + 2) // 5 + 1

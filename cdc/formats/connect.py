@@ -71,6 +71,27 @@ def dumps(node: object) -> str:
     return json.dumps(node, ensure_ascii=False, separators=(",", ":")).encode().decode("latin-1")
 
 
+def payload_head(schema: Node) -> str:
+    """Returns the text before a payload that its schema precedes; a brace follows the payload."""
+    return f'{{"schema":{dumps(schema)},"payload":'
+
+
+class Converter:
+    """Makes records of one kind, with their schemas if these are wanted."""
+
+    def __init__(self, key: Node, value: Node, *, schemas_enable: bool) -> None:
+        self._key_head, self._value_head, self._end = "", "", ""
+        if schemas_enable:
+            self._key_head, self._value_head, self._end = payload_head(key), payload_head(value), "}"
+
+    def record(self, key: str, value: str) -> tuple[bytes, bytes]:
+        """Returns (key, value) of JSON texts, which are latin-1 views."""
+        return (
+            f"{self._key_head}{key}{self._end}".encode("latin-1"),
+            f"{self._value_head}{value}{self._end}".encode("latin-1"),
+        )
+
+
 def key_schema(name: str, columns: Iterable[tuple[str, Node]]) -> Node:
     return {**required(struct_of((column, required(node)) for column, node in columns)), "name": f"{name}.Key"}
 

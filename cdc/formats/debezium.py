@@ -20,7 +20,6 @@ with the whole schema, as Kafka Connect's JsonConverter writes them; it reads an
 """
 
 from collections.abc import Sequence
-from json.encoder import encode_basestring
 from typing import TypeVar
 
 from cdc.formats import connect
@@ -29,7 +28,7 @@ from cdc.formats.profiles import column_formats, shown
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
 from cdc.formats.utf8 import not_utf8
-from cdc.model.errors import NEXT_AFTER_STOP, UnsupportedChangeError
+from cdc.model.errors import NEXT_AFTER_STOP, MalformedValueError, UnsupportedChangeError
 from cdc.model.events import Position, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.sql_names import sql_name
@@ -37,10 +36,9 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.codec import IncompleteChange, RowChange, RowCodec, json_end
 from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Origin, Relation
-from cdc.pgoutput.relations import relation_differs
-from cdc.pgoutput.values import MalformedValueError
+from cdc.pgoutput.values import json_name
 
-__all__ = ["Draft", "EnvelopeContext", "FinishedRecord", "OutRecord", "TableEncoder", "relation_differs"]
+__all__ = ["Draft", "EnvelopeContext", "FinishedRecord", "OutRecord", "TableEncoder"]
 
 VERSION_HEADER = "watershed.version"
 NEW_KEY_HEADER = "__debezium.newkey"
@@ -59,28 +57,23 @@ class Draft:
         self, encoder: "TableEncoder", change: IncompleteChange, xid: int, parts: tuple[str, str, str], tx_index: int
     ) -> None:
         """`parts`: the value's text before the row, from there to the end of `source`, and the rest."""
+        self.encoder = encoder
         self.schema = encoder.schema
         self.columns = change.columns  # as IncompleteChange has them
         self.key = change.key  # the key columns' texts as PostgreSQL prints them
         self.xid = xid  # of its transaction, as the stream has it: 32 bits
         # The record key that the row had, if it moved.
         self.former_key = None if change.old_key == change.new_key else encoder.key_of(change.old_key)
-        self._encoder = encoder
         self._parts = parts
         self._tx_index = tx_index
 
-    def encoded(self, column: str, value: bytes | None) -> str:
-        """Converts a value's text as PostgreSQL prints it, None for NULL, to the form of `columns`. Raises ValueError
-        for an unknown column, or a value that the column can't hold."""
+    def encoded(self, column: str, value: bytes | None) -> str | None:
+        """Converts a value's text as PostgreSQL prints it, None for NULL, to the form of `columns`. Returns None for an
+        unknown column, or a value that the column can't hold: the table was altered since."""
         try:
-            return self._encoder._codec.column(column, value)
-        except (MalformedValueError, ValueError) as error:
-            raise ValueError(column) from error
-
-    def columns_of(self, value: bytes) -> tuple[str | None, ...] | None:
-        """Reads each column of a record's value, in the form of `columns`. Returns None if the value is not a whole row
-        of this schema version, for example a delete's."""
-        return self._encoder.columns_of(value)
+            return self.encoder.column(column, value)
+        except (MalformedValueError, ValueError):
+            return None
 
     def without_holes(self) -> bytes:
         """Returns the value with no hole filled."""
@@ -92,14 +85,14 @@ class Draft:
         head, source, tail = self._parts
         names = [column.name for column in self.schema.columns]
         unchanged = [i for i, column in enumerate(columns) if column is None]
-        row = self._encoder.row_of(columns)
+        row = self.encoder.row_of(columns)
         lists = "".join(
-            f',"{what}":[{",".join(_json(names[i]) for i in places)}]'
+            f',"{what}":[{",".join(json_name(names[i]) for i in places)}]'
             for what, places in (("unchanged", unchanged), ("filled", filled))
             if places
         )
         encoded = f"{head}{row}{source}{lists}{tail}".encode("latin-1")
-        self._encoder.require_utf8(encoded, self._tx_index)
+        self.encoder.require_utf8(encoded, self._tx_index)
         return encoded
 
 
@@ -133,6 +126,7 @@ class TableEncoder:
         relation = context.format.columns.marked(relation)
         forms = [found.form for found in formats]
         self._codec = RowCodec(schema, relation, forms)
+        self.column = self._codec.column
         self.light = LightRows(schema, relation, forms)
         self.schema = schema
         self._is_keyless = not schema.key
@@ -142,11 +136,11 @@ class TableEncoder:
         #   _to_sequence LSN _to_lsn LSN _to_seq SEQ _to_index INDEX _to_op OP _clock
         # of which a transaction fills in its own part once.
         self._head = (
-            f',"source":{{"version":{_json(context.connector_version)},"connector":"postgresql"'
-            f',"name":{_json(context.prefix)},"ts_ms":'
+            f',"source":{{"version":{json_name(context.connector_version)},"connector":"postgresql"'
+            f',"name":{json_name(context.prefix)},"ts_ms":'
         )
-        self._database = f',"db":{_json(context.database)},"sequence":"['
-        self._table = f',"schema":{_json(schema.table.schema)},"table":{_json(schema.table.name)},"txId":'
+        self._database = f',"db":{json_name(context.database)},"sequence":"['
+        self._table = f',"schema":{json_name(schema.table.schema)},"table":{json_name(schema.table.name)},"txId":'
         self._to_epoch = f',"epoch":{context.epoch},"seq":'
         self._to_seq = f',"xmin":null,"origin":null,"origin_lsn":null{self._to_epoch}'
         self._to_end = f',"schema_version":{schema.version}'
@@ -156,11 +150,11 @@ class TableEncoder:
             columns = shown(schema, formats)
             name = Topics(context.prefix).table(schema.table)  # a schema is called as its topic
             key_columns = [(column, dict(columns)[column]) for column in schema.key]
-            self._key_head = _schema_head(connect.key_schema(name, key_columns)).encode("latin-1")
-            self._to_before = _schema_head(connect.envelope_schema(name, columns)) + self._to_before
+            self._key_head = connect.payload_head(connect.key_schema(name, key_columns)).encode("latin-1")
+            self._to_before = connect.payload_head(connect.envelope_schema(name, columns)) + self._to_before
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
-        self._headers = _context_headers(context) if context.format.has_context_headers else None
+        self._headers = context_headers(context.prefix) if context.format.has_context_headers else None
         # For each column, the text for an unknown value of an old row, and for a large value that is not
         # available; None: it is absent.
         self._unknown = [found.form.unknown for found in formats]
@@ -171,7 +165,7 @@ class TableEncoder:
         self._metadata = metadata
         # The usual records, made without a question for each of these.
         is_plain = self._has_tombstones and self._headers is None and not self._key_head
-        self._is_plain = is_plain and metadata is None
+        self._is_plain = is_plain and not (metadata is not None and metadata.is_enabled)
         # The record of TRUNCATE has no key, which a compacted topic does not accept.
         self.has_truncates = self._is_keyless and context.format.skipped_operations == "none"
         self._commit_lsn = Lsn(0)
@@ -186,7 +180,7 @@ class TableEncoder:
         """Sets the values that a transaction's rows share: Begin's fields, the previous transaction's commit LSN (None
         if this session has seen none), and the origin, if it came by replication. `commit_ts_us`: µs since 1970."""
         self._to_seq = (
-            f',"xmin":null,"origin":{_json(origin.name) if origin else "null"},'
+            f',"xmin":null,"origin":{json_name(origin.name) if origin else "null"},'
             f'"origin_lsn":{origin.commit_lsn if origin else "null"}{self._to_epoch}'
         )
         last = "null" if last_commit_lsn is None else f'\\"{last_commit_lsn}\\"'
@@ -307,14 +301,15 @@ class TableEncoder:
         known: dict[str, str] = {}
         end = 0
         for name in self.schema.key:
-            begin = end + len(_json(name)) + 2  # with the brace or comma before it and the colon after it
+            begin = end + len(json_name(name)) + 2  # with the brace or comma before it and the colon after it
             end = json_end(key, begin)
             known[name] = key[begin:end]
         there = zip(self.schema.columns, self._unknown, strict=True)
         return self._codec.row_of([known.get(column.name, unknown) for column, unknown in there])
 
     def columns_of(self, value: bytes) -> tuple[str | None, ...] | None:
-        """Implements Draft.columns_of."""
+        """Reads each column of a record's value, in the form of IncompleteChange. Returns None if the value is not a
+        whole row of this schema version, for example a delete's."""
         text = str(value, "latin-1")
         if not text.startswith(self._to_before):  # the head has another version's schema
             return None
@@ -409,19 +404,10 @@ class TableEncoder:
         self._clock = f'","ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}{self._end}'
 
 
-def _schema_head(schema: connect.Node) -> str:
-    return f'{{"schema":{connect.dumps(schema)},"payload":'
-
-
-def _context_headers(context: EnvelopeContext) -> list[tuple[str, bytes]]:
+def context_headers(prefix: str) -> list[tuple[str, bytes | None]]:
     """Returns the headers in which Debezium's records name their connector."""
     return [
-        ("__debezium.context.connectorLogicalName", context.prefix.encode()),
+        ("__debezium.context.connectorLogicalName", prefix.encode()),
         ("__debezium.context.taskId", b"0"),
         ("__debezium.context.connectorName", b"postgresql"),
     ]
-
-
-def _json(text: str) -> str:
-    """Returns a JSON string, as latin-1 view of its UTF-8 bytes."""
-    return encode_basestring(text.encode().decode("latin-1"))

@@ -10,13 +10,14 @@ PostGIS geography         {"wkb":"…","srid":4326}
 
 import re
 import struct
-from base64 import b64encode
 from binascii import Error as BinasciiError
 from binascii import unhexlify
 from collections.abc import Sequence
 from typing import Final
 
-from cdc.pgoutput.values import MalformedValueError, floating
+from cdc.formats.debezium_values import bytes_as
+from cdc.model.errors import MalformedValueError
+from cdc.pgoutput.values import floating
 
 Point = tuple[str, str]  # the texts of its coordinates
 
@@ -29,6 +30,7 @@ _LINE = re.compile(rf"\{{({_COORDINATE}),({_COORDINATE}),({_COORDINATE})\}}").fu
 _LINE_STRING: Final = 2
 _POLYGON: Final = 3
 _EWKB_HAS_SRID: Final = 0x20000000
+_base64: Final = bytes_as("bytes")
 
 
 def point(text: str) -> str:
@@ -115,7 +117,3 @@ def _polygon(ring: Sequence[Point]) -> bytes:
 
 def _coordinates(points: Sequence[Point]) -> bytes:
     return b"".join(struct.pack("<dd", float(x), float(y)) for x, y in points)
-
-
-def _base64(content: bytes) -> str:
-    return f'"{b64encode(content).decode()}"'

@@ -1,6 +1,7 @@
 """The form that Debezium gives each PostgreSQL type, by its options. Types that it does not know have none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from cdc.config.format_options import BinaryMode, DecimalMode, FormatOptions, HstoreMode, IntervalMode, TimeMode
@@ -33,9 +34,10 @@ from cdc.formats.kinds import (
     is_of_domain,
     numeric_modifier,
 )
+from cdc.model.errors import UnconvertibleError
 from cdc.model.events import Column
 from cdc.pgoutput.arrays import ArrayEncoder
-from cdc.pgoutput.values import Encoder, MalformedValueError, UnconvertibleError, boolean, floating, integer, quote
+from cdc.pgoutput.values import Encoder, boolean, floating, integer, quote
 
 _DATA: Final = "io.debezium.data."
 _TIME: Final = "io.debezium.time."
@@ -182,7 +184,7 @@ def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
 
 
 def _array_kind(column: Column, element: Kind) -> Kind:
-    read = ArrayEncoder(element.encode, column.delimiter, lambda: MalformedValueError("an array"))
+    read = ArrayEncoder(element.encode, column.delimiter)
 
     def encode(text: str) -> str:
         flat = text.partition("=")[2] if text.startswith("[") else text  # subscripts are dropped, as pgjdbc does
@@ -198,36 +200,29 @@ def _array_kind(column: Column, element: Kind) -> Kind:
 
 def numeric(modifier: int, mode: DecimalMode) -> Kind:
     declared = numeric_modifier(modifier)
+    if declared is None and mode == "precise":
+        node = struct_of([("scale", required(INT32)), ("value", required(BYTES))])
+        node = named(node, _DATA + "VariableScaleDecimal", doc="Variable scaled decimal")
+        return Kind(values.variable_decimal, node, values.variable_decimal("0"))
+    precision, scale = declared or (0, 0)
+    return _decimal(mode, scale, {"connect.decimal.precision": str(precision)})
+
+
+def money(mode: DecimalMode, fraction_digits: int) -> Kind:
+    plain = _decimal(mode, fraction_digits, {})
+    return replace(plain, encode=values.money(fraction_digits, plain.encode))
+
+
+def _decimal(mode: DecimalMode, scale: int, parameters: Mapping[str, str]) -> Kind:
+    """Returns the kind of numbers with this scale. `parameters`: others of the schema."""
     match mode:
         case "double":
             return Kind(values.decimal_double, FLOAT64, "0.0")
         case "string":
             return Kind(values.decimal_string, STRING, '""')
-        case "precise" if declared is None:
-            node = struct_of([("scale", required(INT32)), ("value", required(BYTES))])
-            zero = values.variable_decimal("0")
-            node = named(node, _DATA + "VariableScaleDecimal", doc="Variable scaled decimal")
-            return Kind(values.variable_decimal, node, zero)
         case "precise":
-            assert declared is not None
-            precision, scale = declared
-            parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
             encode = values.decimal_bytes(scale)
-            return Kind(encode, named(BYTES, _CONNECT + "Decimal", parameters), encode("0"))
-
-
-def money(mode: DecimalMode, fraction_digits: int) -> Kind:
-    plain: dict[DecimalMode, tuple[Encoder, Node, str]] = {
-        "double": (values.decimal_double, FLOAT64, "0.0"),
-        "string": (values.decimal_string, STRING, '""'),
-        "precise": (
-            values.decimal_bytes(fraction_digits),
-            named(BYTES, _CONNECT + "Decimal", {"scale": str(fraction_digits)}),
-            values.decimal_bytes(fraction_digits)("0"),
-        ),
-    }
-    encode, node, zero = plain[mode]
-    return Kind(values.money(fraction_digits, encode), node, zero)
+            return Kind(encode, named(BYTES, _CONNECT + "Decimal", {"scale": str(scale), **parameters}), encode("0"))
 
 
 def bytea(mode: BinaryMode) -> Kind:
@@ -257,52 +252,35 @@ def hstore(mode: HstoreMode) -> Kind:
 def temporal(oid: int, modifier: int, mode: TimeMode) -> Kind:
     """date, time, timestamp, and those with time zone, which have one form in all modes."""
     precision = modifier if modifier >= 0 else PRECISION_DEFAULT
-    match oid:
-        case 1184:
-            return Kind(
-                values.zoned_timestamp(precision), named(STRING, _TIME + "ZonedTimestamp"), '"1970-01-01T00:00:00Z"'
-            )
-        case 1266:
+    match oid, mode:
+        case 1184, _:
+            node, zero = named(STRING, _TIME + "ZonedTimestamp"), '"1970-01-01T00:00:00Z"'
+            return Kind(values.zoned_timestamp(precision), node, zero)
+        case 1266, _:
             return Kind(values.zoned_time, named(STRING, _TIME + "ZonedTime"), '"00:00:00Z"')
-        case 1082:
-            return _date(mode)
-        case _:
-            return (_time if oid == TIME else _timestamp)(precision, mode)
-
-
-def _date(mode: TimeMode) -> Kind:
-    match mode:
-        case "connect":
+        case 1082, "connect":
             return Kind(values.date_number, named(INT32, _CONNECT + "Date"), "0")
-        case "isostring":
+        case 1082, "isostring":
             return Kind(values.date_iso, named(STRING, _TIME + "IsoDate"), '"1970-01-01Z"')
-        case _:
+        case 1082, _:
             return Kind(values.date_number, named(INT32, _TIME + "Date"), "0")
-
-
-def _time(precision: int, mode: TimeMode) -> Kind:
-    match mode:
-        case "connect":
+        case 1083, "connect":
             return Kind(values.time_in(_MS), named(INT32, _CONNECT + "Time"), "0")
-        case "isostring":
+        case 1083, "isostring":
             return Kind(values.time_iso, named(STRING, _TIME + "IsoTime"), '"00:00:00Z"')
-        case "nanoseconds":
+        case 1083, "nanoseconds":
             return Kind(values.time_in(_NS), named(INT64, _TIME + "NanoTime"), "0")
-        case "adaptive" if precision <= 3:
+        case 1083, "adaptive" if precision <= 3:
             return Kind(values.time_in(_MS), named(INT32, _TIME + "Time"), "0")
-        case _:
+        case 1083, _:
             return Kind(values.time_in(_US), named(INT64, _TIME + "MicroTime"), "0")
-
-
-def _timestamp(precision: int, mode: TimeMode) -> Kind:
-    match mode:
-        case "connect":
+        case _, "connect":
             return Kind(values.timestamp_in(_MS), named(INT64, _CONNECT + "Timestamp"), "0")
-        case "isostring":
+        case _, "isostring":
             return Kind(values.timestamp_iso, named(STRING, _TIME + "IsoTimestamp"), '"1970-01-01T00:00:00Z"')
-        case "nanoseconds":
+        case _, "nanoseconds":
             return Kind(values.timestamp_in(_NS), named(INT64, _TIME + "NanoTimestamp"), "0")
-        case "adaptive" | "adaptive_time_microseconds" if precision <= 3:
+        case _, "adaptive" | "adaptive_time_microseconds" if precision <= 3:
             return Kind(values.timestamp_in(_MS), named(INT64, _TIME + "Timestamp"), "0")
         case _:
             return Kind(values.timestamp_in(_US), named(INT64, _TIME + "MicroTimestamp"), "0")

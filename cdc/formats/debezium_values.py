@@ -15,7 +15,8 @@ from typing import Final
 
 from cdc.config.format_options import BinaryMode
 from cdc.formats import calendar
-from cdc.pgoutput.values import Encoder, MalformedValueError, UnconvertibleError, floating, quote
+from cdc.model.errors import MalformedValueError, UnconvertibleError
+from cdc.pgoutput.values import Encoder, floating, quote
 
 _NUMERIC = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?").fullmatch
 _BITS = re.compile(r"[01]*").fullmatch

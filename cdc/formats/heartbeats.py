@@ -9,12 +9,10 @@ class Heartbeats:
     def __init__(self, server: str, interval_ms: int, *, schemas_enable: bool) -> None:
         """`server`: topics.prefix; `interval_ms`: 0 for no heartbeats."""
         self._interval_s = interval_ms / 1000
-        key = f'{{"serverName":{connect.dumps(server)}}}'
-        self._head, self._end = "", ""
-        if schemas_enable:
-            key = f'{{"schema":{connect.dumps(connect.HEARTBEAT_KEY)},"payload":{key}}}'
-            self._head, self._end = f'{{"schema":{connect.dumps(connect.HEARTBEAT_VALUE)},"payload":', "}"
-        self._key = key.encode("latin-1")
+        self._key = f'{{"serverName":{connect.dumps(server)}}}'
+        self._converter = connect.Converter(
+            connect.HEARTBEAT_KEY, connect.HEARTBEAT_VALUE, schemas_enable=schemas_enable
+        )
         self._at = float("-inf")
 
     def due(self, now: float, now_us: int) -> list[tuple[bytes, bytes]]:
@@ -22,4 +20,4 @@ class Heartbeats:
         if not self._interval_s or now - self._at < self._interval_s:
             return []
         self._at = now
-        return [(self._key, f'{self._head}{{"ts_ms":{now_us // 1000}}}{self._end}'.encode())]
+        return [self._converter.record(self._key, f'{{"ts_ms":{now_us // 1000}}}')]

@@ -8,25 +8,21 @@ The content has the form of `binary.handling.mode`, base64 by default. Watershed
 except `epoch`, and `commit_lsn` if the message is part of a transaction: a message has no version.
 """
 
-import base64
 import re
 from dataclasses import dataclass
 
 from cdc.formats import connect
+from cdc.formats.debezium_values import bytes_as
 from cdc.formats.envelope import EnvelopeContext
-from cdc.pgoutput.messages import LogicalMessage, Origin
+from cdc.pgoutput.messages import Begin, LogicalMessage, Origin
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePosition:
-    """The place of a message in the source."""
+    """The place of a message in the source, besides its LSN."""
 
-    lsn: int
     last_commit_lsn: int | None  # of the transaction before; None if this session has seen none
-    # of the message's own transaction; None if it is in none
-    commit_lsn: int | None = None
-    commit_ts_us: int | None = None
-    xid: int | None = None
+    transaction: Begin | None = None  # its own; None if it is in none
     origin: Origin | None = None
 
 
@@ -37,13 +33,12 @@ class MessageEvents:
         self._context = context
         self._include = context.format.message_prefix_include_list
         self._exclude = context.format.message_prefix_exclude_list
-        self._key_head, self._value_head, self._end = "", "", ""
-        if context.format.schemas_enable:
-            is_text = context.format.profile == "readable" or context.format.binary_handling_mode not in (None, "bytes")
-            self._key_head = f'{{"schema":{connect.dumps(connect.MESSAGE_KEY)},"payload":'
-            value = connect.message_schema(connect.STRING if is_text else connect.BYTES)
-            self._value_head = f'{{"schema":{connect.dumps(value)},"payload":'
-            self._end = "}"
+        mode = context.format.binary_handling_mode or "bytes"
+        self._content = bytes_as(mode)
+        node = connect.STRING if context.format.profile == "readable" or mode != "bytes" else connect.BYTES
+        self._converter = connect.Converter(
+            connect.MESSAGE_KEY, connect.message_schema(node), schemas_enable=context.format.schemas_enable
+        )
 
     def publishes(self, prefix: str) -> bool:
         """Says whether messages of this prefix are published; patterns match the whole prefix."""
@@ -56,17 +51,16 @@ class MessageEvents:
     ) -> tuple[bytes, bytes]:
         """(key, value). `transaction`: the block of its metadata, or null; `now_us`: our clock, µs since 1970."""
         prefix = connect.dumps(message.prefix)
-        content = connect.dumps(self._content(message.content))
-        value = (
-            f'{self._value_head}{{"op":"m","ts_ms":{now_us // 1000},"source":{self._source(place, now_us)},'
-            f'"transaction":{transaction},"message":{{"prefix":{prefix},"content":{content}}}}}{self._end}'
+        content = self._content(message.content)
+        return self._converter.record(
+            f'{{"prefix":{prefix}}}',
+            f'{{"op":"m","ts_ms":{now_us // 1000},"source":{self._source(message.lsn, place, now_us)},'
+            f'"transaction":{transaction},"message":{{"prefix":{prefix},"content":{content}}}}}',
         )
-        key = f'{self._key_head}{{"prefix":{prefix}}}{self._end}'
-        return key.encode("latin-1"), value.encode("latin-1")
 
-    def _source(self, place: MessagePosition, now_us: int) -> str:
-        context = self._context
-        ts_us = now_us if place.commit_ts_us is None else place.commit_ts_us
+    def _source(self, lsn: int, place: MessagePosition, now_us: int) -> str:
+        context, transaction = self._context, place.transaction
+        ts_us = transaction.commit_ts_us if transaction else now_us
         last = None if place.last_commit_lsn is None else str(place.last_commit_lsn)
         block = {
             "version": context.connector_version,
@@ -75,29 +69,20 @@ class MessageEvents:
             "ts_ms": ts_us // 1000,
             "snapshot": "false",
             "db": context.database,
-            "sequence": connect.dumps([last, str(place.lsn)]),
+            "sequence": connect.dumps([last, str(lsn)]),
             "ts_us": ts_us,
             "ts_ns": ts_us * 1000,
             "schema": "",
             "table": "",
-            "txId": place.xid,
-            "lsn": place.lsn,
+            "txId": transaction.xid if transaction else None,
+            "lsn": lsn,
             "xmin": None,
             "origin": place.origin.name if place.origin else None,
             "origin_lsn": place.origin.commit_lsn if place.origin else None,
             "epoch": context.epoch,
             "seq": None,
-            "commit_lsn": place.commit_lsn,
+            "commit_lsn": transaction.final_lsn if transaction else None,
             "tx_index": None,
             "schema_version": None,
         }
         return connect.dumps(block)
-
-    def _content(self, content: bytes) -> str:
-        match self._context.format.binary_handling_mode:
-            case "hex":
-                return content.hex()
-            case "base64-url-safe":
-                return base64.urlsafe_b64encode(content).decode()
-            case _:
-                return base64.b64encode(content).decode()

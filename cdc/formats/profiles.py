@@ -26,20 +26,10 @@ from cdc.formats.connect import (
 from cdc.formats.debezium_kinds import FAMILIES, kind_of, scalar_kind
 from cdc.formats.kinds import Kind, column_type, element_type
 from cdc.formats.masks import masked, masks_of
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, UnconvertibleError
 from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.arrays import ArrayEncoder
-from cdc.pgoutput.values import (
-    ColumnForm,
-    Encoder,
-    MalformedValueError,
-    UnconvertibleError,
-    boolean,
-    encoder_for,
-    floating,
-    integer,
-    quote,
-)
+from cdc.pgoutput.values import ColumnForm, Encoder, boolean, encoder_for, floating, integer, quote
 
 
 class UnconvertibleWarning(UserWarning):
@@ -73,7 +63,7 @@ def readable(column: Column, options: FormatOptions) -> Kind | None:
         assert chosen is not None, "every type of the families has a form in each mode"
         encode, node = chosen.encode, chosen.node
         if column.element_oid:
-            encode = ArrayEncoder(encode, column.delimiter, lambda: MalformedValueError("an array"))
+            encode = ArrayEncoder(encode, column.delimiter)
     else:
         encode, node = encoder_for(column), _READABLE_NODES.get(of.oid, STRING)
     if column.element_oid and options.schemas_enable:

@@ -23,12 +23,12 @@ class TransactionMetadata:
     """Makes the metadata of one transaction after another: call `start`, then `opening`, `block` for each event, and
     `closing`."""
 
-    def __init__(self, *, schemas_enable: bool) -> None:
-        self._key_head, self._value_head, self._end = ("", "", "")
-        if schemas_enable:
-            self._key_head = f'{{"schema":{connect.dumps(connect.TRANSACTION_KEY)},"payload":'
-            self._value_head = f'{{"schema":{connect.dumps(connect.TRANSACTION_VALUE)},"payload":'
-            self._end = "}"
+    def __init__(self, *, schemas_enable: bool, is_enabled: bool = True) -> None:
+        """`is_enabled`: unless it is true, no metadata is made."""
+        self.is_enabled = is_enabled
+        self._converter = connect.Converter(
+            connect.TRANSACTION_KEY, connect.TRANSACTION_VALUE, schemas_enable=schemas_enable
+        )
         self._id = ""
         self._ts_ms = 0
         self.total = 0  # events of the transaction
@@ -46,9 +46,9 @@ class TransactionMetadata:
         """A transaction begins to be received. `is_resumed`: it is half published, with these `counts`; None: without
         metadata, and so it stays."""
         self._id, self._ts_ms = f"{xid}:{commit_lsn}", commit_ts_us // 1000
-        self._counts = None if counts is None else dict(counts)
-        self.total = sum((counts or {}).values())
-        self._is_silent = is_resumed and counts is None
+        self._counts = dict(counts) if counts is not None and self.is_enabled else None
+        self.total = sum((self._counts or {}).values())
+        self._is_silent = not self.is_enabled or (is_resumed and counts is None)
 
     def opening(self) -> list[tuple[bytes, bytes]]:
         """Key and value of BEGIN, which goes before the transaction's first event; nothing if it is published."""
@@ -83,9 +83,8 @@ class TransactionMetadata:
         return [self._record("END", str(self.total), f"[{collections}]")]
 
     def _record(self, status: str, count: str, collections: str) -> tuple[bytes, bytes]:
-        key = f'{self._key_head}{{"id":"{self._id}"}}{self._end}'
-        value = (
-            f'{self._value_head}{{"status":"{status}","id":"{self._id}","event_count":{count},'
-            f'"data_collections":{collections},"ts_ms":{self._ts_ms}}}{self._end}'
+        return self._converter.record(
+            f'{{"id":"{self._id}"}}',
+            f'{{"status":"{status}","id":"{self._id}","event_count":{count},'
+            f'"data_collections":{collections},"ts_ms":{self._ts_ms}}}',
         )
-        return key.encode("latin-1"), value.encode("latin-1")

@@ -17,9 +17,10 @@ import structlog
 
 from cdc.config.settings import OnUnpublishable
 from cdc.formats.debezium import Draft, FinishedRecord, OutRecord, TableEncoder
-from cdc.model.control import PerTableRecord, table_key
+from cdc.model.control import PerTableRecord
 from cdc.model.errors import NEXT_AFTER_STOP, DamagedTextError, UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema
+from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
@@ -30,22 +31,18 @@ log = structlog.get_logger(__name__)
 # Bytes that brokers and client count besides key, value and headers: the header of a batch, and lengths.
 OVERHEAD_BYTES: Final = 128
 HEADER_OVERHEAD_BYTES: Final = 10
-UNPUBLISHED_KEY: Final = "unpublished/"
 
 
 class UnpublishedRecord(PerTableRecord):
     """The number of a table's changes that could not be published and were left out as configured. Written in the Kafka
     transaction that would have had the last of them."""
 
+    KEY = "unpublished/"
     dead_letters: int = 0
     skipped: int = 0
     position: str = ""  # of the last one in the source
     reason: str = ""  # of the last one
     updated_us: int = 0  # µs since 1970
-
-
-def unpublished_key(table: TableId) -> str:
-    return f"{UNPUBLISHED_KEY}{table_key(table)}"
 
 
 def record_bytes(record: FinishedRecord) -> int:
@@ -102,19 +99,36 @@ class Unpublishable:
         """Removes the columns that records don't have from a frame of more than `row_bytes_usual`. Raises
         UnpublishableError with the change's keys and no value, before a record is made, if no record can hold the row.
         """
-        light = encoder.light.message(frame, XLOG_DATA_BYTES, self._bytes_max[encoder.schema.topic] * SHRINKS_TO)
+        light = encoder.light.message(
+            memoryview(frame)[XLOG_DATA_BYTES:], str(position), self._row_bytes_max(encoder.schema)
+        )
         if light.column is None:
             return frame[:XLOG_DATA_BYTES] + light.row
         records = encoder.encode(light.row, 0, 0, position.tx_index, 0, 0)
         raise self._too_large(encoder.schema, position, light, [key for key, _, _ in records])
 
-    def lightened_line(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:
-        """Does the same for a line of COPY."""
-        light = encoder.light.line(line, self._bytes_max[encoder.schema.topic] * SHRINKS_TO)
+    def row_record(
+        self, encoder: TableEncoder, line: bytes, commit_lsn: Lsn, index: int, seq: int, now_us: int
+    ) -> FinishedRecord:
+        """Returns the record of an existing row (see TableEncoder.copy_row). Raises UnsupportedChangeError if it can't
+        be published."""
+        if len(line) > self.row_bytes_usual:
+            line = self._lightened_line(encoder, line, Position(commit_lsn, index))
+        made = encoder.copy_row(line, commit_lsn, index, seq, now_us)
+        if len(made[1] or b"") > self.value_bytes_safe:
+            self.require_fits(encoder.schema, Position(commit_lsn, index), [made])
+        return made
+
+    def _lightened_line(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:
+        """Does the same as `lightened` for a line of COPY."""
+        light = encoder.light.line(line, self._row_bytes_max(encoder.schema))
         if light.column is None:
             return light.row
         key, _, _ = encoder.copy_row(light.row, 0, position.tx_index, 0, 0)
         raise self._too_large(encoder.schema, position, light, [key])
+
+    def _row_bytes_max(self, schema: TableSchema) -> int:
+        return self._bytes_max[schema.topic] * SHRINKS_TO
 
     def _too_large(
         self, schema: TableSchema, position: Position, light: LightRow, keys: Sequence[bytes]
@@ -176,7 +190,7 @@ class Unpublishable:
             self._warned.add(table)
             log.warning("row change not published", table=str(table), reason=error.message, policy=self._policy)
         letters = [self._letter(schema, position, error)] if is_letter else []
-        return [*letters, TopicRecord(self.topics.state, unpublished_key(table).encode(), counted.encode())]
+        return [*letters, counted.to(self.topics.state)]
 
     def _letter(self, schema: TableSchema, position: Position, error: UnsupportedChangeError) -> TopicRecord:
         topic = self.topics.dead_letter

@@ -12,7 +12,7 @@ _NEAR_BYTES: Final = (
 
 
 def not_utf8(
-    table: TableId, position: Position, text: bytes, error: UnicodeDecodeError, *, promises_utf8: bool
+    table: TableId, position: Position, text: bytes | memoryview, error: UnicodeDecodeError, *, promises_utf8: bool
 ) -> UnsupportedChangeError:
     """Returns the error for a value of this change. `text`: the decoded text; `promises_utf8`: see EnvelopeContext."""
     where = f"{table} at {position}"

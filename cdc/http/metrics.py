@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -21,9 +21,7 @@ _WAL: Final = ("reserved", "extended", "unreserved", "lost")
 
 def metrics_text(status: Status, *, is_ready: bool) -> bytes:
     """Returns the metrics in Prometheus' format. Unknown values have no sample."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(metric_families(status, is_ready=is_ready)))
-    return generate_latest(registry)
+    return generate_latest(_Collected(metric_families(status, is_ready=is_ready)))
 
 
 def metric_families(status: Status, *, is_ready: bool) -> Sequence[Metric]:
@@ -41,17 +39,7 @@ class _Collected(Collector):
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:
-    family = GaugeMetricFamily(f"watershed_{name}", text)
-    if value is not None:
-        family.add_metric([], value)
-    return family
-
-
-def _counter(name: str, text: str, value: float | None) -> Metric:
-    family = CounterMetricFamily(f"watershed_{name}", text)
-    if value is not None:
-        family.add_metric([], value)
-    return family
+    return GaugeMetricFamily(f"watershed_{name}", text, value)
 
 
 def _process(status: Status, *, is_ready: bool) -> Iterable[Metric]:
@@ -91,7 +79,7 @@ def _capture(status: Status) -> Iterable[Metric]:
     lsn = None if capture.lsn is None else float(parse_lsn(capture.lsn))
     yield _gauge("capture_position_bytes", "Everything that committed before is published.", lsn)
     yield _gauge("capture_epoch", "Epoch: it rises when history was broken and healed.", capture.epoch)
-    yield _counter("capture_records_total", "Row records published in this epoch.", capture.seq)
+    yield CounterMetricFamily("watershed_capture_records_total", "Row records published in this epoch.", capture.seq)
     yield _gauge("capture_lag_bytes", "WAL behind the position.", capture.lag_bytes)
     yield _gauge("capture_lag_seconds", "Age of the oldest WAL that is not published.", capture.lag_seconds)
     yield _gauge("capture_silent_seconds", "Time since the position moved.", capture.silent_seconds)

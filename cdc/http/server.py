@@ -11,18 +11,17 @@ import uvicorn
 
 from cdc.config.settings import Config
 from cdc.http.letters import Letters
-from cdc.http.observed import Observed
 from cdc.http.routes import Scope, application
 from cdc.http.waits import Waits
+from cdc.kafka.pipeline_watch import FollowedPositions
 from cdc.kafka.sink_letters import read_letters
-from cdc.kafka.sink_positions import FollowedPositions, SinkPositions
 from cdc.kafka.topic_facts import KafkaTopicReader
 from cdc.model.errors import ConfigError
-from cdc.model.topics import Topics
 from cdc.postgres.source_facts import PostgresSourceReader
 from cdc.status.conditions import Conditions
 from cdc.status.facts import ViewReader
 from cdc.status.monitor import Monitor
+from cdc.status.trend import Trend
 
 log = structlog.get_logger(__name__)
 
@@ -33,8 +32,8 @@ BACKLOG: Final = 64
 
 def make_monitor(config: Config, conditions: Conditions, views: Sequence[ViewReader]) -> Monitor:
     """Observes the source and the brokers of this configuration, and the bases of its views."""
-    topics = KafkaTopicReader(config.kafka, Topics(config.topics.prefix))
-    return Monitor(config, PostgresSourceReader(config.source), topics, conditions.all, views=views)
+    source, topics = PostgresSourceReader(config.source), KafkaTopicReader(config)
+    return Monitor(config, source, topics, conditions.all, views=views)
 
 
 def serve(
@@ -44,14 +43,12 @@ def serve(
     address can't be taken."""
     listener = listening_socket(config.http.host, port, key)
     monitor = make_monitor(config, conditions, views)
-    topics = Topics(config.topics.prefix)
-    followed = FollowedPositions(lambda: SinkPositions(config.kafka, topics))
-    waits = Waits(PostgresSourceReader(config.source).read_end, followed)
-    observed = Observed(monitor.status)
+    waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
+    trend = Trend()
     letters = Letters(config, lambda sinks: read_letters(config, sinks))
     server = uvicorn.Server(
         uvicorn.Config(
-            application(monitor.status, scope, waits, observed.recent, letters),
+            application(monitor.status, scope, waits, trend.recent, letters),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -67,7 +64,7 @@ def serve(
         # SIGTERM is for the thread that waits for it. Threads that are started here inherit this.
         pthread_sigmask(SIG_BLOCK, {SIGTERM, SIGINT})
         monitor.start()
-        observed.start()
+        trend.follow(monitor.status)
         server.run(sockets=[listener])
 
     threading.Thread(target=run, name="http", daemon=True).start()

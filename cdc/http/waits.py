@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 from anyio.to_thread import run_sync
@@ -21,18 +21,13 @@ WAITING_MAX: Final = 100
 LOOKS_PER_S: Final = 500.0
 LOOK_S_MIN: Final = 0.02
 QUESTIONS_MAX: Final = 4  # to the source at once
-
-
-class Positions(Protocol):
-    """cdc.kafka.sink_positions.FollowedPositions."""
-
-    def last(self) -> tuple[Sequence[SinkRecord], PositionRecord | None]: ...
+Positions = tuple[Sequence[SinkRecord], PositionRecord | None]  # the published ones, of sinks and of capture
 
 
 class Waits:
     """Waits of one server. Its queries to the source use one connection."""
 
-    def __init__(self, read_end: Callable[[], SourceEnd], positions: Positions) -> None:
+    def __init__(self, read_end: Callable[[], SourceEnd], positions: Callable[[], Positions]) -> None:
         self._read_end = read_end
         self._positions = positions
         self._asking = threading.Lock()
@@ -66,9 +61,9 @@ class Waits:
     def _target(self, lsn: int, timeline: int | None) -> Target:
         with self._asking:
             end = self._read_end()
-        return target_of(lsn, end, self._positions.last()[1], timeline)
+        return target_of(lsn, end, self._positions()[1], timeline)
 
     def _is_shown(self, target: Target, sink: str | None) -> bool:
-        records, position = self._positions.last()
+        records, position = self._positions()
         names = sinks_of(sink, [record.sink for record in records])
         return all(is_shown(target, name, records, position) for name in names)

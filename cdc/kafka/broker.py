@@ -11,10 +11,17 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client
+from cdc.kafka.client import (
+    MESSAGE_BYTES_MAX,
+    Outage,
+    Undelivered,
+    broker_error,
+    kafka_error,
+    new_client,
+    writing_settings,
+)
 from cdc.kafka.daemon_thread import WAIT_S, call_in_thread, do_nothing, start_thread
 from cdc.kafka.event_topics import EventTopics
-from cdc.kafka.reports import Outage, Undelivered
 from cdc.kafka.topic_admin import EndOffsets, TopicAdmin
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
 from cdc.model.kafka_transactions import OpenPart
@@ -26,7 +33,6 @@ log = structlog.get_logger(__name__)
 _ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
 # librdkafka's queue is the only buffer between us and the brokers; while it is full the loop does not read.
 QUEUE_MESSAGES_MAX = 200_000
-QUEUE_KIBIBYTES_MAX = 64 * 1024
 # A batch of one topic and partition; brokers refuse one that is larger than the maximum record.
 BATCH_BYTES_MAX = 1_000_000
 # The brokers' default maximum is 15 min; a transaction that is open for longer than this is aborted by them.
@@ -100,20 +106,15 @@ class KafkaBroker:
         self._undelivered = Undelivered()
         self._producer = new_client(
             Producer,
-            client_settings(
+            writing_settings(
                 kafka,
+                transactional_id,
                 **{
-                    "transactional.id": transactional_id,
                     "error_cb": self._outage.note,
                     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                    # The partitioner of Java's producers, so that both agree on a key's partition
-                    "partitioner": "murmur2_random",
-                    "message.max.bytes": MESSAGE_BYTES_MAX,
                     "batch.size": self._batch_bytes,
                     "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
-                    "queue.buffering.max.kbytes": QUEUE_KIBIBYTES_MAX,
                     "linger.ms": 5,
-                    "compression.type": "lz4",
                     "delivery.report.only.error": True,
                     "on_delivery": self._undelivered.note,
                 },

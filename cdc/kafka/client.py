@@ -1,11 +1,14 @@
-"""The settings that all Kafka clients share, and the translation of librdkafka's errors."""
+"""The settings that all Kafka clients share, what producers' callbacks report, and the translation of librdkafka's
+errors."""
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from cdc.config.settings import KafkaConfig
 from cdc.model.errors import BrokerError, ConfigError, UnreachableError
@@ -15,6 +18,9 @@ Client = TypeVar("Client")
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The largest record that we produce; topics are created to take it."""
+
+QUEUE_KIBIBYTES_MAX = 64 * 1024
+"""The records that a producer holds at most, before it has sent them."""
 
 METADATA_MS = 2_000
 """Milliseconds within which a new topic or a new leader is found."""
@@ -64,6 +70,22 @@ def tail_settings(config: KafkaConfig, group: str, **settings: Any) -> dict[str,
     return reading_settings(config, group, **{"enable.partition.eof": True, "fetch.wait.max.ms": 50, **settings})
 
 
+def writing_settings(config: KafkaConfig, transactional_id: str, **settings: Any) -> dict[str, Any]:
+    """Returns the properties of a producer whose transactions fence those of earlier producers with its id."""
+    return client_settings(
+        config,
+        **{
+            "transactional.id": transactional_id,
+            # The partitioner of Java's producers, so that both agree on a key's partition
+            "partitioner": "murmur2_random",
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+            "queue.buffering.max.kbytes": QUEUE_KIBIBYTES_MAX,
+            "compression.type": "lz4",
+            **settings,
+        },
+    )
+
+
 def new_client(kind: Callable[[dict[str, Any]], Client], settings: dict[str, Any]) -> Client:
     """Makes a producer, consumer or admin client. Raises ConfigError for options that librdkafka refuses,
     BrokerError."""
@@ -86,6 +108,33 @@ def new_client(kind: Callable[[dict[str, Any]], Client], settings: dict[str, Any
 def note_error(error: KafkaError) -> None:
     """Logs the error, as librdkafka's `error_cb`. Errors that matter come with results."""
     log.debug("kafka client", error=error.str(), code=error.name())
+
+
+class Outage:
+    """Counts lost connections to brokers."""
+
+    def __init__(self) -> None:
+        self.losses = 0
+        self.noted_at = 0.0  # time of the last one, monotonic seconds
+
+    def note(self, error: KafkaError) -> None:
+        """Handles librdkafka's `error_cb`."""
+        note_error(error)
+        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
+            self.losses += 1
+            self.noted_at = time.monotonic()
+
+
+class Undelivered:
+    """The error and the topic of the first record that was not delivered."""
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+        self.topic = ""
+
+    def note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self.error is None:
+            self.error, self.topic = error, message.topic() or ""
 
 
 def kafka_error(exception: KafkaException) -> KafkaError:
@@ -144,3 +193,14 @@ def broker_error(what: str, exception: KafkaException, hint: str = NEXT_REACHABL
     if error.code() in _UNREACHABLE:
         return UnreachableError(sentence, NEXT_REACHABLE)
     return BrokerError(sentence, hint)
+
+
+@contextmanager
+def translated(what: str, hint: str = NEXT_REACHABLE) -> Iterator[None]:
+    """Translates the client's errors. `what`: what failed, for the message."""
+    try:
+        yield
+    except KafkaException as exception:
+        raise broker_error(what, exception, hint) from exception
+    except TimeoutError as error:
+        raise UnreachableError(f"Kafka: {what}: the brokers did not answer in time", NEXT_REACHABLE) from error

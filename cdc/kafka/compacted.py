@@ -1,21 +1,25 @@
-"""Reads a topic to its present end; of a compacted one, the last value of each key."""
+"""Reads a topic to its present end: the last value of each key, or the version of its record."""
 
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Final
 
+import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, new_client, tail_settings
+from cdc.kafka.client import NEXT_REACHABLE, new_client, tail_settings, translated
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.model.errors import UnreachableError
+from cdc.model.events import pack_version
 from cdc.ports.stream import WhileWaiting
 
 ANSWER_S_MAX: Final = 8.0
 READ_S_MAX: Final = 60.0  # seconds without a record
 _STEP_S: Final = 0.1
 _FETCH_COUNT: Final = 5_000
+_VERSION_HEADER: Final = "watershed.version"
 
 
 def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
@@ -24,11 +28,8 @@ def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
 
     Raises UnreachableError, BrokerError.
     """
-    # The broker must not wait for more records before it answers.
-    settings = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
-    consumer = new_client(Consumer, tail_settings(kafka, "watershed-reader", **settings))
     latest: dict[str, bytes] = {}
-    try:
+    with reader(kafka, f"can't read topic {topic}") as consumer:
         if topic not in consumer.list_topics(timeout=ANSWER_S_MAX).topics:
             return latest
         for message in read_records(consumer, TopicPartition(topic, 0)):
@@ -37,11 +38,47 @@ def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
                 latest.pop(key, None)
             else:
                 latest[key] = value
-    except KafkaException as exception:
-        raise broker_error(f"can't read topic {topic}", exception) from exception
-    finally:
-        consumer.close()
     return latest
+
+
+def last_versions(
+    kafka: KafkaConfig, topic: str, keys: Collection[bytes], plain: Callable[[bytes], bytes]
+) -> dict[bytes, int]:
+    """Key → version, of those of the keys that the topic has; `plain` makes a record's key one of them. The topic is
+    read from its beginning to its end. Raises UnreachableError, BrokerError."""
+    last: dict[bytes, int] = {}
+    with reader(kafka, f"can't read topic {topic}") as consumer:
+        partitions = consumer.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic].partitions
+        for partition in partitions:
+            for message in read_records(consumer, TopicPartition(topic, partition, 0)):
+                key = plain(message.key() or b"")
+                version = version_of(message.value(), message.headers() or []) if key in keys else None
+                if version is not None:
+                    last[key] = version
+    return last
+
+
+def version_of(value: bytes | None, headers: object) -> int | None:
+    """Returns the version that a record has; None for a record of another program."""
+    try:
+        if value is None:
+            assert isinstance(headers, list)
+            return int(dict(headers)[_VERSION_HEADER])
+        source = orjson.loads(value)["source"]
+        return pack_version(source["epoch"], source["seq"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+@contextmanager
+def reader(kafka: KafkaConfig, what: str, **settings: Any) -> Iterator[Consumer]:
+    """Opens a consumer for `read_records`. `what`: what can't be done, for errors. Raises UnreachableError,
+    BrokerError."""
+    # The broker must not wait for more records before it answers.
+    ours = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
+    consumer = new_client(Consumer, tail_settings(kafka, "watershed-reader", **ours | settings))
+    with translated(what), closing(consumer):
+        yield consumer
 
 
 def read_records(

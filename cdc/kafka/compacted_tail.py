@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, new_client, tail_settings
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, new_client, tail_settings, translated
 from cdc.model.errors import BrokerError, UnreachableError, WatershedError
 
 ANSWER_S_MAX: Final = 8.0
@@ -64,10 +64,8 @@ class CompactedTail:
         """Raises UnreachableError or BrokerError if the leader of a topic does not answer, which `poll` does not
         report."""
         for topic in self._latest:
-            try:
+            with translated(f"the leader of topic {topic} does not answer"):
                 self._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=LEADER_S_MAX)
-            except KafkaException as exception:
-                raise broker_error(f"the leader of topic {topic} does not answer", exception) from exception
 
     def poll(self, timeout_s: float) -> set[tuple[str, str]]:
         """Reads new records for `timeout_s` seconds. Returns their (topic, key); nothing while brokers are unreachable.
@@ -96,11 +94,9 @@ class CompactedTail:
 
 def missing_topics(client: Consumer | Producer, names: Iterable[str]) -> list[str]:
     """Returns the topics that do not exist. Raises UnreachableError, BrokerError."""
-    try:
+    with translated("no broker answers"):
         # Lists all topics: a request for one topic would create it on brokers with auto-creation.
         existing = client.list_topics(timeout=ANSWER_S_MAX).topics
-    except KafkaException as exception:
-        raise broker_error("no broker answers", exception) from exception
     return [name for name in names if name not in existing]
 
 

@@ -15,9 +15,9 @@ from confluent_kafka import (
 )
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import LEADER_UNKNOWN, broker_error, kafka_error, new_client, reading_settings
+from cdc.kafka.client import LEADER_UNKNOWN, broker_error, kafka_error, new_client, reading_settings, translated
 from cdc.kafka.topic_admin import ANSWER_S_MAX, TopicAdmin
-from cdc.model.errors import BrokerError, SinkError, UnreachableError
+from cdc.model.errors import BrokerError, SinkError
 
 END_MS: Final = 100  # within which the end of a partition is reported
 _BUFFER_KB: Final = 16 * 1024  # of records that the client has fetched ahead
@@ -70,18 +70,13 @@ class EventTopics:
         """Returns those topics that exist."""
         found = {}
         for name, future in self._admin.request_descriptions(self.names).items():
-            try:
-                topic = future.result(ANSWER_S_MAX * 2)
-            except TimeoutError as error:
-                raise UnreachableError(
-                    f"Kafka: can't describe topic {name}: the brokers did not answer in time", "check that they run"
-                ) from error
-            except KafkaException as exception:
-                if kafka_error(exception).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue
-                hint = "grant Describe and Read on the topic"
-                raise broker_error(f"can't describe topic {name}", exception, hint) from exception
-            found[name] = TopicIdentity(str(topic.topic_id), len(topic.partitions))
+            with translated(f"can't describe topic {name}", "grant Describe and Read on the topic"):
+                try:
+                    topic = future.result(ANSWER_S_MAX * 2)
+                    found[name] = TopicIdentity(str(topic.topic_id), len(topic.partitions))
+                except KafkaException as exception:
+                    if kafka_error(exception).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
         return found
 
     def cleanup_policies(self) -> dict[str, str]:
@@ -91,7 +86,7 @@ class EventTopics:
     def bounds(self, topics: Mapping[str, TopicIdentity]) -> dict[Place, Bounds]:
         """Returns the bounds of each partition at this moment."""
         counts = {name: topic.partition_count for name, topic in topics.items()}
-        starts = self._admin.request_start_offsets(counts)
+        starts = self._admin.request_end_offsets(counts, of_start=True)
         ends = self._admin.request_end_offsets(counts, IsolationLevel.READ_COMMITTED).wait()
         return {
             (name, partition): Bounds(start, ends[name][partition])

@@ -9,7 +9,7 @@ from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.formats.unpublishable import record_bytes
 from cdc.kafka.daemon_thread import call_in_thread
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
-from cdc.model.kafka_transactions import EVENT_TOPIC_KEY, EventTopicRecord
+from cdc.model.kafka_transactions import EventTopicRecord
 from cdc.model.topic_record import EventDestination, TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import WhileWaiting
@@ -36,10 +36,7 @@ class EventTopics:
         """Returns the records of topics that this session writes to for the first time, for the open transaction. They
         tell the next session where a transaction may hang."""
         names, self._unrecorded = self._unrecorded, []
-        return [
-            TopicRecord(self._state, f"{EVENT_TOPIC_KEY}{name}".encode(), EventTopicRecord(topic=name).encode())
-            for name in names
-        ]
+        return [EventTopicRecord(topic=name).to(self._state) for name in names]
 
     def accepted(self, record: TopicRecord, while_waiting: WhileWaiting) -> TopicRecord:
         """Returns the record, or the dead letter that replaces it if its topic refuses it. Calls `while_waiting` while
@@ -79,8 +76,8 @@ class EventTopics:
 
     def _open(self, name: str, while_waiting: WhileWaiting) -> TopicDescription:
         if name not in self._known:
-            opened = call_in_thread(lambda: self._admin.open_event_topic(name, self._config), while_waiting)
-            topic = self._known[name] = opened[name]
+            topic = call_in_thread(lambda: self._admin.open_event_topic(name, self._config), while_waiting)
+            self._known[name] = topic
             log.info("topic of events", topic=name, partitions=topic.partition_count)
             self._unrecorded.append(name)
             self.record_bytes_max |= record_limits(self._kafka, [topic])

@@ -26,21 +26,18 @@ from itertools import groupby
 from typing import Final, cast
 
 import structlog
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message, TopicPartition
 
 from cdc.config.settings import Config
 from cdc.kafka.broker import KafkaBroker, StoredRecord
-from cdc.kafka.client import broker_error, new_client, reading_settings
-from cdc.kafka.compacted import read_records
+from cdc.kafka.compacted import read_records, reader
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.state_reader import State, read_state
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.kafka.transaction_log import outcomes
-from cdc.model.control import POSITION_KEY, PROGRESS_KEY
+from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError
 from cdc.model.kafka_transactions import (
-    EVENT_TOPIC_KEY,
-    HANGING_KEY,
     EventTopicRecord,
     HangingTransactionRecord,
     OpenPart,
@@ -54,6 +51,7 @@ log = structlog.get_logger(__name__)
 SETTLES_S: Final = 2.0
 # Seconds within which a requested end is written if a broker dies and another takes over.
 FAILS_OVER_S_MAX: Final = 30.0
+_NOTE_KEY: Final = HangingTransactionRecord.KEY.encode()
 _DIED: Final = "capture died while it wrote its records again"
 _THEIRS: Final = "a Kafka transaction of another producer is open in a topic of capture"
 
@@ -113,7 +111,7 @@ class HangingTransactions:
         return [
             EventTopicRecord.decode(message.value() or b"", where)
             for message in self._read(self._admin.open_parts(state, 0, do_nothing, state), do_nothing)
-            if (message.key() or b"").startswith(EVENT_TOPIC_KEY.encode())
+            if (message.key() or b"").startswith(EventTopicRecord.KEY.encode())
         ]
 
     def _write_again(self, parts: Sequence[OpenPart], state: State, while_waiting: WhileWaiting) -> None:
@@ -142,18 +140,20 @@ class HangingTransactions:
     def _is_position(self, message: Message) -> bool:
         """Returns whether the message is a position record, or the end of a note that records were written again:
         either shows how far its transaction is."""
-        is_end_of_note = message.key() == HANGING_KEY.encode() and message.value() is None
-        return message.topic() == self._topics.state and (message.key() == POSITION_KEY.encode() or is_end_of_note)
+        is_end_of_note = message.key() == _NOTE_KEY and message.value() is None
+        return message.topic() == self._topics.state and (
+            message.key() == PositionRecord.KEY.encode() or is_end_of_note
+        )
 
     def _is_ours(self, message: Message) -> bool:
         """Returns whether to write the message again. Other processes write to the progress topic too, without
         transactions; their records were seen, or come again."""
-        return message.topic() != self._topics.progress or message.key() == PROGRESS_KEY.encode()
+        return message.topic() != self._topics.progress or message.key() == ProgressRecord.KEY.encode()
 
     def _commit_note(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> None:
         """Commits the open transaction with a note of these parts; without parts, with the note's deletion."""
         note = HangingTransactionRecord(parts=tuple(parts)).encode() if parts else None
-        self._broker.put([StoredRecord(self._topics.state, 0, HANGING_KEY.encode(), note)], while_waiting)
+        self._broker.put([StoredRecord(self._topics.state, 0, _NOTE_KEY, note)], while_waiting)
         self._broker.commit(while_waiting)
 
     def _abort(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> list[OpenPart]:
@@ -161,7 +161,10 @@ class HangingTransactions:
         written behind the others would become part of them."""
         if not parts:
             return []
-        self._broker.put([StoredRecord(p.topic, p.partition, HANGING_KEY.encode(), b"") for p in parts], while_waiting)
+        self._broker.put(
+            [StoredRecord(p.topic, p.partition, _NOTE_KEY, b"") for p in parts],
+            while_waiting,
+        )
         self._broker.flush_and_abort(while_waiting)
         return self._ended(parts, while_waiting)
 
@@ -172,13 +175,8 @@ class HangingTransactions:
         one Kafka transaction of ours."""
         if not parts:
             return []
-        settings = reading_settings(
-            self._config.kafka,
-            "watershed-reader",
-            **{"isolation.level": isolation, "enable.partition.eof": True, "auto.offset.reset": "error"},
-        )
-        consumer = new_client(Consumer, settings)
-        try:
+        settings = {"isolation.level": isolation, "auto.offset.reset": "error"}
+        with reader(self._config.kafka, "can't read a hanging transaction", **settings) as consumer:
             return [
                 message
                 for part in parts
@@ -187,10 +185,6 @@ class HangingTransactions:
                 )
                 if (message.offset() or 0) < part.end
             ]
-        except KafkaException as exception:
-            raise broker_error("can't read a hanging transaction", exception) from exception
-        finally:
-            consumer.close()
 
     def _ended(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> list[OpenPart]:
         """Returns the parts that are ended. In topics of events an application may have a transaction open. Raises

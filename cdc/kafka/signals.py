@@ -12,14 +12,15 @@ from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import (
     METADATA_MS,
     NEXT_REACHABLE,
-    broker_error,
+    Undelivered,
     client_settings,
     kafka_error,
     new_client,
     reading_settings,
+    translated,
 )
 from cdc.kafka.compacted_tail import CompactedTail, require_topics
-from cdc.model.control import SignalAnswer, SignalRecord, signal_key
+from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
@@ -115,12 +116,7 @@ def send_signal(kafka: KafkaConfig, topics: Topics, record: SignalRecord) -> str
 def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
     """Produces one record outside of Kafka transactions, which fences no producer. Returns when the brokers have
     acknowledged it. Raises like `send_signal`."""
-    undelivered: list[KafkaError] = []
-
-    def delivered(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            undelivered.append(error)
-
+    undelivered = Undelivered()
     producer = new_client(
         Producer,
         client_settings(
@@ -129,13 +125,11 @@ def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
         ),
     )
     require_topics(producer, [record.topic])
-    try:
-        producer.produce(record.topic, key=record.key, value=record.value, on_delivery=delivered)
+    with translated(f"can't write to topic {record.topic}"):
+        producer.produce(record.topic, key=record.key, value=record.value, on_delivery=undelivered.note)
         waiting = producer.flush(ACKNOWLEDGE_S_MAX + 1)
-    except KafkaException as exception:
-        raise broker_error(f"can't write to topic {record.topic}", exception) from exception
-    if undelivered:
-        raise broker_error(f"can't write to topic {record.topic}", KafkaException(undelivered[0]))
+        if undelivered.error is not None:
+            raise KafkaException(undelivered.error)
     if waiting:
         raise UnreachableError(
             f"Kafka: topic {record.topic}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s; the record may have arrived",
@@ -145,7 +139,7 @@ def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
 
 def await_answer(kafka: KafkaConfig, topics: Topics, identity: str, timeout_s: float) -> SignalAnswer:
     """Returns capture's answer to the signal. Raises WatershedError if there is none within `timeout_s`."""
-    key = signal_key(identity)
+    key = SignalAnswer.key_of(identity)
     deadline = time.monotonic() + timeout_s
     with closing(CompactedTail(kafka, [topics.control])) as tail:
         tail.read_to_end()

@@ -2,24 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol, Self
+from typing import Final
 
-from cdc.config.settings import Config
 from cdc.kafka.client import NEXT_REACHABLE
 from cdc.kafka.compacted_tail import CompactedTail
+from cdc.kafka.pipeline_watch import PipelineWatch
 from cdc.kafka.state_reader import records_of
-from cdc.model.control import (
-    POSITION_KEY,
-    PROGRESS_KEY,
-    PositionRecord,
-    ProgressRecord,
-    RebuildRecord,
-    SinkRecord,
-    SnapshotProgress,
-    SnapshotRecord,
-    rebuild_key,
-    snapshot_key,
-)
+from cdc.model.control import RebuildRecord, SnapshotProgress, SnapshotRecord
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
@@ -29,92 +18,40 @@ BEGUN_S_MAX: Final = 30.0  # from a signal's answer until its record is read: bo
 _STEP_S: Final = 0.05
 
 
-class Tail(Protocol):
-    """The interface of cdc.kafka.compacted_tail.CompactedTail."""
-
-    @property
-    def latest(self) -> Mapping[str, Mapping[str, bytes]]: ...
-    @property
-    def is_at_end(self) -> bool: ...
-    def forget_end(self) -> None: ...
-    def read_to_end(self) -> None: ...
-    def poll(self, timeout_s: float) -> set[tuple[str, str]]: ...
-    def close(self) -> None: ...
-
-
-class SnapshotWatch:
+class SnapshotWatch(PipelineWatch):
     """Follows both topics. A snapshot's record in the state topic is authoritative, because it is in the Kafka
     transaction of the rows; the progress topic adds the rate. Not thread-safe."""
 
-    def __init__(self, topics: Topics, tail: Tail, clock: Callable[[], float] = time.monotonic) -> None:
-        """`tail`: of the state and progress topics. `clock`: monotonic seconds."""
-        self._topics = topics
-        self._tail = tail
+    def __init__(self, topics: Topics, tail: CompactedTail, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: monotonic seconds."""
+        super().__init__(topics, tail)
         self._clock = clock
         self._heard: dict[str, float] = {}  # key → time of the last record, monotonic seconds
         self._began = clock()
 
-    @classmethod
-    def of(cls, config: Config) -> Self:
-        topics = Topics(config.topics.prefix)
-        return cls(topics, CompactedTail(config.kafka, [topics.state, topics.progress]))
-
     def read_to_end(self) -> None:
-        """Reads the topics to their ends. Raises WatershedError if capture has never run on the prefix,
-        UnreachableError, BrokerError."""
-        self._tail.read_to_end()
+        super().read_to_end()
         self._began = self._clock()
 
-    def poll(self, timeout_s: float) -> None:
-        changed = self._tail.poll(timeout_s)
+    def poll(self, timeout_s: float) -> set[tuple[str, str]]:
+        changed = super().poll(timeout_s)
         now = self._clock()
-        self._heard.update({key: now for _, key in changed if key.startswith("snapshot/")})
-
-    @property
-    def is_at_end(self) -> bool:
-        return self._tail.is_at_end
-
-    def forget_end(self) -> None:
-        self._tail.forget_end()
-
-    def close(self) -> None:
-        self._tail.close()
-
-    # ---- contents
+        self._heard.update({key: now for _, key in changed if key.startswith(SnapshotProgress.KEY)})
+        return changed
 
     def snapshots(self) -> dict[TableId, SnapshotRecord]:
         """Returns the last snapshot of each table that ever had one, by name."""
-        records = records_of(SnapshotRecord, "snapshot/", self._topics.state, self._tail.latest[self._topics.state])
+        records = records_of(SnapshotRecord, self._topics.state, self.tail.latest[self._topics.state])
         return {record.table: record for record in sorted(records, key=lambda record: record.table)}
 
     def progress_of(self, record: SnapshotRecord) -> FillProgress:
-        topic, key = self._topics.progress, snapshot_key(record.table)
-        value = self._tail.latest[topic].get(key)
-        progress = None if value is None else SnapshotProgress.decode(value, f"topic {topic}, key {key}")
+        key = SnapshotRecord.key_of(record.table)
         silent_s = self._clock() - max(self._began, self._heard.get(key, 0.0))
-        return table_progress(record, progress, silent_s)
-
-    def position(self) -> PositionRecord | None:
-        """Returns the position. Raises GapError if it is damaged."""
-        topic = self._topics.state
-        value = self._tail.latest[topic].get(POSITION_KEY)
-        return None if value is None else PositionRecord.open(value, f"topic {topic}, key {POSITION_KEY}")
-
-    def published(self) -> ProgressRecord | None:
-        topic = self._topics.progress
-        value = self._tail.latest[topic].get(PROGRESS_KEY)
-        return None if value is None else ProgressRecord.decode(value, f"topic {topic}, key {PROGRESS_KEY}")
-
-    def sinks(self) -> list[SinkRecord]:
-        """Returns the record of every sink and generation."""
-        topic = self._topics.progress
-        return [*records_of(SinkRecord, "sink/", topic, self._tail.latest[topic])]
+        return table_progress(record, self.progress(SnapshotProgress, key), silent_s)
 
     def rebuild(self, sink: str) -> RebuildRecord | None:
         """The last one of this sink that was asked for."""
-        topic, key = self._topics.progress, rebuild_key(sink)
-        value = self._tail.latest[topic].get(key)
-        return None if value is None else RebuildRecord.decode(value, f"topic {topic}, key {key}")
+        return self.progress(RebuildRecord, RebuildRecord.key_of(sink))
 
 
 class Followed:

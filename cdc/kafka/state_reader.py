@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cdc.config.settings import Config
-from cdc.formats.unpublishable import UNPUBLISHED_KEY, UnpublishedRecord
+from cdc.formats.unpublishable import UnpublishedRecord
 from cdc.kafka.compacted import read_latest
 from cdc.model.control import (
-    POSITION_KEY,
-    PROGRESS_KEY,
-    SIGNAL_KEY,
-    SIGNALS_KEY,
-    TOMBSTONES_KEY,
     IncompleteRowsRecord,
     PositionRecord,
     ProgressRecord,
@@ -28,10 +23,10 @@ from cdc.model.control import (
 )
 from cdc.model.errors import GapError
 from cdc.model.events import TableId, TableSchema, unpack_version
-from cdc.model.kafka_transactions import EVENT_TOPIC_KEY, HANGING_KEY, EventTopicRecord, HangingTransactionRecord
-from cdc.model.lost_events import LOST_KEY, LostEventsRecord
-from cdc.model.table_state import TABLE_KEY, TableRecord
+from cdc.model.kafka_transactions import EventTopicRecord, HangingTransactionRecord
+from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
+from cdc.outbox.lost import LostEventsRecord
 
 T = TypeVar("T", bound=Record)
 
@@ -65,22 +60,22 @@ def read_state(config: Config) -> State:
     """Returns the state. Raises GapError for a damaged position record, BrokerError."""
     topic = Topics(config.topics.prefix).state
     values = read_latest(config.kafka, topic)
-    value, signals, hanging = (values.get(key) for key in (POSITION_KEY, SIGNALS_KEY, HANGING_KEY))
+    signals = record_of(SignalsRecord, SignalsRecord.KEY, topic, values)
 
-    def of(kind: type[T], prefix: str) -> tuple[T, ...]:
-        return records_of(kind, prefix, topic, values)
+    def of(kind: type[T]) -> tuple[T, ...]:
+        return records_of(kind, topic, values)
 
     return State(
-        position=None if value is None else PositionRecord.open(value, f"{topic}, key {POSITION_KEY}"),
-        snapshots=of(SnapshotRecord, "snapshot/"),
-        tombstones={record.table: record.floor for record in of(TombstonesRecord, TOMBSTONES_KEY)},
-        holes=of(IncompleteRowsRecord, "holes/"),
-        tables={record.table: record for record in of(TableRecord, TABLE_KEY)},
-        unpublished=of(UnpublishedRecord, UNPUBLISHED_KEY),
-        lost=of(LostEventsRecord, LOST_KEY),
-        hanging=None if hanging is None else HangingTransactionRecord.decode(hanging, f"{topic}, key {HANGING_KEY}"),
-        event_topics=tuple(record.topic for record in of(EventTopicRecord, EVENT_TOPIC_KEY)),
-        signals_offset=0 if signals is None else SignalsRecord.decode(signals, f"{topic}, key {SIGNALS_KEY}").offset,
+        position=position_of(topic, values),
+        snapshots=of(SnapshotRecord),
+        tombstones={record.table: record.floor for record in of(TombstonesRecord)},
+        holes=of(IncompleteRowsRecord),
+        tables={record.table: record for record in of(TableRecord)},
+        unpublished=of(UnpublishedRecord),
+        lost=of(LostEventsRecord),
+        hanging=record_of(HangingTransactionRecord, HangingTransactionRecord.KEY, topic, values),
+        event_topics=tuple(record.topic for record in of(EventTopicRecord)),
+        signals_offset=0 if signals is None else signals.offset,
     )
 
 
@@ -92,36 +87,32 @@ def read_position(config: Config) -> PositionRecord | None:
 def read_captured(config: Config) -> Captured:
     """Returns the captured tables. Raises BrokerError."""
     topic = Topics(config.topics.prefix).control
-    schemas: dict[TableId, TableSchema] = {}
-    floors: dict[TableId, int] = {}
-    answers: dict[str, int] = {}
-    for key, value in read_latest(config.kafka, topic).items():
-        where = f"{topic}, key {key}"
-        if key.startswith("schema/"):
-            schema = SchemaRecord.decode(value, where).table_schema_of()
-            if schema.table not in schemas or schemas[schema.table].version < schema.version:
-                schemas[schema.table] = schema
-        elif key.startswith("sweep/"):
-            sweep = SweepRecord.decode(value, where)
-            floors[sweep.table] = sweep.floor
-        elif key.startswith(SIGNAL_KEY):
-            answers[key.removeprefix(SIGNAL_KEY)] = SignalAnswer.decode(value, where).answered_us
-    return Captured(schemas, floors, answers)
+    values = read_latest(config.kafka, topic)
+    schemas = [record.table_schema_of() for record in records_of(SchemaRecord, topic, values)]
+    answers = {
+        key.removeprefix(SignalAnswer.KEY): SignalAnswer.decode(value, f"topic {topic}, key {key}").answered_us
+        for key, value in values.items()
+        if key.startswith(SignalAnswer.KEY)
+    }
+    return Captured(
+        schemas={schema.table: schema for schema in sorted(schemas, key=lambda schema: schema.version)},
+        floors={sweep.table: sweep.floor for sweep in records_of(SweepRecord, topic, values)},
+        answers=answers,
+    )
 
 
 def read_lost_events(config: Config) -> list[LostEventsRecord]:
     """Returns the records of lost events by epoch, even if the position is damaged. Raises BrokerError,
     UnreachableError."""
     topic = Topics(config.topics.prefix).state
-    records = records_of(LostEventsRecord, LOST_KEY, topic, read_latest(config.kafka, topic))
+    records = records_of(LostEventsRecord, topic, read_latest(config.kafka, topic))
     return sorted(records, key=lambda record: (record.epoch, record.table))
 
 
 def read_progress(config: Config) -> ProgressRecord | None:
     """Returns the last progress record. Raises BrokerError, UnreachableError."""
     topic = Topics(config.topics.prefix).progress
-    value = read_latest(config.kafka, topic).get(PROGRESS_KEY)
-    return None if value is None else ProgressRecord.decode(value, f"{topic}, key {PROGRESS_KEY}")
+    return record_of(ProgressRecord, ProgressRecord.KEY, topic, read_latest(config.kafka, topic))
 
 
 def highest_epoch(config: Config) -> int:
@@ -132,17 +123,27 @@ def highest_epoch(config: Config) -> int:
         position = read_position(config)
         epochs.append(0 if position is None else position.epoch)
     epochs += [unpack_version(floor)[0] for floor in read_captured(config).floors.values()]
-    for key, value in read_latest(config.kafka, topics.progress).items():
-        where = f"{topics.progress}, key {key}"
-        if key == PROGRESS_KEY:
-            epochs.append(ProgressRecord.decode(value, where).epoch)
-        elif key.startswith("sink/"):
-            epochs.append(SinkRecord.decode(value, where).epoch)
+    progress = topics.progress, read_latest(config.kafka, topics.progress)
+    published = record_of(ProgressRecord, ProgressRecord.KEY, *progress)
+    epochs += [0 if published is None else published.epoch]
+    epochs += [record.epoch for record in records_of(SinkRecord, *progress)]
     return max(epochs)
 
 
-def records_of(kind: type[T], prefix: str, topic: str, values: Mapping[str, bytes]) -> tuple[T, ...]:
-    """Returns the records whose keys begin with `prefix`. Raises WatershedError for a damaged one."""
+def position_of(topic: str, values: Mapping[str, bytes]) -> PositionRecord | None:
+    """Returns the position in the state topic. Raises GapError for a damaged one."""
+    value = values.get(PositionRecord.KEY)
+    return None if value is None else PositionRecord.open(value, f"topic {topic}, key {PositionRecord.KEY}")
+
+
+def record_of(kind: type[T], key: str, topic: str, values: Mapping[str, bytes]) -> T | None:
+    """Returns the record of this key. Raises WatershedError for a damaged one."""
+    value = values.get(key)
+    return None if value is None else kind.decode(value, f"topic {topic}, key {key}")
+
+
+def records_of(kind: type[T], topic: str, values: Mapping[str, bytes]) -> tuple[T, ...]:
+    """Returns the records of this kind. Raises WatershedError for a damaged one."""
     return tuple(
-        kind.decode(value, f"topic {topic}, key {key}") for key, value in values.items() if key.startswith(prefix)
+        kind.decode(value, f"topic {topic}, key {key}") for key, value in values.items() if key.startswith(kind.KEY)
     )

@@ -1,9 +1,8 @@
 """Describes, checks and creates the topics that capture publishes to."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,15 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.config.settings import KafkaConfig, TopicConfig
-from cdc.config.topic_names import SideTopics
-from cdc.kafka.client import MESSAGE_BYTES_MAX, NEXT_REACHABLE, broker_error, client_settings, kafka_error, new_client
+from cdc.kafka.client import (
+    MESSAGE_BYTES_MAX,
+    NEXT_REACHABLE,
+    broker_error,
+    client_settings,
+    kafka_error,
+    new_client,
+    translated,
+)
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
 from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topics import DELETES_KEPT_S
@@ -85,17 +91,6 @@ def _creation_hint(error: KafkaError, topic: NewTopic) -> str:
             return f"grant Create, or create it with cleanup.policy={policy} and --partitions {topic.num_partitions}"
 
 
-@contextmanager
-def _errors(what: str, hint: str = NEXT_REACHABLE) -> Iterator[None]:
-    """Translates the client's errors. `what`: what failed, for the message."""
-    try:
-        yield
-    except KafkaException as exception:
-        raise broker_error(what, exception, hint) from exception
-    except TimeoutError as error:
-        raise UnreachableError(f"Kafka: {what}: the brokers did not answer in time", NEXT_REACHABLE) from error
-
-
 class TopicAdmin:
     """Admin calls. Each raises BrokerError or UnreachableError if the brokers refuse or do not answer."""
 
@@ -108,12 +103,12 @@ class TopicAdmin:
         self._servers = kafka.bootstrap_servers
 
     def broker_count(self) -> int:
-        with _errors(f"no broker answers at {self._servers}"):
+        with translated(f"no broker answers at {self._servers}"):
             return len(self._admin.list_topics(timeout=ANSWER_S_MAX).brokers)
 
     def broker_settings(self) -> dict[str, str]:
         """Returns the settings of one of the brokers."""
-        with _errors("can't read the brokers' settings", "grant DescribeConfigs on the cluster"):
+        with translated("can't read the brokers' settings", "grant DescribeConfigs on the cluster"):
             broker = min(self._admin.list_topics(timeout=ANSWER_S_MAX).brokers)
             asked = [ConfigResource(ResourceType.BROKER, str(broker))]
             (future,) = self._admin.describe_configs(asked, request_timeout=ANSWER_S_MAX).values()
@@ -122,7 +117,7 @@ class TopicAdmin:
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Returns the descriptions of those topics that exist."""
         found = {}
-        with _errors("can't describe topics"):
+        with translated("can't describe topics"):
             existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
             wanted = [name for name in names if name in existing]
             if not wanted:
@@ -172,34 +167,40 @@ class TopicAdmin:
                     f"delete {topic.name}: capture creates it again; or choose another topics.prefix",
                 )
 
-    def ensure(self, side: SideTopics, config: TopicConfig) -> None:
-        found = self.describe([*side.compacted, *side.logs]) if side.compacted or side.logs else {}
-        compacted, logs = ([name for name in names if name not in found] for names in (side.compacted, side.logs))
-        self.create([], compacted, [], config, logs)
-
     def create(
         self,
-        tables: Iterable[str],
-        records: Iterable[str],
-        signals: Iterable[str],
         config: TopicConfig,
-        logs: Iterable[str] = (),
-        control: Iterable[str] = (),
+        *,
+        tables: Collection[str] = (),
+        records: Collection[str] = (),
+        control: Collection[str] = (),
+        signals: Collection[str] = (),
+        logs: Collection[str] = (),
+        events: Collection[str] = (),
     ) -> None:
-        """Creates the topics and returns when they can be used. Topics of tables with keys have the configured number
-        of partitions, the others one. `logs`: kept as long as the brokers' default. `control`: kept as long as those of
-        tables."""
-        replicas = config.replication_factor
-        new = [
-            NewTopic(name, 1, replicas, config=_LOG_SETTINGS)  # one partition keeps the order
-            if name in self._keyless
-            else NewTopic(name, config.partitions, replicas, config=_TABLE_SETTINGS)
-            for name in tables
+        """Creates those topics that do not exist, and returns when they can be used. Topics of tables with keys and of
+        events have the configured number of partitions, the others one. `control`: kept as long as those of tables.
+        `logs`, `events`: kept as long as the brokers' default."""
+        names = {*tables, *records, *control, *signals, *logs, *events}
+        if not names:
+            return
+        keyless = [name for name in tables if name in self._keyless]  # one partition keeps the order
+        kinds: list[tuple[Collection[str], int, dict[str, str]]] = [
+            ([name for name in tables if name not in keyless], config.partitions, _TABLE_SETTINGS),
+            (records, 1, _RECORD_SETTINGS),
+            (control, 1, _CONTROL_SETTINGS),
+            (signals, 1, _SIGNAL_SETTINGS),
+            ([*keyless, *logs], 1, _LOG_SETTINGS),
+            (events, config.partitions, _LOG_SETTINGS),
         ]
-        new += [NewTopic(name, 1, replicas, config=_RECORD_SETTINGS) for name in records]
-        new += [NewTopic(name, 1, replicas, config=_SIGNAL_SETTINGS) for name in signals]
-        new += [NewTopic(name, 1, replicas, config=_LOG_SETTINGS) for name in logs]
-        new += [NewTopic(name, 1, replicas, config=_CONTROL_SETTINGS) for name in control]
+        with translated("can't list topics"):
+            existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
+        new = [
+            NewTopic(name, partitions, config.replication_factor, config=settings)
+            for kind, partitions, settings in kinds
+            for name in kind
+            if name not in existing
+        ]
         if new:
             self._create(new)
 
@@ -216,7 +217,7 @@ class TopicAdmin:
 
     def delete(self, names: Iterable[str]) -> int:
         """Deletes those topics that exist, with their contents. Returns their number."""
-        with _errors("can't delete topics", "grant Delete on the prefix's topics"):
+        with translated("can't delete topics", "grant Delete on the prefix's topics"):
             existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
             found = [name for name in dict.fromkeys(names) if name in existing]
             deleted = self._admin.delete_topics(found, operation_timeout=ANSWER_S_MAX) if found else {}
@@ -224,15 +225,12 @@ class TopicAdmin:
                 future.result(ANSWER_S_MAX * 2)
         return len(found)
 
-    def open_event_topic(self, name: str, config: TopicConfig) -> dict[str, TopicDescription]:
+    def open_event_topic(self, name: str, config: TopicConfig) -> TopicDescription:
         """Returns the topic of events, which is created if it does not exist: not compacted, with the brokers' default
         retention. Others may create it at the same time."""
-        found = self.describe([name])
-        if not found:
-            new = NewTopic(name, config.partitions, config.replication_factor, config=_LOG_SETTINGS)
-            self._create([new])
-            found = self.describe([name])
-        if not found:
+        self.create(config, events=[name])
+        found = self.describe([name]).get(name)
+        if found is None:
             raise UnreachableError(f"Kafka: topic {name} is not known to the brokers", NEXT_REACHABLE)
         return found
 
@@ -258,7 +256,7 @@ class TopicAdmin:
     def partition_counts(self, names: Collection[str], required: Collection[str] = ()) -> dict[str, int]:
         """Returns the number of partitions of those topics that exist. Raises UnreachableError also if brokers that
         just started do not know all yet: a `required` topic is missing, or one has no partition."""
-        with _errors("can't list topics"):
+        with translated("can't list topics"):
             topics = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
         counts = {name: len(topics[name].partitions) for name in names if name in topics}
         for name in required:
@@ -299,26 +297,23 @@ class TopicAdmin:
             time.sleep(_POLL_S)
 
     def request_end_offsets(
-        self, partition_counts: Mapping[str, int], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+        self,
+        partition_counts: Mapping[str, int],
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        *,
+        of_start: bool = False,
     ) -> "EndOffsets":
-        """Requests the high watermarks, or with `read_committed` the last stable offsets; does not wait."""
+        """Requests the high watermarks, or with `read_committed` the last stable offsets; does not wait. `of_start`:
+        the offsets at which partitions begin."""
+        spec = OffsetSpec.earliest() if of_start else OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = {
-            TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            TopicPartition(topic, partition): spec
             for topic, count in partition_counts.items()
             for partition in range(count)
         }
         return EndOffsets(
             self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=ANSWER_S_MAX) if asked else {}
         )
-
-    def request_start_offsets(self, partition_counts: Mapping[str, int]) -> "EndOffsets":
-        """Requests the offsets at which partitions begin; does not wait."""
-        asked = {
-            TopicPartition(topic, partition): OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-            for topic, count in partition_counts.items()
-            for partition in range(count)
-        }
-        return EndOffsets(self._admin.list_offsets(asked, request_timeout=ANSWER_S_MAX) if asked else {})
 
 
 class EndOffsets:

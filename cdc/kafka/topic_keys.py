@@ -16,7 +16,8 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import LEADER_UNKNOWN, broker_error, kafka_error, new_client, tail_settings
+from cdc.kafka.client import LEADER_UNKNOWN, kafka_error
+from cdc.kafka.compacted import ANSWER_S_MAX, reader
 from cdc.model.errors import BrokerError, UnreachableError, WatershedError
 from cdc.model.events import pack_version
 from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, ReadFailed
@@ -27,7 +28,6 @@ PAGE_KEYS: Final = 1_000
 PAGE_BYTES: Final = 1024 * 1024
 CACHE_KIBIBYTES: Final = 16 * 1024
 QUEUE_KIBIBYTES_MAX: Final = 16 * 1024
-ANSWER_S_MAX: Final = 8.0
 _STEP_S: Final = 0.2
 _FETCH_COUNT: Final = 2_000
 _JOIN_S: Final = 2.0
@@ -94,23 +94,13 @@ class KafkaKeyReader:
 
     def _pages(self, topic: str, below: int | None) -> Iterator[tuple[bytes, ...]]:
         """Yields pages of keys, none of them empty."""
-        consumer = new_client(
-            Consumer,
-            tail_settings(
-                self._kafka,
-                "watershed-keys",
-                **{"auto.offset.reset": "earliest", "queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX},
-            ),
-        )
+        settings = {"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}
         with closing(sqlite3.connect("", isolation_level=None)) as live:
             live.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
             live.execute("CREATE TABLE live (key BLOB PRIMARY KEY) WITHOUT ROWID")
             live.execute("BEGIN")
-            with closing(consumer):
-                try:
-                    self._read(consumer, topic, self._ends(consumer, topic), below, live)
-                except KafkaException as exception:
-                    raise broker_error(f"can't read topic {topic}", exception) from exception
+            with reader(self._kafka, f"can't read topic {topic}", **settings) as consumer:
+                self._read(consumer, topic, self._ends(consumer, topic), below, live)
             yield from _paged(key for (key,) in live.execute("SELECT key FROM live ORDER BY key"))
 
     def _ends(self, consumer: Consumer, topic: str) -> "_Ends":

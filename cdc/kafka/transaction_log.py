@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import broker_error, kafka_error, new_client, tail_settings
-from cdc.kafka.compacted import ANSWER_S_MAX, read_records
-from cdc.model.errors import UnreachableError, WatershedError
+from cdc.kafka.client import kafka_error
+from cdc.kafka.compacted import ANSWER_S_MAX, read_records, reader
 from cdc.ports.stream import WhileWaiting
 
 TOPIC: Final = "__transaction_state"
@@ -59,30 +58,26 @@ def outcomes(
 
     Raises UnreachableError.
     """
-    consumer = new_client(Consumer, tail_settings(kafka, "watershed-reader", **{"auto.offset.reset": "earliest"}))
     found: dict[tuple[str, int], bool] = {}
-    try:
-        partitions = consumer.list_topics(timeout=ANSWER_S_MAX).topics.get(TOPIC)
-        if partitions is None or not partitions.partitions:
+    with reader(kafka, f"can't read topic {TOPIC}") as consumer:
+        try:
+            partitions = consumer.list_topics(timeout=ANSWER_S_MAX).topics.get(TOPIC)
+            if partitions is None or not partitions.partitions:
+                return None
+            place = TopicPartition(TOPIC, partition_of(transactional_id, len(partitions.partitions)))
+            wanted = entry_key(transactional_id)
+            for message in read_records(consumer, place, while_waiting=while_waiting):
+                value = message.value()
+                if message.key() == wanted and value is not None:
+                    entry = decode_entry(value)
+                    if entry.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
+                        found |= dict.fromkeys(entry.partitions, entry.state is TransactionState.PREPARE_COMMIT)
+        except ValueError:
             return None
-        place = TopicPartition(TOPIC, partition_of(transactional_id, len(partitions.partitions)))
-        wanted = entry_key(transactional_id)
-        for message in read_records(consumer, place, while_waiting=while_waiting):
-            value = message.value()
-            if message.key() == wanted and value is not None:
-                entry = decode_entry(value)
-                if entry.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
-                    found |= dict.fromkeys(entry.partitions, entry.state is TransactionState.PREPARE_COMMIT)
-    except KafkaException as exception:
-        if kafka_error(exception).code() in _REFUSED:
+        except KafkaException as exception:
+            if kafka_error(exception).code() not in _REFUSED:
+                raise
             return None
-        raise broker_error(f"can't read topic {TOPIC}", exception) from exception
-    except UnreachableError:
-        raise
-    except WatershedError:
-        return None
-    finally:
-        consumer.close()
     return found
 
 
@@ -97,16 +92,16 @@ def partition_of(transactional_id: str, count: int) -> int:
 
 
 def decode_entry(value: bytes) -> TransactionEntry:
-    """Returns the entry. Raises WatershedError for bytes in another format."""
+    """Returns the entry. Raises ValueError for bytes in another format."""
     try:
         version, _, _, _, state = _FIXED.unpack_from(value)
         if version not in (0, 1):
-            raise WatershedError(f"{TOPIC}: a value of the unknown version {version}")
+            raise ValueError(f"{TOPIC}: a value of the unknown version {version}")
         read = _Reader(value, _FIXED.size, is_flexible=version == 1)
         partitions = frozenset((topic, partition) for topic, numbers in read.array(read.topic) for partition in numbers)
         return TransactionEntry(TransactionState(state), partitions)
-    except (struct.error, IndexError, ValueError) as error:
-        raise WatershedError(f"{TOPIC}: an invalid value: {error}") from error
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"{TOPIC}: an invalid value: {error}") from error
 
 
 def entry_key(transactional_id: str) -> bytes:

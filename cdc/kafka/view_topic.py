@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from cdc.config.settings import KafkaConfig, TopicConfig
-from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client, tail_settings
-from cdc.kafka.compacted import read_records
+from cdc.kafka.client import Undelivered, broker_error, kafka_error, new_client, writing_settings
+from cdc.kafka.compacted import read_records, reader
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
 from cdc.model.errors import SinkError, UnreachableError
 
@@ -31,18 +31,17 @@ class ViewRecord(NamedTuple):
     headers: tuple[tuple[str, bytes], ...]
 
 
-class _Delivered:
+class _Delivered(Undelivered):
     """The places of delivered records, and the first error."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.ends: dict[int, int] = {}  # partition → the last offset
-        self.error: KafkaError | None = None
 
     def note(self, error: KafkaError | None, message: Message) -> None:
+        super().note(error, message)
         partition, offset = message.partition(), message.offset()
-        if error is not None:
-            self.error = self.error or error
-        elif partition is not None and offset is not None:
+        if error is None and partition is not None and offset is not None:
             self.ends[partition] = max(offset, self.ends.get(partition, -1))
 
 
@@ -65,7 +64,7 @@ class ViewTopic:
 
     def create(self, config: TopicConfig) -> TopicDescription:
         """Creates the topic, and describes it."""
-        self._admin.create([self.name], [], [], config)
+        self._admin.create(config, tables=[self.name])
         found = self.describe()
         if found is None:
             raise UnreachableError(
@@ -82,23 +81,8 @@ class ViewTopic:
         self.close()
         batch_bytes = min(1_000_000, description.record_bytes_max)
         self._partition_count = description.partition_count
-        self._producer = new_client(
-            Producer,
-            client_settings(
-                self._kafka,
-                **{
-                    "transactional.id": self._transactional_id,
-                    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                    # The partitioner of Java's producers, so that both agree on a key's partition
-                    "partitioner": "murmur2_random",
-                    "message.max.bytes": MESSAGE_BYTES_MAX,
-                    "batch.size": batch_bytes,
-                    "queue.buffering.max.kbytes": 64 * 1024,
-                    "linger.ms": 1,
-                    "compression.type": "lz4",
-                },
-            ),
-        )
+        settings = {"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS, "batch.size": batch_bytes, "linger.ms": 1}
+        self._producer = new_client(Producer, writing_settings(self._kafka, self._transactional_id, **settings))
         producer = self._producer
         self._until_answered("become the only writer", lambda: producer.init_transactions(_STEP_S))
 
@@ -154,15 +138,9 @@ class ViewTopic:
 
     def records(self, partition_count: int) -> Iterator[Message]:
         """Yields all committed records, partition by partition."""
-        settings = {"auto.offset.reset": "earliest"}
-        consumer = new_client(Consumer, tail_settings(self._kafka, "watershed-view", **settings))
-        try:
+        with reader(self._kafka, f"can't read topic {self.name}") as consumer:
             for partition in range(partition_count):
                 yield from read_records(consumer, TopicPartition(self.name, partition))
-        except KafkaException as exception:
-            raise broker_error(f"can't read topic {self.name}", exception) from exception
-        finally:
-            consumer.close()
 
     def close(self) -> None:
         """Forgets the writer. An open transaction is aborted by the next one, or by the brokers after a minute."""

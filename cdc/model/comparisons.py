@@ -4,10 +4,9 @@ from typing import Final
 
 from pydantic import Field
 
-from cdc.model.control import U64, Record
+from cdc.model.control import U64, PerSinkRecord, Record
 
 RUNS_MAX: Final = 10  # that a record keeps
-COMPARISON_KEY: Final = "verify/"
 
 
 class RunRecord(Record):
@@ -27,14 +26,10 @@ class RunRecord(Record):
     not_compared: dict[str, str] = Field(default_factory=dict)  # table → why
 
 
-class ComparisonRecord(Record):
+class ComparisonRecord(PerSinkRecord):
     """The results of comparisons of one store with the source."""
 
-    sink: str
+    KEY = "verify/"
     runs: tuple[RunRecord, ...] = ()  # the newest first
     # Table → rows that differed when it was compared last, and were not repaired.
     drift: dict[str, int] = Field(default_factory=dict)
-
-
-def comparison_key(sink: str) -> str:
-    return f"{COMPARISON_KEY}{sink}"

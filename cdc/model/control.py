@@ -9,7 +9,7 @@
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
 | `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/model/table_state.py) |
 | `<prefix>.state`    | `unpublished/<table>`        | UnpublishedRecord |
-| `<prefix>.state`    | `lost-events/<epoch>`        | LostEventsRecord (cdc/model/lost_events.py) |
+| `<prefix>.state`    | `lost-events/<epoch>`        | LostEventsRecord (cdc/outbox/lost.py) |
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
 | `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
 | `<prefix>.control`  | `signal/<id>`                | SignalAnswer   |
@@ -27,13 +27,14 @@ Each topic has one partition and is compacted (signals are kept for a time inste
 import json
 import zlib
 from dataclasses import asdict
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cdc.model.errors import GapError, WatershedError
 from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.topic_record import TopicRecord
 
 U64 = Annotated[int, Field(ge=0, lt=1 << 64)]
 Epoch = Annotated[int, Field(ge=1, lt=1 << 15)]
@@ -44,6 +45,15 @@ class Record(BaseModel):
     """A value of one of the three topics."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    KEY: ClassVar[str]  # the record's key or, up to a slash, the beginning of it; what is part of a record has none
+
+    @property
+    def record_key(self) -> str:
+        return self.KEY
+
+    def to(self, topic: str) -> TopicRecord:
+        """Returns the record for this topic."""
+        return TopicRecord(topic, self.record_key.encode(), self.encode())
 
     def encode(self) -> bytes:
         """Returns compact JSON."""
@@ -73,6 +83,28 @@ class PerTableRecord(Record):
     def table(self) -> TableId:
         return TableId(self.table_schema, self.table_name)
 
+    @classmethod
+    def key_of(cls, table: TableId) -> str:
+        return f"{cls.KEY}{table_key(table)}"
+
+    @property
+    def record_key(self) -> str:
+        return self.key_of(self.table)
+
+
+class PerSinkRecord(Record):
+    """A record about one sink."""
+
+    sink: str
+
+    @classmethod
+    def key_of(cls, sink: str) -> str:
+        return f"{cls.KEY}{sink}"
+
+    @property
+    def record_key(self) -> str:
+        return self.key_of(self.sink)
+
 
 # ---- state
 
@@ -101,7 +133,7 @@ class TopicState(Record):
     """A table's topic when the position was written; `end_offsets` are lower bounds, one for each partition."""
 
     topic_id: str
-    end_offsets: tuple[int, ...]
+    end_offsets: tuple[int, ...] = ()  # empty: not known yet
     publication_entry: str = ""  # fingerprint of the table's row in the publication; empty if it lists no tables
     since_lsn: U64 = 0  # for a table that was added later: earlier commits are in its snapshot, not in the stream
 
@@ -117,6 +149,7 @@ class PositionRecord(Record):
     `resume_lsn` is the end of the last whole transaction, or a keepalive's; 0 in phase intent.
     """
 
+    KEY = "position"
     phase: Literal["intent", "loading", "streaming"]
     epoch: Epoch
     seq: Seq  # of the last row record published in this epoch
@@ -148,9 +181,6 @@ class PositionRecord(Record):
         return record
 
 
-POSITION_KEY = "position"
-
-
 class RangeRecord(Record):
     """A key range of a table whose rows above `after` up to `up_to` are still to be published. Bounds are texts of the
     key's columns; null: from the first row, to the last."""
@@ -168,6 +198,7 @@ ENDED = frozenset({"done", "cancelled", "failed"})
 class SnapshotRecord(PerTableRecord):
     """The progress of a table's snapshot. Written in the Kafka transaction of the rows that it covers."""
 
+    KEY = "snapshot/"
     request: str  # the signal's id, or another cause
     status: Literal["running", "paused", "done", "cancelled", "failed"]
     where: str | None = None  # a condition in SQL
@@ -186,6 +217,7 @@ class SnapshotRecord(PerTableRecord):
 class TombstonesRecord(PerTableRecord):
     """Says that every key of the table's topic whose row was swept below `floor` has its tombstone."""
 
+    KEY = "tombstones/"
     floor: U64
 
 
@@ -193,6 +225,7 @@ class IncompleteRowsRecord(PerTableRecord):
     """Rows of a table whose last records may lack large values, and which are to be read again. Written in the Kafka
     transaction of these records, and of the rows that were read."""
 
+    KEY = "holes/"
     keys: tuple[tuple[str, ...], ...]  # as texts of the key's columns
     is_whole: bool = False  # there were too many: besides `keys` the whole table is read
     ranges: tuple[RangeRecord, ...] = ()  # of that reading; none until it has begun
@@ -203,13 +236,11 @@ class IncompleteRowsRecord(PerTableRecord):
 class SignalsRecord(Record):
     """The offset in the signals topic below which every signal has taken effect or was refused."""
 
+    KEY = "signals"
     offset: int
 
 
-SIGNALS_KEY = "signals"
-
-
-# ---- control
+# ---- control and signals
 
 
 class ColumnRecord(Record):
@@ -238,11 +269,16 @@ class ColumnRecord(Record):
 class SchemaRecord(PerTableRecord):
     """One version of a table's schema."""
 
+    KEY = "schema/"
     oid: int
     version: int
     topic: str
     columns: tuple[ColumnRecord, ...]
     key: tuple[str, ...]
+
+    @property
+    def record_key(self) -> str:
+        return f"{self.key_of(self.table)}/{self.version}"
 
     @classmethod
     def of(cls, schema: TableSchema) -> Self:
@@ -270,41 +306,19 @@ class SchemaRecord(PerTableRecord):
 class SweepRecord(PerTableRecord):
     """Rows of the table whose version is below `floor` are gone, once a consumer has applied up to `as_of_lsn`."""
 
+    KEY = "sweep/"
     floor: U64
     as_of_lsn: U64
     epoch: Epoch
+
+    @classmethod
+    def of(cls, table: TableId, floor: int, as_of_lsn: int, epoch: int) -> Self:
+        return cls(table_schema=table.schema, table_name=table.name, floor=floor, as_of_lsn=as_of_lsn, epoch=epoch)
 
 
 def table_key(table: TableId) -> str:
     """Returns a table's name for use in a record key; dots and slashes in quoted names are percent-encoded."""
     return f"{quote(table.schema, safe='').replace('.', '%2E')}.{quote(table.name, safe='').replace('.', '%2E')}"
-
-
-def schema_key(table: TableId, version: int) -> str:
-    return f"schema/{table_key(table)}/{version}"
-
-
-def sweep_key(table: TableId) -> str:
-    return f"sweep/{table_key(table)}"
-
-
-def snapshot_key(table: TableId) -> str:
-    """Returns the record key in state and in progress."""
-    return f"snapshot/{table_key(table)}"
-
-
-TOMBSTONES_KEY = "tombstones/"
-
-
-def tombstones_key(table: TableId) -> str:
-    return f"{TOMBSTONES_KEY}{table_key(table)}"
-
-
-def holes_key(table: TableId) -> str:
-    return f"holes/{table_key(table)}"
-
-
-# ---- signals
 
 
 class SignalRecord(Record):
@@ -323,19 +337,17 @@ class SignalRecord(Record):
 class SignalAnswer(Record):
     """The answer to a signal."""
 
+    KEY = "signal/"
     is_accepted: bool
     message: str
     tables: tuple[str, ...] = ()  # whose snapshots it began or changed
     next: str = ""  # the next step if it was refused
     answered_us: int = 0  # µs since 1970
 
-
-SIGNAL_KEY = "signal/"
-
-
-def signal_key(identity: str) -> str:
-    """Returns the record key of the answer in control."""
-    return f"{SIGNAL_KEY}{identity}"
+    @classmethod
+    def key_of(cls, signal: str) -> str:
+        """Returns the record key of the answer to the signal with this id."""
+        return f"{cls.KEY}{signal}"
 
 
 # ---- progress
@@ -344,6 +356,7 @@ def signal_key(identity: str) -> str:
 class SnapshotProgress(Record):
     """A report for commands that watch a snapshot. Only the SnapshotRecord is binding."""
 
+    KEY = "snapshot/"
     request: str
     table: str  # schema.table
     status: Literal["waiting", "running", "paused", "done", "cancelled", "failed"]
@@ -353,6 +366,10 @@ class SnapshotProgress(Record):
     updated_us: int  # µs since 1970
     message: str = ""  # the reason why it waits or failed
 
+    @property
+    def record_key(self) -> str:
+        return f"{self.KEY}{table_key(TableId.parse(self.table))}"
+
 
 class ProgressRecord(Record):
     """Says that everything committed in the source up to `lsn` lies below `end_offsets` in each partition.
@@ -360,6 +377,7 @@ class ProgressRecord(Record):
     The offsets are high watermarks, requested *after* the Kafka transaction that covers `lsn` was committed.
     """
 
+    KEY = "progress"
     epoch: Epoch
     seq: Seq
     lsn: U64
@@ -375,6 +393,7 @@ class SinkRecord(Record):
     `applied_lsn` is the largest progress LSN whose offsets are covered and whose sweeps are done.
     """
 
+    KEY = "sink/"
     sink: str
     generation: int
     end_offsets: dict[str, tuple[int, ...]]
@@ -393,22 +412,30 @@ class SinkRecord(Record):
     # Readers see the serving generation only. A building one is filled beside it; a kept one was replaced by it.
     role: Literal["serving", "building", "kept"] = "serving"
 
+    @classmethod
+    def key_of(cls, sink: str, generation: int) -> str:
+        return f"{cls.KEY}{sink}/{generation}"
 
-class SinkErrorRecord(Record):
+    @property
+    def record_key(self) -> str:
+        return self.key_of(self.sink, self.generation)
+
+
+class SinkErrorRecord(PerSinkRecord):
     """The last error of a sink's job. It is over if the sink's own record is newer."""
 
-    sink: str
+    KEY = "sink-error/"
     message: str
     next: str
     is_final: bool  # no restart helps: the sink has stopped
     at_us: int  # µs since 1970
 
 
-class RebuildRecord(Record):
+class RebuildRecord(PerSinkRecord):
     """The last request to build a sink's store again, and what became of it. `cdc rebuild` writes it with status
     `asked`, the sink's job writes every later status."""
 
-    sink: str
+    KEY = "rebuild/"
     request: str
     action: Literal["rebuild", "rollback", "drop"]
     status: Literal["asked", "running", "done", "failed", "cancelled"]
@@ -421,20 +448,3 @@ class RebuildRecord(Record):
     @property
     def is_open(self) -> bool:
         return self.status in ("asked", "running")
-
-
-PROGRESS_KEY = "progress"
-SINK_ERROR_KEY = "sink-error/"
-REBUILD_KEY = "rebuild/"
-
-
-def sink_key(sink: str, generation: int) -> str:
-    return f"sink/{sink}/{generation}"
-
-
-def sink_error_key(sink: str) -> str:
-    return f"{SINK_ERROR_KEY}{sink}"
-
-
-def rebuild_key(sink: str) -> str:
-    return f"{REBUILD_KEY}{sink}"

@@ -72,6 +72,30 @@ class ProtocolError(WatershedError):
     """Bytes that violate PostgreSQL's protocol. The text has the message's type, the offset in it, and the position."""
 
 
+class MalformedValueError(ProtocolError):
+    """A text that PostgreSQL does not print for the type. The message names the type ("a date"), never the value."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"a value is not {what} as PostgreSQL prints it in Watershed's session",
+            "the session's settings were changed on the way (a pooler?), or the stream is damaged",
+        )
+
+
+# Helps with every chosen form, whether the column may be null or not.
+_OTHER_FORM: Final = (
+    "choose another mode in section format, or profile readable without one, which can represent every value"
+)
+
+
+class UnconvertibleError(MalformedValueError):
+    """A value that the form chosen for its type can't represent. The message says which values it can, never the
+    value."""
+
+    def __init__(self, what: str, hint: str = _OTHER_FORM) -> None:
+        ProtocolError.__init__(self, f"a value is not {what}, the only values that the chosen format has", hint)
+
+
 class GapError(WatershedError):
     """History that may hide a change: slot lost, timeline changed, topic truncated. Publishing stops (P4)."""
 

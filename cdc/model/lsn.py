@@ -5,7 +5,6 @@ from typing import NewType
 
 Lsn = NewType("Lsn", int)
 
-ZERO = Lsn(0)
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")  # int() alone would also read `-1`, `0x1` and `1_0`
 
 

@@ -6,13 +6,9 @@ while capture was down.
 
 from typing import Literal, Self
 
-from cdc.model.control import PerTableRecord, Record, table_key
+from cdc.model.control import PerTableRecord, Record
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.model.topic_record import TopicRecord
-from cdc.model.topics import Topics
-
-TABLE_KEY = "table/"
 
 
 class ColumnFacts(Record):
@@ -48,8 +44,9 @@ class TableFacts(Record):
 
 
 class TableRecord(PerTableRecord):
-    """The record of a table in state, with the key `table/<table>`."""
+    """The record of a table in state."""
 
+    KEY = "table/"
     status: Literal["captured", "stopped"]
     message: str = ""  # why it is stopped
     next: str = ""  # the next step
@@ -72,11 +69,3 @@ class TableRecord(PerTableRecord):
             is_held=is_held,
             changed_us=now_us,
         )
-
-
-def table_state_key(table: TableId) -> str:
-    return f"{TABLE_KEY}{table_key(table)}"
-
-
-def table_record(topics: Topics, record: TableRecord) -> TopicRecord:
-    return TopicRecord(topics.state, table_state_key(record.table).encode(), record.encode())

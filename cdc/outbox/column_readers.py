@@ -4,17 +4,17 @@ headers and string converters write.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
 from cdc.config.format_options import FormatOptions
 from cdc.formats.connect import Node, optional, required
 from cdc.formats.debezium_kinds import kind_of
-from cdc.model.errors import SourceError
+from cdc.model.errors import SourceError, UnconvertibleError
 from cdc.model.events import Column, TableId
 from cdc.outbox.expansion import java_decimal
-from cdc.pgoutput.values import Encoder, UnconvertibleError
+from cdc.pgoutput.values import Encoder
 
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _JAVA_FLOATS: Final = frozenset({"float", "double"})
@@ -64,7 +64,7 @@ def readers_of(
 ) -> dict[str, ColumnReader]:
     """Returns a reader for each column, except those that Debezium leaves out. Values have Debezium's form whatever the
     profile, with the configured modes."""
-    options = replace(options, profile="debezium")
+    options = options.model_copy(update={"profile": "debezium"})
     readers = {}
     for place, column in enumerate(columns):
         kind = kind_of(column, options)

@@ -7,7 +7,6 @@ of each column that was cut.
 """
 
 from base64 import b64encode
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -73,7 +72,3 @@ def _cut(record: TopicRecord, destination: EventDestination, value: dict[str, An
         if room == 0:
             return made._replace(key=b"", destination=destination._replace(has_key=False))
         room //= 2
-
-
-def event_of(names: Sequence[str], row: Sequence[str | None]) -> dict[str, str | None]:
-    return dict(zip(names, row, strict=True))

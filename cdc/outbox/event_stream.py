@@ -7,24 +7,22 @@ again. It takes no `seq`, which numbers rows.
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from cdc.config.format_options import FormatOptions
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable, Routing
+from cdc.formats.debezium import context_headers
 from cdc.formats.utf8 import not_utf8
 from cdc.model.control import PartialTransaction
 from cdc.model.errors import GapError, ProtocolError, SourceError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema
 from cdc.model.topic_record import EventDestination, TopicRecord
 from cdc.outbox.column_readers import readers_of
-from cdc.outbox.dead_letters import RefusedEvent, dead_letter, event_of
+from cdc.outbox.dead_letters import RefusedEvent, dead_letter
 from cdc.outbox.message_reader import COLUMNS, KEY, read_message
 from cdc.outbox.router import Contract, Event, EventRow, Fields, Format, Header, Rejected, Router
 from cdc.outbox.seal import SealKey
 from cdc.pgoutput.decoder import decode
-from cdc.pgoutput.messages import UNCHANGED, Delete, Insert, LogicalMessage, Update
-
-_CONTEXT: Final = (("__debezium.context.taskId", b"0"), ("__debezium.context.connectorName", b"postgresql"))
+from cdc.pgoutput.messages import UNCHANGED, Absent, Delete, Insert, LogicalMessage, Tuple, TupleValue, Update
 
 
 class OutboxWarning(UserWarning):
@@ -90,7 +88,7 @@ class OutboxStream:
     def _made(self, where: str, routing: Routing, row: EventRow) -> Router:
         context: tuple[Header, ...] = ()
         if self._options.has_context_headers:
-            context = (("__debezium.context.connectorLogicalName", self._prefix.encode()), *_CONTEXT)
+            context = tuple(context_headers(self._prefix))
         form = self._payloads.forms[routing.format] if routing.format != "debezium" else None
         return Router(where, routing, row, self._payloads.contract, form, context)
 
@@ -175,7 +173,7 @@ class OutboxStream:
         names = [column.name for column in schema.columns]
         return [self._record(routed, str(schema.table), schema.topic, position, names, row, now_us)]
 
-    def _texts(self, values: Sequence[object], table: TableId, position: Position) -> list[str | None]:
+    def _texts(self, values: Tuple, table: TableId, position: Position) -> list[str | None]:
         return [_text(value, table, position, promises_utf8=self._promises_utf8) for value in values]
 
     # ---- messages
@@ -210,7 +208,7 @@ class OutboxStream:
         now_us: int,
     ) -> TopicRecord:
         def refused(reason: str) -> TopicRecord:
-            event = RefusedEvent(source, position, routed.id, event_of(names, row))
+            event = RefusedEvent(source, position, routed.id, dict(zip(names, row, strict=True)))
             return dead_letter(dead_letters, event, reason, now_us)
 
         if isinstance(routed, Rejected):
@@ -223,10 +221,10 @@ class OutboxStream:
         return TopicRecord(routed.topic, routed.key or b"", routed.value, [*routed.headers], destination)
 
 
-def _text(value: object, table: TableId, position: Position, *, promises_utf8: bool) -> str | None:
-    if not isinstance(value, bytes):
+def _text(value: TupleValue, table: TableId, position: Position, *, promises_utf8: bool) -> str | None:
+    if isinstance(value, Absent):
         return None
     try:
-        return value.decode()
+        return str(value, "utf-8")
     except UnicodeDecodeError as error:
         raise not_utf8(table, position, value, error, promises_utf8=promises_utf8) from None

@@ -141,7 +141,7 @@ def _written(value: Any, node: Node) -> str:
         case "string" if isinstance(value, str):
             return json_text(value)
         case "double" if isinstance(value, float):
-            return java_double(value)
+            return java_decimal(repr(value))
         case "int32" | "int64" as kind if isinstance(value, int) and not isinstance(value, bool):
             if _integer(value)["type"] != kind:
                 raise _NotExpandable
@@ -160,13 +160,9 @@ def json_text(text: str) -> str:
     return f'"{text.translate(_ESCAPES)}"'
 
 
-def java_double(value: float) -> str:
-    """Returns the number as Java prints it: 1.0E21, 1.0E-7, 1234567.125."""
-    return java_decimal(repr(value))
-
-
 def java_decimal(text: str) -> str:
-    """Returns the same for the shortest digits of a number, of either bit width."""
+    """Returns a number as Java prints it: 1.0E21, 1.0E-7, 1234567.125. `text`: its shortest digits, for either bit
+    width."""
     number = Decimal(text)
     if not number or Decimal("1e-3") <= abs(number) < Decimal("1e7"):
         plain = f"{number:f}"

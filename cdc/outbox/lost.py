@@ -4,12 +4,13 @@ Pure.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, Self
 
-from cdc.model.control import PositionRecord
+from cdc.model.control import U64, Epoch, PositionRecord, Record, table_key
 from cdc.model.errors import GapError
 from cdc.model.events import TableId
-from cdc.model.lost_events import LostEventsRecord
+from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 
@@ -18,6 +19,50 @@ NEXT: Final = (
     "again"
 )
 NEXT_BEFORE_PRUNING: Final = "cdc outbox republish --since TIME; then they can go"
+
+
+class LostEventsRecord(Record):
+    """The events of transactions that committed between two LSNs. There is one for each epoch that began after a gap,
+    in the Kafka transaction of its intent, then in that of its first position; and one for each table that was added
+    again."""
+
+    KEY = "lost-events/"
+    epoch: Epoch
+    table: str = ""  # schema.table; empty: all tables, and messages
+    from_lsn: U64  # 0: not known
+    to_lsn: U64 = 0  # 0: the new stream has not begun
+    # Commit time of the newest published transaction, µs since 1970; 0: not known.
+    since_us: int = 0
+    settled_us: int = 0  # time of `cdc outbox republish`, µs since 1970; 0: not done
+
+    def ended(self, consistent_point: Lsn) -> Self:
+        """Sets the LSN at which the new stream begins. A restored source may be behind its former LSN."""
+        from_lsn = self.from_lsn if self.from_lsn <= consistent_point else 0
+        return self.model_copy(update={"from_lsn": from_lsn, "to_lsn": int(consistent_point)})
+
+    def settled(self, now_us: int) -> Self:
+        """Marks that the rows that still exist were published again."""
+        return self.model_copy(update={"settled_us": now_us})
+
+    @property
+    def record_key(self) -> str:
+        of = f"/{table_key(TableId.parse(self.table))}" if self.table else ""
+        return f"{self.KEY}{self.epoch}{of}"
+
+    @property
+    def since(self) -> str:
+        """The time for `cdc outbox republish --since`; empty if not known."""
+        return datetime.fromtimestamp(self.since_us / 1e6, UTC).isoformat(timespec="seconds") if self.since_us else ""
+
+    def __str__(self) -> str:
+        of = f"events of {self.table}" if self.table else "events"
+        begin, end = format_lsn(Lsn(self.from_lsn)), format_lsn(Lsn(self.to_lsn))
+        if not self.to_lsn:
+            place = f"from {begin} on"
+        else:
+            place = f"between {begin} and {end}" if self.from_lsn else f"before {end}"
+        since = f", from {self.since} on" if self.since else ""
+        return f"{of} that committed {place}{since} may not be published"
 
 
 def lost_from(
@@ -40,8 +85,8 @@ def lost_records(topics: Topics, lost: LostEventsRecord, earlier: Sequence[LostE
     """Returns the records for the state topic, with tombstones for those of starts that did not complete."""
     incomplete = [record for record in earlier if not record.to_lsn]
     return [
-        TopicRecord(topics.state, lost.key.encode(), lost.encode()),
-        *(TopicRecord(topics.state, record.key.encode(), None) for record in incomplete),
+        lost.to(topics.state),
+        *(TopicRecord(topics.state, record.record_key.encode(), None) for record in incomplete),
     ]
 
 

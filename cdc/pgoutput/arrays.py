@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from json.encoder import encode_basestring
 
+from cdc.model.errors import MalformedValueError
+
 DIMENSIONS_MAX = 6  # MAXDIM, the server's own limit
 
 _SPACE = r" \t\n\r\v\f"  # the characters that array_isspace() accepts
@@ -21,13 +23,12 @@ _unescape = re.compile(r"\\(.)", re.DOTALL).sub
 class ArrayEncoder:
     """Encodes array literals; `element` encodes an element's text.
 
-    Raises the error that `malformed()` returns for text that is not an array literal, and any error of `element`.
+    Raises MalformedValueError for text that is not an array literal, and any error of `element`.
     """
 
-    def __init__(self, element: Callable[[str], str], delimiter: str, malformed: Callable[[], Exception]) -> None:
+    def __init__(self, element: Callable[[str], str], delimiter: str) -> None:
         self._element = element
         self._delimiter = delimiter
-        self._malformed = malformed
         # Possessive repeats (++, *+): the matcher must not remember a position for each character of a long element.
         bare = rf"[^{{}}\"\\{_SPACE}{delimiter}]++"
         quoted = r"\"(?P<quoted>[^\"\\]*+(?:\\.[^\"\\]*+)*+)\""
@@ -41,7 +42,7 @@ class ArrayEncoder:
             return f"[{','.join(map(self._bare, text[1:-1].split(self._delimiter)))}]"
         if text.startswith("["):
             if not _SUBSCRIPTED(text):
-                raise self._malformed()
+                raise MalformedValueError("an array")
             return encode_basestring(text)
         return self._nested(text)
 
@@ -49,7 +50,7 @@ class ArrayEncoder:
         if text == "NULL":
             return "null"
         if len(text) == 4 and text.upper() == "NULL":  # would read as NULL, so array_out quotes it
-            raise self._malformed()
+            raise MalformedValueError("an array")
         return self._element(text)
 
     def _nested(self, text: str) -> str:
@@ -61,20 +62,20 @@ class ArrayEncoder:
         while place < len(text):
             token = self._token(text, place)
             if token is None:
-                raise self._malformed()
+                raise MalformedValueError("an array")
             place = token.end()
             kind = token.lastgroup
             if token[0] == "{" and kind == "brace":
                 if complete or depth == (bottom or DIMENSIONS_MAX):
-                    raise self._malformed()
+                    raise MalformedValueError("an array")
                 depth += 1
                 counts[depth] = 0
                 out.append("[")
             elif not depth or complete == (kind in ("quoted", "bare")):
-                raise self._malformed()
+                raise MalformedValueError("an array")
             elif kind == "brace":
                 if sizes[depth] not in (0, counts[depth]):
-                    raise self._malformed()
+                    raise MalformedValueError("an array")
                 sizes[depth] = counts[depth]
                 depth -= 1
                 counts[depth] += 1
@@ -85,11 +86,11 @@ class ArrayEncoder:
             else:
                 bottom = bottom or depth
                 if depth != bottom:
-                    raise self._malformed()
+                    raise MalformedValueError("an array")
                 counts[depth] += 1
                 complete = True
                 bare = token["bare"]
                 out.append(self._bare(bare) if bare else self._element(_unescape(r"\1", token["quoted"])))
         if depth or not complete:
-            raise self._malformed()
+            raise MalformedValueError("an array")
         return "".join(out)

@@ -17,23 +17,21 @@ from json import JSONDecoder
 from types import CodeType
 from typing import Any, Final, Literal
 
-from cdc.model.errors import NEXT_AFTER_ALTER, NEXT_AFTER_STOP, ProtocolError, UnsupportedChangeError
+from cdc.model.errors import (
+    NEXT_AFTER_ALTER,
+    NEXT_AFTER_STOP,
+    MalformedValueError,
+    ProtocolError,
+    UnconvertibleError,
+    UnsupportedChangeError,
+)
 from cdc.model.events import Position, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.sql_names import sql_name
 from cdc.pgoutput.decoder import decode
-from cdc.pgoutput.messages import NULL, UNCHANGED, Delete, Insert, Relation, Tuple, TupleValue, Update
+from cdc.pgoutput.messages import NULL, UNCHANGED, Absent, Delete, Insert, Relation, Tuple, TupleValue, Update
 from cdc.pgoutput.relations import captured_columns, relation_differs, sent_places
-from cdc.pgoutput.values import (
-    ColumnForm,
-    Encoder,
-    MalformedValueError,
-    UnconvertibleError,
-    boolean,
-    encoder_for,
-    integer,
-    quote,
-)
+from cdc.pgoutput.values import ColumnForm, Encoder, boolean, encoder_for, integer, json_name, quote
 
 _U32 = struct.Struct(">I")
 _HEAD_BYTES = 8  # message type 1, relation oid 4, tuple kind 1, column count 2
@@ -106,21 +104,17 @@ class RowCodec:
         self._new_head = b"N" + count
         self._delete_head = b"D" + oid + old_kind + count
 
-    def change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | IncompleteChange:
-        """Returns the row change in `message[offset:]`, which starts at its I, U or D byte.
+    def exact_change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | IncompleteChange:
+        """Returns the row change in `message[offset:]`, which starts at its I, U or D byte, by the exact path.
 
         Raises ProtocolError for bytes that are not a row message of this relation, or a value that its type does not
         print; UnsupportedChangeError for a key that is null or not in the log. Both name table, column and position;
         `commit_lsn` and `tx_index` serve only that.
         """
-        return self.usual_change(message, offset) or self.exact_change(message, offset, commit_lsn, tx_index)
-
-    def exact_change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | IncompleteChange:
-        """Does `change` by the exact path alone."""
-        return _Exact(self, Position(Lsn(commit_lsn), tx_index)).change(message[offset:])
+        return _Exact(self, Position(Lsn(commit_lsn), tx_index)).change(memoryview(message)[offset:])
 
     def usual_change(self, message: bytes, offset: int) -> RowChange | None:
-        """Does `change` by the generated code. Returns None if that leaves the message to the exact path."""
+        """Does the same by the generated code. Returns None if that leaves the message to the exact path."""
         try:
             text = str(message, "latin-1")
             if message.startswith(self._insert_head, offset):
@@ -147,7 +141,7 @@ class RowCodec:
 
     def copy(self, line: bytes, commit_lsn: int, tx_index: int) -> tuple[str, str]:
         """Returns (row, key) of a line of `COPY (SELECT <the schema's columns, in order>) TO STDOUT` in text format,
-        with or without its newline. Raises like `change`."""
+        with or without its newline. Raises like `exact_change`."""
         try:
             fields = _copy_fields(line)
             if len(fields) == len(self._names):
@@ -161,7 +155,7 @@ class RowCodec:
     def row_of(self, columns: Sequence[str | None]) -> str:
         """Returns the JSON object of columns as IncompleteChange has them, without those that are None or LEFT_OUT."""
         members = zip(self._names, columns, strict=True)
-        return "{" + ",".join(f"{_json_name(name)}:{value}" for name, value in members if value) + "}"
+        return "{" + ",".join(f"{json_name(name)}:{value}" for name, value in members if value) + "}"
 
     def columns_of(self, row: str, start: int) -> tuple[tuple[str, ...], int] | None:
         """Reads the object at `row[start:]`, the reverse of `row_of`. Returns each column's JSON and the end of the
@@ -169,7 +163,7 @@ class RowCodec:
         columns = [LEFT_OUT] * len(self._names)
         end = start
         for i in self._shown:
-            opening = f"{',' if i != self._shown[0] else '{'}{_json_name(self._names[i])}:"
+            opening = f"{',' if i != self._shown[0] else '{'}{json_name(self._names[i])}:"
             if not row.startswith(opening, end):
                 return None
             begin = end + len(opening)
@@ -201,7 +195,7 @@ class _Exact:
         self._codec = codec
         self._position = str(position)
 
-    def change(self, message: bytes) -> RowChange | IncompleteChange:
+    def change(self, message: memoryview) -> RowChange | IncompleteChange:
         codec = self._codec
         decoded = decode(message, self._position)
         if not isinstance(decoded, Insert | Update | Delete) or decoded.relation_oid != codec._relation.oid:
@@ -251,9 +245,9 @@ class _Exact:
         return IncompleteChange(before, columns, texts, old_key or new_key, new_key)
 
     def _text(self, i: int, value: TupleValue) -> str:
-        assert isinstance(value, bytes), "other values were refused"
+        assert not isinstance(value, Absent), "other values were refused"
         try:
-            return value.decode()
+            return str(value, "utf-8")
         except UnicodeDecodeError:
             raise self._refused(f"column {self._codec._names[i]} is not UTF-8") from None
 
@@ -295,7 +289,7 @@ class _Exact:
                 "PostgreSQL",
             )
         try:
-            return self._codec._encoders[i](value.decode("latin-1"))
+            return self._codec._encoders[i](str(value, "latin-1"))
         except UnconvertibleError as error:
             raise self._unpublished(f"{self._place(name)}: {error.message}", error.hint) from None
         except MalformedValueError as error:
@@ -303,7 +297,7 @@ class _Exact:
 
     def _object(self, columns: Sequence[int], encoded: Mapping[int, str]) -> str:
         names = self._codec._names
-        return "{" + ",".join(f"{_json_name(names[i])}:{encoded[i]}" for i in columns) + "}"
+        return "{" + ",".join(f"{json_name(names[i])}:{encoded[i]}" for i in columns) + "}"
 
     def _key_object(self, encoded: Mapping[int, str]) -> str:
         return self._object(self._codec._key, encoded)
@@ -428,15 +422,10 @@ def _object_source(codec: RowCodec, columns: Sequence[int], constant: Mapping[in
     fixed text."""
     constant = constant or {}
     members = (
-        _literal(f"{_json_name(codec._names[i])}:") + (_literal(constant[i]) if i in constant else f"{{j{i}}}")
+        _literal(f"{json_name(codec._names[i])}:") + (_literal(constant[i]) if i in constant else f"{{j{i}}}")
         for i in columns
     )
     return "f'" + _literal("{") + _literal(",").join(members) + _literal("}") + "'"
-
-
-def _json_name(name: str) -> str:
-    """Returns a name as JSON string, latin-1 view."""
-    return quote(name.encode().decode("latin-1"))
 
 
 def _literal(view: str) -> str:

@@ -108,9 +108,9 @@ class _Reader:
         self.at += layout.size
         return value
 
-    def raw(self, count: int, what: str) -> bytes:
+    def raw(self, count: int, what: str) -> memoryview:
         self.need(count, what)
-        value = bytes(self.view[self.at : self.at + count])
+        value = self.view[self.at : self.at + count]
         self.at += count
         return value
 
@@ -265,4 +265,5 @@ def _logical_message(reader: _Reader) -> LogicalMessage:
         raise reader.refused(f"unknown flags {flags}")
     lsn = reader.number(_U64, "an LSN")
     prefix = reader.name("the prefix", bytes_max=None)  # any text: its writer chose it
-    return LogicalMessage(flags == 1, Lsn(lsn), prefix, reader.raw(reader.number(_U32, "a length"), "the content"))
+    content = reader.raw(reader.number(_U32, "a length"), "the content")
+    return LogicalMessage(flags == 1, Lsn(lsn), prefix, bytes(content))

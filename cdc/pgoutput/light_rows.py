@@ -6,17 +6,18 @@ allows. Its length shows that, because no form of a value is shorter than an eig
 six bits for a character of eight; all others are a quarter or more).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cdc.model.events import TableSchema
-from cdc.pgoutput.messages import Relation
+from cdc.pgoutput.decoder import decode
+from cdc.pgoutput.messages import NULL, UNCHANGED, Absent, Delete, Insert, Relation, Tuple, Update
 from cdc.pgoutput.relations import sent_places
-from cdc.pgoutput.row_parts import NULL, TEXT, RawValue, RowParts, RowTuple, join_message, split_message
 from cdc.pgoutput.values import ColumnForm
 
 SHRINKS_TO: Final = 8  # a record's bytes times this are at least its row's
+_HEAD_BYTES: Final = 5  # message type 1, relation oid 4
 _COPY_NULL: Final = b"\\N"
 
 
@@ -40,17 +41,26 @@ class LightRows:
         self._bounded = {i for i, form in enumerate(forms) if form.is_bounded}
         self._key = {self._names.index(name) for name in schema.key}
 
-    def message(self, message: bytes, offset: int, row_bytes_max: int) -> LightRow:
-        """Reads the row change in `message[offset:]`. Returns a message that is not a row change as it is."""
-        parts = split_message(memoryview(message)[offset:])
-        if parts is None or any(len(row.values) != len(self._sent) for row in parts.tuples):
-            return LightRow(message[offset:])
-        light = RowParts(parts.head, [self._without_hidden(row) for row in parts.tuples])
-        largest = max(light.tuples, key=lambda row: self._size(row.values))
-        if self._size(largest.values) <= row_bytes_max:
-            return LightRow(join_message(light))
-        size, column = self._largest(largest.values)
-        return LightRow(join_message(RowParts(light.head, list(map(self._key_alone, light.tuples)))), column, size)
+    def message(self, message: memoryview, position: str, row_bytes_max: int) -> LightRow:
+        """Reads a row change, which begins at its I, U or D byte. Raises ProtocolError as the codec does, to which a
+        change of another width is left."""
+        change = decode(message, position)
+        assert isinstance(change, Insert | Update | Delete), "other messages are no rows"
+        rows: list[tuple[str, Tuple]] = []
+        if not isinstance(change, Insert) and change.old is not None:
+            rows.append((change.old_kind or "", change.old))
+        if not isinstance(change, Delete):
+            rows.append(("N", change.new))
+        if any(len(values) != len(self._sent) for _, values in rows):
+            return LightRow(bytes(message))
+        rows = [(kind, self._without_hidden(values)) for kind, values in rows]
+        sizes = max((self._sizes(values) for _, values in rows), key=lambda sizes: sum(size for size, _ in sizes))
+        size, column = 0, None
+        if sum(size for size, _ in sizes) > row_bytes_max:
+            size, column = max(sizes)
+            rows = [(kind, self._key_alone(values)) for kind, values in rows]
+        pieces = (piece for kind, values in rows for piece in _pieces(kind, values))
+        return LightRow(b"".join((message[:_HEAD_BYTES], *pieces)), column, size)
 
     def line(self, line: bytes, row_bytes_max: int) -> LightRow:
         """Reads a line of COPY's text format, with columns in the schema's order."""
@@ -65,28 +75,29 @@ class LightRows:
         fields = [field if i in self._key else _COPY_NULL for i, field in enumerate(fields)]
         return LightRow(b"\t".join(fields), column, size)
 
-    def _without_hidden(self, row: RowTuple) -> RowTuple:
-        return RowTuple(
-            row.kind,
-            [
-                RawValue(NULL) if value.kind == TEXT and (i is None or i in self._hidden) else value
-                for value, i in zip(row.values, self._sent, strict=True)
-            ],
+    def _without_hidden(self, values: Tuple) -> Tuple:
+        return tuple(
+            NULL if value is not UNCHANGED and (i is None or i in self._hidden) else value
+            for value, i in zip(values, self._sent, strict=True)
         )
 
-    def _key_alone(self, row: RowTuple) -> RowTuple:
-        values = zip(row.values, self._sent, strict=True)
-        return RowTuple(row.kind, [value if i in self._key else RawValue(NULL) for value, i in values])
+    def _key_alone(self, values: Tuple) -> Tuple:
+        return tuple(value if i in self._key else NULL for value, i in zip(values, self._sent, strict=True))
 
-    def _sizes(self, values: Sequence[RawValue]) -> list[tuple[int, str]]:
+    def _sizes(self, values: Tuple) -> list[tuple[int, str]]:
         return [
-            (len(value.content), self._names[i])
+            (0 if isinstance(value, Absent) else len(value), self._names[i])
             for value, i in zip(values, self._sent, strict=True)
             if i is not None and i not in self._bounded
         ]
 
-    def _size(self, values: Sequence[RawValue]) -> int:
-        return sum(size for size, _ in self._sizes(values))
 
-    def _largest(self, values: Sequence[RawValue]) -> tuple[int, str]:
-        return max(self._sizes(values))
+def _pieces(kind: str, values: Tuple) -> Iterator[bytes | memoryview]:
+    """Yields the parts of a tuple as the stream has it, the reverse of `decode` without a copy of any value."""
+    yield kind.encode() + len(values).to_bytes(2)
+    for value in values:
+        if isinstance(value, Absent):
+            yield value.value.encode()
+        else:
+            yield b"t" + len(value).to_bytes(4)
+            yield value

@@ -18,7 +18,7 @@ NULL: Literal[Absent.NULL] = Absent.NULL
 UNCHANGED: Literal[Absent.UNCHANGED] = Absent.UNCHANGED
 
 
-TupleValue = bytes | Literal[Absent.NULL, Absent.UNCHANGED]  # bytes: the value's text in client encoding
+TupleValue = bytes | memoryview | Absent  # bytes, in a decoded message a view of its own: the text in client encoding
 Tuple = tuple[TupleValue, ...]
 
 

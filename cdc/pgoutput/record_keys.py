@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdc.model.events import Column, TableSchema
-from cdc.pgoutput.values import bytea, encoder_for, quote
+from cdc.pgoutput.values import bytea, encoder_for, json_name
 
 Texts = tuple[str, ...]
 """The texts of the key's columns, in key order."""
@@ -24,9 +24,7 @@ class RecordKeys:
     def __init__(self, schema: TableSchema) -> None:
         by_name = {column.name: column for column in schema.columns}
         self._columns = tuple(by_name[name] for name in schema.key)
-        self._encoders = tuple(
-            (quote(column.name.encode().decode("latin-1")), encoder_for(column)) for column in self._columns
-        )
+        self._encoders = tuple((json_name(column.name), encoder_for(column)) for column in self._columns)
 
     def encode(self, texts: Sequence[str]) -> bytes:
         """Returns the record key of a row with these values, as PostgreSQL prints them. Raises ProtocolError for other

@@ -30,15 +30,19 @@ from binascii import b2a_base64, unhexlify
 from collections.abc import Callable
 from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import Final
 
-from cdc.model.errors import ProtocolError
+from cdc.model.errors import MalformedValueError
 from cdc.model.events import Column
 from cdc.pgoutput.arrays import ArrayEncoder
 
 Encoder = Callable[[str], str]  # PostgreSQL's text → JSON text, both as latin-1 view
 
 quote: Encoder = encode_basestring  # escapes ", \ and control characters only
+
+
+def json_name(name: str) -> str:
+    """Returns any text as JSON string, latin-1 view."""
+    return quote(name.encode().decode("latin-1"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +52,6 @@ class ColumnForm:
     encode: Encoder | None  # None: records don't have it
     unknown: str | None = None  # JSON text in an old row of which only the identity is known; None: it is absent there
     is_bounded: bool = False  # it does not grow with the value: a mask
-
-
-class MalformedValueError(ProtocolError):
-    """A text that PostgreSQL does not print for the type. The message names the type ("a date"), never the value."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"a value is not {what} as PostgreSQL prints it in Watershed's session",
-            "the session's settings were changed on the way (a pooler?), or the stream is damaged",
-        )
-
-
-# Helps with every chosen form, whether the column may be null or not.
-_OTHER_FORM: Final = (
-    "choose another mode in section format, or profile readable without one, which can represent every value"
-)
-
-
-class UnconvertibleError(MalformedValueError):
-    """A value that the form chosen for its type can't represent. The message says which values it can, never the
-    value."""
-
-    def __init__(self, what: str, hint: str = _OTHER_FORM) -> None:
-        ProtocolError.__init__(self, f"a value is not {what}, the only values that the chosen format has", hint)
 
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*").fullmatch
@@ -157,9 +137,5 @@ def encoder_for(column: Column) -> Encoder:
     """The encoder of a column's values. It raises MalformedValueError for text that is not its type's."""
     oid = column.base_type_oid or column.type_oid
     if column.element_oid:
-        return ArrayEncoder(_BY_OID.get(column.element_oid, quote), column.delimiter, _malformed_array)
+        return ArrayEncoder(_BY_OID.get(column.element_oid, quote), column.delimiter)
     return _BY_OID.get(oid, quote)
-
-
-def _malformed_array() -> MalformedValueError:
-    return MalformedValueError("an array")

@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import kwargs_row
 
 from cdc.config.columns import AS_IT_IS, Chosen
 from cdc.model.errors import ConnectionLost, SourceError
@@ -68,10 +69,11 @@ WITH RECURSIVE wanted AS (
     UNION ALL
     SELECT element.place, t.typbasetype FROM element JOIN pg_type t ON t.oid = element.oid WHERE t.typtype = 'd'
 )
-SELECT w.oid::int8, w.modifier, format_type(w.oid, w.modifier),
-       t.typtype::text, t.oid::int8, coalesce(e.oid::int8, 0), t.typdelim::text, base.modifier,
+SELECT w.oid::int8 AS type_oid, w.modifier AS type_modifier, format_type(w.oid, w.modifier) AS type_name,
+       t.typtype::text AS type_kind, t.oid::int8 AS base_type_oid, coalesce(e.oid::int8, 0) AS element_oid,
+       t.typdelim::text AS delimiter, base.modifier AS base_type_modifier,
        (SELECT array_agg(l.enumlabel::text ORDER BY l.enumsortorder)
-          FROM pg_enum l WHERE l.enumtypid = coalesce(e.oid, t.oid))
+          FROM pg_enum l WHERE l.enumtypid = coalesce(e.oid, t.oid)) AS labels
   FROM wanted w
   JOIN base ON base.place = w.place
   JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd'
@@ -147,7 +149,7 @@ class Publication:
         return (self.fingerprint, self.entries) == (then.fingerprint, then.entries)
 
 
-@says_lost
+@says_lost()
 def read_publication(
     connection: psycopg.Connection, name: str, tables: Sequence[TableId], *, filters: Sequence[TableId] = ()
 ) -> Publication | None:
@@ -180,7 +182,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@says_lost
+@says_lost()
 def read_table(
     connection: psycopg.Connection,
     table: TableId,
@@ -260,32 +262,12 @@ def _columns(connection: psycopg.Connection, oid: int, published: Sequence[str] 
 def column_types(connection: psycopg.Connection, types: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Column]:
     """Returns a column without a name for each type oid and modifier that the catalog knows. Raises psycopg.Error."""
     wanted = {"oids": [oid for oid, _ in types], "modifiers": [modifier for _, modifier in types]}
-    return {
-        (oid, modifier): Column(
-            name="",
-            type_oid=oid,
-            type_modifier=modifier,
-            type_name=type_name,
-            nullable=True,
-            type_kind=type_kind,
-            base_type_oid=base_oid,
-            element_oid=element_oid,
-            delimiter=delimiter,
-            base_type_modifier=base_modifier,
-            labels=tuple(labels or ()),
-        )
-        for (
-            oid,
-            modifier,
-            type_name,
-            type_kind,
-            base_oid,
-            element_oid,
-            delimiter,
-            base_modifier,
-            labels,
-        ) in connection.execute(_TYPES, wanted)
-    }
+    with connection.cursor(row_factory=kwargs_row(_nameless_column)) as cursor:
+        return {(column.type_oid, column.type_modifier): column for column in cursor.execute(_TYPES, wanted)}
+
+
+def _nameless_column(labels: list[str] | None, **described: Any) -> Column:
+    return Column(name="", nullable=True, labels=tuple(labels or ()), **described)
 
 
 def _require_fit(table: TableId, key: Sequence[str], columns: Sequence[Column], covered: Sequence[str]) -> None:

@@ -80,7 +80,7 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
 """
 
 
-@says_lost
+@says_lost()
 def read_facts(connection: psycopg.Connection, tables: Sequence[TableId]) -> dict[TableId, TableFacts]:
     """Returns the facts of those tables that exist. Raises ConnectionLost."""
     names = {"schemas": [table.schema for table in tables], "names": [table.name for table in tables]}
@@ -109,7 +109,7 @@ def _short(text: str | None) -> str:
     return text or "" if len(text or "") <= 16 else digest(text or "")
 
 
-@says_lost
+@says_lost()
 def describe(connection: psycopg.Connection, oid: int, sent: Sequence[RelationColumn]) -> list[Column]:
     """Returns the columns of a relation message with the catalog's present description of their types; a type that no
     longer exists is published as text. Raises ConnectionLost."""

@@ -19,7 +19,7 @@ from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFail
 from cdc.postgres.catalog import Publication, read_publication, schema_of
 from cdc.postgres.catalog_facts import read_facts
 from cdc.postgres.chunk_statements import watermark_statement
-from cdc.postgres.connection import SourceConnection
+from cdc.postgres.connection import SourceConnection, read_row
 from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.source import published_table
 from cdc.postgres.table_descriptions import describe_table
@@ -111,12 +111,11 @@ class PostgresCatalogReader:
 
 
 def _may_hold_rows(connection: SourceConnection, oid: int) -> bool:
-    name = connection.execute("SELECT %s::oid::regclass::text", (oid,)).fetchone()
-    assert name is not None
+    (name,) = read_row(connection, "SELECT %(oid)s::oid::regclass::text", {"oid": oid})
     try:
         with connection.transaction():
             # regclass quotes the name where that is needed.
-            statement = sql.SQL("SELECT EXISTS (SELECT FROM ONLY {})").format(sql.SQL(name[0]))
+            statement = sql.SQL("SELECT EXISTS (SELECT FROM ONLY {})").format(sql.SQL(name))
             return connection.execute(statement).fetchone() == (True,)
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
         return True

@@ -5,6 +5,7 @@ any other order the index could not be used. And rows would be left out where th
 for equal that the index distinguishes (a nondeterministic one), because a chunk continues above the last key.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, LiteralString
@@ -52,6 +53,31 @@ class KeyColumn:
     is_default: bool = True  # the operators are those that ORDER BY uses for the type
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkTable:
+    """The description of a table that its chunks require."""
+
+    name: TableId
+    fingerprint: str
+    is_partitioned: bool
+    key: tuple[KeyColumn, ...]
+    row_filter: str | None = None  # row filter of the publication
+
+    @property
+    def order(self) -> str:
+        columns = [(column.name, column.type, column.collation, column.operators) for column in self.key]
+        return hashlib.sha256(repr(columns).encode()).hexdigest()[:32]
+
+    @property
+    def rows(self) -> sql.Composed:
+        """The clause behind FROM: without inheritance children, which are tables of their own; partitions are not."""
+        return sql.SQL("{} {}").format(_only(self.is_partitioned), sql.Identifier(*self.name))
+
+    @property
+    def filter(self) -> sql.SQL:
+        return sql.SQL(f"WHERE ({self.row_filter}\n)" if self.row_filter else "")
+
+
 def begin_statement(table: TableId, *, is_partitioned: bool, prefers_index: bool) -> sql.Composed:
     """Opens the transaction of a chunk. The last result is one row with transaction snapshot and description; no row if
     the table does not exist.
@@ -80,58 +106,37 @@ def watermark_statement(nonce: str) -> sql.Composed:
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """The rows of a chunk. Each part limits them."""
+    """The rows of a chunk, of those that are published. Each part limits them."""
 
-    conditions: Sequence[str] = ()  # SQL of PostgreSQL or an operator
+    where: str | None = None  # an operator's condition
     after: Key | None = None
     up_to: Key | None = None
     keys: Sequence[Key] | None = None  # only rows with these keys
 
 
-def chunk_statement(
-    table: TableId,
-    columns: Sequence[Column],
-    key: Sequence[KeyColumn],
-    rows: RowSelection,
-    *,
-    is_partitioned: bool,
-    rows_max: int,
-) -> sql.Composed:
+def chunk_statement(table: ChunkTable, columns: Sequence[Column], rows: RowSelection, rows_max: int) -> sql.Composed:
     """Copies the first `rows_max` rows of a chunk."""
     # A condition may end in a comment, which the newline ends.
-    wanted: list[sql.Composable] = [sql.SQL("({}\n)").format(sql.SQL(condition)) for condition in rows.conditions]
-    wanted += _in_range(key, rows.after, rows.up_to)
+    wanted: list[sql.Composable] = [sql.SQL(f"({text}\n)") for text in (table.row_filter, rows.where) if text]
+    wanted += _in_range(table.key, rows.after, rows.up_to)
     if rows.keys is not None:
-        wanted.append(_among(key, rows.keys))
-    return sql.SQL("COPY (SELECT {} FROM {} {} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
-        _names(column.name for column in columns),
-        _only(is_partitioned),
-        sql.Identifier(*table),
-        _where(wanted),
-        _order(key),
-        sql.Literal(rows_max),
+        wanted.append(_among(table.key, rows.keys))
+    return sql.SQL("COPY (SELECT {} FROM {} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
+        _names(column.name for column in columns), table.rows, _where(wanted), _order(table.key), sql.Literal(rows_max)
     )
 
 
-def condition_statement(table: TableId, condition: str, *, is_partitioned: bool) -> sql.Composed:
+def condition_statement(table: ChunkTable, condition: str) -> sql.Composed:
     """Fails if the condition is valid only within the parentheses around it, as `x) OR (y` would be."""
-    return sql.SQL("EXPLAIN SELECT FROM {} {} WHERE {}").format(
-        _only(is_partitioned), sql.Identifier(*table), sql.SQL(condition)
-    )
+    return sql.SQL("EXPLAIN SELECT FROM {} WHERE {}").format(table.rows, sql.SQL(condition))
 
 
 def lookup_statement(
-    table: TableId,
-    key: Sequence[KeyColumn],
-    candidates: Sequence[Key],
-    *,
-    is_partitioned: bool,
-    row_filter: str | None,
-    after: Key | None,
-    up_to: Key | None,
+    table: ChunkTable, candidates: Sequence[Key], *, after: Key | None, up_to: Key | None
 ) -> sql.Composed:
     """Copies those candidates that lie in the range: the key as PostgreSQL prints it, then the key of its row, or nulls
     if there is none."""
+    key = table.key
     names = [column.name for column in key]
 
     def of(side: str) -> sql.Composed:
@@ -139,7 +144,7 @@ def lookup_statement(
 
     return sql.SQL(
         "COPY (SELECT {ours}, {theirs} FROM (SELECT * FROM (VALUES {values}) AS wanted ({names}) {range}) AS wanted"
-        " LEFT JOIN (SELECT {names} FROM {only} {table} {filter}) AS there ON {same}) TO STDOUT"
+        " LEFT JOIN (SELECT {names} FROM {rows} {filter}) AS there ON {same}) TO STDOUT"
     ).format(
         ours=of("wanted"),
         theirs=of("there"),
@@ -148,9 +153,8 @@ def lookup_statement(
         ),
         names=_names(names),
         range=_where(_in_range(key, after, up_to)),
-        only=_only(is_partitioned),
-        table=sql.Identifier(*table),
-        filter=sql.SQL(f"WHERE {row_filter}" if row_filter else ""),
+        rows=table.rows,
+        filter=table.filter,
         same=sql.SQL(" AND ").join(
             sql.SQL("{} {} {}").format(
                 _compared(column, "there"), _operator(column.operators[_EQUAL]), sql.Identifier("wanted", column.name)
@@ -160,31 +164,21 @@ def lookup_statement(
     )
 
 
-def sample_statement(
-    table: TableId, key: Sequence[KeyColumn], *, is_partitioned: bool, row_filter: str | None, percent: float
-) -> sql.Composed:
+def sample_statement(table: ChunkTable, percent: float) -> sql.Composed:
     """Copies the keys of a random sample of the table's pages, in ascending order."""
-    return sql.SQL("COPY (SELECT {} FROM {} {} TABLESAMPLE SYSTEM ({}) {} ORDER BY {}) TO STDOUT").format(
-        _names(column.name for column in key),
-        _only(is_partitioned),
-        sql.Identifier(*table),
+    return sql.SQL("COPY (SELECT {} FROM {} TABLESAMPLE SYSTEM ({}) {} ORDER BY {}) TO STDOUT").format(
+        _names(column.name for column in table.key),
+        table.rows,
         sql.SQL(f"{percent:.6f}"),
-        sql.SQL(f"WHERE {row_filter}" if row_filter else ""),
-        _order(key),
+        table.filter,
+        _order(table.key),
     )
 
 
-def reread_statement(
-    table: TableId,
-    columns: Sequence[str],
-    key: Sequence[KeyColumn],
-    keys: Sequence[Key],
-    *,
-    is_partitioned: bool,
-    row_filter: str | None,
-) -> sql.Composed:
+def reread_statement(table: ChunkTable, columns: Sequence[str], keys: Sequence[Key]) -> sql.Composed:
     """Copies columns of the rows with these keys, in the order of `keys`: index of the key, xmin of the row (NULL if
     there is none), its key, the columns. If the key's index takes several rows for equal, there is a line for each."""
+    key = table.key
     names = [*(column.name for column in key), *columns]
     asked = sql.SQL(", ").join(
         sql.SQL("({}, {})").format(sql.Literal(i), sql.SQL(", ").join(map(_literal, key, values)))
@@ -197,16 +191,15 @@ def reread_statement(
     # Our columns have a space in their names, so that they differ from the table's in practice.
     return sql.SQL(
         'COPY (SELECT "ws row", "ws xmin", {row} FROM (VALUES {asked}) AS asked("ws row", {places})'
-        ' LEFT JOIN (SELECT xmin AS "ws xmin", {names} FROM {only} {table} {filter}) AS found ON {is_same}'
+        ' LEFT JOIN (SELECT xmin AS "ws xmin", {names} FROM {rows} {filter}) AS found ON {is_same}'
         ' ORDER BY "ws row") TO STDOUT'
     ).format(
         row=_names(names),
         asked=asked,
         places=_names(f"ws {i}" for i in range(len(key))),
         names=_names(dict.fromkeys(names)),
-        only=_only(is_partitioned),
-        table=sql.Identifier(*table),
-        filter=sql.SQL(f"WHERE ({row_filter}\n)" if row_filter else ""),
+        rows=table.rows,
+        filter=table.filter,
         is_same=is_same,
     )
 

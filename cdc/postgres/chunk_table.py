@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Final, LiteralString, cast
 
 import psycopg
+from psycopg import sql
 
 from cdc.config.columns import AS_IT_IS, Chosen
 from cdc.model.errors import NEXT_AFTER_ALTER, SourceError
@@ -22,12 +23,13 @@ from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication, read_publication, read_table, require_all_rows
 from cdc.postgres.chunk_statements import (
     BUILT_IN_OPERATORS,
+    ChunkTable,
     KeyColumn,
     QualifiedName,
     begin_statement,
     sample_statement,
 )
-from cdc.postgres.connection import copy_options
+from cdc.postgres.connection import copy_options, read_row
 from cdc.postgres.copy_lines import copy_lines, key_of
 
 # Enough for ranges that differ by a few percent, if rows of a page have adjacent keys.
@@ -92,21 +94,6 @@ class TableUnlikeError(TableAlteredError):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkTable:
-    """The description of a table that its chunks require."""
-
-    fingerprint: str
-    is_partitioned: bool
-    key: tuple[KeyColumn, ...]
-    row_filter: str | None  # row filter of the publication
-
-    @property
-    def order(self) -> str:
-        columns = [(column.name, column.type, column.collation, column.operators) for column in self.key]
-        return hashlib.sha256(repr(columns).encode()).hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True)
 class Size:
     """The size by the planner's last statistics, of all partitions; 0 without statistics."""
 
@@ -116,20 +103,26 @@ class Size:
 
 
 def begin_read(
-    connection: psycopg.Connection, schema: TableSchema, *, is_partitioned: bool, prefers_index: bool
-) -> tuple[TransactionSnapshot, str]:
-    """Opens the transaction of a chunk. Returns its transaction snapshot and the fingerprint of the table. Raises
+    connection: psycopg.Connection, table: ChunkTable, *, prefers_index: bool = False
+) -> TransactionSnapshot | None:
+    """Opens the transaction of a chunk. Returns its transaction snapshot; None if the table is not as described. Raises
     psycopg.Error, SourceError."""
-    statement = begin_statement(schema.table, is_partitioned=is_partitioned, prefers_index=prefers_index)
+    statement = begin_statement(table.name, is_partitioned=table.is_partitioned, prefers_index=prefers_index)
+    snapshot, fingerprint = _begin(connection, table.name, statement)
+    return snapshot if fingerprint == table.fingerprint else None
+
+
+def _begin(connection: psycopg.Connection, table: TableId, statement: sql.Composed) -> tuple[TransactionSnapshot, str]:
+    """Returns the transaction snapshot and the fingerprint of the table."""
     try:
         cursor = connection.execute(statement)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
         raise TableUnlikeError(
-            f"table {schema.table} no longer exists: it was dropped or renamed", NEXT_AFTER_ALTER
+            f"table {table} no longer exists: it was dropped or renamed", NEXT_AFTER_ALTER
         ) from error
     row = cursor.set_result(-1).fetchone()
     if row is None:
-        raise TableAlteredError(f"table {schema.table} was replaced while it was locked")
+        raise TableAlteredError(f"table {table} was replaced while it was locked")
     snapshot, fingerprint = row
     return TransactionSnapshot.parse(snapshot), hashlib.sha256(fingerprint.encode()).hexdigest()[:32]
 
@@ -145,7 +138,8 @@ def describe_for_chunks(
 
     Raises psycopg.Error; SourceError if rows of the table can't be published with `schema`; ConnectionLost.
     """
-    snapshot, fingerprint = begin_read(connection, schema, is_partitioned=True, prefers_index=False)
+    statement = begin_statement(schema.table, is_partitioned=True, prefers_index=False)
+    snapshot, fingerprint = _begin(connection, schema.table, statement)
     now = read_publication(connection, publication.name, tables, filters=[schema.table])
     if now is None or not now.is_as(publication):
         raise TableAlteredError(f"publication {publication.name} was altered or dropped")
@@ -155,37 +149,26 @@ def describe_for_chunks(
     if difference is not None:
         raise TableUnlikeError(f"table {schema.table} was altered: {difference}", NEXT_AFTER_ALTER)
     require_all_rows(found)
-    row_filter = now.row_filters.get(schema.table)
-    return snapshot, ChunkTable(fingerprint, found.is_partitioned, _key_columns(connection, schema), row_filter)
+    key, row_filter = _key_columns(connection, schema), now.row_filters.get(schema.table)
+    return snapshot, ChunkTable(schema.table, fingerprint, found.is_partitioned, key, row_filter)
 
 
 def size(connection: psycopg.Connection, schema: TableSchema) -> Size:
-    row = connection.execute(_SIZES, {"oid": schema.oid}).fetchone()
-    assert row is not None
-    rows, known_bytes, pages = row
+    rows, known_bytes, pages = read_row(connection, _SIZES, {"oid": schema.oid})
     return Size(rows, known_bytes // rows if rows else 0, pages)
 
 
-def bounds(
-    connection: psycopg.Connection, schema: TableSchema, chunk_table: ChunkTable, pages: int, ranges: int
-) -> tuple[Key, ...]:
+def bounds(connection: psycopg.Connection, table: ChunkTable, pages: int, ranges: int) -> tuple[Key, ...]:
     """Returns ascending keys between ranges of about equal numbers of rows; empty if there are too few rows. Raises
     psycopg.Error, SourceError."""
-    statement = sample_statement(
-        schema.table,
-        chunk_table.key,
-        is_partitioned=chunk_table.is_partitioned,
-        row_filter=chunk_table.row_filter,
-        percent=min(100.0, max(100.0 * _SAMPLE_PAGES / max(pages, 1), 1e-6)),
-    )
-    statement += copy_options(connection)
-    copied = copy_lines(connection, statement.as_bytes(connection), _SAMPLE_BYTES_MAX)
+    statement = sample_statement(table, min(100.0, max(100.0 * _SAMPLE_PAGES / max(pages, 1), 1e-6)))
+    copied = copy_lines(connection, statement + copy_options(connection), _SAMPLE_BYTES_MAX)
     assert copied.is_ended, "the keys of the sampled pages fit"
     lines = copied.lines
     if len(lines) < ranges * _SAMPLE_ROWS_MIN:
         return ()
-    places = range(len(chunk_table.key))
-    return tuple(key_of(lines[len(lines) * number // ranges], places, schema.table) for number in range(1, ranges))
+    places = range(len(table.key))
+    return tuple(key_of(lines[len(lines) * number // ranges], places, table.name) for number in range(1, ranges))
 
 
 def _difference(schema: TableSchema, found: SourceTable) -> str | None:

@@ -23,7 +23,6 @@ from cdc.ports.chunk_reader import (
     Chunk,
     ChunkRead,
     DescribeTable,
-    Key,
     LookedUp,
     Lookup,
     Request,
@@ -34,8 +33,14 @@ from cdc.ports.stream import Probe, unarmed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import failed, watermark_refused
-from cdc.postgres.chunk_statements import RowSelection, chunk_statement, condition_statement, watermark_statement
-from cdc.postgres.chunk_table import ChunkTable, TableAlteredError, begin_read, bounds, describe_for_chunks, size
+from cdc.postgres.chunk_statements import (
+    ChunkTable,
+    RowSelection,
+    chunk_statement,
+    condition_statement,
+    watermark_statement,
+)
+from cdc.postgres.chunk_table import TableAlteredError, begin_read, bounds, describe_for_chunks, size
 from cdc.postgres.connection import SourceConnection, copy_options, holds_any_bytes
 from cdc.postgres.connection_worker import RECONNECT_S, ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, key_of
@@ -132,7 +137,7 @@ class PostgresChunkReader:
         snapshot, described = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
         sizes = size(connection, schema)
         splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
-        edges = bounds(connection, schema, described, sizes.pages, request.ranges) if splits else ()
+        edges = bounds(connection, described, sizes.pages, request.ranges) if splits else ()
         self._chunk_tables[described.fingerprint] = described
         self._answers.put(
             TableDescribed(
@@ -144,30 +149,21 @@ class PostgresChunkReader:
     def _chunk(self, worker: ConnectionWorker[Request], request: Chunk) -> None:
         connection, schema = worker.connection(), request.schema
         described = self._described(request)
-        conditions = [text for text in (described.row_filter, request.where) if text]
-        is_part = bool(conditions) or request.keys is not None
-        snapshot = _open(connection, request, described, prefers_index=not is_part)
-        statement = chunk_statement(
-            schema.table,
-            schema.columns,
-            described.key,
-            RowSelection(conditions, request.after, request.up_to, request.keys),
-            is_partitioned=described.is_partitioned,
-            rows_max=request.rows_max,
-        )
+        is_part = bool(described.row_filter or request.where) or request.keys is not None
+        snapshot = _open(connection, described, prefers_index=not is_part)
+        wanted = RowSelection(request.where, request.after, request.up_to, request.keys)
+        statement = chunk_statement(described, schema.columns, wanted, request.rows_max)
         if request.where is not None:
-            _require_condition(
-                connection, condition_statement(schema.table, request.where, is_partitioned=described.is_partitioned)
-            )
+            _require_condition(connection, condition_statement(described, request.where))
         began = time.monotonic()
-        statement += copy_options(connection)
-        copied = copy_lines(connection, statement.as_bytes(connection), request.bytes_max)
+        copied = copy_lines(connection, statement + copy_options(connection), request.bytes_max)
         places = [[column.name for column in schema.columns].index(name) for name in schema.key]
+        is_utf8 = not holds_any_bytes(connection.pgconn)
         read = ChunkRead(
             nonce=request.nonce,
             snapshot=snapshot,
             lines=copied.lines,
-            last=_key_of(connection, copied.lines[-1], places, schema) if copied.lines else None,
+            last=key_of(copied.lines[-1], places, schema.table, promises_utf8=is_utf8) if copied.lines else None,
             is_end=len(copied.lines) == copied.row_count < request.rows_max,
             seconds=time.monotonic() - began,
         )
@@ -180,7 +176,7 @@ class PostgresChunkReader:
 
     def _look_up(self, worker: ConnectionWorker[Request], request: Lookup) -> None:
         connection, described = worker.connection(), self._described(request)
-        snapshot = _open(connection, request, described, prefers_index=False)
+        snapshot = _open(connection, described, prefers_index=False)
         began = time.monotonic()
         absent = absent_keys(connection, request.schema, described, request.keys, request.after, request.up_to)
         self._answers.put(LookedUp(request.nonce, snapshot, absent, time.monotonic() - began))
@@ -193,20 +189,12 @@ class PostgresChunkReader:
         return described
 
 
-def _open(
-    connection: SourceConnection, request: Chunk | Lookup, described: ChunkTable, *, prefers_index: bool
-) -> TransactionSnapshot:
+def _open(connection: SourceConnection, described: ChunkTable, *, prefers_index: bool) -> TransactionSnapshot:
     """Opens a transaction in which the table is as described. Returns its transaction snapshot."""
-    snapshot, fingerprint = begin_read(
-        connection, request.schema, is_partitioned=described.is_partitioned, prefers_index=prefers_index
-    )
-    if fingerprint != request.fingerprint:
-        raise TableAlteredError(f"table {request.schema.table} was altered or replaced since it was described")
+    snapshot = begin_read(connection, described, prefers_index=prefers_index)
+    if snapshot is None:
+        raise TableAlteredError(f"table {described.name} was altered or replaced since it was described")
     return snapshot
-
-
-def _key_of(connection: SourceConnection, line: bytes, places: Sequence[int], schema: TableSchema) -> Key:
-    return key_of(line, places, schema.table, promises_utf8=not holds_any_bytes(connection.pgconn))
 
 
 def _require_condition(connection: SourceConnection, statement: sql.Composed) -> None:

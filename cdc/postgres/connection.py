@@ -1,9 +1,9 @@
 """Connections to the source, with every setting pinned that changes the text of values, and their errors."""
 
 import re
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, Final, LiteralString, ParamSpec, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import pq, sql
@@ -14,8 +14,6 @@ from cdc.model.errors import ConfigError, ConnectionLost, SourceError, Unreachab
 
 SourceConnection = psycopg.Connection  # for modules that do not import psycopg
 _TLS: Final = re.compile(r"\bSSL\b|certificate", re.IGNORECASE)
-P = ParamSpec("P")
-T = TypeVar("T")
 
 APPLICATION: Final = "watershed"  # the application_name of capture's connections
 CONNECT_TIMEOUT_S = 10
@@ -138,15 +136,25 @@ def lost(error: psycopg.Error | str) -> ConnectionLost:
     return ConnectionLost(f"PostgreSQL: {' '.join(str(error).split()) or 'the connection was closed'}")
 
 
-def says_lost(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorates functions that query the server: a connection that breaks meanwhile becomes ConnectionLost, which the
-    service survives."""
+@contextmanager
+def says_lost(refused: str = "", hint: str = "") -> Iterator[None]:
+    """Is around queries, or decorates a function that makes them: a connection that breaks meanwhile becomes
+    ConnectionLost, which the service survives. `refused`: what an error of any other kind means, which becomes a
+    SourceError with the server's message."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        raise lost(error) from error
+    except psycopg.Error as error:
+        if not refused:
+            raise
+        raise SourceError(f"{refused}: {error.diag.message_primary}", hint) from error
 
-    @wraps(function)
-    def ask(*arguments: P.args, **named: P.kwargs) -> T:
-        try:
-            return function(*arguments, **named)
-        except psycopg.OperationalError as error:
-            raise lost(error) from error
 
-    return ask
+def read_row(
+    connection: psycopg.Connection, query: LiteralString, parameters: Mapping[str, Any] | None = None
+) -> tuple[Any, ...]:
+    """Returns the row of a query that always has one. Raises psycopg.Error."""
+    row = connection.execute(query, parameters).fetchone()
+    assert row is not None, "a query of one row"
+    return row

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import psycopg
-from psycopg import pq
+from psycopg import pq, sql
 
 from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import TableId
@@ -32,10 +32,10 @@ class Copied:
     is_ended: bool  # False: rows were left, and the connection can't be used any more
 
 
-def copy_lines(connection: psycopg.Connection, statement: bytes, bytes_max: int) -> Copied:
+def copy_lines(connection: psycopg.Connection, statement: sql.Composed, bytes_max: int) -> Copied:
     """Returns the first line, and as many more as `bytes_max` holds. Raises psycopg.Error."""
     pgconn = connection.pgconn
-    pgconn.send_query_params(statement, None)
+    pgconn.send_query_params(statement.as_bytes(connection), None)
     while pgconn.flush():
         _wait(pgconn, select.POLLIN | select.POLLOUT)
         pgconn.consume_input()

@@ -6,9 +6,6 @@ would show an empty table, and a table that was altered in between would differ 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Self
 
 import psycopg
 from psycopg import sql
@@ -28,44 +25,32 @@ def lock_statement(tables: Sequence[TableId]) -> sql.Composed:
     return sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names)
 
 
-class TableLocks(AbstractContextManager["TableLocks"]):
-    """ACCESS SHARE locks on all captured tables: rows may be written, but the tables can't be altered, dropped or
-    truncated."""
-
-    def __init__(self, source: SourceConfig) -> None:
-        self._tables = source.table_ids
-        self.connection = connect(source, application="watershed load")
-
-    def __enter__(self) -> Self:
-        try:
-            self.connection.execute("BEGIN")
-            self.connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
-            self.connection.execute(lock_statement(self._tables))
-        except psycopg.errors.LockNotAvailable as error:
-            self.connection.close()
-            raise SourceError(
-                f"the captured tables could not be locked in {LOCK_WAIT_S} s: another session alters or truncates one",
-                "wait until that session ends, then start again",
-            ) from error
-        except psycopg.OperationalError as error:
-            raise lost(error) from error
-        except psycopg.Error as error:
-            self.connection.close()
-            raise SourceError(
-                f"the captured tables can't be locked: {error.diag.message_primary}",
-                "a table was dropped or privileges were revoked meanwhile: correct that, then start again",
-            ) from error
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.connection.close()
+def lock_tables(source: SourceConfig) -> SourceConnection:
+    """Returns a connection with ACCESS SHARE locks on all captured tables, which last until it is closed: rows may be
+    written, but the tables can't be altered, dropped or truncated. Raises SourceError, ConnectionLost."""
+    connection = connect(source, application="watershed load")
+    dropped = "a table was dropped or privileges were revoked meanwhile: correct that, then start again"
+    try:
+        with says_lost("the captured tables can't be locked", dropped):
+            try:
+                connection.execute("BEGIN")
+                connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
+                connection.execute(lock_statement(source.table_ids))
+            except psycopg.errors.LockNotAvailable as error:
+                raise SourceError(
+                    f"the captured tables could not be locked in {LOCK_WAIT_S} s: another session alters or truncates "
+                    "one",
+                    "wait until that session ends, then start again",
+                ) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 class SnapshotReader:
-    """Reads tables in an exported transaction snapshot, while TableLocks are held. The rows have no order, so neither a
-    key nor an index is needed."""
+    """Reads tables in an exported transaction snapshot, while `lock_tables` keeps them as they are. The rows have no
+    order, so neither a key nor an index is needed."""
 
     def __init__(self, source: SourceConfig, snapshot_name: str) -> None:
         self._connection = _import_snapshot(source, snapshot_name)
@@ -73,7 +58,7 @@ class SnapshotReader:
     def close(self) -> None:
         self._connection.close()
 
-    @says_lost
+    @says_lost()
     def estimate(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         """Returns the planner's number of rows of each table; 0 without statistics."""
         rows = self._connection.execute(
@@ -87,7 +72,7 @@ class SnapshotReader:
     def lines(self, schema: TableSchema, *, row_filter: str | None) -> Iterator[bytes]:
         """Yields each row as a line of COPY's text format, with the columns in the schema's order, without the newline.
         The connection can't read another table unless all lines were read. Raises ConnectionLost, SourceError."""
-        try:
+        with says_lost(f"existing rows of table {schema.table} can't be read"):
             found = self._connection.execute(
                 "SELECT relkind = 'p' FROM pg_class WHERE oid = %s", (schema.oid,)
             ).fetchone()
@@ -95,12 +80,6 @@ class SnapshotReader:
             with self._connection.cursor() as cursor, cursor.copy(statement + copy_options(self._connection)) as copy:
                 for line in copy:
                     yield bytes(line).removesuffix(b"\n")
-        except psycopg.OperationalError as error:
-            raise lost(error) from error
-        except psycopg.Error as error:
-            raise SourceError(
-                f"existing rows of table {schema.table} can't be read: {error.diag.message_primary}"
-            ) from error
 
 
 def _import_snapshot(source: SourceConfig, name: str) -> SourceConnection:
@@ -108,7 +87,7 @@ def _import_snapshot(source: SourceConfig, name: str) -> SourceConnection:
     try:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
-        # Takes locks of its own with a short timeout: an ALTER that waits behind the TableLocks would block it for
+        # Takes locks of its own with a short timeout: an ALTER that waits behind `lock_tables` would block it for
         # ever.
         connection.execute(f"SET LOCAL lock_timeout = '{OWN_LOCK_WAIT_S}s'")
         connection.execute(lock_statement(source.table_ids))

@@ -9,8 +9,7 @@ from cdc.model.errors import SourceError
 from cdc.model.events import TableSchema
 from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key
-from cdc.postgres.chunk_statements import lookup_statement
-from cdc.postgres.chunk_table import ChunkTable
+from cdc.postgres.chunk_statements import ChunkTable, lookup_statement
 from cdc.postgres.connection import copy_options
 from cdc.postgres.copy_lines import copy_lines, key_of
 
@@ -48,19 +47,10 @@ def _absent(
     """Returns the record keys of the rows that do not exist."""
     if not candidates:
         return set()
-    statement = lookup_statement(
-        schema.table,
-        chunk_table.key,
-        candidates,
-        is_partitioned=chunk_table.is_partitioned,
-        row_filter=chunk_table.row_filter,
-        after=after,
-        up_to=up_to,
-    )
-    statement += copy_options(connection)
+    statement = lookup_statement(chunk_table, candidates, after=after, up_to=up_to)
     connection.execute("SAVEPOINT keys")
     try:
-        copied = copy_lines(connection, statement.as_bytes(connection), _BYTES_MAX)
+        copied = copy_lines(connection, statement + copy_options(connection), _BYTES_MAX)
     except psycopg.DataError:
         # A key is not a valid value of its type (any more). The others are looked up without it, in the same
         # transaction snapshot.

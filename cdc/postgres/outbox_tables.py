@@ -12,10 +12,10 @@ from psycopg import sql
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError, UnreachableError
 from cdc.model.events import TableId
-from cdc.model.lsn import Lsn, parse_lsn
+from cdc.model.lsn import parse_lsn
 from cdc.model.sql_names import sql_name
 from cdc.outbox.seal import KEY_BYTES, SealKey
-from cdc.postgres.connection import SourceConnection, connect, lost, says_lost
+from cdc.postgres.connection import SourceConnection, connect, read_row, says_lost
 
 PRUNE_ROWS: Final = 10_000  # rows deleted in one transaction
 
@@ -26,7 +26,7 @@ def transactional_connection(source: SourceConfig) -> SourceConnection:
     return connection
 
 
-@says_lost
+@says_lost()
 def read_seal_key(connection: SourceConnection, function: TableId) -> SealKey:
     """Returns the key of the function that publishes without a table. Raises SourceError with the next step,
     ConnectionLost."""
@@ -120,9 +120,8 @@ def republish(connection: SourceConnection, table: TableId, time_column: str, si
 def _refusals(may_not: str, rights: str, what: str) -> Iterator[None]:
     """Translates the server's errors for a maintainer of outbox tables."""
     try:
-        yield
-    except psycopg.OperationalError as error:
-        raise lost(error) from error
+        with says_lost():
+            yield
     except psycopg.errors.InsufficientPrivilege as error:
         raise SourceError(may_not, f"GRANT {rights} TO <role>") from error
     except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable) as error:
@@ -132,9 +131,8 @@ def _refusals(may_not: str, rights: str, what: str) -> Iterator[None]:
 def _await_confirmed(connection: SourceConnection, confirmation: Confirmation) -> None:
     """Waits until the slot confirms a message that is written now: rows that are visible now are before it in the
     log."""
-    row = connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'watershed.prune', '')::text").fetchone()
-    assert row is not None
-    end, waited = parse_lsn(row[0]), 0.0
+    (end,) = read_row(connection, "SELECT pg_catalog.pg_logical_emit_message(true, 'watershed.prune', '')::text")
+    waited = 0.0
     while True:
         found = connection.execute(
             "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (confirmation.slot,)
@@ -143,7 +141,7 @@ def _await_confirmed(connection: SourceConnection, confirmation: Confirmation) -
             raise SourceError(
                 f"there is no slot {confirmation.slot}: nothing is known to be published", "start cdc run first"
             )
-        if Lsn(parse_lsn(found[0])) >= end:
+        if parse_lsn(found[0]) >= parse_lsn(end):
             return
         if waited >= confirmation.deadline_s:
             raise UnreachableError(

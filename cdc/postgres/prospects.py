@@ -9,7 +9,7 @@ from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId
 from cdc.postgres.catalog import create_index_statement, read_table
-from cdc.postgres.connection import connect, says_lost
+from cdc.postgres.connection import connect, read_row, says_lost
 from cdc.postgres.source import read_slot
 
 
@@ -25,21 +25,21 @@ def capture_dsn(dsn: str, role: str) -> str:
     return make_conninfo("", **{name: value for name, value in given.items() if name != "password"} | {"user": role})
 
 
-@says_lost
+@says_lost()
 def database_settings(connection: psycopg.Connection, role: str) -> tuple[str, bool, bool, bool]:
     """Returns (name of the database, whether wal_level is logical, whether max_slot_wal_keep_size limits slots, whether
     the role exists)."""
-    row = connection.execute(
+    name, is_logical, limits_slots, has_role = read_row(
+        connection,
         "SELECT current_database()::text, current_setting('wal_level') = 'logical',"
         " (SELECT setting::int8 >= 0 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),"
-        " EXISTS (SELECT FROM pg_roles WHERE rolname = %s)",
-        [role],
-    ).fetchone()
-    assert row is not None, "a row without a table"
-    return row[0], row[1], row[2], row[3]
+        " EXISTS (SELECT FROM pg_roles WHERE rolname = %(role)s)",
+        {"role": role},
+    )
+    return name, is_logical, limits_slots, has_role
 
 
-@says_lost
+@says_lost()
 def table_prospects(connection: psycopg.Connection, schemas: list[str]) -> list[TableProspect]:
     """Returns the tables of these schemas (none: all schemas except those of the system and extensions). Partitions are
     represented by their root."""

@@ -4,6 +4,7 @@ libpq is used directly: psycopg's cursors do not support COPY BOTH, and no autom
 position to the server that is not ours.
 """
 
+import hashlib
 import select
 import time
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from cdc.postgres.connection import (
     conninfo,
     holds_any_bytes,
     lost,
+    says_lost,
     says_too_large,
 )
 
@@ -73,7 +75,6 @@ class SystemIdentity:
 
     system_identifier: str
     timeline: int
-    flush_lsn: Lsn
     database: str
     promises_utf8: bool  # whether the server converts all text to UTF-8
 
@@ -84,6 +85,26 @@ class CreatedSlot:
 
     consistent_point: Lsn
     snapshot_name: str
+
+
+class StartLock:
+    """A session-level advisory lock in the source, named after the slot, so that one instance at a time creates the
+    slot and loads existing rows. Until the stream holds the slot, nothing else in the source prevents a second
+    instance."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        self._connection = connect(source, application="watershed start")
+        digest = hashlib.sha256(f"watershed start {source.slot}".encode()).digest()
+        self._key = int.from_bytes(digest[:8], "big", signed=True)
+
+    @says_lost()
+    def try_acquire(self) -> bool:
+        """Returns False while another instance holds the lock. Raises ConnectionLost."""
+        return self._connection.execute("SELECT pg_try_advisory_lock(%s)", (self._key,)).fetchone() == (True,)
+
+    def close(self) -> None:
+        """Releases the lock. Idempotent."""
+        self._connection.close()
 
 
 class ReplicationConnection:
@@ -116,7 +137,7 @@ class ReplicationConnection:
     def identify(self) -> SystemIdentity:
         self._row(SET_WHERE_KNOWN)  # a standby instance and the owner of a snapshot are idle for a long time
         row = self._row("IDENTIFY_SYSTEM")
-        return SystemIdentity(row[0], int(row[1]), parse_lsn(row[2]), row[3], not holds_any_bytes(self._pgconn))
+        return SystemIdentity(row[0], int(row[1]), row[3], not holds_any_bytes(self._pgconn))
 
     def read_timeout_s(self) -> float:
         """Returns wal_sender_timeout in seconds, after which the server closes a silent connection. 0: never."""

@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
 import psycopg
+from psycopg.rows import class_row
 
 from cdc.config.columns import Chosen
 from cdc.config.settings import SnapshotConfig, SourceConfig
@@ -25,7 +26,7 @@ from cdc.postgres.catalog import (
     read_table,
     require_all_rows,
 )
-from cdc.postgres.connection import connect, lost, says_lost
+from cdc.postgres.connection import connect, read_row, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 
 OLDEST_VERSION = 150_000
@@ -84,11 +85,8 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         if publication is None:
             check_may_create(connection, config, tables)
         check_may_mark(connection)
-        replication = ReplicationConnection(config)  # raises for a role that may not replicate
-        try:
+        with closing(ReplicationConnection(config)) as replication:  # raises for a role that may not replicate
             identity = replication.identify()
-        finally:
-            replication.close()
         return Source(identity, tables, publication)
 
 
@@ -112,11 +110,11 @@ def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
             yield SourceError(f"{name} is 0", f"ALTER SYSTEM SET {name} = 10; then restart PostgreSQL")
 
 
-@says_lost
+@says_lost()
 def _read_settings(connection: psycopg.Connection) -> tuple[bool, dict[str, str]]:
     """Returns (whether the server is a standby, its settings by name)."""
-    row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
-    return row == (True,), dict(
+    (is_standby,) = read_row(connection, "SELECT pg_is_in_recovery()")
+    return is_standby, dict(
         connection.execute(
             "SELECT name, setting FROM pg_settings"
             " WHERE name IN ('wal_level', 'max_replication_slots', 'max_wal_senders')"
@@ -124,7 +122,7 @@ def _read_settings(connection: psycopg.Connection) -> tuple[bool, dict[str, str]
     )
 
 
-@says_lost
+@says_lost()
 def check_slots(connection: psycopg.Connection, slot: str) -> None:
     row = connection.execute(
         "SELECT count(*) FROM pg_replication_slots HAVING count(*) >= current_setting('max_replication_slots')::int"
@@ -182,7 +180,7 @@ def checked_table(
     return found
 
 
-@says_lost
+@says_lost()
 def _check_writable(connection: psycopg.Connection, found: SourceTable) -> None:
     """PostgreSQL 18 refuses updates and deletes of published rows whose replica identity has columns that are not
     published."""
@@ -256,7 +254,7 @@ def _not_contained(connection: psycopg.Connection, name: str, table: TableId) ->
     )
 
 
-@says_lost
+@says_lost()
 def _check_identities(connection: psycopg.Connection, root: SourceTable) -> None:
     """The stream describes the root with the root's replica identity, but the log holds the old rows of each
     partition's identity."""
@@ -275,27 +273,26 @@ def _check_identities(connection: psycopg.Connection, root: SourceTable) -> None
         )
 
 
-@says_lost
+@says_lost()
 def check_may_create(connection: psycopg.Connection, config: SourceConfig, tables: tuple[SourceTable, ...]) -> None:
-    row = connection.execute("SELECT has_database_privilege(current_database(), 'CREATE')").fetchone()
+    (may_create,) = read_row(connection, "SELECT has_database_privilege(current_database(), 'CREATE')")
     statement = create_publication_statement(config.publication, config.table_ids).as_string(connection)
-    if row != (True,) or not all(table.is_owned for table in tables):
-        grant = "" if row == (True,) else f"; who creates it needs CREATE on database {connection.info.dbname}, too"
+    if not may_create or not all(table.is_owned for table in tables):
+        grant = "" if may_create else f"; who creates it needs CREATE on database {connection.info.dbname}, too"
         raise SourceError(
             f"publication {config.publication} does not exist and the role may not create it",
             f"as the tables' owner: {statement}{grant}",
         )
 
 
-@says_lost
+@says_lost()
 def check_may_mark(connection: psycopg.Connection) -> None:
     """Raises SourceError if the role may not write logical messages. Everybody may, unless that was revoked."""
-    row = connection.execute(
+    may_execute, signature = read_row(
+        connection,
         "SELECT bool_or(has_function_privilege(oid, 'EXECUTE')), min(oid::regprocedure::text) FROM pg_proc"
-        " WHERE proname = 'pg_logical_emit_message' AND 'text'::regtype = proargtypes[2]"
-    ).fetchone()
-    assert row is not None
-    may_execute, signature = row
+        " WHERE proname = 'pg_logical_emit_message' AND 'text'::regtype = proargtypes[2]",
+    )
     if not may_execute:
         raise SourceError(
             "the role may not write logical messages, which are the watermarks of snapshots",
@@ -318,12 +315,8 @@ def _hidden(publication: Publication, table: TableId) -> SourceError:
 
 def create_publication(connection: psycopg.Connection, config: SourceConfig) -> Publication:
     """Creates the configured publication for the configured tables. Raises SourceError, ConnectionLost."""
-    try:
+    with says_lost(f"can't create publication {config.publication}"):
         connection.execute(create_publication_statement(config.publication, config.table_ids))
-    except psycopg.OperationalError as error:
-        raise lost(error) from error
-    except psycopg.Error as error:
-        raise SourceError(f"can't create publication {config.publication}: {error.diag.message_primary}") from error
     publication = read_publication(connection, config.publication, config.table_ids)
     assert publication is not None
     return publication
@@ -337,28 +330,25 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
     """Adds the table to the configured publication. Raises SourceError if the role may not, TableLockedError,
     ConnectionLost."""
     name = config.publication
-    try:
-        with connection.transaction():
-            # A standby that is named in synchronous_standby_names and down would block it.
-            connection.execute(f"SET LOCAL synchronous_commit = local; SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
-            connection.execute(add_tables_statement(name, [table]))
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise _not_contained(connection, name, table) from error
-    except psycopg.errors.LockNotAvailable as error:
-        raise TableLockedError(f"table {table} is locked by another session") from error
-    except (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedTable) as error:
-        # Duplicate: the server completed the statement of a process of ours that was killed. Undefined: the table was
-        # dropped since it was described.
-        publication = read_publication(connection, name, [table])
-        if publication is not None and table in publication.entries.keys() - publication.columns.keys():
-            raise _hidden(publication, table) from error
-        raise ConnectionLost(
-            f"table {table} can't be added to publication {name} yet: {error.diag.message_primary}"
-        ) from error
-    except psycopg.OperationalError as error:
-        raise lost(error) from error
-    except psycopg.Error as error:
-        raise SourceError(f"can't alter publication {name}: {error.diag.message_primary}") from error
+    with says_lost(f"can't alter publication {name}"):
+        try:
+            with connection.transaction():
+                # A standby that is named in synchronous_standby_names and down would block it.
+                connection.execute(f"SET LOCAL synchronous_commit = local; SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
+                connection.execute(add_tables_statement(name, [table]))
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise _not_contained(connection, name, table) from error
+        except psycopg.errors.LockNotAvailable as error:
+            raise TableLockedError(f"table {table} is locked by another session") from error
+        except (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedTable) as error:
+            # Duplicate: the server completed the statement of a process of ours that was killed. Undefined: the table
+            # was dropped since it was described.
+            publication = read_publication(connection, name, [table])
+            if publication is not None and table in publication.entries.keys() - publication.columns.keys():
+                raise _hidden(publication, table) from error
+            raise ConnectionLost(
+                f"table {table} can't be added to publication {name} yet: {error.diag.message_primary}"
+            ) from error
     publication = read_publication(connection, name, config.table_ids)
     if publication is None or table not in publication.columns:
         # The next session's checks give the reason.
@@ -367,11 +357,11 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
 
 
 def add_one_to_publication(
-    connection: psycopg.Connection, config: SourceConfig, locked: Sequence[TableId], closing: threading.Event
+    connection: psycopg.Connection, config: SourceConfig, locked: Sequence[TableId], is_closing: threading.Event
 ) -> bool:
-    """Adds the first of these tables that is no longer locked. Returns False if `closing` was set meanwhile. Raises
+    """Adds the first of these tables that is no longer locked. Returns False if `is_closing` was set meanwhile. Raises
     like add_to_publication."""
-    while not closing.wait(LOCK_POLL_S):
+    while not is_closing.wait(LOCK_POLL_S):
         for table in locked:
             with suppress(TableLockedError):
                 add_to_publication(connection, config, table)
@@ -379,36 +369,31 @@ def add_one_to_publication(
     return False
 
 
-@says_lost
+@says_lost()
 def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
     """Returns the slot; None if it does not exist."""
-    row = connection.execute(
-        "SELECT plugin::text, database::text, active_pid, confirmed_flush_lsn::text, wal_status"
-        "  FROM pg_replication_slots WHERE slot_name = %s",
-        (name,),
-    ).fetchone()
-    if row is None:
-        return None
-    plugin, database, active_pid, confirmed, wal_status = row
-    return Slot(plugin, database, active_pid, parse_lsn(confirmed) if confirmed else None, wal_status)
+    with connection.cursor(row_factory=class_row(Slot)) as cursor:
+        return cursor.execute(
+            "SELECT plugin::text, database::text, active_pid, wal_status,"
+            "       (confirmed_flush_lsn - '0/0')::int8 AS confirmed_flush_lsn"
+            "  FROM pg_replication_slots WHERE slot_name = %s",
+            (name,),
+        ).fetchone()
 
 
-@says_lost
+@says_lost()
 def read_log_end(connection: psycopg.Connection) -> Lsn:
     """Returns the present end of the source's log, durable or not."""
-    row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-    assert row is not None
-    return parse_lsn(row[0])
+    return parse_lsn(read_row(connection, "SELECT pg_current_wal_insert_lsn()::text")[0])
 
 
-@says_lost
+@says_lost()
 def read_flush_lsn(connection: psycopg.Connection) -> Lsn:
     """Returns the present end of the source's durable log."""
-    row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-    assert row is not None
-    return parse_lsn(row[0])
+    return parse_lsn(read_row(connection, "SELECT pg_current_wal_flush_lsn()::text")[0])
 
 
+@says_lost()
 def drop_slot(connection: psycopg.Connection, name: str) -> None:
     """Drops the slot of an initial load that did not complete; does nothing if it does not exist.
 
@@ -421,8 +406,6 @@ def drop_slot(connection: psycopg.Connection, name: str) -> None:
         return
     except psycopg.errors.ObjectInUse as error:
         raise ConnectionLost(f"slot {name} can't be dropped yet: {error.diag.message_primary}") from error
-    except psycopg.OperationalError as error:
-        raise lost(error) from error
 
 
 def source_now(

@@ -8,7 +8,7 @@ import psycopg
 from cdc.config.settings import SourceConfig
 from cdc.model.lsn import parse_lsn
 from cdc.ports.source_facts import SlotFacts, SourceFacts
-from cdc.postgres.connection import connect, lost
+from cdc.postgres.connection import connect, lost, read_row
 from cdc.status.waiting import SourceEnd
 
 # Columns that older versions do not have are read from the row as JSON.
@@ -73,12 +73,10 @@ class PostgresSourceReader:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._config, application="watershed status")
         try:
-            row = self._connection.execute(query, parameters).fetchone()
+            return read_row(self._connection, query, parameters)
         except psycopg.Error as error:
             self.close()
             raise lost(error) from error
-        assert row is not None, "a row without a table"
-        return row
 
     def close(self) -> None:
         if self._connection is not None:

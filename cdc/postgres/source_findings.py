@@ -1,12 +1,15 @@
 """All findings about the source database, for `cdc check`; a start stops at the first error."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Final
 
 import psycopg
 
 from cdc.config.settings import SnapshotConfig, SourceConfig
 from cdc.model.errors import ConfigError, ConnectionLost, WatershedError
+from cdc.model.events import TableId
 from cdc.model.findings import Finding
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import Publication, read_publication
@@ -38,7 +41,7 @@ def source_findings(
     yield from _attempt(SOURCE, lambda: check_slots(connection, config.slot), "a replication slot is free or ours")
     yield from _slot(connection, config)
     yield from _encoding(connection)
-    yield from _replication(config)
+    yield from _attempt(SOURCE, lambda: _replication(config))
     yield from _attempt(SOURCE, lambda: check_may_mark(connection), "the role may write logical messages")
     yield from _limits(connection)
     publication = read_publication(connection, config.publication, config.table_ids)
@@ -46,29 +49,22 @@ def source_findings(
     yield from _publication(connection, config, publication, found)
 
 
-def _attempt(about: str, check: object, well: str) -> Iterator[Finding]:
-    assert callable(check)
+def _attempt(about: str, check: Callable[[], str | None], well: str = "") -> Iterator[Finding]:
+    """Yields the finding of a check that raises an error. `well`: what to say without one, if the check does not."""
     try:
-        check()
+        said = check() or well
     except ConnectionLost:
         raise
     except WatershedError as error:
         yield Finding.failed(about, error)
     else:
-        yield Finding(about, "ok", well)
+        yield Finding(about, "ok", said)
 
 
-def _replication(config: SourceConfig) -> Iterator[Finding]:
-    try:
-        replication = ReplicationConnection(config)
-    except WatershedError as error:
-        yield Finding.failed(SOURCE, error)
-        return
-    try:
+def _replication(config: SourceConfig) -> str:
+    with closing(ReplicationConnection(config)) as replication:
         identity = replication.identify()
-    finally:
-        replication.close()
-    yield Finding(SOURCE, "ok", f"the role may replicate; database {identity.database}, timeline {identity.timeline}")
+    return f"the role may replicate; database {identity.database}, timeline {identity.timeline}"
 
 
 def _slot(connection: psycopg.Connection, config: SourceConfig) -> Iterator[Finding]:
@@ -101,7 +97,7 @@ def _slot(connection: psycopg.Connection, config: SourceConfig) -> Iterator[Find
             )
 
 
-@says_lost
+@says_lost()
 def _application(connection: psycopg.Connection, pid: int) -> str:
     row = connection.execute("SELECT application_name FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone()
     return str(row[0] or "") if row else ""
@@ -121,7 +117,7 @@ def _encoding(connection: psycopg.Connection) -> Iterator[Finding]:
         yield Finding(SOURCE, "ok", f"the database has encoding {encoding}, which the server converts to UTF-8")
 
 
-@says_lost
+@says_lost()
 def _read_limits(connection: psycopg.Connection) -> dict[str, int]:
     return dict(
         connection.execute(
@@ -166,20 +162,16 @@ def _tables(
     publication: Publication | None,
     found: list[SourceTable],
 ) -> Iterator[Finding]:
+    def described(table: TableId) -> str:
+        one = checked_table(connection, table, publication, config.chosen(table))
+        if snapshot.method == "chunked" and not config.is_outbox(table):
+            check_chunkable(connection, [one])
+        found.append(one)
+        key = f"key {', '.join(one.key)}" if one.key else "records without a key"
+        return f"{key}, {len(one.columns)} columns"
+
     for table in config.table_ids:
-        about = f"table {table}"
-        try:
-            one = checked_table(connection, table, publication, config.chosen(table))
-            if snapshot.method == "chunked" and not config.is_outbox(table):
-                check_chunkable(connection, [one])
-        except ConnectionLost:
-            raise
-        except WatershedError as error:
-            yield Finding.failed(about, error)
-        else:
-            found.append(one)
-            key = f"key {', '.join(one.key)}" if one.key else "records without a key"
-            yield Finding(about, "ok", f"{key}, {len(one.columns)} columns")
+        yield from _attempt(f"table {table}", partial(described, table))
     if len(found) == len(config.table_ids):
         try:
             config.columns.require_meaning(

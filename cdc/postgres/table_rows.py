@@ -5,8 +5,7 @@ The values are COPY's text, unescaped by psycopg; the codec that encodes records
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 import psycopg
 from psycopg import sql
@@ -72,8 +71,8 @@ class TableShape:
 
 
 class TableReader:
-    """Reads tables in one REPEATABLE READ transaction. Use it in a with statement and close it soon: while it is open,
-    VACUUM keeps the rows that it may read."""
+    """Reads tables in one REPEATABLE READ transaction. Close it soon: while it is open, VACUUM keeps the
+    rows that it may read."""
 
     def __init__(self, source: SourceConfig) -> None:
         """Raises SourceError if the source can't be reached."""
@@ -125,9 +124,3 @@ class TableReader:
 
     def close(self) -> None:
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

@@ -25,8 +25,8 @@ from cdc.ports.stream import WhileWaiting
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import may_succeed_later
-from cdc.postgres.chunk_statements import reread_statement, watermark_statement
-from cdc.postgres.chunk_table import ChunkTable, TableUnlikeError, begin_read, describe_for_chunks
+from cdc.postgres.chunk_statements import ChunkTable, reread_statement, watermark_statement
+from cdc.postgres.chunk_table import TableUnlikeError, begin_read, describe_for_chunks
 from cdc.postgres.connection import SourceConnection
 from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, fields_of
@@ -111,15 +111,8 @@ class PostgresRowReader:
     def _found(self, worker: ConnectionWorker[_Request], wanted: Wanted, bytes_max: int) -> Found | None:
         connection = worker.connection()
         snapshot, described = self._begin(connection, wanted.schema)
-        statement = reread_statement(
-            wanted.schema.table,
-            wanted.columns,
-            described.key,
-            [row.key for row in wanted.rows],
-            is_partitioned=described.is_partitioned,
-            row_filter=described.row_filter,
-        )
-        copied = copy_lines(connection, statement.as_bytes(connection), bytes_max)
+        statement = reread_statement(described, wanted.columns, [row.key for row in wanted.rows])
+        copied = copy_lines(connection, statement, bytes_max)
         rows, is_ours = _rows(wanted, copied.lines)
         if len(copied.lines) < copied.row_count and rows[-1] is None:
             rows.pop()  # of several lines for its key, the right one may follow
@@ -138,10 +131,8 @@ class PostgresRowReader:
     def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, ChunkTable]:
         described = self._chunk_tables.get(schema.table)
         if described is not None:
-            snapshot, fingerprint = begin_read(
-                connection, schema, is_partitioned=described.is_partitioned, prefers_index=False
-            )
-            if fingerprint == described.fingerprint:
+            snapshot = begin_read(connection, described)
+            if snapshot is not None:
                 return snapshot, described
             connection.execute("ROLLBACK")
         chosen = self._source.chosen(schema.table)

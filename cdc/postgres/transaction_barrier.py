@@ -15,7 +15,7 @@ import structlog
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import WatershedError
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.postgres.connection import connect
+from cdc.postgres.connection import connect, read_row
 
 log = structlog.get_logger(__name__)
 
@@ -51,9 +51,7 @@ def pass_barrier(connection: psycopg.Connection, closing: threading.Event) -> Tr
     report_at = time.monotonic() + QUIET_S
     # A snapshot lists no transaction above the newest one that has ended: a running one may have a higher id. So a
     # transaction of our own begins and ends after all of them.
-    row = connection.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
-    assert row is not None
-    (barrier,) = row
+    (barrier,) = read_row(connection, "SELECT pg_current_xact_id()::text::int8")
     snapshot = _current(connection)
     assert snapshot.sees(barrier), "our own has ended"
     waited_for = frozenset(xid for xid in snapshot.in_progress if xid < barrier)
@@ -146,9 +144,7 @@ def _is_elsewhere(found: Mapping[int, _Transaction], xid: int) -> bool | None:
 
 
 def _current(connection: psycopg.Connection) -> TransactionSnapshot:
-    row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
-    assert row is not None
-    return TransactionSnapshot.parse(row[0])
+    return TransactionSnapshot.parse(read_row(connection, "SELECT pg_current_snapshot()::text")[0])
 
 
 def _transactions(connection: psycopg.Connection) -> dict[int, _Transaction]:

@@ -2,20 +2,27 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Final, LiteralString, NamedTuple, Self
 
 import psycopg
 
 from cdc.config.settings import SourceConfig
-from cdc.model.errors import SourceError
+from cdc.model.errors import SourceError, WatershedError
 from cdc.model.events import TableSchema
 from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key
 from cdc.postgres.catalog import read_publication
-from cdc.postgres.chunk_statements import RowSelection, chunk_statement, reread_statement, sample_statement
-from cdc.postgres.chunk_table import ChunkTable, TableAlteredError, begin_read, describe_for_chunks, size
+from cdc.postgres.chunk_statements import (
+    ChunkTable,
+    RowSelection,
+    chunk_statement,
+    reread_statement,
+    sample_statement,
+)
+from cdc.postgres.chunk_table import TableAlteredError, begin_read, describe_for_chunks, size
 from cdc.postgres.connection import SourceConnection, connect, copy_options, lost
-from cdc.postgres.copy_lines import copy_lines, fields_of, key_of
+from cdc.postgres.copy_lines import Copied, copy_lines, fields_of, key_of
 from cdc.postgres.table_rows import APPLICATION, TableReader
 
 CHUNK_ROWS_MAX: Final = 10_000
@@ -56,20 +63,18 @@ class VerifiedTable:
         """Raises SourceError for a table that differs from `schema`, or has no unique index of exactly its key."""
         self.schema = schema
         self._source = source
-        with TableReader(source) as reader:
+        with closing(TableReader(source)) as reader:
             shape = reader.shape(schema.table)
         self.types = {column.name: shape.columns.get(column.name, "text") for column in schema.columns}
         self._records = RecordKeys(schema)
         self._places = [[column.name for column in schema.columns].index(name) for name in schema.key]
         self._connection = self._connected()
         try:
-            self._table = self._described()
-            self._size = size(self._connection, schema)
-            self._connection.execute("COMMIT")
-        except psycopg.Error as error:
-            self.close()
-            raise _explained(schema, error) from error
-        except SourceError:
+            with _explained(schema):
+                self._table = self._described()
+                self._size = size(self._connection, schema)
+                self._connection.execute("COMMIT")
+        except WatershedError:
             self.close()
             raise
 
@@ -115,39 +120,26 @@ class VerifiedTable:
         texts = {key: found for key in keys if (found := self._records.texts(key)) is not None}
         if not texts:
             return {}
-        try:
+        rows: list[SourceRow] | None = None
+        with _explained(self.schema), suppress(psycopg.DataError):  # some key may be no value of its type
             self._begin()
             rows = self._by_texts(list(texts.values()))
-        except psycopg.DataError:  # some key is no value of its type: the rest is read without it
-            self._end()
-            if len(texts) == 1:
-                return {}
+        self._end()
+        if rows is None:  # the other keys are read without it
             known = list(texts)
             half = len(known) // 2
-            return self.by_keys(known[:half]) | self.by_keys(known[half:])
-        except psycopg.Error as error:
-            raise _explained(self.schema, error) from error
-        self._end()
+            return self.by_keys(known[:half]) | self.by_keys(known[half:]) if half else {}
         # What the index takes for equal may be another record key: 1.0 and 1.00.
         return {key: row for row in rows if (key := self.record_key(row.texts)) in texts}
 
     def sample(self, count: int) -> list[bytes]:
         """Record keys of about so many rows, from random pages."""
         percent = 100.0 if not self._size.rows else min(100.0, 100.0 * SAMPLE_SURPLUS * count / self._size.rows)
-        table = self._table
-        statement = sample_statement(
-            self.schema.table,
-            table.key,
-            is_partitioned=table.is_partitioned,
-            row_filter=table.row_filter,
-            percent=max(percent, 1e-6),
-        )
-        places = range(len(table.key))
-        try:
+        statement = sample_statement(self._table, max(percent, 1e-6))
+        places = range(len(self._table.key))
+        with _explained(self.schema):
             self._begin()
-            copied = copy_lines(self._connection, self._copy(statement), SAMPLE_BYTES_MAX)
-        except psycopg.Error as error:
-            raise _explained(self.schema, error) from error
+            copied = self._copied(statement, SAMPLE_BYTES_MAX)
         if copied.is_ended:
             self._end()
         else:
@@ -158,17 +150,13 @@ class VerifiedTable:
 
     def writers(self) -> set[str]:
         """Transactions that have written to the table, and may have begun their commit. Sees those of now."""
-        try:
+        with _explained(self.schema):
             return {name for (name,) in self._connection.execute(_WRITERS, {"oid": self.schema.oid})}
-        except psycopg.Error as error:
-            raise _explained(self.schema, error) from error
 
     def require_unaltered(self) -> None:
         """Raises TableAlteredError if the table was altered since it was opened."""
-        try:
+        with _explained(self.schema):
             self._begin()
-        except psycopg.Error as error:
-            raise _explained(self.schema, error) from error
         self._end()
 
     # ---- inside
@@ -183,37 +171,19 @@ class VerifiedTable:
         return describe_for_chunks(self._connection, self.schema, publication, tables, chosen)[1]
 
     def _chunk(self, after: Key | None) -> tuple[Sequence[bytes], bool]:
-        table = self._table
-        statement = chunk_statement(
-            self.schema.table,
-            self.schema.columns,
-            table.key,
-            RowSelection([table.row_filter] if table.row_filter else [], after),
-            is_partitioned=table.is_partitioned,
-            rows_max=CHUNK_ROWS_MAX,
-        )
-        try:
-            self._begin(prefers_index=not table.row_filter)
-            copied = copy_lines(self._connection, self._copy(statement), CHUNK_BYTES_MAX)
+        statement = chunk_statement(self._table, self.schema.columns, RowSelection(after=after), CHUNK_ROWS_MAX)
+        with _explained(self.schema):
+            self._begin(prefers_index=not self._table.row_filter)
+            copied = self._copied(statement, CHUNK_BYTES_MAX)
             if copied.is_ended:
                 self._end()
             else:
                 self._again()
-        except psycopg.Error as error:
-            raise _explained(self.schema, error) from error
         return copied.lines, len(copied.lines) == copied.row_count < CHUNK_ROWS_MAX
 
     def _by_texts(self, keys: Sequence[Key]) -> list[SourceRow]:
-        table = self._table
-        statement = reread_statement(
-            self.schema.table,
-            [column.name for column in self.schema.columns],
-            table.key,
-            keys,
-            is_partitioned=table.is_partitioned,
-            row_filter=table.row_filter,
-        )
-        copied = copy_lines(self._connection, self._copy(statement), BY_KEY_BYTES_MAX)
+        statement = reread_statement(self._table, [column.name for column in self.schema.columns], keys)
+        copied = self._copied(statement, BY_KEY_BYTES_MAX)
         if not copied.is_ended or len(copied.lines) < copied.row_count:
             self._again()
             raise RowsTooLargeError
@@ -221,17 +191,14 @@ class VerifiedTable:
         for line in copied.lines:
             _, xmin, *texts = _texts(line)
             if xmin is not None:
-                rows.append(SourceRow(xmin, tuple(texts[len(table.key) :])))
+                rows.append(SourceRow(xmin, tuple(texts[len(self._table.key) :])))
         return rows
 
-    def _copy(self, statement: psycopg.sql.Composed) -> bytes:
-        return (statement + copy_options(self._connection)).as_bytes(self._connection)
+    def _copied(self, statement: psycopg.sql.Composed, bytes_max: int) -> Copied:
+        return copy_lines(self._connection, statement + copy_options(self._connection), bytes_max)
 
     def _begin(self, *, prefers_index: bool = False) -> None:
-        _, fingerprint = begin_read(
-            self._connection, self.schema, is_partitioned=self._table.is_partitioned, prefers_index=prefers_index
-        )
-        if fingerprint != self._table.fingerprint:
+        if begin_read(self._connection, self._table, prefers_index=prefers_index) is None:
             raise TableAlteredError(f"table {self.schema.table} was altered while it was compared", "compare it again")
 
     def _end(self) -> None:
@@ -252,15 +219,18 @@ def _texts(line: bytes) -> Texts:
     return tuple(None if field is None else field.decode("utf-8", "surrogateescape") for field in fields_of(line))
 
 
-def _explained(schema: TableSchema, error: psycopg.Error) -> SourceError:
-    match error:
-        case psycopg.errors.LockNotAvailable():
-            return SourceError(
-                f"table {schema.table} was locked by somebody for more than {LOCK_WAIT_S} s", "compare it again later"
-            )
-        case psycopg.errors.InsufficientPrivilege():
-            return SourceError(
-                f"may not read {schema.table}: {' '.join(str(error).split())}",
-                f"as its owner: GRANT SELECT ON {schema.table} TO <role>",
-            )
-    raise lost(error) from error
+@contextmanager
+def _explained(schema: TableSchema) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise SourceError(
+            f"table {schema.table} was locked by somebody for more than {LOCK_WAIT_S} s", "compare it again later"
+        ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SourceError(
+            f"may not read {schema.table}: {' '.join(str(error).split())}",
+            f"as its owner: GRANT SELECT ON {schema.table} TO <role>",
+        ) from error
+    except psycopg.Error as error:
+        raise lost(error) from error

@@ -14,6 +14,7 @@ transaction that ran then has ended, so all snapshots see it. Pure: time, answer
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -47,11 +48,19 @@ from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.jobs import STATUSES_BEFORE, Job
 from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk, Range
-from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.sweeps import Sweeps
 from cdc.snapshots.tombstones import Tombstones
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSnapshots:
+    """The records of snapshots in the state topic when a session begins."""
+
+    records: Iterable[SnapshotRecord] = ()  # includes ended ones
+    tombstones: Mapping[TableId, int] | None = None  # table → floor up to which they are written; None: not wanted
+    completions: Completions | None = None
 
 
 class SnapshotEngine:
@@ -71,18 +80,15 @@ class SnapshotEngine:
         """`schemas`: those of the captured tables. `recorded`: None if nothing is recorded."""
         recorded = recorded or RecordedSnapshots()
         self._topics = sweeps.topics
-        self._epoch = sweeps.epoch
-        self._schemas = {schema.table: schema for schema in schemas}
+        self.tables = {schema.table: schema for schema in schemas}
         self._row_records = row_records
         self._sweeps = sweeps
         self._limits = limits
         self._new_nonce = new_nonce
         self._memory = ChangeMemory() if memory is None else memory
-        self.jobs: dict[TableId, Job] = {}
-        for record in sorted(recorded.records, key=lambda record: record.requested_us):
-            if record.table in self._schemas:
-                self.jobs[record.table] = Job(record, self._schemas[record.table])
-        self._completions = recorded.completions or Completions(self._schemas.values())
+        oldest_first = sorted(recorded.records, key=lambda record: record.requested_us)
+        self.jobs = {r.table: Job(r, self.tables[r.table]) for r in oldest_first if r.table in self.tables}
+        self._completions = recorded.completions or Completions(self.tables.values())
         self._barrier: str | None = None  # nonce of the requested barrier
         self._barrier_not_before = 0.0
         # The newest known transaction snapshot; None before the barrier is passed
@@ -90,27 +96,19 @@ class SnapshotEngine:
         # Nonce → job, a snapshot that is not newer than the answer's, the answer
         self._descriptions: dict[str, tuple[Job, TransactionSnapshot, TableDescribed | None]] = {}
         self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
-        self.tombstones = Tombstones(self._schemas, sweeps, recorded.tombstones)
+        self.tombstones = Tombstones(self.tables, sweeps, recorded.tombstones)
         self._watermarks: list[str] = []  # nonces of our watermarks in the current transaction
         self._row_count = 0  # rows published in the current transaction; they count as its changes
         self._ended: list[Job] = []  # jobs that ended outside of a transaction and are not recorded yet
         self._next_chunk_at = self._now = 0.0
+        self.is_active = False  # rows of some table are still to be published; otherwise nothing is remembered
         self._settle()
-
-    @property
-    def is_active(self) -> bool:
-        """True if rows of some table are still to be published. Otherwise nothing is remembered."""
-        return self._is_active
-
-    @property
-    def tables(self) -> Mapping[TableId, TableSchema]:
-        return self._schemas
 
     # ---- the stream, as the assembler receives it
 
     def begin(self, xid: int, next_seq: int) -> bool:
         """A transaction begins; its first row record will have seq `next_seq`. Returns whether to call `touch`."""
-        return self._is_active and self._memory.begin(xid, next_seq)
+        return self.is_active and self._memory.begin(xid, next_seq)
 
     def touch(self, topic: str, key: bytes) -> None:
         self._memory.touch(topic, key)
@@ -240,7 +238,7 @@ class SnapshotEngine:
 
     def alter(self, schema: TableSchema) -> None:
         """The table has this schema from here on."""
-        self._schemas[schema.table] = schema
+        self.tables[schema.table] = schema
         self._completions.alter(schema)
         for job in self._all_jobs():
             if job.schema.table == schema.table:
@@ -251,7 +249,7 @@ class SnapshotEngine:
 
     def add(self, record: SnapshotRecord) -> list[TopicRecord]:
         """Begins a table's snapshot, or restarts it. Raises KeyError for a table that is not captured."""
-        schema = self._schemas[record.table]
+        schema = self.tables[record.table]
         if record.table in self.jobs:
             self._give_up([self.jobs[record.table]])
             self._settle()
@@ -363,7 +361,8 @@ class SnapshotEngine:
         if not job.may_begin(described.snapshot, self._now):
             return
         if job.sweeps and job.floor is None:
-            job.fix_floor(self._epoch, seq.next, self._memory.lowest_unseen_seq(job.schema.topic, described.snapshot))
+            unseen = self._memory.lowest_unseen_seq(job.schema.topic, described.snapshot)
+            job.fix_floor(self._sweeps.epoch, seq.next, unseen)
         if not job.take_description(described, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
             log.warning("the order of the key's index changed, all rows are read again", table=job.table)
         job.look_for_absent()
@@ -405,7 +404,7 @@ class SnapshotEngine:
         job.merged(part)
         if self._is_done(job) and job.sweeps:
             assert job.floor is not None, "fixed before the first chunk"
-            if job.floor > pack_version(self._epoch, seq.last):
+            if job.floor > pack_version(self._sweeps.epoch, seq.last):
                 seq.take()  # nothing was published since the floor was fixed: the sweep takes a seq of its own
             records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
         records += job.state(self._topics)
@@ -442,8 +441,8 @@ class SnapshotEngine:
     def _settle(self) -> None:
         """Recomputes whether a job is active. If none is, nothing is remembered: the next one begins with a barrier."""
         self._completions.settle()
-        self._is_active = any(job.is_active for job in self._all_jobs())
-        if self._barrier is not None and not self._is_active:
+        self.is_active = any(job.is_active for job in self._all_jobs())
+        if self._barrier is not None and not self.is_active:
             self._memory.clear()
             self._barrier = self._latest_snapshot = None
             self._descriptions.clear()

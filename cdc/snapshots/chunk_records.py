@@ -41,22 +41,15 @@ class RowRecords:
         encoder = self._started(schema, at)
         records: list[TopicRecord] = []
         for line in read.lines:
-            count = len(records)
+            index, seq = at.index + len(records), at.seq + len(records)
             try:
-                if len(line) > self._unpublishable.row_bytes_usual:
-                    position = Position(at.commit_lsn, at.index + count)
-                    line = self._unpublishable.lightened_line(encoder, line, position)
-                made = encoder.copy_row(line, at.commit_lsn, at.index + count, at.seq + count, at.now_us)
-                if unseen.touches(made[0]):
-                    continue
-                if len(made[1] or b"") > self._unpublishable.value_bytes_safe:
-                    self._unpublishable.require_fits(schema, Position(at.commit_lsn, at.index + count), [made])
+                made = self._unpublishable.row_record(encoder, line, at.commit_lsn, index, seq, at.now_us)
             except UnsupportedChangeError as error:
-                if isinstance(error, UnpublishableError) and unseen.touches(error.key):
-                    continue
-                position = Position(at.commit_lsn, at.index + count)
-                self._instead += self._unpublishable.replacements(schema, position, error, at.now_us)
-            else:
+                if not (isinstance(error, UnpublishableError) and unseen.touches(error.key)):
+                    position = Position(at.commit_lsn, index)
+                    self._instead += self._unpublishable.replacements(schema, position, error, at.now_us)
+                continue
+            if not unseen.touches(made[0]):
                 records.append(TopicRecord(schema.topic, *made))
         return records
 

@@ -16,7 +16,6 @@ from typing import Final
 import structlog
 
 from cdc.model.control import IncompleteRowsRecord, RangeRecord, SnapshotRecord
-from cdc.model.control_topics import incomplete_rows_record
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
@@ -151,7 +150,7 @@ class CompletionJob(Job):
             key_order=self.key_order if self._is_whole else None,
             asked=tuple(sorted(key.decode() for key in self._asked.values())),
         )
-        return [incomplete_rows_record(topics, holes)]
+        return [holes.to(topics.state)]
 
     def _restart(self) -> None:
         """Restarts with the batch, or with the whole table."""
@@ -183,17 +182,18 @@ class Completions:
         """Records were published without large values. Returns the jobs that will complete them."""
         noted: dict[TableId, CompletionJob] = {}
         for row in rows:
-            table = row.schema.table
-            if table not in self.jobs:
-                self.jobs[table] = CompletionJob(self._schemas[table], None, self._noted_max)
-            noted[table] = self.jobs[table]
-            noted[table].note(row.key, row.xid)
+            job = noted[row.schema.table] = self._job(row.schema.table)
+            job.note(row.key, row.xid)
         return list(noted.values())
 
     def ask(self, table: TableId, keys: Mapping[Key, bytes]) -> CompletionJob:
+        job = self._job(table)
+        job.ask(keys)
+        return job
+
+    def _job(self, table: TableId) -> CompletionJob:
         if table not in self.jobs:
             self.jobs[table] = CompletionJob(self._schemas[table], None, self._noted_max)
-        self.jobs[table].ask(keys)
         return self.jobs[table]
 
     def settle(self) -> None:

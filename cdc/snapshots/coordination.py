@@ -8,10 +8,10 @@ from typing import Final
 import structlog
 
 from cdc.config.settings import SnapshotConfig
-from cdc.model.control import SignalAnswer, SignalRecord, SnapshotProgress, SnapshotRecord, snapshot_key
+from cdc.model.control import SignalAnswer, SignalRecord, SnapshotProgress, SnapshotRecord
 from cdc.model.errors import NEXT_AFTER_STOP, GapError, UnsupportedChangeError, WatershedError
 from cdc.model.events import TableId, TableSchema
-from cdc.model.table_state import TableRecord, table_record
+from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import ChunkReader
@@ -19,7 +19,7 @@ from cdc.ports.stream import Signal, Signals
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.completion import asked_keys
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.signal_answers import Answers, is_late, too_late
+from cdc.snapshots.signal_answers import Answers, is_late, offset_record, too_late
 
 log = structlog.get_logger(__name__)
 
@@ -107,7 +107,7 @@ class Snapshots:
     def forget(self, tables: Iterable[TableId]) -> None:
         """Deletes the records of snapshots of tables that are no longer captured."""
         for table in tables:
-            key = snapshot_key(table).encode()
+            key = SnapshotRecord.key_of(table).encode()
             self._pending += [TopicRecord(self._topics.state, key, None), TopicRecord(self._topics.progress, key, None)]
 
     def on_committed(self) -> None:
@@ -141,7 +141,7 @@ class Snapshots:
     def _handle(self, signal: Signal, now_us: int) -> list[TopicRecord]:
         """Returns the records of a signal's effect and answer, for the Kafka transaction of the offset behind it."""
         if self._answers.has(signal):
-            return [self._answers.passed_over(signal)]
+            return [offset_record(self._topics, signal)]
         records: list[TopicRecord] = []
         if signal.record is None:
             answer = SignalAnswer(is_accepted=False, message=signal.problem)
@@ -230,8 +230,7 @@ class Snapshots:
         why = WatershedError("an operator stopped it", "cdc table start, which reads all its rows again")
         self.tables_changed = True
         return _accepted("stopped" if is_stop else "captured again", wanted), [
-            table_record(self._topics, TableRecord.stopped(table, why, self._now_us, is_held=is_stop))
-            for table in wanted
+            TableRecord.stopped(table, why, self._now_us, is_held=is_stop).to(self._topics.state) for table in wanted
         ]
 
     def _why_barred(self, tables: Sequence[TableId]) -> str:
@@ -265,7 +264,7 @@ class Snapshots:
                     updated_us=now_us,
                     message=job.message or (self._doing(job) if job.is_active else ""),
                 )
-                records.append(TopicRecord(self._topics.progress, snapshot_key(table).encode(), progress.encode()))
+                records.append(progress.to(self._topics.progress))
         return records
 
     def _doing(self, job: Job) -> str:

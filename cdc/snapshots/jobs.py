@@ -5,16 +5,14 @@ from typing import Final
 
 import structlog
 
-from cdc.model.control import ENDED, RangeRecord, SnapshotRecord
-from cdc.model.control_topics import snapshot_record, tombstones_record
+from cdc.model.control import ENDED, RangeRecord, SnapshotRecord, TombstonesRecord
 from cdc.model.events import TableSchema, pack_version
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
-from cdc.snapshots.chunk_size import ChunkSize
-from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range
+from cdc.snapshots.ranges import RETRY_S, ChunkSize, OpenChunk, Range
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +34,10 @@ class Job:
         """`below`: the job has no ranges, and only writes the tombstones of rows that were swept below this version."""
         self._record = record
         self.schema = schema
+        self.table = str(schema.table)
+        self.request = record.request
+        self.where = record.where
+        self.sweeps = record.sweeps
         self.below = below
         self.fingerprint: str | None = None  # None: the table is not described yet
         self.description_nonce: str | None = None  # nonce of the DescribeTable in progress
@@ -68,22 +70,6 @@ class Job:
         return cls(record, schema, below=floor)
 
     @property
-    def table(self) -> str:
-        return str(self.schema.table)
-
-    @property
-    def request(self) -> str:
-        return self._record.request
-
-    @property
-    def where(self) -> str | None:
-        return self._record.where
-
-    @property
-    def sweeps(self) -> bool:
-        return self._record.sweeps
-
-    @property
     def is_active(self) -> bool:
         return self.status == "running"
 
@@ -113,8 +99,10 @@ class Job:
     def state(self, topics: Topics) -> list[TopicRecord]:
         """Returns the records of the job's progress. For tombstones, only the end is recorded."""
         if self.below is None:
-            return [snapshot_record(topics, self.record())]
-        return [tombstones_record(topics, self.schema.table, self.below)] if self.status == "done" else []
+            return [self.record().to(topics.state)]
+        table = self.schema.table
+        written = TombstonesRecord(table_schema=table.schema, table_name=table.name, floor=self.below)
+        return [written.to(topics.state)] if self.status == "done" else []
 
     def fix_floor(self, epoch: int, seq: int, unseen: int | None) -> None:
         """Fixes the floor of the sweep. `seq`: the next one when the watermark of the first description was received. A

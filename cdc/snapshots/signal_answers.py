@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from cdc.model.control import SIGNALS_KEY, SignalAnswer, SignalRecord, SignalsRecord, signal_key
+from cdc.model.control import SignalAnswer, SignalRecord, SignalsRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
@@ -33,11 +33,7 @@ class Answers:
         """Returns the records of the answer and of the offset behind the signal, for the Kafka transaction of its
         effect."""
         self._given[signal.identity] = now_us
-        return [answer_record(self._topics, signal, answer, now_us), self.passed_over(signal)]
-
-    def passed_over(self, signal: Signal) -> TopicRecord:
-        """Returns the record that the next session reads on behind the signal."""
-        return offset_record(self._topics, signal)
+        return [answer_record(self._topics, signal, answer, now_us), offset_record(self._topics, signal)]
 
     def expired(self, now_us: int) -> list[TopicRecord]:
         """Returns tombstones of answers that are older than KEPT_S or above GIVEN_MAX, a limited number at a time."""
@@ -49,7 +45,7 @@ class Answers:
             old.append(identity)
         for identity in old:
             del self._given[identity]
-        return [TopicRecord(self._topics.control, signal_key(identity).encode(), None) for identity in old]
+        return [TopicRecord(self._topics.control, SignalAnswer.key_of(identity).encode(), None) for identity in old]
 
 
 def is_late(signal: SignalRecord, now_us: int) -> bool:
@@ -62,10 +58,10 @@ def too_late() -> SignalAnswer:
 
 def answer_record(topics: Topics, signal: Signal, answer: SignalAnswer, now_us: int) -> TopicRecord:
     value = answer.model_copy(update={"answered_us": now_us}).encode()
-    return TopicRecord(topics.control, signal_key(signal.identity).encode(), value)
+    return TopicRecord(topics.control, SignalAnswer.key_of(signal.identity).encode(), value)
 
 
 def offset_record(topics: Topics, signal: Signal) -> TopicRecord:
     """Returns the record of the next signal's offset, for the state topic. Signals below it have had their effect, or
     were refused."""
-    return TopicRecord(topics.state, SIGNALS_KEY.encode(), SignalsRecord(offset=signal.offset + 1).encode())
+    return SignalsRecord(offset=signal.offset + 1).to(topics.state)

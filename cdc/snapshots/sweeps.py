@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from cdc.model.control_topics import sweep_record
+from cdc.model.control import SweepRecord
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
@@ -30,4 +30,4 @@ class Sweeps:
         self._floors[table] = max(floor, self._floors.get(table, 0))
         # A keepalive may report the position of the commit record before the transaction is sent, but none beyond it.
         as_of_lsn = commit_lsn + 1
-        return sweep_record(self.topics, table, self._floors[table], as_of_lsn, self.epoch)
+        return SweepRecord.of(table, self._floors[table], as_of_lsn, self.epoch).to(self.topics.control)

@@ -1,6 +1,5 @@
 """Computes the status from observations. Pure."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +11,7 @@ from cdc.model.lsn import format_lsn
 from cdc.model.topics import Topics
 from cdc.ports.source_facts import SlotFacts, SourceFacts
 from cdc.status.facts import Condition, Reading, TopicFacts
-from cdc.status.fill_progress import FillProgress, newest
+from cdc.status.fill_progress import FillProgress, newest, passed
 from cdc.status.history import History
 from cdc.status.model import (
     BrokerStatus,
@@ -43,17 +42,16 @@ class Moment:
 
 def status_of(config: Config, reading: Reading, history: History, now: Moment) -> Status:
     """Returns the status at this moment, and adds the observation to `history`."""
-    epoch = _epoch(reading.topics)
     end = _end(reading)
     if end is not None:
-        history.observe_end(now.monotonic_s, (epoch, end))
+        history.observe_end(now.monotonic_s, (_epoch(reading.topics), end))
     status = Status(
         prefix=config.topics.prefix,
         unix_seconds=now.unix_us / _US,
         source=_source(config, reading.source, history, now),
         brokers=BrokerStatus(is_reachable=reading.topics_error is None),
         capture=_capture(reading, history, now, end),
-        tables=_tables(config, reading.topics),
+        tables=tuple(_table(table, reading.topics) for table in config.source.table_ids),
         sinks=_sinks(config, reading, history, now, end),
         views=view_statuses(config, reading, history, now.monotonic_s),
         problems=(),
@@ -61,19 +59,17 @@ def status_of(config: Config, reading: Reading, history: History, now: Moment) -
     return status.model_copy(update={"problems": problems_of(config, reading, status)})
 
 
-def _epoch(topics: TopicFacts | None) -> int:
-    return topics.position.epoch if topics is not None and topics.position is not None else 0
+def _epoch(topics: TopicFacts) -> int:
+    return topics.position.epoch if topics.position is not None else 0
 
 
 def _end(reading: Reading) -> int | None:
     """Returns the known end of the source's log."""
-    ends = [reading.source.flush_lsn] if reading.source is not None else []
-    if reading.topics is not None:
-        if not ends and reading.topics.position is not None:
-            ends.append(reading.topics.position.resume_lsn)
-        progress = reading.topics.progress
-        if progress is not None and progress.epoch == _epoch(reading.topics):
-            ends.append(progress.lsn)
+    topics, ends = reading.topics, [reading.source.flush_lsn] if reading.source is not None else []
+    if not ends and topics.position is not None:
+        ends.append(topics.position.resume_lsn)
+    if topics.progress is not None and topics.progress.epoch == _epoch(topics):
+        ends.append(topics.progress.lsn)
     return max(ends, default=None)
 
 
@@ -128,13 +124,11 @@ def wal_budget(facts: SourceFacts, slot: SlotFacts | None, wal_bytes_max: int | 
 
 def _capture(reading: Reading, history: History, now: Moment, end: int | None) -> CaptureStatus:
     own = [condition for condition in reading.conditions if condition.part == "capture"]
-    topics = reading.topics
-    position = topics.position if topics is not None else None
-    lost = sum(1 for record in topics.lost_events if not record.settled_us) if topics is not None else 0
-    if topics is None or position is None:
+    position, progress = reading.topics.position, reading.topics.progress
+    lost = sum(1 for record in reading.topics.lost_events if not record.settled_us)
+    if position is None:
         state = own[0].state if own else "not started" if reading.topics_error is None else "unknown"
         return CaptureStatus(state=state, lost_events=lost)
-    progress = topics.progress
     commit_ts_us = progress.commit_ts_us if progress is not None else 0
     place = (position.epoch, position.resume_lsn)
     told_us = progress.published_ts_us if progress is not None and progress.epoch == position.epoch else 0
@@ -167,13 +161,8 @@ def _lag_s(history: History, place: tuple[int, int], commit_ts_us: int, now: Mom
 # ---- tables
 
 
-def _tables(config: Config, topics: TopicFacts | None) -> tuple[TableStatus, ...]:
-    return tuple(_table(table, topics) for table in config.source.table_ids)
-
-
-def _table(table: TableId, topics: TopicFacts | None) -> TableStatus:
-    record = topics.tables.get(table) if topics is not None else None
-    standing = topics.snapshots.get(table) if topics is not None else None
+def _table(table: TableId, topics: TopicFacts) -> TableStatus:
+    record, standing = topics.tables.get(table), topics.snapshots.get(table)
     is_stopped = record is not None and record.status == "stopped"
     is_captured = record is not None or standing is not None
     is_read = standing is not None and standing.status in ("running", "waiting", "paused")
@@ -185,8 +174,8 @@ def _table(table: TableId, topics: TopicFacts | None) -> TableStatus:
             "message": record.message if record is not None else "",
             "next": record.next if record is not None else "",
             "starts_by_itself": record is not None and is_stopped and not record.is_held,
-            "dead_letters": topics.dead_letters.get(table, 0) if topics is not None else 0,
-            "skipped": topics.skipped.get(table, 0) if topics is not None else 0,
+            "dead_letters": topics.dead_letters.get(table, 0),
+            "skipped": topics.skipped.get(table, 0),
             "snapshot": None if standing is None else _snapshot(standing),
         }
     )
@@ -207,8 +196,6 @@ def _snapshot(standing: FillProgress) -> SnapshotStatus:
 
 
 def _sinks(config: Config, reading: Reading, history: History, now: Moment, end: int | None) -> tuple[SinkStatus, ...]:
-    if reading.topics is None:
-        return ()
     conditions = {condition.name: condition for condition in reading.conditions if condition.part == "sink"}
     records, published = reading.topics.sinks, reading.topics.progress
     found = [newest(records, name) for name in sorted({record.sink for record in records})]
@@ -301,12 +288,7 @@ def lag_records(config: Config, record: SinkRecord, published: ProgressRecord | 
         if str(table) not in excluded and (section is None or section.holds(table))
     }
     wanted = {topic: ends for topic, ends in published.end_offsets.items() if topic in stored}
-    return sum(_missing(record.end_offsets, topic, ends) for topic, ends in wanted.items())
-
-
-def _missing(have: Mapping[str, tuple[int, ...]], topic: str, ends: tuple[int, ...]) -> int:
-    held = have.get(topic, ())
-    return sum(max(0, end - (held[n] if n < len(held) else 0)) for n, end in enumerate(ends))
+    return sum(sum(ends) - passed(record.end_offsets, topic, ends) for topic, ends in wanted.items())
 
 
 def _text(lsn: int | None) -> str | None:

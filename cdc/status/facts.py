@@ -8,27 +8,28 @@ from cdc.model.comparisons import ComparisonRecord
 from cdc.model.control import PositionRecord, ProgressRecord, SinkErrorRecord, SinkRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.model.lost_events import LostEventsRecord
 from cdc.model.table_state import TableRecord
+from cdc.model.view_facts import ViewFacts
+from cdc.outbox.lost import LostEventsRecord
 from cdc.ports.source_facts import SourceFacts
 from cdc.status.fill_progress import FillProgress
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """The state and progress topics at one moment."""
+    """The state and progress topics at one moment; nothing where capture has never run on the prefix."""
 
-    position: PositionRecord | None
-    damage: WatershedError | None  # why the position record can't be read
-    progress: ProgressRecord | None
-    tables: Mapping[TableId, TableRecord]
-    snapshots: Mapping[TableId, FillProgress]
-    dead_letters: Mapping[TableId, int]
-    skipped: Mapping[TableId, int]
-    lost_events: tuple[LostEventsRecord, ...]
-    sinks: tuple[SinkRecord, ...]
-    sink_errors: Mapping[str, SinkErrorRecord]  # by the sink's name
-    comparisons: Mapping[str, ComparisonRecord]  # likewise
+    position: PositionRecord | None = None
+    damage: WatershedError | None = None  # why the position record can't be read
+    progress: ProgressRecord | None = None
+    tables: Mapping[TableId, TableRecord] = field(default_factory=dict)
+    snapshots: Mapping[TableId, FillProgress] = field(default_factory=dict)
+    dead_letters: Mapping[TableId, int] = field(default_factory=dict)
+    skipped: Mapping[TableId, int] = field(default_factory=dict)
+    lost_events: tuple[LostEventsRecord, ...] = ()
+    sinks: tuple[SinkRecord, ...] = ()
+    sink_errors: Mapping[str, SinkErrorRecord] = field(default_factory=dict)  # by the sink's name
+    comparisons: Mapping[str, ComparisonRecord] = field(default_factory=dict)  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +45,12 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class ViewFacts:
-    """A view, or an event log, as its base describes it."""
-
-    state: str  # never run, filling, filled, serving, rebuild, failed
-    is_kept: bool  # a process has the view's lock
-    changes: int  # changes of base tables that are noted and not collected
-    oldest_s: float | None  # the age of the oldest of them
-    keys: int  # keys of view rows that are to be computed
-    rejected: int  # rows that the target does not take, or that the query can't compute
-    written_s: float | None  # since rows were written last
-    error: str
-    next: str
-    failing_s: float  # for how long the view has had an error; 0: it has none
-    behind: int | None = None  # records that an event log has not loaded; None for a view
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
-    """Everything that was observed for one status. None with an error: the server did not answer."""
+    """Everything that was observed for one status. An error: the server did not answer, and nothing is known of it."""
 
     source: SourceFacts | None
     source_error: WatershedError | None
-    topics: TopicFacts | None  # None without an error: capture has never run on the prefix
+    topics: TopicFacts
     topics_error: WatershedError | None
     conditions: tuple[Condition, ...] = ()
     # By the view's name. An error: its base does not answer. A view is missing until its base has answered or refused.
@@ -85,9 +69,8 @@ class SourceReader(Protocol):
 class TopicReader(Protocol):
     """Follows the state and progress topics."""
 
-    def read(self) -> TopicFacts | None:
-        """Reads facts of the topics; None if capture has never run on the prefix. Raises WatershedError if the brokers
-        do not answer."""
+    def read(self) -> TopicFacts:
+        """Reads facts of the topics. Raises WatershedError if the brokers do not answer."""
 
     def close(self) -> None: ...
 

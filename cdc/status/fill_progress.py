@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from cdc.model.control import ENDED, PositionRecord, ProgressRecord, SinkRecord, SnapshotProgress, SnapshotRecord
@@ -37,16 +37,8 @@ class FillProgress:
     def as_json(self) -> dict[str, Any]:
         """Returns the status as a JSON object."""
         eta_s = self.eta_s
-        return {
-            "what": self.what,
-            "name": self.name,
-            "status": self.status,
-            "done": self.done,
-            "total": self.total,
-            "per_s": round(self.per_s, 1),
-            "eta_s": None if eta_s is None else round(eta_s, 1),
-            "message": self.message,
-        }
+        rounded = {"per_s": round(self.per_s, 1), "eta_s": None if eta_s is None else round(eta_s, 1)}
+        return asdict(self) | rounded
 
 
 # ---- tables
@@ -136,13 +128,14 @@ def sink_progress(
         return FillProgress("sink", name, "waiting", 0, 0, 0.0, "Spark starts")
     ends = published.end_offsets if published is not None else {}
     total = sum(map(sum, ends.values()))
-    done = sum(_passed(sink.end_offsets, topic, offsets) for topic, offsets in ends.items())
+    done = sum(passed(sink.end_offsets, topic, offsets) for topic, offsets in ends.items())
     is_filled = goal is not None and HistoryPosition.applied(sink) >= goal
     rate.observe(now, done)
     return FillProgress("sink", name, "done" if is_filled else "running", done, total, rate.per_s(now))
 
 
-def _passed(have: Mapping[str, tuple[int, ...]], topic: str, ends: tuple[int, ...]) -> int:
+def passed(have: Mapping[str, tuple[int, ...]], topic: str, ends: tuple[int, ...]) -> int:
+    """Returns the number of the topic's offsets below `ends` that lie below `have`, too."""
     held = have.get(topic, ())
     return sum(min(end, held[partition] if partition < len(held) else 0) for partition, end in enumerate(ends))
 

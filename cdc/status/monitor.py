@@ -9,9 +9,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from cdc.config.settings import Config
 from cdc.model.errors import WatershedError
+from cdc.model.view_facts import ViewFacts
 from cdc.ports.source_facts import SourceFacts
 from cdc.status.compute import Moment, status_of
-from cdc.status.facts import Condition, Reading, SourceReader, TopicFacts, TopicReader, ViewFacts, ViewReader
+from cdc.status.facts import Condition, Reading, SourceReader, TopicFacts, TopicReader, ViewReader
 from cdc.status.history import History
 from cdc.status.model import Status
 
@@ -86,7 +87,7 @@ class Monitor:
             WatershedError("PostgreSQL does not answer", "check source.dsn and that the server runs"),
             clock,
         )
-        self._topics: _Poll[TopicFacts | None] = _Poll(
+        self._topics: _Poll[TopicFacts] = _Poll(
             "status of the topics",
             topics.read,
             WatershedError("Kafka does not answer", "check kafka.bootstrap_servers and that the brokers run"),
@@ -134,7 +135,7 @@ class Monitor:
         reading = Reading(
             source=source,
             source_error=source_error,
-            topics=topics,
+            topics=topics or TopicFacts(),
             topics_error=topics_error,
             conditions=tuple(self._conditions()),
             views=self._view_facts(),

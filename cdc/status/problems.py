@@ -45,12 +45,8 @@ def _unreachable(reading: Reading) -> Iterator[Problem]:
 
 
 def _source(config: Config, reading: Reading, status: Status) -> Iterator[Problem]:
-    source, slot = reading.source, config.source.slot
-    is_streaming = (
-        reading.topics is not None
-        and reading.topics.position is not None
-        and reading.topics.position.phase == "streaming"
-    )
+    source, slot, position = reading.source, config.source.slot, reading.topics.position
+    is_streaming = position is not None and position.phase == "streaming"
     if source is None:
         return
     if source.slot is None:
@@ -90,8 +86,6 @@ def _capture(config: Config, reading: Reading, status: Status) -> Iterator[Probl
     for condition in reading.conditions:
         if condition.part == "capture" and condition.is_failure:
             yield _own(condition)
-    if reading.topics is None:
-        return
     if reading.topics.damage is not None:
         yield _problem("capture", reading.topics.damage.message, reading.topics.damage.hint)
     capture = status.capture
@@ -144,9 +138,8 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
     }
     for condition in failed.values():
         yield _own(condition)
-    topics = reading.topics
-    for name, error in topics.sink_errors.items() if topics is not None else ():
-        known = {sink.sink for sink in status.sinks}
+    known = {sink.sink for sink in status.sinks}
+    for name, error in reading.topics.sink_errors.items():
         if name not in known and name not in failed and name in config.sinks:
             yield _problem("sink", error.message, error.next, name)
     for sink in status.sinks:

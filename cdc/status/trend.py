@@ -1,8 +1,9 @@
 """The last half hour of a pipeline, for the charts of the console: samples of the status, and problems with the times
-at which they began and ended. Pure."""
+at which they began and ended."""
 
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pydantic import field_serializer
@@ -53,23 +54,37 @@ class Recent(Node):
 
 
 class Trend:
-    """Remembers samples and problems. Not thread-safe."""
+    """Remembers samples and problems, whether or not somebody asks for them."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._samples: deque[Sample] = deque()
         self._present: dict[tuple[Part, str, str, str], SeenProblem] = {}
         self._over: deque[SeenProblem] = deque(maxlen=PROBLEMS_MAX)
 
     def observe(self, status: Status) -> None:
         """Adds the status of a later moment."""
-        self._samples.append(sample_of(status))
-        while self._samples[0].unix_seconds < status.unix_seconds - KEPT_S:
-            self._samples.popleft()
-        self._observe_problems(status)
+        with self._lock:
+            self._samples.append(sample_of(status))
+            while self._samples[0].unix_seconds < status.unix_seconds - KEPT_S:
+                self._samples.popleft()
+            self._observe_problems(status)
+
+    def follow(self, status: Callable[[], Status]) -> None:
+        """Observes `status` at a regular rhythm from now on, in a daemon thread."""
+
+        def run() -> None:
+            pause = threading.Event()
+            while True:
+                self.observe(status())
+                pause.wait(INTERVAL_S)
+
+        threading.Thread(target=run, name="trend", daemon=True).start()
 
     def recent(self) -> Recent:
-        seen = sorted((*self._present.values(), *self._over), key=lambda one: -one.first_unix_seconds)
-        return Recent(interval_seconds=INTERVAL_S, samples=tuple(self._samples), problems=tuple(seen))
+        with self._lock:
+            seen = sorted((*self._present.values(), *self._over), key=lambda one: -one.first_unix_seconds)
+            return Recent(interval_seconds=INTERVAL_S, samples=tuple(self._samples), problems=tuple(seen))
 
     def _observe_problems(self, status: Status) -> None:
         now, before = status.unix_seconds, self._present

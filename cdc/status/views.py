@@ -7,7 +7,8 @@ from cdc.config.event_log_settings import EventLogConfig
 from cdc.config.settings import Config
 from cdc.config.view_settings import ViewConfig
 from cdc.model.errors import WatershedError
-from cdc.status.facts import Reading, ViewFacts
+from cdc.model.view_facts import ViewFacts
+from cdc.status.facts import Reading
 from cdc.status.history import History
 from cdc.status.model import Problem, Status, ViewStatus
 
@@ -35,7 +36,7 @@ def _status(
     if isinstance(found, WatershedError):
         state = "unknown" if found is _NOT_ANSWERED else "unreachable"
         return _of(name, section, state, failing_s=away_s, error=found.message, hint=found.hint)
-    shown = _of(name, section, found.state, failing_s=found.failing_s, error=found.error, hint=found.next)
+    shown = _of(name, section, found.state, failing_s=found.failing_s, error=found.error or "", hint=found.next or "")
     return shown.model_copy(
         update={
             "is_kept": found.is_kept,
@@ -45,7 +46,7 @@ def _status(
             "behind_records": found.behind,
             "waiting_seconds": round(max(keys_s if has_keys else 0.0, found.oldest_s or 0.0), 3),
             "rejected_rows": found.rejected,
-            "silent_seconds": None if found.written_s is None else round(found.written_s, 3),
+            "silent_seconds": None if found.applied_s is None else round(found.applied_s, 3),
         }
     )
 

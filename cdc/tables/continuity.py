@@ -7,20 +7,12 @@ that could hide a change is a GapError: nothing is published.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cdc.model.control import PROTOCOL, PositionRecord
+from cdc.model.control import PROTOCOL, PositionRecord, TopicState
 from cdc.model.errors import NEXT_AFTER_GAP, GapError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import format_lsn
 from cdc.model.topics import Topics
 from cdc.ports.source_facts import SourceNow
-
-
-@dataclass(frozen=True, slots=True)
-class TopicNow:
-    """The present state of a table's topic."""
-
-    topic_id: str
-    end_offsets: Sequence[int]
 
 
 def require_same_database(position: PositionRecord, system_identifier: str, database: str) -> None:
@@ -70,7 +62,7 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
         )
 
 
-def require_same_topics(position: PositionRecord, now: Mapping[str, TopicNow]) -> None:
+def require_same_topics(position: PositionRecord, now: Mapping[str, TopicState]) -> None:
     """Raises GapError if a topic was deleted, recreated, repartitioned or lost its newest records. `now`: the topics
     that exist."""
     for name, then in position.topics.items():

@@ -44,13 +44,13 @@ def why_not_followed(schema: TableSchema, relation: Relation) -> str | None:
             return f"key column {name} was dropped or renamed"
         if not sent[name].is_key:
             return f"key column {name} is not in the replica identity"
-        if not _has_same_keys(was[name], sent[name].type_oid, sent[name].type_modifier):
+        if not _are_same_keys(_sent_type(was[name]), _sent_type(sent[name])):
             return f"the type of key column {name} was changed from {was[name].type_name}: records have other keys"
     return None
 
 
-def _has_same_keys(before: Column, type_oid: int, modifier: int) -> bool:
-    return _are_same_keys((before.type_oid, before.type_modifier), (type_oid, modifier))
+def _sent_type(column: Column | RelationColumn) -> tuple[int, int]:
+    return column.type_oid, column.type_modifier
 
 
 def _are_same_keys(before: tuple[int, int], now: tuple[int, int]) -> bool:
@@ -91,20 +91,20 @@ def key_types_replaced(before: TableSchema, columns: Sequence[Column]) -> str | 
     since their changes are unknown while the type was replaced."""
     now = {column.name: column for column in columns}
     for column in before.columns:
-        if column.name in before.key and column.name in now:
-            found = now[column.name]
-            if not _has_same_keys(column, found.type_oid, found.type_modifier):
-                return f"the type of key column {column.name} was replaced: {found.type_name}"
+        found = now.get(column.name) if column.name in before.key else None
+        if found is not None and not _are_same_keys(_sent_type(column), _sent_type(found)):
+            return f"the type of key column {column.name} was replaced: {found.type_name}"
     return None
 
 
 def followed(schema: TableSchema, relation: Relation, describe: Describe) -> TableSchema:
     """Returns the next version of the table's schema, with the relation's columns. Raises what `describe` raises."""
-    known = {(column.name, column.type_oid, column.type_modifier): column for column in schema.columns}
+    known = {(column.name, _sent_type(column)): column for column in schema.columns}
     sent = captured_columns(relation)
-    news = [c for c in sent if (c.name, c.type_oid, c.type_modifier) not in known]
-    known |= {(c.name, c.type_oid, c.type_modifier): c for c in (describe(relation.oid, news) if news else ())}
-    columns = tuple(known[(c.name, c.type_oid, c.type_modifier)] for c in sent)
+    news = [column for column in sent if (column.name, _sent_type(column)) not in known]
+    if news:
+        known |= {(column.name, _sent_type(column)): column for column in describe(relation.oid, news)}
+    columns = tuple(known[column.name, _sent_type(column)] for column in sent)
     return replace(schema, version=schema.version + 1, columns=columns)
 
 

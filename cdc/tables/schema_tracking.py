@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from cdc.model.control_topics import schema_record
+from cdc.model.control import SchemaRecord
 from cdc.model.errors import (
     NEXT_AFTER_ALTER,
     NEXT_AFTER_GAP,
@@ -25,7 +25,7 @@ from cdc.model.errors import (
     UnsupportedChangeError,
 )
 from cdc.model.events import TableId, TableSchema
-from cdc.model.table_state import TableFacts, TableRecord, table_record
+from cdc.model.table_state import TableFacts, TableRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import Relation
@@ -132,7 +132,7 @@ class SchemaTracker:
         if facts == known.facts:
             return []
         self._known[table] = KnownTable(known.schema, facts, known.entry)
-        return [table_record(self._topics, TableRecord.captured(table, facts, self._now_us()))]
+        return [TableRecord.captured(table, facts, self._now_us()).to(self._topics.state)]
 
     def watermark(self, content: bytes) -> None:
         """A watermark was received in the current transaction."""
@@ -215,14 +215,14 @@ class SchemaTracker:
             log.info("rows changed without events, all of them are read again", table=str(table), why=changed)
             records += self._rows.reread(table, changed)
         self._known[table] = KnownTable(self._known[table].schema, found.facts, then.entry)
-        return [*records, table_record(self._topics, TableRecord.captured(table, found.facts, self._now_us()))]
+        return [*records, TableRecord.captured(table, found.facts, self._now_us()).to(self._topics.state)]
 
     def _adopt(self, schema: TableSchema) -> list[TopicRecord]:
         known = self._known[schema.table]
         self._known[schema.table] = KnownTable(schema, known.facts, known.entry)
         self._rows.alter(schema)
         log.info("table altered: its schema has a new version", table=str(schema.table), version=schema.version)
-        return [schema_record(self._topics, schema)]
+        return [SchemaRecord.of(schema).to(self._topics.control)]
 
 
 def stop(table: TableId, why: str, *, is_replaced: bool = False) -> UnsupportedChangeError:

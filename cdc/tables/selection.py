@@ -12,7 +12,7 @@ from cdc.model.control import PositionRecord
 from cdc.model.errors import NEXT_AFTER_ALTER, NEXT_AFTER_REPLACED, SourceError, UnsupportedChangeError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.table_state import TableRecord
-from cdc.ports.source_table import TableDescription
+from cdc.ports.source_table import SourceTable, TableDescription
 from cdc.tables.continuity import Tables
 from cdc.tables.schema_changes import key_types_replaced, why_other_keys
 
@@ -58,8 +58,8 @@ def assign(
     captured. `failures`: errors that ended sessions of this process. `unread`: tables whose existing rows are not
     published."""
 
-    def can_be_added(before: TableSchema, description: TableDescription) -> bool:
-        return _can_be_added(before, description, is_read=before.table not in unread)
+    def why_not_added(before: TableSchema, description: TableDescription) -> SourceError | None:
+        return _why_not_added(before, description.found, is_read=before.table not in unread)
 
     kept: list[TableSchema] = []
     joining: list[TableId] = []
@@ -73,7 +73,7 @@ def assign(
             not stop.is_held
             and position.partial is None
             and description.barrier is None
-            and can_be_added(schema, description)
+            and why_not_added(schema, description) is None
         ):
             joining.append(table)
         else:
@@ -84,8 +84,8 @@ def assign(
             stopped[table] = Stop(WatershedError(record.message, record.next), is_held=True)
         elif description.barrier is not None:
             stopped[table] = Stop(description.barrier, is_held=False)
-        elif record is not None and before is not None and not can_be_added(before, description):
-            stopped[table] = Stop(_cannot_be_added(before, description), is_held=False)
+        elif record is not None and before is not None and (why := why_not_added(before, description)) is not None:
+            stopped[table] = Stop(why, is_held=False)
         elif table in failures:
             stopped[table] = Stop(failures[table], failures[table].is_held)
         elif table not in unread and (found := description.unchunkable) is not None:
@@ -122,24 +122,17 @@ def _stop(
     return Stop(SourceError(f"table {table} was altered: {why}", NEXT_AFTER_ALTER), is_held=False)
 
 
-def _can_be_added(before: TableSchema, description: TableDescription, *, is_read: bool) -> bool:
-    """Returns whether the table can be added again. With another key, its rows would be in the topic twice; and its
-    rows are read in chunks."""
-    found = description.found
-    if found is None or why_other_keys(before, found.key, found.columns) is not None:
-        return False
-    return found.is_chunkable or not is_read
-
-
-def _cannot_be_added(before: TableSchema, description: TableDescription) -> SourceError:
-    assert description.found is not None, "a missing table has a barrier"
-    if why := why_other_keys(before, description.found.key, description.found.columns):
+def _why_not_added(before: TableSchema, found: SourceTable | None, *, is_read: bool) -> SourceError | None:
+    """Returns why a table without a barrier can't be added again, or None if it can. With another key, its rows would
+    be in the topic twice; and its rows are read in chunks."""
+    assert found is not None, "a missing table has a barrier"
+    if why := why_other_keys(before, found.key, found.columns):
         return SourceError(
             f"table {before.table} can't be captured again: {why}",
             "restore its key, or name the old one's columns in source.key_columns; else remove it from "
             "source.tables and capture it under a topics.prefix and slot of its own",
         )
-    return _no_chunks(before.table, before.key)
+    return None if found.is_chunkable or not is_read else _no_chunks(before.table, before.key)
 
 
 def _no_chunks(table: TableId, key: Sequence[str]) -> SourceError:

@@ -1,20 +1,33 @@
-"""Implements cdc.ports.gap_topics.GapTopics: the topics of a process in state GAP."""
+"""The topics of a process in state GAP."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from cdc.config.settings import Config
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import SignalReader, deliver
 from cdc.kafka.state_reader import read_state
-from cdc.model.control import SIGNAL_KEY
+from cdc.model.control import PositionRecord, SignalAnswer
 from cdc.model.errors import GapError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.gap_topics import KnownState
 
 
-class KafkaGapTopics:
-    """Opens a client for each call; only the reader of signals stays open, until its user closes it."""
+@dataclass(frozen=True, slots=True)
+class KnownState:
+    """The position and the offset of the next signal, from the state topic."""
+
+    position: PositionRecord | None  # None: missing or damaged
+    signals_offset: int
+
+    @property
+    def epoch(self) -> int:
+        return self.position.epoch if self.position else 0
+
+
+class GapTopics:
+    """Opens a client for each call; only the reader of signals stays open, until its user closes it. Calls raise
+    UnreachableError or ConnectionLost while the brokers are unreachable, BrokerError if they refuse."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -28,11 +41,13 @@ class KafkaGapTopics:
         return KnownState(state.position, state.signals_offset)
 
     def answered(self) -> Collection[str]:
+        """Returns the ids of the signals that have an answer."""
         keys = read_latest(self._config.kafka, self._topics.control)
-        return {key.removeprefix(SIGNAL_KEY) for key in keys if key.startswith(SIGNAL_KEY)}
+        return {key.removeprefix(SignalAnswer.KEY) for key in keys if key.startswith(SignalAnswer.KEY)}
 
     def signals(self, offset: int) -> SignalReader:
         return SignalReader(self._config.kafka, self._topics.signals, offset)
 
     def answer(self, record: TopicRecord) -> None:
+        """Writes the record and returns when the brokers acknowledged it. Fences no producer."""
         deliver(self._config.kafka, record)
