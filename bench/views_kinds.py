@@ -22,9 +22,9 @@ from views.maintainer import RowEncoder, ViewMaintainer, define
 CHANGED: Final = 500  # rows of the table that drives a recipe
 INDEXES: Final = {
     "purchases": ["country"],
-    "searches": ["user_id"],
+    "searches": ["user_id", "due_at"],
     "clicks": ["user_id", "url"],
-    "payments": ["customer_id"],
+    "payments": ["customer_id", "due_at"],
     "readings": ["device_id"],
     "saved_searches": ["category"],
     "documents": ["category"],
@@ -49,12 +49,14 @@ INSERT INTO follows SELECT n, (n + step * 37) % ({n} / 20) + 1
   FROM generate_series(1, {n} / 20) AS n, generate_series(1, 10) AS step;
 INSERT INTO posts SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + n * interval '1 minute', 'text'
   FROM generate_series(1, {n}) AS n;
-INSERT INTO searches SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + n * interval '1 minute', 'words'
+INSERT INTO searches SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + n * interval '1 minute', 'words',
+  timestamptz '2026-01-01' + (n + 11) * interval '1 minute'
   FROM generate_series(1, {n}) AS n;
 INSERT INTO clicks SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + (n + 2) * interval '1 minute',
   '/' || n % 500 FROM generate_series(1, {n}) AS n;
 INSERT INTO payments SELECT n, n % ({n} / 20) + 1, timestamptz '2026-01-01' + n / 100 * interval '10 minutes',
-  CASE WHEN n * 7919 % 10 < 7 THEN 'failed' ELSE 'paid' END, 10 FROM generate_series(1, {n}) AS n;
+  CASE WHEN n * 7919 % 10 < 7 THEN 'failed' ELSE 'paid' END, 10,
+  timestamptz '2026-01-01' + n / 100 * interval '10 minutes' + interval '61 minutes' FROM generate_series(1, {n}) AS n;
 INSERT INTO readings SELECT n, n % 200, t, t + interval '1 minute', t + interval '2 minutes', 20
   FROM (SELECT n, timestamptz '2026-01-01' + n * interval '1 minute' AS t FROM generate_series(1, {n}) AS n) x;
 INSERT INTO saved_searches SELECT n, 'k' || n % 100, n % 200, 'red', '$ ? (@.gears > 3)'
@@ -68,6 +70,7 @@ INSERT INTO receipts SELECT n, n, timestamptz '2026-01-01' + (n / 10 + n % 3 - 1
 INSERT INTO ticks SELECT timestamptz '2026-01-01' + n * interval '1 minute' FROM generate_series(1, {n} / 10) AS n;
 INSERT INTO account_events SELECT n / 10, n % 10 + 1, CASE n % 10 WHEN 0 THEN 'opened' ELSE 'deposited' END, 5, 'Ada'
   FROM generate_series(10, {n}) AS n;
+CREATE INDEX ON payments (date_bin('1 hour', at, timestamptz '2000-01-01 00:00Z'));
 ANALYZE;
 """
 CHANGES: Final = {

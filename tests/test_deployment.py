@@ -12,7 +12,8 @@ from packaging.requirements import Requirement
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from cdc.config.settings import Config, FormatConfig, load_config
+from cdc.config.format_options import FormatConfig
+from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
 
 ROOT = Path(__file__).parent.parent

@@ -7,18 +7,14 @@ Its result is a line in `episodes.jsonl`; a campaign that is started again goes 
 repeats one.
 """
 
-import argparse
-import json
 import random
 import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
-from typing import Any
 
 import structlog
 from psycopg.conninfo import conninfo_to_dict
@@ -27,13 +23,13 @@ from cdc.daemon.failpoints import FAILPOINTS
 from cdc.model.errors import WatershedError
 from devstack.stack import Stack
 from tests.conftest import KafkaBroker, PostgresServer, new_database
+from tests.faults.episodes import Told, run_episodes
 from tests.simulation.run import Run
 from tests.support.captured import Captured, CaptureProcess, frozen, under_capture
 from tests.support.waiting import eventually
 from tests.support.workload import SCHEMA, TABLES, Workload, fill
 
 SIMULATED_SEEDS = 300  # for each episode
-RESULTS = "episodes.jsonl"
 
 
 class Episode:
@@ -143,14 +139,14 @@ class Episode:
             )
 
 
-def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
-    """Run one, and say how it went."""
+def episode(seed: int, stack: Stack, folder: Path) -> Told:
+    """Runs one, and returns how it went."""
     endpoints = stack.start("postgres", "kafka")
     server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
     kafka = KafkaBroker(endpoints.bootstrap_servers, stack)
     name = f"c{seed}_{secrets.token_hex(3)}"
     began = time.monotonic()
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True)
     with new_database(server) as dsn, under_capture(server, kafka, dsn, name, folder, SCHEMA, TABLES) as captured:
         captured.settings = {"capture": {"transaction_rows_max": random.Random(seed).choice((50, 1_000, 50_000))}}
         with captured.connect() as connection:
@@ -180,39 +176,15 @@ def simulated(first: int) -> None:
             raise AssertionError(f"simulated seed {seed}: {error}") from error
 
 
-@contextmanager
-def servers(folder: Path) -> Iterator[Stack]:
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o711)
-    with Stack(folder, given={}) as stack:
-        yield stack
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--folder", type=Path, default=Path(".watershed/campaign"))
-    parser.add_argument("--seed", type=int, help="this one alone")
-    arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))  # of the simulated runs
-    folder: Path = arguments.folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    results = folder / RESULTS
-    done = [json.loads(line)["seed"] for line in results.read_text("utf-8").splitlines()] if results.exists() else []
-    ends = time.monotonic() + arguments.minutes * 60
-    with servers(folder / "stack") as stack:
-        seed = max(done, default=0) + 1 if arguments.seed is None else arguments.seed
-        while time.monotonic() < ends:
-            # What an episode that fails leaves (logs of capture) stays in its folder.
-            result = episode(seed, stack, folder / f"episode-{seed}")
-            simulated(10_000 + seed * SIMULATED_SEEDS)
-            with results.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(result) + "\n")
-            print(json.dumps(result), flush=True)
-            if arguments.seed is not None:
-                break
-            seed += 1
-    return 0
+
+    def both(seed: int, stack: Stack, folder: Path) -> Told:
+        told = episode(seed, stack, folder)
+        simulated(10_000 + seed * SIMULATED_SEEDS)
+        return told
+
+    return run_episodes(__doc__, "campaign", both)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,25 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from devstack.stack import Stack
-from tests.faults.campaign import servers
 
 RESULTS: Final = "episodes.jsonl"
 
 Told = dict[str, Any]
+
+
+@contextmanager
+def servers(folder: Path) -> Iterator[Stack]:
+    """Yields a stack of its own, whatever servers the environment names; its servers end with the campaign."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o711)  # PostgreSQL and OpenSearch may run under another account than ours
+    with Stack(folder, given={}) as stack:
+        yield stack
 
 
 def run_episodes(

@@ -26,7 +26,7 @@ from tests.checker.large import SCHEMA, TABLE, Judge, Plan
 from tests.checker.positions import positions_never_go_back
 from tests.checker.records import stream_topics
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.faults.campaign import servers
+from tests.faults.episodes import servers
 from tests.support.captured import Captured, CaptureProcess, under_capture
 
 RSS_MEBIBYTES_MAX: Final = 120

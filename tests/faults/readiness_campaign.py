@@ -26,6 +26,7 @@ import psycopg
 from devstack.processes import identify, send, with_descendants
 from devstack.stack import Stack
 from tests.conftest import KafkaBroker, PostgresServer
+from tests.faults.episodes import servers
 from tests.support.captured import Captured
 from tests.support.checked import execute
 from tests.support.drift import Background
@@ -258,7 +259,7 @@ def main() -> int:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     folder.chmod(0o711)  # PostgreSQL may run under another account than ours
-    with Stack(folder / "stack", given={}) as stack:
+    with servers(folder / "stack") as stack:
         return 0 if run(stack, folder, asked.only) else 1
 
 

@@ -36,7 +36,7 @@ from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.reader import WarehouseReader
 from tests.conformance.stores import url_of
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.faults.campaign import servers
+from tests.faults.episodes import servers
 from tests.support.captured import Captured
 from tests.support.drift import Background
 from tests.support.forked import run

@@ -23,7 +23,7 @@ import psycopg
 
 from devstack.stack import Stack
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.faults.campaign import servers
+from tests.faults.episodes import RESULTS, servers
 from tests.support.captured import NAIVE, under_capture
 from tests.support.forked import CDC
 from tests.support.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, published, wrong_rows
@@ -32,7 +32,6 @@ from tests.support.sink_job import SinkJob
 from tests.support.stores import ALL, sinks_section
 
 RULES: Final = {"ours": CDC, "published": NAIVE}
-RESULTS: Final = "episodes.jsonl"
 EPISODE_CHUNKS: Final = 2_500  # more would be much for the judge, who has all records in memory
 CHUNKS_PER_KILL: Final = 100
 SINK_KILL_CHANCE: Final = 0.1  # beside a kill of capture; Spark takes a while to start

@@ -26,7 +26,7 @@ from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from cdc.config.settings import TopicConfig
 from tests.checker.judge import table_topic
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.faults.campaign import servers
+from tests.faults.episodes import servers
 from tests.support.captured import Captured, CaptureProcess, under_capture
 from tests.support.waiting import eventually
 from tests.support.workload import SCHEMA, TABLES, Workload, fill

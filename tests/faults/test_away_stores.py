@@ -9,12 +9,12 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from cdc.kafka.compacted import read_latest
-from cdc.model.control import SinkErrorRecord, sink_error_key
+from cdc.model.control import SinkErrorRecord
 from cdc.model.topics import Topics
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from spark_jobs.worker import RETRY_S_MAX
-from tests.faults.campaign import servers
+from tests.faults.episodes import servers
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
 from tests.support.stores import sinks_section, stored_rows
@@ -60,7 +60,7 @@ class Setting:
     def errors(self) -> dict[str, SinkErrorRecord]:
         """The published error of each sink that has one."""
         found = read_latest(self.job.config.kafka, Topics(self.feed.prefix).progress)
-        held = {store: (sink_error_key(store), found.get(sink_error_key(store))) for store in STORES}
+        held = {store: (SinkErrorRecord.key_of(store), found.get(SinkErrorRecord.key_of(store))) for store in STORES}
         return {store: SinkErrorRecord.decode(value, key) for store, (key, value) in held.items() if value is not None}
 
 

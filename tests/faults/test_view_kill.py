@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.faults.view_kill_campaign import all_queries, view_episode
 
-FAULTS = ("kill_view", "kill_sink", "freeze_view", "kill_capture", "replay", "change_view")
+FAULTS = ("kill_view", "freeze_view", "kill_capture", "replay", "change_view", "drop_base")
 
 
 @pytest.mark.long  # tests/integration/test_views.py and test_view_maintenance.py end jobs at chosen moments

@@ -1,79 +1,68 @@
 """Views for as long as wanted: random changes under every recipe of the documentation and every query of the tests,
-with jobs that end without warning. The end is one line of JSON; the exit code is 1 if a view was not its query's
-result.
+with jobs that end without warning.
 
     python -m tests.faults.view_campaign --minutes 60
+
+Each episode is a seed, with which every query runs once, in a base of its own. Its result is a line in
+`episodes.jsonl`; a campaign that is started again goes on behind the last one. `--seed 17` repeats one.
 """
 
-import argparse
-import json
 import random
 import sys
-import tempfile
 import time
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from devstack.stack import Stack
 from tests.conftest import PostgresServer, new_database
+from tests.faults.episodes import Told, run_episodes
 from tests.integration.test_view_maintenance import VIEWS
 from tests.support.folds import FoldViews, documented
 from tests.support.view_tables import Query, recipes
 from tests.support.views import Views, Workload, base_config, base_sink, random_run
 
 
-def campaign(server: PostgresServer, minutes: float, seed: int, folds: dict[str, Any]) -> dict[str, Any]:
-    """Runs of random queries, each with a base of its own."""
+def episode(seed: int, stack: Stack, folder: Path) -> Told:
+    """Runs every query with this seed. Returns what was compared, and what failed."""
+    began = time.monotonic()
+    endpoints = stack.start("postgres")
+    server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
+    folder.mkdir(parents=True)
+    sys.path.append(str(folder))  # the documented functions of folds are written there
+    folds = documented(folder)
     queries = {**VIEWS, **recipes()}
     queries |= {name: Query(section["sql"], section["key"]) for name, section in folds.items()}
-    runs: Counter[str] = Counter()
-    rows: Counter[str] = Counter()
+    rows: dict[str, int] = {}
     failures: list[str] = []
-    fills = 0
-    end = time.monotonic() + minutes * 60
-    names = list(queries)
-    while time.monotonic() < end:
-        name = names[sum(runs.values()) % len(names)]
-        query, one = queries[name], seed + runs[name]
-        runs[name] += 1
+    fills = kills = 0
+    for name, query in queries.items():
         with new_database(server) as dsn:
             config = base_config(dsn)
             views = FoldViews.of_section(config, dsn, folds[name]) if name in folds else Views(config, dsn)
             try:
                 with base_sink(config, query.tables) as sink:
-                    workload = Workload(sink, query.tables, one)
-                    rows[name] += random_run(name, query, views, workload, one, jobs=random.Random(one).randint(3, 12))
+                    workload = Workload(sink, query.tables, seed)
+                    jobs = random.Random(seed).randint(3, 12)
+                    run = random_run(name, query, views, workload, seed, jobs=jobs)
+                    rows[name], kills = run.rows, kills + run.kills
             except Exception as error:  # noqa: BLE001 - a run that fails does not end the others
-                failures.append(f"{name}, seed {one}: {type(error).__name__}: {error}"[:2000])
+                failures.append(f"{name}: {type(error).__name__}: {error}"[:2000])
             fills += views.waits
+    sys.path.remove(str(folder))
     return {
-        "minutes": minutes,
+        "seed": seed,
+        "seconds": round(time.monotonic() - began),
         "queries": len(queries),
-        "runs": sum(runs.values()),
         "fills": fills,
+        "kills": kills,
         "rows_compared": sum(rows.values()),
-        "without_rows": sorted(name for name in queries if not rows[name]),
+        "without_rows": sorted(name for name in queries if not rows.get(name)),
         "failures": failures,
     }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="watershed-views-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        folder.chmod(0o711)  # PostgreSQL may run under another account than ours
-        sys.path.append(str(folder))
-        with Stack(folder / "stack", given={}) as stack:
-            endpoints = stack.start("postgres")
-            server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
-            found = campaign(server, arguments.minutes, arguments.seed, documented(folder))
-    print(json.dumps({"seed": arguments.seed, **found}))
-    return 1 if found["failures"] else 0
+    return run_episodes(__doc__, "view-campaign", episode, lambda told: not told["failures"])
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

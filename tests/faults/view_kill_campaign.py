@@ -7,7 +7,7 @@ It is made of episodes, each a seed with databases and topics of its own. Two cl
 updates, deletes, other keys, TRUNCATE, late and duplicated events, transactions of several tables. One `cdc view run`
 keeps every recipe of the documentation and every query of the tests; which target a view has depends on the seed.
 Processes and servers are killed meanwhile, queries change, and the sink applies all records again because its
-checkpoints are deleted.
+checkpoints are deleted, at times with the whole base.
 After every few faults the clients pause, and each view in its target is compared with the result of its SQL over the
 source. Each episode is a line in `episodes.jsonl`; a run that is started again goes on behind the last one. `--seed 7`
 repeats one.
@@ -33,6 +33,7 @@ from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchException
 
 from cdc.config.settings import load_config
+from cdc.config.sink_settings import SqlConfig
 from devstack.endpoints import Endpoints, Servers
 from devstack.stack import Stack
 from sinks.comparison import TableComparison
@@ -42,6 +43,7 @@ from tests.faults.episodes import run_episodes
 from tests.integration.test_view_maintenance import VIEWS
 from tests.support.captured import Captured, CaptureProcess, under_capture
 from tests.support.folds import documented
+from tests.support.lost_base import drop_base, holds_tables
 from tests.support.sink_job import sink_record
 from tests.support.sink_machine import Machine
 from tests.support.view_process import ViewProcess
@@ -100,6 +102,7 @@ class ViewEpisode:
             "kill_sink_java": (self.kill_sink_java, 1),
             "kill_sink_worker": (self.kill_sink_worker, 2),
             "replay": (self.replay, 2),
+            "drop_base": (self.drop_base, 1),
             "kill_capture": (self.kill_capture, 4),
             **{f"kill_{name}": (partial(self.kill_server, name), 1) for name in ("opensearch", "redis", "kafka")},
             "kill_postgres": (partial(self.kill_server, "postgres"), 1),
@@ -305,6 +308,19 @@ class ViewEpisode:
         self._machine.kill()
         shutil.rmtree(self._captured.folder / "checkpoints", ignore_errors=True)
         self._machine.start()
+
+    def drop_base(self) -> None:
+        """Everything that sink and views have in the base is lost, and is made again from the topics."""
+        assert self._view is not None
+        base, prefix = self._config.sinks[BASE], self._config.topics.prefix
+        assert isinstance(base, SqlConfig)
+        eventually(lambda: holds_tables(base, prefix), CATCH_UP_S_MAX, lambda: f"a base\n{self._sink_said()}")
+        self._machine.kill()
+        if self.chance.random() < 0.5:
+            self._view.kill()
+            self._view = ViewProcess(self._captured, is_forked=False)
+        drop_base(base, prefix)
+        self.replay()
 
     def kill_capture(self) -> None:
         assert self._capture is not None

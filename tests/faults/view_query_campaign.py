@@ -1,25 +1,25 @@
 """Random queries as views: each that is accepted is kept while its tables change, and is compared with its query after
-every step. It looks for queries whose changed rows are traced to too few keys. The end is one line of JSON; the exit
-code is 1 if a view was not its query's result.
+every step. It looks for queries whose changed rows are traced to too few keys.
 
-    python -m tests.faults.view_query_campaign --minutes 10 --seed 1
+    python -m tests.faults.view_query_campaign --minutes 10
+
+Each episode is a seed, with a base and forty queries. Its result is a line in `episodes.jsonl`; a campaign that is
+started again goes on behind the last one. `--seed 17` repeats one.
 """
 
-import argparse
-import json
-import random
-import tempfile
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cdc.model.errors import ConfigError
 from devstack.stack import Stack
 from tests.conftest import PostgresServer, new_database
+from tests.faults.episodes import Told, run_episodes
 from tests.support.random_queries import random_query
 from tests.support.view_tables import SHOP, Query
 from tests.support.views import Views, Workload, base_config, base_sink, until_idle
@@ -37,23 +37,21 @@ class Outcome:
     failure: str = ""
 
 
-def campaign(server: PostgresServer, minutes: float, seed: int) -> dict[str, Any]:
-    """Bases with the shop's tables, one after the other, each with views of random queries."""
-    outcomes: list[Outcome] = []
-    end = time.monotonic() + minutes * 60
-    while time.monotonic() < end:
-        with new_database(server) as dsn:
-            for outcome in outcomes_of(dsn, range(seed + len(outcomes), seed + len(outcomes) + QUERIES)):
-                outcomes.append(outcome)
-                if time.monotonic() > end:
-                    break
+def episode(seed: int, stack: Stack, _folder: Path) -> Told:
+    """Keeps the queries of this seed in one base. Returns what became of them."""
+    began = time.monotonic()
+    endpoints = stack.start("postgres")
+    server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
+    with new_database(server) as dsn:
+        outcomes = list(outcomes_of(dsn, range(seed * 1000, seed * 1000 + QUERIES)))
     refused = Counter(outcome.refusal[:60] for outcome in outcomes if outcome.refusal)
     return {
-        "minutes": minutes,
+        "seed": seed,
+        "seconds": round(time.monotonic() - began),
         "kept": sum(1 for outcome in outcomes if not outcome.refusal and not outcome.failure),
         "refused": refused.total(),
         "rows_compared": sum(outcome.rows for outcome in outcomes),
-        "refused_for": dict(refused.most_common(20)),
+        "refused_for": dict(refused.most_common()),
         "failures": [outcome.failure for outcome in outcomes if outcome.failure],
     }
 
@@ -95,20 +93,8 @@ def kept(name: str, query: Query, views: Views, workload: Workload) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000) * 1000)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="watershed-queries-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        folder.chmod(0o711)  # PostgreSQL may run under another account than ours
-        with Stack(folder / "stack", given={}) as stack:
-            endpoints = stack.start("postgres")
-            server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
-            found = campaign(server, arguments.minutes, arguments.seed)
-    print(json.dumps({"seed": arguments.seed, **found}, indent=1))
-    return 1 if found["failures"] else 0
+    return run_episodes(__doc__, "view-query-campaign", episode, lambda told: not told["failures"])
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

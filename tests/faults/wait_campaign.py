@@ -29,6 +29,7 @@ from cdc.config.settings import load_config
 from devstack.stack import Stack
 from sinks.warehouse.catalog import catalog_place
 from tests.conftest import KafkaBroker, PostgresServer, new_database
+from tests.faults.episodes import servers
 from tests.support.drift import Background
 from tests.support.pipeline import Pipeline, pipeline_of
 from tests.support.stores import sinks_section, table_id
@@ -180,7 +181,7 @@ def main() -> int:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     folder.chmod(0o711)  # PostgreSQL and OpenSearch may run under another account than ours
-    with Stack(folder / "stack", given={}) as stack:
+    with servers(folder / "stack") as stack:
         return 0 if measure(stack, folder, asked.writes, asked.writers, asked.stores) else 1
 
 

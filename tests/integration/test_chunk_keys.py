@@ -343,14 +343,7 @@ def plan_of(source: Source, table: TableId, after: Key) -> str:
     schema = source.schema(table)
     with psycopg.connect(source.dsn, autocommit=True, options="-c search_path=pg_catalog") as connection:
         seen = describe_for_chunks(connection, schema, source.publication(table), [table])[1]
-        statement = chunk_statement(
-            table,
-            schema.columns,
-            seen.key,
-            RowSelection(after=after),
-            is_partitioned=seen.is_partitioned,
-            rows_max=3,
-        )
+        statement = chunk_statement(seen, schema.columns, RowSelection(after=after), rows_max=3)
         query = statement.as_string(connection).removeprefix("COPY (").removesuffix(") TO STDOUT")
         connection.execute("SET LOCAL enable_sort = off")
         explained = connection.execute(sql.SQL("EXPLAIN (COSTS OFF) {}").format(sql.SQL(query)))

@@ -16,7 +16,7 @@ from cdc.config.settings import SourceConfig
 from cdc.formats.debezium import TableEncoder
 from cdc.model.errors import SourceError, UnsupportedChangeError
 from cdc.model.events import TableId, TableSchema
-from cdc.model.lsn import ZERO, Lsn
+from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, start_lsn
@@ -68,7 +68,7 @@ def frames_of_one_transaction(source: Source) -> list[bytes]:
         [(slot,)] = source.execute(
             "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()"
         )
-        stream.start(slot, source.publication_name, ZERO)
+        stream.start(slot, source.publication_name, Lsn(0))
         frames: list[bytes] = []
         while not frames or not isinstance(decode(frames[-1][XLOG_DATA_BYTES:], "here"), Commit):
             read = stream.read(100, 1 << 20)

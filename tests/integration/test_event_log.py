@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewPartitions
 from cdc.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
 from cdc.kafka.event_records import EventConsumer, EventTopics
 from cdc.model.errors import ConfigError, RefusedError, SinkError
+from cdc.model.view_facts import ViewFacts
 from tests.conftest import KafkaBroker
 from tests.support.event_logs import PARTITIONS, Accounts
 from tests.support.topics import admin_of, delete_topic, set_topics
@@ -23,8 +24,8 @@ from tests.support.waiting import eventually
 from views.event_log import EventLogKeeper, log_findings
 from views.event_log_base import EventLogBase
 from views.event_log_figures import EventLogFigures
-from views.figures import Counts
 from views.maintainer import ViewMaintainer
+from views.targets import open_base
 
 MOMENTS: Final = (
     *((EventLogBase, name) for name in ("create", "offsets", "begin", "load", "_insert", "_advance", "note_filled")),
@@ -133,7 +134,7 @@ def test_whoever_reads_a_log_that_is_to_be_loaded_again_is_not_kept_from_it(acco
         reader.execute(f"SELECT count(*) FROM {table}".encode())
         with pytest.raises(SinkError, match="event log accounts: it can't lock tables"), accounts.loader() as (job, _):
             job.start()
-        assert accounts.query(triggers) == [(3,)]
+        assert accounts.query(triggers) == [(4,)]
         reader.commit()
     accounts.load()
     assert accounts.query(triggers) == [(0,)]
@@ -252,7 +253,8 @@ def test_a_log_is_removed_when_no_view_reads_it(accounts: Accounts, capsys: pyte
             remove_log(accounts.settings, "accounts", asks=False)
         with pytest.raises(SinkError, match="views read it"):  # also one that the configuration has no more
             base.remove("accounts")
-        base.remove("states")
+        with open_base(accounts.settings, "states") as of_view:
+            of_view.remove("states")
     remove_log(accounts.settings, "accounts", asks=False)
     assert "accounts: removed" in capsys.readouterr().out
     assert accounts.query(f"SELECT to_regclass('{accounts.schema}.log_accounts')") == [(None,)]
@@ -274,7 +276,7 @@ def _ask_rebuild(accounts: Accounts) -> None:
     rebuild_log(accounts.settings, "accounts")
 
 
-def _counts(accounts: Accounts) -> Counts:
+def _counts(accounts: Accounts) -> ViewFacts:
     with closing(EventLogFigures(accounts.settings, "accounts")) as figures:
         return figures.counts()
 

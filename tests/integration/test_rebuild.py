@@ -16,7 +16,7 @@ from opensearchpy import OpenSearch
 
 from cdc.config.settings import load_config
 from cdc.kafka.compacted import read_latest
-from cdc.model.control import RebuildRecord, rebuild_key
+from cdc.model.control import RebuildRecord
 from cdc.model.topics import Topics
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
@@ -97,7 +97,7 @@ class Pipeline:
 
     def request(self, sink: str) -> RebuildRecord | None:
         kafka = load_config(self.counters.folder / "watershed.yml").kafka
-        value = read_latest(kafka, Topics(self.counters.name).progress).get(rebuild_key(sink))
+        value = read_latest(kafka, Topics(self.counters.name).progress).get(RebuildRecord.key_of(sink))
         return None if value is None else RebuildRecord.decode(value, sink)
 
     def rows(self, sink: str) -> dict[int, int]:

@@ -7,7 +7,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import ConnectionLost
-from cdc.model.lsn import ZERO
+from cdc.model.lsn import Lsn
 from cdc.postgres import replication
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection
@@ -25,7 +25,7 @@ def config(dsn: str) -> SourceConfig:
 def take(stream: ReplicationConnection, wait_s: float) -> list[bytes]:
     """One round of the loop."""
     frames = stream.read(1_000, 1 << 20)
-    stream.send_status(ZERO, ZERO, reply_requested=False)
+    stream.send_status(Lsn(0), Lsn(0), reply_requested=False)
     if not frames:
         stream.wait(wait_s)
     return frames
@@ -45,7 +45,7 @@ def test_a_proxy_that_hangs_for_ever_is_found_out_once_the_server_has_given_up(
         sql.execute("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')")
         ((slot, _),) = sql.execute(SLOT).fetchall()
         stream = ReplicationConnection(config(make_conninfo(fresh_database, port=proxy.port)))
-        stream.start(slot, "everything", ZERO)
+        stream.start(slot, "everything", Lsn(0))
         at_first = stream._checked_at
         until = time.monotonic() + 2 * replication.SILENCE_S
         eventually(lambda: take(stream, 0.05) is None or time.monotonic() > until)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.signals import SignalReader, await_answer, send_signal
-from cdc.model.control import SignalAnswer, SignalRecord, signal_key
+from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
@@ -88,7 +88,7 @@ class Daemon:
                 for signal in reader.poll():
                     producer.begin_transaction()
                     answer = self._answer(signal).encode()
-                    producer.produce(self._topics.control, answer, signal_key(signal.identity))
+                    producer.produce(self._topics.control, answer, SignalAnswer.key_of(signal.identity))
                     producer.commit_transaction(20)
 
 

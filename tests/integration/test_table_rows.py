@@ -1,6 +1,7 @@
 """A table's shape and rows as PostgreSQL itself prints them."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -25,12 +26,12 @@ def config(connection: psycopg.Connection) -> SourceConfig:
 
 
 def shape_of(connection: psycopg.Connection, table: TableId = T) -> TableShape:
-    with TableReader(config(connection)) as reader:
+    with closing(TableReader(config(connection))) as reader:
         return reader.shape(table)
 
 
 def rows_of(connection: psycopg.Connection, table: TableId = T) -> list[tuple[str | None, ...]]:
-    with TableReader(config(connection)) as reader:
+    with closing(TableReader(config(connection))) as reader:
         return list(reader.rows(reader.shape(table)))
 
 
@@ -109,7 +110,7 @@ def test_settings_of_role_and_database_do_not_change_the_text(connection: psycop
 def test_all_tables_are_read_as_of_one_moment(connection: psycopg.Connection) -> None:
     connection.execute("CREATE TABLE things (id int PRIMARY KEY); CREATE TABLE others (id int PRIMARY KEY)")
     others = TableId("public", "others")
-    with TableReader(config(connection)) as reader:
+    with closing(TableReader(config(connection))) as reader:
         assert list(reader.rows(reader.shape(T))) == []
         connection.execute("INSERT INTO others VALUES (1)")
         assert list(reader.rows(reader.shape(others))) == []

@@ -15,6 +15,7 @@ from redis import Redis
 from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
+from cdc.model.view_facts import ViewFacts
 from sinks.cache.sink import CacheSink
 from sinks.registry import make_sink
 from sinks.retries import Retries
@@ -23,7 +24,6 @@ from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, SHOP, Query
 from tests.support.views import Views, base_config, base_sink, killed_at, until_idle
 from views.base import Base
-from views.figures import Counts
 from views.generations import TargetGenerations
 from views.maintainer import ViewMaintainer, define
 from views.target import Target
@@ -93,7 +93,7 @@ def test_readers_see_the_former_view_as_a_whole_until_the_changed_one_takes_its_
 UPPER: Final = Query("SELECT id, upper(name) AS name FROM customers", ["id"])
 
 
-def state(views: Views) -> Counts:
+def state(views: Views) -> ViewFacts:
     with views.base() as base:
         found = base.counts("named")
         assert found is not None

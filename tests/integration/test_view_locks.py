@@ -2,6 +2,7 @@
 for that."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from cdc.model.events import pack_version
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, SHOP, Query
 from tests.support.views import Views, base_config, base_sink, until_idle
+from tests.support.waiting import eventually
 
 NAMED: Final = Query("SELECT c.id, c.name FROM customers c", ["id"])
 PLACED: Final = Query("SELECT o.id, c.name FROM orders o JOIN customers c ON c.id = o.customer_id", ["id"])
@@ -85,6 +87,28 @@ def test_a_filling_waits_for_no_writer_if_the_triggers_are_right(views: Views) -
     assert views.query("SELECT name FROM views.named WHERE id = 2") == [("late",)]
 
 
+def test_writers_do_not_wait_while_former_notes_are_deleted(views: Views) -> None:
+    """There may be millions of them. A lock on one keeps the deletion from its end."""
+    by_region = Query("SELECT c.region, max(c.name) AS name FROM customers c GROUP BY c.region", ["region"])
+    with views.job("named", NAMED):
+        views.query("UPDATE customers SET name = 'noted', region = 'north'")
+    notes = "SELECT 1 FROM watershed_views_shop.changes FOR UPDATE"
+    deleting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '^DELETE'"
+
+    def fill() -> int:
+        with views.job("named", by_region):
+            return views.assert_equal("named", by_region)
+
+    with ThreadPoolExecutor(1) as pool:
+        with open_transaction(views, notes) as holder:
+            filled = pool.submit(fill)
+            eventually(lambda: views.query(deleting) == [(1,)], describe="the deletion waits for the lock")
+            views.query("SET lock_timeout = '1s'; UPDATE customers SET name = 'written' WHERE id = 1")
+            holder.rollback()
+        assert filled.result() == 1
+    assert views.query("SELECT name FROM views.named") == [("written",)]
+
+
 def test_what_a_former_trigger_notes_meanwhile_is_not_taken_for_the_new_query(views: Views) -> None:
     """An image of the former query lacks the column by which the new one finds its key."""
     by_region = Query("SELECT c.region, max(c.name) AS name FROM customers c GROUP BY c.region", ["region"])
@@ -94,7 +118,7 @@ def test_what_a_former_trigger_notes_meanwhile_is_not_taken_for_the_new_query(vi
     with open_transaction(views, "UPDATE customers SET name = 'z' WHERE id = 1") as writer:
         with pytest.raises(SinkError, match=USED), views.job("named", by_region):
             pass
-        assert views.query(TRIGGERS) == [("customers",)] * 3, "the former triggers note changes until then"
+        assert views.query(TRIGGERS) == [("customers",)] * 4, "the former triggers note changes until then"
         writer.commit()
     with views.job("named", by_region) as maintainer:
         assert views.assert_equal("named", by_region) == 1
@@ -120,7 +144,7 @@ def test_whoever_reads_a_table_that_a_view_leaves_is_not_kept_from_it(views: Vie
     with views.job("named", PLACED):
         pass
     before = views.query(TRIGGERS)
-    assert before == [("customers",)] * 3 + [("orders",)] * 3
+    assert before == [("customers",)] * 4 + [("orders",)] * 4
     with open_transaction(views, "SELECT count(*) FROM orders") as reader:
         with pytest.raises(SinkError, match=USED), views.job("named", NAMED):
             pass
@@ -129,7 +153,7 @@ def test_whoever_reads_a_table_that_a_view_leaves_is_not_kept_from_it(views: Vie
         assert views.query(TRIGGERS) == before
         reader.commit()
     with views.job("named", NAMED) as maintainer:
-        assert views.query(TRIGGERS) == [("customers",)] * 3
+        assert views.query(TRIGGERS) == [("customers",)] * 4
         shop.apply([customer(1, 2, name="other")])
         until_idle(maintainer)
         assert views.assert_equal("named", NAMED) == 3

@@ -1,16 +1,19 @@
 """The recipes for views in the documentation, over a base that a real SQL sink keeps: each is its query's result."""
 
+import re
 from collections.abc import Iterable, Iterator
 from hashlib import md5
 from typing import Any, Final
 
+import psycopg
 import pytest
 
 from cdc.config.sink_settings import SqlConfig
 from cdc.model.events import pack_version
 from sinks.contract import Change
-from tests.support.view_tables import CLICKS, CUSTOMERS, PAYMENTS, recipes
+from tests.support.view_tables import CLICKS, CUSTOMERS, PAGE, PAYMENTS, recipes
 from tests.support.views import Views, Workload, base_config, base_sink, random_run, until_idle
+from views.maintainer import define
 
 RECIPES: Final = recipes()
 SEEDS_MAX: Final = 10
@@ -29,13 +32,35 @@ def views(config: SqlConfig, fresh_database: str) -> Views:
 @pytest.mark.parametrize("name", RECIPES)
 def test_each_recipe_of_the_documentation_is_its_querys_result(name: str, views: Views, config: SqlConfig) -> None:
     query = RECIPES[name]
-    rows, seed = 0, 0
+    rows, kills, fillings, seed = 0, 0, 0, 0
     with base_sink(config, query.tables) as sink:
-        while not rows and seed < SEEDS_MAX:  # few random rows make a pattern, or match a stored query
+        # Few random rows match a stored query, and a job may have no change left to end at.
+        while not (rows and kills) and seed < SEEDS_MAX:
             seed += 1
-            rows = random_run(name, query, views, Workload(sink, query.tables, seed), seed, jobs=1)
+            run = random_run(name, query, views, Workload(sink, query.tables, seed), seed, jobs=2)
+            rows, kills, fillings = rows + run.rows, kills + run.kills, fillings + run.fillings
     assert rows > 0
-    assert views.waits == 1, "the view was filled once, at its beginning"
+    assert kills > 0, "a job ended without warning"
+    assert views.waits == fillings, "the view was filled until a filling came to its end, and then no more"
+
+
+def test_the_row_of_an_hour_is_found_by_the_index_that_the_page_has_made(views: Views, config: SqlConfig) -> None:
+    query = RECIPES["revenue_by_hour"]
+    (made,) = re.findall(r"<!-- index: revenue_by_hour -->\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    with base_sink(config, [PAYMENTS]), views.base() as base:
+        views.query(
+            "INSERT INTO payments SELECT n, 1, timestamptz '2026-01-01Z' + n * interval '1 minute', 'paid', 1 "
+            "FROM generate_series(1, 20_000) n"
+        )
+        views.query(made)
+        views.query("ANALYZE payments")
+        definition = define("revenue_by_hour", views.config(query), base)
+        statement = definition.row([base.described(definition)[0].type_name]).as_string()
+        with psycopg.connect(views.dsn) as connection:
+            cursor = psycopg.RawCursor(connection).execute(f"EXPLAIN {statement}".encode(), ["2026-01-02 10:00:00+00"])
+            plan = "\n".join(line for (line,) in cursor)
+    assert "payments_by_hour" in plan, plan
+    assert "Seq Scan" not in plan, plan
 
 
 def test_a_pattern_is_found_and_withdrawn_when_a_late_event_comes_between(views: Views, config: SqlConfig) -> None:

@@ -12,8 +12,9 @@ from cdc.model.events import pack_version
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, Query
 from tests.support.views import Views, base_config, base_sink, until_idle
-from views.base import Base, ViewState
+from views.base import Base
 from views.definition import ViewDefinition
+from views.states import ViewState
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 

@@ -4,11 +4,11 @@ import json
 import multiprocessing
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Final
 
 import psycopg
@@ -25,9 +25,10 @@ from cdc.model.errors import BrokerError, RefusedError, SinkError, WatershedErro
 from cdc.model.events import pack_version
 from sinks.sql.sink import SqlSink
 from tests.conformance.stores import url_of
+from tests.conformance.tables import Table
 from tests.conftest import KafkaBroker
 from tests.support.topics import admin_of, create_topic, delete_topic
-from tests.support.view_tables import CUSTOMERS, LINES, ORDERS, SHOP
+from tests.support.view_tables import CUSTOMERS, DOCUMENTS, LINES, ORDERS, SAVED_SEARCHES, SHOP, Query, recipes
 from tests.support.views import Workload, killed, until_idle
 from tests.support.waiting import eventually
 from views.base import Base
@@ -49,20 +50,27 @@ PARTITIONS: Final = 3
 class Pipeline:
     """A base that a sink keeps, and jobs of the view `totals`, whose target is a topic."""
 
-    def __init__(self, kafka: KafkaBroker, dsn: str, prefix: str) -> None:
+    def __init__(
+        self,
+        kafka: KafkaBroker,
+        dsn: str,
+        prefix: str,
+        tables: Sequence[Table] = SHOP,
+        query: Query = Query(TOTALS, ["id"]),  # noqa: B008
+    ) -> None:
         self.dsn, self.kafka = dsn, kafka
         self.topic = f"{prefix}.view.totals"
-        self.text = TOTALS
-        self._prefix = prefix
+        self.text, self._key = query
+        self._prefix, self._tables = prefix, tables
         self.base_sink = SqlSink.open(self.settings().sinks["copy"], prefix)  # type: ignore[arg-type]
         self.base_sink.begin_generation(1)
-        for one in SHOP:
+        for one in tables:
             self.base_sink.prepare(one.schema)
 
     def sections(self) -> dict[str, Any]:
-        view = {"base": "copy", "sql": self.text, "key": ["id"], "target": {"type": "topic"}, "keys_per_batch": 3}
+        view = {"base": "copy", "sql": self.text, "key": self._key, "target": {"type": "topic"}, "keys_per_batch": 3}
         return {
-            "source": {"dsn": self.dsn, "tables": [str(one.id) for one in SHOP]},
+            "source": {"dsn": self.dsn, "tables": [str(one.id) for one in self._tables]},
             "kafka": {"bootstrap_servers": self.kafka.bootstrap_servers},
             "topics": {"prefix": self._prefix, "partitions": PARTITIONS},
             "sinks": {"copy": {"type": "sql", "url": url_of(self.dsn)}},
@@ -166,6 +174,50 @@ def pipeline(kafka: KafkaBroker, fresh_database: str, unique: str) -> Iterator[P
         yield made
     with suppress(Exception):
         delete_topic(kafka.bootstrap_servers, made.topic)
+
+
+def test_a_consumer_of_alerts_sees_matches_that_start_change_and_stop(
+    kafka: KafkaBroker, fresh_database: str, unique: str
+) -> None:
+    """Documents change, and a saved query is added, changed and removed, while the job runs."""
+    alerts = Pipeline(kafka, fresh_database, unique, (SAVED_SEARCHES, DOCUMENTS), recipes()["alerts"])
+    versions, seen = count(1), 0
+
+    def document(number: int, price: str, title: str = "Red bike") -> Any:
+        return DOCUMENTS.upsert(
+            pack_version(1, next(versions)), id=number, category="bikes", title=title, price=price, attributes="{}"
+        )
+
+    def saved(price_max: str, number: int = 1) -> Any:
+        return SAVED_SEARCHES.upsert(
+            pack_version(1, next(versions)), id=number, category="bikes", price_max=price_max, words="red"
+        )
+
+    def alerted(*changes: Any) -> list[tuple[int, int, str | None]]:
+        """Search, document and price of each new record, when the changes were committed one by one; a tombstone has no
+        price."""
+        nonlocal seen
+        for change in changes:
+            alerts.base_sink.apply([change])
+        until_idle(job)
+        found = [(version, key, row) for _, key, row, version in alerts.records()]
+        new = sorted(found, key=lambda one: (one[0], str(one[1])))[seen:]
+        seen = len(found)
+        return [(key["search"], key["document"], row and row["price"]) for _, key, row in new]
+
+    with closing(alerts.base_sink), alerts.job() as job:
+        job.start()
+        assert alerted(document(1, "280"), document(2, "320"), document(3, "1", "Blue bike")) == []
+        assert alerted(saved("300")) == [(1, 1, "280")], "a query is added: what matches it starts to"
+        assert alerted(document(1, "290")) == [(1, 1, "290")], "it matches still, with another row"
+        assert alerted(document(2, "300")) == [(1, 2, "300")]
+        assert alerted(saved("295")) == [(1, 2, None)], "the query is changed"
+        assert alerted(saved("296")) == [], "what a reader sees is the same"
+        assert alerted(document(2, "200"), document(2, "320")) == [], "a match that is shorter than a step"
+        assert alerted(saved("290", 2)) == [(2, 1, "290")]
+        assert alerted(SAVED_SEARCHES.delete(pack_version(1, next(versions)), id=1)) == [(1, 1, None)]
+        assert alerted(DOCUMENTS.delete(pack_version(1, next(versions)), id=1)) == [(2, 1, None)]
+    delete_topic(kafka.bootstrap_servers, alerts.topic)
 
 
 # The moments around a write: its keys are noted; it is committed; the base knows that it is.

@@ -113,7 +113,7 @@ def test_questions_that_cannot_be_answered(pipeline: Pipeline) -> None:
         (("--sink", "none", "--lsn", lsn), 1, "no sink 'none' has published a position; there are: cache"),
         (("--lsn", "FFFFFF/0"), 1, "lies behind the end of the source's log"),
         (("--lsn", lsn, "--timeline", "9"), 1, "is of timeline 9, the source is on timeline 1"),
-        (("--lsn", "soon"), 1, "not an LSN"),
+        (("--lsn", "soon"), 2, "not an LSN"),
     ):
         done = run(["wait", *words, "--config", str(pipeline.config)], deadline_s=60.0)
         assert (done.returncode, says in done.stderr) == (code, True), done.stderr
@@ -174,7 +174,7 @@ def test_a_healed_gap_ends_a_wait(pipeline: Pipeline) -> None:
     with Waiter(pipeline.config) as waiter:
         (lsn,) = pipeline.items.query(END)[0]
         waiter.wait_for("cache", lsn)
-        position = waiter._positions.position
+        position = waiter._watch.position()
         assert position is not None
         pipeline.items.running().kill()
         pipeline.items.drop_slot()

@@ -285,7 +285,7 @@ class Oracle:
         if value is UNCHANGED:
             raise UnsupportedChangeError("unchanged")
         try:
-            return json_value(column, value.decode())
+            return json_value(column, str(value, "utf-8"))
         except UnicodeDecodeError:
             raise ProtocolError("UTF-8") from None
 

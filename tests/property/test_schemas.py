@@ -156,8 +156,8 @@ def test_a_filled_row_is_the_row_that_was_sent_whole(chosen: dict[str, Any]) -> 
             assert lists.encode() in filled
             assert filled.replace(lists.encode(), b"", 1) == whole
             assert draft.finished(columns, ()) == whole  # all of it from the record before
-            assert draft.columns_of(whole) == tuple(columns)
-            assert draft.columns_of(draft.without_holes()) is None
+            assert draft.encoder.columns_of(whole) == tuple(columns)
+            assert draft.encoder.columns_of(draft.without_holes()) is None
             count += 1
     assert count > 100
 

@@ -9,7 +9,7 @@ from cdc.capture.consistent_load import InitialLoad
 from cdc.capture.kafka_transaction import Publisher
 from cdc.capture.loop import Capture
 from cdc.capture.toast_batch import BatchRecord
-from cdc.model.control import POSITION_KEY, PositionRecord
+from cdc.model.control import PositionRecord
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
@@ -43,7 +43,7 @@ class CommitsThePositionBeforeTheData(Capture):
     def _produce(self, records: Sequence[TopicRecord], *, is_begun: bool = False) -> None:
         if records and not self._publisher.is_open:
             position = self._publisher.position(self._assembler.state)
-            self._broker.produce([TopicRecord(TOPICS.state, POSITION_KEY.encode(), position.encode())], _nothing)
+            self._broker.produce([position.to(TOPICS.state)], _nothing)
             self._broker.commit(self._while_waiting)
         super()._produce(records, is_begun=is_begun)
 

@@ -6,7 +6,7 @@ same order.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -19,10 +19,9 @@ from cdc.config.format_options import FormatOptions
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
-from cdc.model.control import POSITION_KEY, PROTOCOL, PositionRecord, SourceIdentity
+from cdc.model.control import PROTOCOL, PositionRecord, SourceIdentity, TopicState
 from cdc.model.errors import ConnectionLost
 from cdc.model.lsn import Lsn
-from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.listeners import Listeners
@@ -31,7 +30,7 @@ from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
-from cdc.tables.continuity import TopicNow, compare_tables, require_same_source, require_same_topics
+from cdc.tables.continuity import compare_tables, require_same_source, require_same_topics
 from tests.checker.judge import Evidence, Report, require_true
 from tests.simulation.halves import Halves
 from tests.simulation.kafka import FakeBroker, FakeCluster
@@ -216,7 +215,7 @@ class Process:
 
     def _read_position(self) -> PositionRecord | None:
         self._world.step()
-        values = [r.value for r in self._run.cluster.committed(TOPICS.state) if r.key == POSITION_KEY.encode()]
+        values = [r.value for r in self._run.cluster.committed(TOPICS.state) if r.key == PositionRecord.KEY.encode()]
         return PositionRecord.open(values[-1], "state") if values and values[-1] is not None else None
 
     def session(self) -> None:
@@ -251,18 +250,18 @@ class Process:
             self._run.events.add("load interrupted")
             self._step()
             self._postgres.slot = None
-        lineage = self._lineage(epoch)
+        lineage = self._lineage(epoch, {topic: TopicState(topic_id=topic) for topic in TABLE_TOPICS})
         intent = PositionRecord(
             phase="intent", epoch=epoch, seq=0, resume_lsn=0, source=IDENTITY, publication="p", protocol=PROTOCOL
         ).sealed()
-        broker.produce([TopicRecord(TOPICS.state, POSITION_KEY.encode(), intent.encode())], _nobody_waits)
+        broker.produce([intent.to(TOPICS.state)], _nobody_waits)
         broker.commit(_nobody_waits)
         self._step()
         point = self._postgres.create_slot()
         self._world.step()
         load = self._run.parts.load(
             broker=broker,
-            publisher=self._run.parts.publisher(lineage, self._run.limits, {}),
+            publisher=self._run.parts.publisher(lineage, self._run.limits),
             unpublishable=Unpublishable(TOPICS),
             consistent_point=Lsn(point),
             clock=self._world,
@@ -312,7 +311,8 @@ class Process:
             ),
         )
         ends = self._run.cluster.end_offsets(TABLE_TOPICS)
-        require_same_topics(current, {topic: TopicNow(topic, ends[topic]) for topic in TABLE_TOPICS})
+        now = {topic: TopicState(topic_id=topic, end_offsets=tuple(ends[topic])) for topic in TABLE_TOPICS}
+        require_same_topics(current, now)
         tables = [schema.table for schema in SCHEMAS]
         schemas = compare_tables(tables, dict(zip(tables, SCHEMAS, strict=True)), current, TOPICS).kept
         context = EnvelopeContext(PREFIX, IDENTITY.database, current.epoch, "0", self._run.format)
@@ -332,11 +332,7 @@ class Process:
                 snapshots=Snapshots(
                     engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()
                 ),
-                publisher=self._run.parts.publisher(
-                    self._lineage(current.epoch),
-                    self._run.limits,
-                    {t: s.end_offsets for t, s in current.topics.items()},
-                ),
+                publisher=self._run.parts.publisher(self._lineage(current.epoch, current.topics), self._run.limits),
             ),
             topics=TOPICS,
             schedule=Schedule(limits=self._run.limits),
@@ -348,8 +344,8 @@ class Process:
     def _broker(self) -> FakeBroker:
         return FakeBroker(self._run.cluster, self._world, TABLE_TOPICS)
 
-    def _lineage(self, epoch: int) -> Lineage:
-        return Lineage(epoch, IDENTITY, "p", {topic: topic for topic in TABLE_TOPICS})
+    def _lineage(self, epoch: int, topics: Mapping[str, TopicState]) -> Lineage:
+        return Lineage(epoch, IDENTITY, "p", topics)
 
 
 @lru_cache(maxsize=4)

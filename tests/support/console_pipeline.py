@@ -15,7 +15,6 @@ from cdc.http.routes import CAPTURE, application
 from cdc.http.server import listening_socket
 from cdc.http.waits import Waits
 from cdc.kafka.sink_letters import Letter
-from cdc.model.control import PositionRecord, SinkRecord
 from cdc.model.rejected_rows import RejectedRow
 from cdc.status.model import (
     BrokerStatus,
@@ -251,7 +250,7 @@ def served(pipeline: ShownPipeline, port: int | None = None) -> Iterator[HttpSer
     """The server of the routes and of the console."""
     port = port or free_port()
     listener = listening_socket("127.0.0.1", port, "http.port")
-    waits = Waits(lambda: source_end(10_000), _Positions())
+    waits = Waits(lambda: source_end(10_000), lambda: ((applied(500),), position(500)))
     letters = Letters(SETTINGS, lambda sinks: [one for one in pipeline.letters if one.sink in sinks])
     app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
@@ -263,10 +262,3 @@ def served(pipeline: ShownPipeline, port: int | None = None) -> Iterator[HttpSer
     finally:
         server.should_exit = True
         thread.join(10.0)
-
-
-class _Positions:
-    """Implements Positions."""
-
-    def last(self) -> tuple[tuple[SinkRecord, ...], PositionRecord]:
-        return (applied(500),), position(500)

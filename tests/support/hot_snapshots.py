@@ -7,7 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Any, Final, Self
 
@@ -196,7 +196,7 @@ def compare_stores(captured: Captured, stores: Sequence[str]) -> dict[str, list[
     config = load_config(captured.config())
     lineages = table_lineages(config)
     found: dict[str, list[TableComparison]] = {store: [] for store in stores}
-    with TableReader(config.source) as reader:
+    with closing(TableReader(config.source)) as reader:
         for table in config.source.table_ids:
             shape = reader.shape(table)
             with SourceRows(table, shape.columns, shape.key, reader.rows(shape)) as source:

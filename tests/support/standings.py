@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from cdc.model.control import (
-    POSITION_KEY,
-    PROGRESS_KEY,
     PositionRecord,
     ProgressRecord,
     Record,
@@ -13,17 +11,14 @@ from cdc.model.control import (
     SnapshotProgress,
     SnapshotRecord,
     SourceIdentity,
-    sink_key,
-    snapshot_key,
 )
-from cdc.model.events import TableId
 from cdc.model.topics import Topics
 
 SOURCE = SourceIdentity(system_identifier="1", timeline=1, database="shop", slot="shop")
 
 
 class FakeTail:
-    """Implements cdc.kafka.snapshot_watch.Tail. What is told is seen at the next poll."""
+    """Takes the place of cdc.kafka.compacted_tail.CompactedTail. What is told is seen at the next poll."""
 
     def __init__(self, topics: Topics) -> None:
         self.latest: dict[str, dict[str, bytes]] = {topics.state: {}, topics.progress: {}}
@@ -34,12 +29,11 @@ class FakeTail:
 
     def tell(self, record: Record) -> None:
         """Has been there for ever."""
-        topic, key = self._place(record)
-        self.latest[topic][key] = record.encode()
+        self.latest[self._topic(record)][record.record_key] = record.encode()
 
     def will_tell(self, *records: Record) -> None:
         """All at one poll."""
-        self.polls.append([(*self._place(record), record.encode()) for record in records])
+        self.polls.append([(self._topic(record), record.record_key, record.encode()) for record in records])
 
     def read_to_end(self) -> None:
         """It is read."""
@@ -56,18 +50,12 @@ class FakeTail:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _place(self, record: Record) -> tuple[str, str]:
+    def _topic(self, record: Record) -> str:
         match record:
-            case SnapshotRecord():
-                return self._topics.state, snapshot_key(record.table)
-            case PositionRecord():
-                return self._topics.state, POSITION_KEY
-            case SnapshotProgress():
-                return self._topics.progress, snapshot_key(TableId(*record.table.split(".", 1)))
-            case ProgressRecord():
-                return self._topics.progress, PROGRESS_KEY
-            case SinkRecord():
-                return self._topics.progress, sink_key(record.sink, record.generation)
+            case SnapshotRecord() | PositionRecord():
+                return self._topics.state
+            case SnapshotProgress() | ProgressRecord() | SinkRecord():
+                return self._topics.progress
         raise AssertionError(f"{record} is of another topic")
 
 

@@ -8,9 +8,10 @@ from cdc.model.comparisons import ComparisonRecord, RunRecord
 from cdc.model.control import SinkErrorRecord, SinkRecord
 from cdc.model.events import TableId
 from cdc.model.table_state import TableRecord
+from cdc.model.view_facts import ViewFacts
 from cdc.ports.source_facts import SlotFacts, SourceFacts
 from cdc.status.compute import Moment, status_of
-from cdc.status.facts import Condition, Reading, TopicFacts, ViewFacts
+from cdc.status.facts import Condition, Reading, TopicFacts
 from cdc.status.fill_progress import FillProgress
 from cdc.status.history import History
 from cdc.status.model import Status
@@ -75,16 +76,9 @@ def topics(lsn: int = 1000, *, ends: int = 0, sinks: tuple[SinkRecord, ...] = ()
     """Published up to `lsn`, which lies below offset `ends` of the topic of orders."""
     wanted: dict[str, Any] = {
         "position": position(lsn),
-        "damage": None,
         "progress": published(lsn, {TOPIC: (ends,)}),
         "tables": {ORDERS: TableRecord.captured(ORDERS, None, 1)},
-        "snapshots": {},
-        "dead_letters": {},
-        "skipped": {},
-        "lost_events": (),
         "sinks": sinks,
-        "comparisons": {},
-        "sink_errors": {},
     }
     return TopicFacts(**(wanted | fields))
 
@@ -101,7 +95,8 @@ def reading(found: SourceFacts | None = None, told: TopicFacts | None = None, **
         "topics_error": None,
     }
     # A server that refused has said nothing else.
-    wanted |= {name: None for name in ("source", "topics") if fields.get(f"{name}_error") is not None}
+    nothing = {"source": None, "topics": TopicFacts()}
+    wanted |= {name: none for name, none in nothing.items() if fields.get(f"{name}_error") is not None}
     return Reading(**(wanted | fields))
 
 
@@ -124,18 +119,7 @@ def sink_error(name: str = "search", at_s: float = 1e6, **fields: Any) -> SinkEr
 
 def view_facts(**fields: Any) -> ViewFacts:
     """A view that follows its base."""
-    wanted: dict[str, Any] = {
-        "state": "serving",
-        "is_kept": True,
-        "changes": 0,
-        "oldest_s": None,
-        "keys": 0,
-        "rejected": 0,
-        "written_s": 1.5,
-        "error": "",
-        "next": "",
-        "failing_s": 0.0,
-    }
+    wanted: dict[str, Any] = {"name": "documents", "state": "serving", "is_kept": True, "applied_s": 1.5}
     return ViewFacts(**(wanted | fields))
 
 

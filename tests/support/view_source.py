@@ -8,10 +8,9 @@ import psycopg
 from psycopg import sql
 
 from tests.conformance.tables import TYPES, Table
-from tests.support.view_tables import ALL, CUSTOMERS, PAYMENTS, draw_key, draw_values
+from tests.support.view_tables import ALL, CUSTOMERS, PAYER, PAYMENTS, draw_key, draw_values
 
 ROWS_TO_FILL: Final = 12
-PAYER: Final = 100  # a key that no random row has
 LATE: Final = "20 minutes"
 _Statement = tuple[sql.Composed, Sequence[Any]]
 

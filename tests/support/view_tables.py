@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from cdc.config.clock_settings import MINUTES
 from sinks.contract import Json
 from tests.conformance.tables import Table, table
 
@@ -36,7 +37,10 @@ POSTS: Final = table(
     "public", "posts", ("id",), {"id": "int8", "author_id": "int8", "at": "timestamptz", "text": "text"}
 )
 SEARCHES: Final = table(
-    "public", "searches", ("id",), {"id": "int8", "user_id": "int8", "at": "timestamptz", "words": "text"}
+    "public",
+    "searches",
+    ("id",),
+    {"id": "int8", "user_id": "int8", "at": "timestamptz", "words": "text", "due_at": "timestamptz"},
 )
 CLICKS: Final = table(
     "public", "clicks", ("id",), {"id": "int8", "user_id": "int8", "at": "timestamptz", "url": "text"}
@@ -45,7 +49,14 @@ PAYMENTS: Final = table(
     "public",
     "payments",
     ("id",),
-    {"id": "int8", "customer_id": "int8", "at": "timestamptz", "status": "text", "amount": "numeric"},
+    {
+        "id": "int8",
+        "customer_id": "int8",
+        "at": "timestamptz",
+        "status": "text",
+        "amount": "numeric",
+        "due_at": "timestamptz",
+    },
 )
 READINGS: Final = table(
     "public",
@@ -101,6 +112,9 @@ ALL: Final = (
 )
 
 
+PAYER: Final = 100  # a key that no random row has
+
+
 class Query(NamedTuple):
     """The query of a view."""
 
@@ -114,8 +128,9 @@ class Query(NamedTuple):
 
 
 def recipes() -> Mapping[str, Query]:
-    """The queries of the documentation's page, by name."""
-    found = {name: Query(text, key.split(", ")) for name, key, text in _RECIPE.findall(PAGE.read_text())}
+    """The queries of the documentation's page, by name. Their clock is a captured table: its minutes pass at random."""
+    text = PAGE.read_text().replace(str(MINUTES), TICKS.id.name)
+    found = {name: Query(query, key.split(", ")) for name, key, query in _RECIPE.findall(text)}
     assert len(found) == PAGE.read_text().count("```sql"), "each query of the page has a name and a key"
     return found
 

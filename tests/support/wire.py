@@ -4,7 +4,7 @@ import struct
 from collections.abc import Sequence
 
 from cdc.model.events import Column, TableId, TableSchema
-from cdc.pgoutput.messages import NULL, UNCHANGED, Relation, RelationColumn, TupleValue
+from cdc.pgoutput.messages import NULL, UNCHANGED, Absent, Relation, RelationColumn, TupleValue
 
 POSTGRES_EPOCH_US = 946_684_800_000_000
 CUSTOMERS = TableId("public", "customers")
@@ -47,8 +47,8 @@ def value_bytes(value: TupleValue) -> bytes:
         return b"n"
     if value is UNCHANGED:
         return b"u"
-    assert isinstance(value, bytes)
-    return b"t" + struct.pack(">I", len(value)) + value
+    assert not isinstance(value, Absent)
+    return b"t" + struct.pack(">I", len(value)) + bytes(value)
 
 
 def tuple_bytes(values: Sequence[TupleValue]) -> bytes:

@@ -15,7 +15,6 @@ from cdc.config.outbox_settings import OutboxMessages, OutboxTable
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
 from cdc.model.control import (
-    POSITION_KEY,
     IncompleteRowsRecord,
     PositionRecord,
     SchemaRecord,
@@ -34,11 +33,10 @@ from cdc.ports.listeners import Listeners
 from cdc.ports.stream import Environment, Signal
 from cdc.ports.stream_state import StreamState
 from cdc.snapshots.change_memory import ChangeMemory
-from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.coordination import Restrictions, Snapshots
-from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
@@ -170,7 +168,7 @@ class Process:
 
     def _position(self) -> PositionRecord:
         self._world.step()
-        return PositionRecord.open(self._run.latest(TOPICS.state)[POSITION_KEY], "state")
+        return PositionRecord.open(self._run.latest(TOPICS.state)[PositionRecord.KEY], "state")
 
     def _schemas(self) -> list[TableSchema]:
         """In the newest versions that are committed."""
@@ -215,8 +213,10 @@ class Process:
         return OutboxStream(PREFIX, tables, (messages, KEY), TOPICS.outbox_dead_letters, self._run.format)
 
     def _publisher(self, position: PositionRecord) -> Publisher:
-        lineage = Lineage(position.epoch, IDENTITY, PUBLICATION, {topic: topic for topic in TABLE_TOPICS})
-        return Publisher(lineage, self._run.limits, {t: state.end_offsets for t, state in position.topics.items()})
+        lineage = Lineage(
+            position.epoch, IDENTITY, PUBLICATION, {topic: position.topics[topic] for topic in TABLE_TOPICS}
+        )
+        return Publisher(lineage, self._run.limits)
 
     def _pause(self, seconds: float) -> None:
         """The source lives on meanwhile."""

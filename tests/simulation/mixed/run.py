@@ -14,7 +14,6 @@ from cdc.config.masking import Mask
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.model import control
 from cdc.model.control import (
-    POSITION_KEY,
     PROTOCOL,
     IncompleteRowsRecord,
     PositionRecord,
@@ -22,11 +21,9 @@ from cdc.model.control import (
     SignalsRecord,
     SnapshotRecord,
     TopicState,
-    snapshot_key,
 )
 from cdc.model.errors import ConnectionLost
 from cdc.model.events import TableId
-from cdc.model.topic_record import TopicRecord
 from tests.checker.judge import Evidence, Report, require_true
 from tests.checker.records import Record
 from tests.mixed.judge import events_are_the_ledger, foreign_values
@@ -110,10 +107,8 @@ class Run:
             )
             for name in TABLES
         ]
-        keys = [snapshot_key(record.table) for record in wanted]
-        records = [(POSITION_KEY, position.sealed().encode()), *zip(keys, (r.encode() for r in wanted), strict=True)]
-        for key, value in records:
-            self.cluster.append(TopicRecord(TOPICS.state, key.encode(), value))
+        for record in (position.sealed(), *wanted):
+            self.cluster.append(record.to(TOPICS.state))
         self.cluster.end("committed")
 
     # ---- what is committed
@@ -130,7 +125,7 @@ class Run:
     def _recorded_lsn(self) -> int:
         for entry in reversed(self.cluster.logs[TOPICS.state, 0]):
             record = entry.record
-            if entry.fate == "committed" and record is not None and record.key == POSITION_KEY.encode():
+            if entry.fate == "committed" and record is not None and record.key == PositionRecord.KEY.encode():
                 return PositionRecord.decode(record.value or b"", "state").resume_lsn
         return 0
 

@@ -17,14 +17,12 @@ from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.control import (
-    SIGNALS_KEY,
     IncompleteRowsRecord,
     SignalRecord,
     SignalsRecord,
     SnapshotRecord,
     SweepRecord,
     TombstonesRecord,
-    snapshot_key,
 )
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import Lsn
@@ -38,11 +36,10 @@ from cdc.ports.stream import Signal
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.change_memory import ChangeMemory, Unseen
-from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.coordination import Snapshots
-from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from tests.simulation.snapshots.judge import compacted, judge
@@ -97,7 +94,7 @@ class Committed:
             if record.topic == TOPICS.control and record.key.startswith(b"sweep/"):
                 sweep = SweepRecord.decode(record.value or b"", "control")
                 self.floors[sweep.table] = sweep.floor
-            elif record.topic == TOPICS.state and record.key == SIGNALS_KEY.encode():
+            elif record.topic == TOPICS.state and record.key == SignalsRecord.KEY.encode():
                 self.signals_offset = SignalsRecord.decode(record.value or b"", "state").offset
             elif record.topic == TOPICS.state and record.key.startswith(b"holes/"):
                 holes = IncompleteRowsRecord.decode(record.value or b"", "state")
@@ -160,7 +157,8 @@ class Run:
                 requested_us=0,
             )
             self.committed.add(
-                [TopicRecord(TOPICS.state, snapshot_key(schema.table).encode(), record.encode())], self.committed.state
+                [record.to(TOPICS.state)],
+                self.committed.state,
             )
 
     # ---- the run

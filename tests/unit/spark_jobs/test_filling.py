@@ -21,7 +21,7 @@ def tail() -> FakeTail:
 
 @pytest.fixture
 def watch(tail: FakeTail) -> SnapshotWatch:
-    return SnapshotWatch(Topics("shop"), tail)
+    return SnapshotWatch(Topics("shop"), tail)  # type: ignore[arg-type]
 
 
 # ---- what to read

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cdc.model.control import RebuildRecord, SinkRecord, sink_key
+from cdc.model.control import RebuildRecord, SinkRecord
 from cdc.model.errors import FullError, RefusedError, SinkError, WatershedError
 from cdc.model.events import TableId
 from sinks.lineage import Lineage
@@ -106,7 +106,7 @@ class World:
             "stale": 0,
             "role": role,
         }
-        self.sinks[sink_key("search", generation)] = SinkRecord.model_validate(fields)
+        self.sinks[SinkRecord.key_of("search", generation)] = SinkRecord.model_validate(fields)
 
     def ask(self, action: str = "rebuild", **fields: object) -> bool:
         asked = {"sink": "search", "request": "r1", "action": action, "status": "asked", "asked_us": 1}
@@ -249,7 +249,7 @@ def test_a_store_that_fills_up_loses_what_was_built_and_says_what_to_do(world: W
 
 def test_a_generation_need_not_be_ahead_of_the_one_that_readers_see(world: World) -> None:
     """But of the published position where nobody writes the serving generation."""
-    published, serving = Applied(1, 500, 0), world.sinks[sink_key("search", 1)]
+    published, serving = Applied(1, 500, 0), world.sinks[SinkRecord.key_of("search", 1)]
     now_s = serving.applied_ts_us / 1e6
     assert swap_goal(published, None, now_s) == (1, 500)
     assert swap_goal(published, serving, now_s + SERVING_SILENT_S - 1) == (1, 1)

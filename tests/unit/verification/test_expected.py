@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from cdc.config.masking import Mask
 from cdc.config.store_mapping import Held as Section
 from cdc.model.events import Column, TableId, TableSchema
@@ -100,3 +102,8 @@ def test_keys_of_a_store_become_record_keys() -> None:
     assert rows().record_key({"id": "seven"}) is None
     assert rows().record_key({"id": None}) is None
     assert plain_key(b'{"id": 7}') == b'{"id":7}'
+
+
+@pytest.mark.parametrize("key", [b"", b"\xff", b"seven", b"[" * 100_000])
+def test_a_key_that_is_no_json_stays_as_it_is(key: bytes) -> None:
+    assert plain_key(key) == key

@@ -7,24 +7,19 @@ import typer
 from typer.testing import CliRunner
 
 from cdc.cli.verify import verify
+from cdc.kafka.pipeline_watch import PipelineWatch
+from cdc.model.topics import Topics
 from cdc.status.waiting import SourceEnd
-from tests.support.standings import SOURCE, position
+from tests.support.standings import SOURCE, FakeTail, position
 from verification.world import StandsStillError, World
-
-
-class Positions:
-    """Nobody publishes anything."""
-
-    sinks: tuple[Any, ...] = ()
-    position = position(400)
-
-    def poll(self, timeout_s: float) -> None:
-        del timeout_s
 
 
 def test_a_sink_that_makes_no_progress_is_said_with_the_option_that_waits_longer() -> None:
     world: Any = World.__new__(World)
-    world._timeout_s, world._positions = 0.0, Positions()
+    topics = Topics("shop")
+    tail = FakeTail(topics)  # nobody publishes anything
+    tail.tell(position(400))
+    world._timeout_s, world._watch = 0.0, PipelineWatch(topics, tail)  # type: ignore[arg-type]
     end = SourceEnd(SOURCE.system_identifier, SOURCE.timeline, 500, 8192, 16 * 1024 * 1024)
     world._source = type("Source", (), {"read_end": lambda _: end})()
     with pytest.raises(StandsStillError, match="sink search does not make progress") as error:

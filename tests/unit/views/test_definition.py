@@ -6,7 +6,7 @@ from cdc.config.sink_settings import CacheConfig
 from cdc.config.view_settings import ViewConfig
 from cdc.model.events import TableId
 from views.definition import ViewDefinition
-from views.tracing import trace
+from views.tracing import BaseColumn, trace
 
 ORDERS, LINES = TableId("public", "orders"), TableId("public", "lines")
 TEXT = "SELECT o.id, sum(l.price) AS total FROM orders AS o JOIN lines AS l ON l.order_id = o.id GROUP BY o.id"
@@ -14,8 +14,13 @@ TEXT = "SELECT o.id, sum(l.price) AS total FROM orders AS o JOIN lines AS l ON l
 
 def defined(key: tuple[str, ...] = ("id",), text: str = TEXT, schema: str = "copies") -> ViewDefinition:
     config = ViewConfig(base="base", sql=text, key=key, target=CacheConfig(url=SecretStr("redis://localhost")))
-    query = trace("totals", text, key, {ORDERS: ("id", "note"), LINES: ("order_id", "no", "price")})
-    return ViewDefinition("totals", config, query, {ORDERS: (schema, "orders"), LINES: (schema, "order lines")})
+    columns = {
+        ORDERS: {"id": BaseColumn(1, "bigint"), "note": BaseColumn(2, "text")},
+        LINES: {"order_id": BaseColumn(1, "bigint"), "no": BaseColumn(2, "integer"), "price": BaseColumn(3, "numeric")},
+    }
+    query = trace("totals", text, key, {table: list(names) for table, names in columns.items()})
+    places = {ORDERS: (schema, "orders"), LINES: (schema, "order lines")}
+    return ViewDefinition("totals", config, query, places, columns)
 
 
 def test_the_query_reads_the_bases_tables_under_their_aliases() -> None:
@@ -31,7 +36,7 @@ def test_the_query_is_run_as_it_was_written() -> None:
         base="base", sql=f"{text};", key=("id",), target=CacheConfig(url=SecretStr("redis://localhost"))
     )
     query = trace("hours", f"{text};", ("id",), {ORDERS: ("id", "at")})
-    said = ViewDefinition("hours", config, query, {ORDERS: ("copies", "orders")}).select.as_string()
+    said = ViewDefinition("hours", config, query, {ORDERS: ("copies", "orders")}, {}).select.as_string()
     assert said == 'SELECT o.id, date_part(\'hour\', o.at) AS hour /* ü */ FROM "copies"."orders" o\n'
 
 
@@ -46,6 +51,7 @@ def test_changed_rows_are_joined_to_the_key() -> None:
     assert definition.traced_columns(LINES) == ["order_id"]
     assert definition.searched_columns() == [(LINES, ("order_id",)), (ORDERS, ("id",))]
     said = definition.touched(ways[LINES], definition.rows(), ["bigint"]).as_string()
+    assert """SELECT CAST(c.image->>'order_id' AS bigint) AS "order_id" FROM""" in said
     assert 'JOIN "copies"."orders" AS "t0" ON "t0"."id" = "t1"."order_id"' in said
     assert not definition.has_split_key
 

@@ -44,7 +44,7 @@ def inserted(fixture: Fixture) -> dict[str, dict[str, str | None]]:
     for frame in fixture.content["frames"]:
         match decode(b64decode(frame), "a frame"):
             case Insert(new=new):
-                texts = [value.decode() if isinstance(value, bytes) else None for value in new]
+                texts = [bytes(value).decode() if isinstance(value, memoryview) else None for value in new]
                 row = dict(zip((column[0] for column in fixture.content["columns"]), texts, strict=True))
                 found[row[id_column] or ""] = row
     return found
@@ -181,6 +181,7 @@ def test_numbers_of_an_enveloped_payload_keep_their_digits() -> None:
         ({}, record(b"a\0b"), r"payload_text has the character U\+0000"),
         ({}, record(b"{}", key=b"\0"), r"aggregateid has the character U\+0000"),
         ({"value.converter": "json"}, record(b"{"), "the value is not JSON"),
+        ({"value.converter": "json"}, record(b'{"a":' * 900 + b"1" + b"}" * 900), "its JSON has too many levels"),
         ({"value.converter": "json"}, record(rb'"\ud800"'), "payload_text has half of a character"),
         ({"value.converter": "json", "schemas.enable": True}, record(b"{}"), "no JSON with schema and payload"),
         ({"table.fields.additional.placement": "type:envelope"}, record(b"[]"), "no envelope"),

@@ -13,7 +13,7 @@ from cdc.formats.debezium import EnvelopeContext
 from cdc.model.control import PartialTransaction, SweepRecord
 from cdc.model.errors import GapError, ProtocolError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from cdc.model.lsn import ZERO, Lsn
+from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED
 from cdc.ports.listeners import Listeners
@@ -419,5 +419,5 @@ def test_a_stream_that_is_none_is_refused(payloads: Sequence[bytes], says: str) 
 
 
 def test_nothing_published_yet_begins_at_zero() -> None:
-    made = assembler(StreamState(ZERO, None, 0, 0))
+    made = assembler(StreamState(Lsn(0), None, 0, 0))
     assert places(consume(made, transaction(1, insert(1)))) == [("c", 1, 1, 0)]

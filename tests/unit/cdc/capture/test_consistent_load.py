@@ -11,7 +11,7 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.config.settings import CaptureConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
-from cdc.model.control import PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord
+from cdc.model.control import PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord, TopicState
 from cdc.model.errors import ConnectionLost
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn
@@ -45,7 +45,9 @@ def load(
 ) -> InitialLoad:
     return InitialLoad(
         broker=script,
-        publisher=Publisher(Lineage(epoch, SOURCE, "p", {SCHEMA.topic: "id"}), CaptureConfig(**limits), {}),
+        publisher=Publisher(
+            Lineage(epoch, SOURCE, "p", {SCHEMA.topic: TopicState(topic_id="id")}), CaptureConfig(**limits)
+        ),
         consistent_point=Lsn(POINT),
         clock=script.clock,
         should_stop=should_stop,

@@ -15,7 +15,7 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.heartbeats import Heartbeats
-from cdc.model.control import PositionRecord, ProgressRecord, SourceIdentity
+from cdc.model.control import PositionRecord, ProgressRecord, SourceIdentity, TopicState
 from cdc.model.errors import ConnectionLost, GapError, UnsupportedChangeError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
@@ -58,7 +58,7 @@ def capture(
     **limits: Any,
 ) -> Capture:
     config = CaptureConfig(**limits)
-    lineage = Lineage(1, SOURCE, "p", {TOPIC: "id"})
+    lineage = Lineage(1, SOURCE, "p", {TOPIC: TopicState(topic_id="id")})
     sweeps = sweeps_of(CONTEXT)
     engine = engine_of([SCHEMA], CONTEXT, sweeps)
     return Capture(
@@ -80,7 +80,7 @@ def capture(
                 Topics("shop"),
                 SnapshotConfig(),
             ),
-            publisher=Publisher(lineage, config, {}),
+            publisher=Publisher(lineage, config),
         ),
         topics=Topics("shop"),
         schedule=Schedule(limits=config, watch=watch, heartbeats=heartbeats),

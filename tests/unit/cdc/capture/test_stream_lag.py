@@ -7,7 +7,7 @@ from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.stream_lag import QUIET_S, StreamLag
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.debezium import TableEncoder
-from cdc.model.control import SourceIdentity
+from cdc.model.control import SourceIdentity, TopicState
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
@@ -16,10 +16,9 @@ from cdc.ports.listeners import Listeners
 from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.coordination import Snapshots
-from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from tests.support import wire
 from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, no_backfill, sweeps_of
@@ -146,7 +145,7 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
             ),
             backfill=no_backfill(script.clock),
             snapshots=Snapshots(engine, reader, ScriptedSignals(), Answers(topics, {}), topics, SnapshotConfig()),
-            publisher=Publisher(Lineage(1, source, "p", {TOPIC: "id"}), CaptureConfig(), {}),
+            publisher=Publisher(Lineage(1, source, "p", {TOPIC: TopicState(topic_id="id")}), CaptureConfig()),
         ),
         topics=topics,
         schedule=Schedule(limits=CaptureConfig()),

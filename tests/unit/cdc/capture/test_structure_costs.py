@@ -16,7 +16,7 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.toast_batch import Batch
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.unpublishable import Unpublishable
-from cdc.model.control import SignalRecord, SourceIdentity
+from cdc.model.control import SignalRecord, SourceIdentity, TopicState
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
@@ -211,7 +211,7 @@ def unpublishable_changes(n: int) -> Callable[[], object]:
 
 def produced_records(n: int) -> Callable[[], object]:
     source = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")
-    publisher = Publisher(Lineage(1, source, "p", {TOPIC: "id"}), CaptureConfig(), {})
+    publisher = Publisher(Lineage(1, source, "p", {TOPIC: TopicState(topic_id="id")}), CaptureConfig())
 
     def call() -> None:
         for number in range(n):

@@ -147,7 +147,7 @@ def test_what_was_published_whole_is_not_told_again() -> None:
 
 
 def test_a_transaction_that_was_half_published_without_metadata_ends_without() -> None:
-    options = replace(ALL, provide_transaction_metadata=False)
+    options = FormatOptions(message_prefix_include_list=("audit.*",))
     before = assembler(options)
     records = consume(before, transaction(1_100, *CHANGES)[:5])
     after = assembler(resume=before.state)
@@ -190,7 +190,7 @@ def test_messages_between_transactions_are_not_repeated_after_a_crash(cut: int) 
 
 
 def test_marks_and_other_prefixes_are_not_published() -> None:
-    made = assembler(replace(ALL, message_prefix_include_list=(), message_prefix_exclude_list=("other",)))
+    made = assembler(FormatOptions(provide_transaction_metadata=True, message_prefix_exclude_list=("other",)))
     assert consume(made, [outside("x", 1_020, WATERMARK_PREFIX), outside("x", 1_030, "other")]) == []
     assert made.state == START
     assert told(consume(made, [outside("y", 1_040, "otherwise")])) == [("y", None)]
@@ -207,7 +207,7 @@ def test_a_message_that_is_not_transactional_is_refused_inside_a_transaction() -
 
 def test_truncate_is_an_event_where_records_have_no_key_and_it_is_not_skipped() -> None:
     emptied = transaction(1_100, insert(5, oid=11), wire.truncate([10, 11]), insert(6, oid=11))
-    records = consume(assembler(replace(ALL, skipped_operations="none")), emptied)
+    records = consume(assembler(ALL.model_copy(update={"skipped_operations": "none"})), emptied)
     [event] = [r for r in records if r.value is not None and json.loads(r.value).get("op") == "t"]
     assert (event.topic, event.key, event.headers) == ("shop.public.audit", b"", None)
     value = json.loads(event.value or b"")

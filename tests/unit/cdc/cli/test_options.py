@@ -1,28 +1,20 @@
 """Options that several commands have mean the same in each."""
 
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import pytest
-import typer
 from typer.core import TyperOption
 from typer.main import get_command
 
-from cdc.cli.main import COMMANDS
+from cdc.cli.main import COMMANDS, application
 
 STREAMS_WITHOUT_JSON = {"config schema", "dlq show"}  # print JSON always
 
 
 def _commands() -> Iterator[tuple[str, Any]]:
-    for name, entry in COMMANDS.items():
-        module, _, attribute = entry.target.partition(":")
-        target = getattr(import_module(module), attribute)
-        if not isinstance(target, typer.Typer):
-            app = typer.Typer()
-            app.command(name)(target)
-            target = app
-        command = get_command(target)
+    for name in COMMANDS:
+        command = get_command(application([name])).commands[name]  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
         if inner is None:
             yield name, command

@@ -1,16 +1,16 @@
 """The configuration: what is refused, with which words, and what overrides what."""
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from cdc.config.format_options import READABLE
 from cdc.config.masking import Mask
-from cdc.config.settings import Config, load_config
+from cdc.config.settings import Config, SparkConfig, load_config
 from cdc.config.sink_settings import SearchConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -137,6 +137,12 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
         ("source.tables", "public.orders", "source.tables: a list is needed: [a, b], or one to a line"),
         ("sinks", None, "sinks: a section is needed, with keys of its own; {} for an empty one"),
         ("capture.transaction_rows_max", "many", "capture.transaction_rows_max: Input should be a valid integer"),
+        ("spark.driver_memory", "1 gigabyte", "spark.driver_memory: '1 gigabyte' is no size as Java's -Xmx takes it"),
+        (
+            "sinks.warehouse",
+            {"catalog": {"type": "jdbc", "uri": "jdbc:sqlite:x"}, "location": ""},
+            "sinks.warehouse.location: String should have at least 1 character",
+        ),
         (
             "sinks.cache",
             {"url": "redis://c", "tombstone_ttl_s": 5},
@@ -263,7 +269,7 @@ def test_debeziums_options_have_its_names(tmp_path: Path, monkeypatch: pytest.Mo
         tmp_path, changed("format", chosen | {"message.prefix.include.list": "audit, outbox.*"})
     ).format_options
     expected = {name.replace(".", "_"): value for name, value in chosen.items()} | {"decimal_handling_mode": "precise"}
-    assert asdict(options) == expected | unset
+    assert options.model_dump() == expected | unset
 
 
 def test_the_default_format_is_readable(tmp_path: Path) -> None:
@@ -326,3 +332,14 @@ def test_masks_name_columns_of_captured_tables(tmp_path: Path) -> None:
 )
 def test_masks_that_mean_nothing_are_refused(tmp_path: Path, masking: dict[str, Any], told: str) -> None:
     assert refusal(tmp_path, minimal() | {"masking": masking}).startswith(told)
+
+
+@pytest.mark.parametrize("size", ["1g", "1536m", "2G", "1048576k"])
+def test_a_size_of_the_driver_s_memory_is_accepted(size: str) -> None:
+    assert SparkConfig(driver_memory=size).driver_memory == size
+
+
+@pytest.mark.parametrize("size", ["", "1", "0g", "1gb", "1.5g", "-1g", " 1g", "1g\n"])
+def test_another_text_is_no_size_of_memory(size: str) -> None:
+    with pytest.raises(ValidationError, match="is no size as Java's -Xmx takes it"):
+        SparkConfig(driver_memory=size)

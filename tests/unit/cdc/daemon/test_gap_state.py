@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from structlog.testing import capture_logs
 
 from cdc.daemon.gap_state import GRACE_S, POLL_S, Gap, Heal
+from cdc.kafka.gap_topics import KnownState
 from cdc.model.control import PositionRecord, SignalAnswer, SignalRecord, SignalsRecord, SourceIdentity
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.gap_topics import KnownState
 from cdc.ports.stream import Signal
 
 TOPICS = Topics("shop")
@@ -37,7 +37,7 @@ class World:
     ends_at: float = 60.0
     opened_at: int | None = None
 
-    # cdc.ports.gap_topics.GapTopics
+    # cdc.kafka.gap_topics.GapTopics
 
     def known(self) -> KnownState:
         self._reached()
@@ -91,7 +91,7 @@ class World:
 
     def run(self, *, heals_itself: bool = False, has_events: bool = False) -> Heal | None:
         error = GapError("slot watershed can't be used any more", "heal it")
-        gap = Gap(error, TOPICS, self, self, self.wait, has_events=has_events)
+        gap = Gap(error, TOPICS, self, self, self.wait, has_events=has_events)  # type: ignore[arg-type]
         with capture_logs() as self.logs:
             return gap.await_heal(heals_itself=heals_itself)
 

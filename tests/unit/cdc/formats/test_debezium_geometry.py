@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cdc.formats import debezium_geometry as geometry
-from cdc.pgoutput.values import Encoder, MalformedValueError
+from cdc.model.errors import MalformedValueError
+from cdc.pgoutput.values import Encoder
 
 
 def encoded(encode: Encoder, text: str) -> Any:

@@ -8,8 +8,8 @@ import pytest
 from cdc.config.format_options import FormatOptions
 from cdc.formats.connect import optional
 from cdc.formats.debezium_kinds import kind_of
+from cdc.model.errors import MalformedValueError, UnconvertibleError
 from cdc.model.events import Column
-from cdc.pgoutput.values import MalformedValueError, UnconvertibleError
 
 NUMERIC_12_2 = 786_438
 

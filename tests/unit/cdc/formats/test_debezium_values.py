@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.formats import debezium_values as values
-from cdc.pgoutput.values import Encoder, MalformedValueError, UnconvertibleError, quote
+from cdc.model.errors import MalformedValueError, UnconvertibleError
+from cdc.pgoutput.values import Encoder, quote
 
 MS, US, NS = 1_000_000, 1_000, 1
 money_string = values.money(2, values.decimal_string)

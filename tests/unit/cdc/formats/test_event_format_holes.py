@@ -29,8 +29,8 @@ COLUMNS = (
 FORMS: Final = {
     "readable": FormatOptions(),
     "readable, schemas": FormatOptions(schemas_enable=True),
-    "debezium": FormatOptions("debezium", extended_headers_enabled=False),
-    "debezium, schemas": FormatOptions("debezium", extended_headers_enabled=False, schemas_enable=True),
+    "debezium": FormatOptions(profile="debezium", extended_headers_enabled=False),
+    "debezium, schemas": FormatOptions(profile="debezium", extended_headers_enabled=False, schemas_enable=True),
 }
 READ: Final = {
     "readable": '{"id":1,"total":"1.10","lsn":"0/16","body":"Zoë","raw":"AQI=","sum":"2.5"}',

@@ -8,10 +8,10 @@ from cdc.config.format_options import BinaryMode, FormatOptions
 from cdc.formats.envelope import EnvelopeContext
 from cdc.formats.message_events import MessageEvents, MessagePosition
 from cdc.model.lsn import Lsn
-from cdc.pgoutput.messages import LogicalMessage, Origin
+from cdc.pgoutput.messages import Begin, LogicalMessage, Origin
 
 HELLO = LogicalMessage(True, Lsn(24_026_000), "audit", b"hello")
-PLACE = MessagePosition(24_026_000, 24_025_000, 24_026_100, 1_767_323_079_990_000, 560)
+PLACE = MessagePosition(24_025_000, Begin(Lsn(24_026_100), 1_767_323_079_990_000, 560))
 NOW_US = 1_767_323_080_000_123
 
 
@@ -31,14 +31,14 @@ def test_a_transactions_message_byte_for_byte() -> None:
 
 
 def test_a_message_outside_of_transactions_has_the_time_of_its_publication() -> None:
-    _, value = events().record(HELLO, MessagePosition(24_026_000, None), "null", NOW_US)
+    _, value = events().record(HELLO, MessagePosition(None), "null", NOW_US)
     source = json.loads(value)["source"]
     names = ("txId", "commit_lsn", "ts_us", "sequence", "lsn")
     assert [source[name] for name in names] == [None, None, NOW_US, '[null,"24026000"]', 24_026_000]
 
 
 def test_where_a_message_came_from_is_told() -> None:
-    place = MessagePosition(1, None, 2, 3, 4, Origin(Lsn(5_000), "up»stream"))
+    place = MessagePosition(None, Begin(Lsn(2), 3, 4), Origin(Lsn(5_000), "up»stream"))
     _, value = events().record(HELLO, place, "null", NOW_US)
     source = json.loads(value)["source"]
     assert (source["origin"], source["origin_lsn"]) == ("up»stream", 5_000)

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -10,9 +9,8 @@ import pytest
 from cdc.config.format_options import READABLE, FormatOptions, Profile
 from cdc.config.masking import Mask
 from cdc.formats.profiles import PROFILES, ColumnFormat, UnconvertibleWarning, column_formats, shown
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, UnconvertibleError
 from cdc.model.events import Column, TableSchema
-from cdc.pgoutput.values import UnconvertibleError
 from tests.support import wire
 
 DEBEZIUM = FormatOptions(profile="debezium")
@@ -58,13 +56,13 @@ def test_a_mode_takes_the_place_of_the_readable_form(
     oid: int, text: str, plain: object, mode: str, chosen: str, other: object
 ) -> None:
     assert value(nullable(oid), READABLE, text) == plain
-    options = replace(READABLE, **{mode: chosen})  # type: ignore[arg-type]
+    options = FormatOptions(**{mode: chosen})
     assert value(nullable(oid), options, text) == other
     assert value(nullable(25), options, "x") == "x"
 
 
 def test_a_mode_is_for_elements_too_with_their_dimensions() -> None:
-    options = replace(READABLE, decimal_handling_mode="double")
+    options = FormatOptions(decimal_handling_mode="double")
     assert value(nullable(1231, element_oid=1700), options, "{{1.10},{NULL}}") == [[1.1], [None]]
 
 
@@ -85,15 +83,15 @@ def test_in_the_readable_profile_columns_may_be_absent_but_the_keys() -> None:
 def test_an_array_that_its_schema_does_not_know_stops_where_there_are_schemas(text: str) -> None:
     column = nullable(1007, element_oid=23)
     assert value(column, READABLE, text) in ([[1, 2]], text)
-    with_schemas = replace(READABLE, schemas_enable=True)
+    with_schemas = FormatOptions(schemas_enable=True)
     assert value(column, with_schemas, "{1}") == [1]
     with pytest.raises(UnconvertibleError, match="one dimension"):
         value(column, with_schemas, text)
 
 
 def test_the_readable_profile_stops_at_what_connect_would_read_as_zero() -> None:
-    with_schemas = replace(READABLE, schemas_enable=True)
-    for options in (with_schemas, replace(with_schemas, decimal_handling_mode="double")):
+    with_schemas = FormatOptions(schemas_enable=True)
+    for options in (with_schemas, FormatOptions(schemas_enable=True, decimal_handling_mode="double")):
         for of in (nullable(701), nullable(1700)) if options.has_modes else (nullable(701),):
             with pytest.raises(UnconvertibleError, match="not a finite number"):
                 value(of, options, "NaN")
@@ -102,7 +100,8 @@ def test_the_readable_profile_stops_at_what_connect_would_read_as_zero() -> None
     for number in ("NaN", "Infinity", "-Infinity"):
         with pytest.raises(UnconvertibleError, match="not a finite number"):
             value(nullable(1022, element_oid=701), with_schemas, f"{{1.5,{number}}}")
-        assert value(nullable(701), replace(DEBEZIUM, schemas_enable=True), number) == number  # as Debezium's
+        debezium = FormatOptions(profile="debezium", schemas_enable=True)
+        assert value(nullable(701), debezium, number) == number  # as Debezium's
 
 
 def test_debezium_leaves_out_what_it_does_not_know() -> None:
@@ -116,7 +115,7 @@ def test_a_key_is_never_left_out() -> None:
     schema, _ = wire.schema_and_relation([Column("at", 3220, -1, "pg_lsn", False)], ["at"])
     with pytest.raises(ConfigError, match="key column at has type pg_lsn, which profile debezium leaves out"):
         column_formats(schema, DEBEZIUM)
-    column_formats(schema, replace(DEBEZIUM, include_unknown_datatypes=True))
+    column_formats(schema, FormatOptions(profile="debezium", include_unknown_datatypes=True))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,9 @@ def test_what_has_no_place_is_null_and_told_once_for_each_column() -> None:
     ) as told:
         assert found("NaN") == "null"
     assert len(told) == 1
-    silent = format_of(nullable(1700), replace(DEBEZIUM, event_converting_failure_handling_mode="skip")).form.encode
+    silent = format_of(
+        nullable(1700), FormatOptions(profile="debezium", event_converting_failure_handling_mode="skip")
+    ).form.encode
     assert silent is not None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -151,9 +152,9 @@ def test_what_has_no_place_is_null_and_told_once_for_each_column() -> None:
 @pytest.mark.parametrize(
     ("column", "options"),
     [
-        (nullable(1700), replace(DEBEZIUM, event_converting_failure_handling_mode="fail")),
+        (nullable(1700), FormatOptions(profile="debezium", event_converting_failure_handling_mode="fail")),
         (Column("c", 1700, -1, "numeric", False), DEBEZIUM),  # null is not allowed there
-        (nullable(1700), replace(READABLE, decimal_handling_mode="precise")),
+        (nullable(1700), FormatOptions(decimal_handling_mode="precise")),
     ],
 )
 def test_what_has_no_place_stops_the_table_where_null_is_not_asked_for(column: Column, options: FormatOptions) -> None:
@@ -169,17 +170,17 @@ OTHER_FORM = "choose another mode in section format, or profile readable without
 @pytest.mark.parametrize(
     ("column", "options", "text", "hint"),
     [
-        (nullable(1700), replace(READABLE, decimal_handling_mode="precise"), "NaN", OTHER_FORM),
+        (nullable(1700), FormatOptions(decimal_handling_mode="precise"), "NaN", OTHER_FORM),
         (Column("c", 1700, -1, "numeric", False), DEBEZIUM, "NaN", OTHER_FORM),
         (
             nullable(1700),
-            replace(DEBEZIUM, event_converting_failure_handling_mode="fail"),
+            FormatOptions(profile="debezium", event_converting_failure_handling_mode="fail"),
             "NaN",
             OTHER_FORM + ", or event.converting.failure.handling.mode: skip, which writes null",
         ),
         (
             nullable(1007, element_oid=23),
-            replace(READABLE, schemas_enable=True),
+            FormatOptions(schemas_enable=True),
             "{{1,2}}",
             "leave out format.schemas.enable: schemas know no other arrays",
         ),
@@ -198,7 +199,7 @@ def test_what_is_said_to_do_about_it_helps_in_that_profile(
 def test_a_masked_column_says_so_and_is_masked_in_every_profile() -> None:
     schema = schema_of(nullable(25))
     for profile in get_args(Profile):
-        options = FormatOptions(profile, masks=(Mask(schema.table, "c", "asterisks", 3),))
+        options = FormatOptions(profile=profile, masks=(Mask(schema.table, "c", "asterisks", 3),))
         found = column_formats(schema, options)[1]
         assert found.form.encode is not None
         assert found.form.encode("secret") == '"***"'

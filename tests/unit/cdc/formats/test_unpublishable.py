@@ -10,7 +10,7 @@ from cdc.capture.toast_batch import DraftRecord
 from cdc.config.settings import OnUnpublishable
 from cdc.formats.debezium import OutRecord, TableEncoder
 from cdc.formats.transaction_metadata import TransactionMetadata
-from cdc.formats.unpublishable import OVERHEAD_BYTES, Unpublishable, UnpublishedRecord, record_bytes, unpublished_key
+from cdc.formats.unpublishable import OVERHEAD_BYTES, Unpublishable, UnpublishedRecord, record_bytes
 from cdc.model.errors import DamagedTextError, UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Column, Position
 from cdc.model.lsn import Lsn
@@ -39,7 +39,7 @@ def too_large(made: Unpublishable, record: OutRecord = LARGE) -> UnpublishableEr
 
 
 def counted(records: list[TopicRecord]) -> UnpublishedRecord:
-    assert (records[-1].topic, records[-1].key) == ("shop.state", unpublished_key(TABLE).encode())
+    assert (records[-1].topic, records[-1].key) == ("shop.state", UnpublishedRecord.key_of(TABLE).encode())
     return UnpublishedRecord.decode(records[-1].value or b"", "state")
 
 
@@ -266,10 +266,10 @@ def test_a_line_that_no_record_holds_and_one_that_may() -> None:
     encoder = TableEncoder(SCHEMA, RELATION, CONTEXT)
     made = Unpublishable(TOPICS, "skip", LIMITS)
     with pytest.raises(UnpublishableError, match="column name has 9000 bytes") as refused:
-        made.lightened_line(encoder, b"1\t" + b"x" * 9_000, PLACE)
+        made.row_record(encoder, b"1\t" + b"x" * 9_000, *PLACE, 1, 0)
     assert refused.value.keys == (KEY,)
-    line = b"1\t" + b"x" * 7_000
-    assert made.lightened_line(encoder, line, PLACE) == line
+    with pytest.raises(UnpublishableError, match="a record of 7"):
+        made.row_record(encoder, b"1\t" + b"x" * 7_000, *PLACE, 1, 0)
 
 
 def test_a_value_without_a_form_is_left_out_too() -> None:

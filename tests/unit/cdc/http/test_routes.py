@@ -38,7 +38,9 @@ class Pipeline:
 
     def application(self) -> Starlette:
         letters = Letters(config(), self.read_letters)
-        return application(lambda: self.status, self.scope, Waits(lambda: self.end, self), self.trend.recent, letters)
+        return application(
+            lambda: self.status, self.scope, Waits(lambda: self.end, self.last), self.trend.recent, letters
+        )
 
     def read_letters(self, sinks: Sequence[str]) -> list[Letter]:
         raise UnreachableError(f"Kafka: can't read the letters of {', '.join(sinks)}", "start it")

@@ -1,7 +1,5 @@
 """Topics of events are opened when they are first met."""
 
-from collections.abc import Mapping
-
 import pytest
 
 from cdc.config.settings import KafkaConfig, TopicConfig
@@ -21,12 +19,12 @@ class Admin:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def open_event_topic(self, name: str, config: TopicConfig) -> Mapping[str, TopicDescription]:  # noqa: ARG002
+    def open_event_topic(self, name: str, config: TopicConfig) -> TopicDescription:  # noqa: ARG002
         self.asked.append(name)
         if name.startswith("x"):
             raise BrokerError(f"can't create topic {name}")
         policy = "compact" if name.startswith("c") else "delete"
-        return {name: TopicDescription(name, "id", 3, policy, SMALL if name[0] in "sd" else MESSAGE_BYTES_MAX)}
+        return TopicDescription(name, "id", 3, policy, SMALL if name[0] in "sd" else MESSAGE_BYTES_MAX)
 
 
 def record(topic: str, partition: int | None = None, *, has_key: bool = True, size: int = 1) -> TopicRecord:

@@ -2,6 +2,7 @@
 tests/faults/test_left_open.py."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import State
 from cdc.model.errors import BrokerError, ConnectionLost, GapError
-from cdc.model.kafka_transactions import HANGING_KEY, HangingTransactionRecord, OpenPart
+from cdc.model.kafka_transactions import HangingTransactionRecord, OpenPart
 from cdc.model.topics import Topics
 
 ROWS_0 = OpenPart(topic="p.public.t", partition=0, start=4, end=6)
@@ -22,6 +23,8 @@ ROWS_1 = OpenPart(topic="p.public.t", partition=1, start=9, end=10)
 STATE = OpenPart(topic="p.state", partition=0, start=20, end=21)
 EVENTS = OpenPart(topic="things", partition=0, start=6, end=8)
 PROGRESS = OpenPart(topic="p.progress", partition=0, start=2, end=4)
+
+NOTE_KEY = HangingTransactionRecord.KEY
 
 
 class Message:
@@ -83,8 +86,8 @@ class World:
 
     def put(self, records: Iterable[StoredRecord], while_waiting: object) -> None:  # noqa: ARG002
         for record in records:
-            if record.topic == STATE.topic and record.value != b"" and record.key == HANGING_KEY.encode():
-                self.done.append(("note" if record.value else "forget", record.topic, HANGING_KEY))
+            if record.topic == STATE.topic and record.value != b"" and record.key == NOTE_KEY.encode():
+                self.done.append(("note" if record.value else "forget", record.topic, NOTE_KEY))
             else:
                 told = (record.topic, record.partition, record.value, tuple(record.headers), record.timestamp_ms)
                 self.done.append(("put", *told))
@@ -111,9 +114,6 @@ class Reader:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.is_uncommitted = settings["isolation.level"] == "read_uncommitted"
 
-    def close(self) -> None:
-        pass
-
 
 def end(world: World, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     def records(consumer: Reader, place: Any, until: int, while_waiting: object) -> list[Message]:
@@ -128,7 +128,7 @@ def end(world: World, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setattr(hanging, "read_state", lambda _: world.state)
     monkeypatch.setattr(hanging, "outcomes", lambda *_: world.decided)
     monkeypatch.setattr(hanging, "read_records", records)
-    monkeypatch.setattr(hanging, "new_client", lambda _, settings: Reader(settings))
+    monkeypatch.setattr(hanging, "reader", lambda *_, **settings: nullcontext(Reader(settings)))
     config = Config.model_validate(
         {
             "source": {"dsn": "host=a", "tables": ["public.t"]},
@@ -148,7 +148,7 @@ def again(part: OpenPart, offset: int) -> object:
     return ("put", part.topic, part.partition, b"value of %d" % offset, (("h", b"1"),), 1000 + offset)
 
 
-NOTE, FORGET = ("note", "p.state", HANGING_KEY), ("forget", "p.state", HANGING_KEY)
+NOTE, FORGET = ("note", "p.state", NOTE_KEY), ("forget", "p.state", NOTE_KEY)
 
 
 def test_where_nothing_is_open_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_of_what_was_noted_a_part_is_gone_and_the_other_was_aborted(monkeypatch:
 
 def test_a_note_that_was_left_open_itself_is_no_position(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_0, STATE)
-    world.state_keys = [HANGING_KEY.encode()]
+    world.state_keys = [NOTE_KEY.encode()]
     assert end(world, monkeypatch) == [
         *(NOTE, "commit", "left-open.recorded", backfill(ROWS_0), "abort", "left-open.aborted"),
         *(again(ROWS_0, 4), again(ROWS_0, 5), FORGET, "commit"),

@@ -32,7 +32,7 @@ def tail() -> FakeTail:
 
 @pytest.fixture
 def watch(tail: FakeTail, clock: Clock) -> SnapshotWatch:
-    return SnapshotWatch(Topics("shop"), tail, clock)
+    return SnapshotWatch(Topics("shop"), tail, clock)  # type: ignore[arg-type]
 
 
 def test_every_tables_last_snapshot_comes_by_name(watch: SnapshotWatch, tail: FakeTail) -> None:
@@ -58,7 +58,7 @@ def test_silence_counts_from_the_last_word_of_either_topic(watch: SnapshotWatch,
 
 
 def test_what_else_the_topics_tell_is_read(watch: SnapshotWatch, tail: FakeTail) -> None:
-    assert (watch.position(), watch.published(), watch.sinks()) == (None, None, [])
+    assert (watch.position(), watch.published(), watch.sinks()) == (None, None, ())
     told = position(7), published(6), sink(1, 5), sink(2, 4)
     for record in told:
         tail.tell(record)

@@ -5,7 +5,6 @@ import struct
 import pytest
 
 from cdc.kafka.transaction_log import TransactionEntry, TransactionState, decode_entry, partition_of
-from cdc.model.errors import WatershedError
 
 PREPARE_COMMIT = bytes.fromhex(
     "0001000000000000000000000000ea6002030d74325f305f362e73746174650200000000000774325f305f36050000000100000000000000030"
@@ -49,12 +48,12 @@ def test_tagged_fields_of_a_topic_are_passed_over() -> None:
 def test_what_ends_in_the_middle_or_is_something_else_is_refused() -> None:
     needed = len(PREPARE_COMMIT) - 27  # what follows the topics is not looked at
     for size in range(needed):
-        with pytest.raises(WatershedError):
+        with pytest.raises(ValueError):
             decode_entry(PREPARE_COMMIT[:size])
     assert decode_entry(PREPARE_COMMIT[:needed]) == ENTRY
-    with pytest.raises(WatershedError, match="the unknown version 2"):
+    with pytest.raises(ValueError, match="the unknown version 2"):
         decode_entry(b"\0\x02" + PREPARE_COMMIT[2:])
-    with pytest.raises(WatershedError):
+    with pytest.raises(ValueError):
         decode_entry(old_value(9, {}))
 
 

@@ -1,24 +1,30 @@
 """Records of state, control and progress: both ways, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from cdc.model.control import (
+    IncompleteRowsRecord,
     PartialTransaction,
     PositionRecord,
     ProgressRecord,
     SchemaRecord,
+    SignalAnswer,
+    SignalsRecord,
+    SinkErrorRecord,
     SinkRecord,
+    SnapshotProgress,
+    SnapshotRecord,
     SourceIdentity,
     SweepRecord,
+    TombstonesRecord,
     TopicState,
-    schema_key,
-    sink_key,
-    sweep_key,
 )
 from cdc.model.errors import GapError, WatershedError
 from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.topic_record import TopicRecord
 
 WHERE = "shop.state"
 POSITION = PositionRecord(
@@ -115,10 +121,34 @@ def test_progress_and_sinks_come_back_with_their_offsets() -> None:
     assert SinkRecord.decode(sink.encode(), "shop.progress") == sink
 
 
+def test_each_kind_has_its_key() -> None:
+    snapshot = SnapshotRecord(
+        request="r", table_schema="public", table_name="orders", status="running", sweeps=True, requested_us=1
+    )
+    holes = IncompleteRowsRecord(table_schema="public", table_name="orders", keys=(("1",),))
+    tombstones = TombstonesRecord(table_schema="public", table_name="orders", floor=5)
+    progress = SnapshotProgress(
+        request="r", table='"a.b".c', status="running", rows=0, rows_estimated=0, rows_per_s=0, updated_us=1
+    )
+    for record, key in (
+        (POSITION.sealed(), "position"),
+        (SignalsRecord(offset=3), "signals"),
+        (snapshot, "snapshot/public.orders"),
+        (progress, "snapshot/a%2Eb.c"),
+        (holes, "holes/public.orders"),
+        (tombstones, "tombstones/public.orders"),
+        (SchemaRecord.of(ORDERS), "schema/public.orders/2"),
+        (SweepRecord.of(ORDERS.table, 5, 9, 2), "sweep/public.orders"),
+        (SinkErrorRecord(sink="cache", message="m", next="n", is_final=False, at_us=1), "sink-error/cache"),
+    ):
+        assert record.to("topic") == TopicRecord("topic", key.encode(), record.encode())
+        assert type(record).decode(record.encode(), "") == record
+    assert SinkRecord.key_of("cache", 2) == "sink/cache/2"
+    assert SignalAnswer.key_of("x1") == "signal/x1"
+
+
 def test_keys_of_tables_do_not_collide() -> None:
-    assert schema_key(ORDERS.table, 2) == "schema/public.orders/2"
-    assert sweep_key(ORDERS.table) == "sweep/public.orders"
-    assert sink_key("cache", 2) == "sink/cache/2"
     tricky = [TableId("a.b", "c"), TableId("a", "b.c"), TableId("a", "b/1"), TableId("a%2Eb", "c")]
-    assert len({schema_key(table, 1) for table in tricky}) == len(tricky)
-    assert all(schema_key(table, 1).count("/") == 2 for table in tricky)
+    keys = [SchemaRecord.of(replace(ORDERS, table=table)).record_key for table in tricky]
+    assert len(set(keys)) == len(tricky)
+    assert all(key.count("/") == 2 for key in keys)

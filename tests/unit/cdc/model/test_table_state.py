@@ -2,8 +2,7 @@
 
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId
-from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts, TableRecord, table_record
-from cdc.model.topics import Topics
+from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts, TableRecord
 
 TABLE = TableId("public", "a.b")
 FACTS = TableFacts(
@@ -16,7 +15,7 @@ FACTS = TableFacts(
 
 
 def test_a_captured_table_is_told_with_its_facts() -> None:
-    record = table_record(Topics("shop"), TableRecord.captured(TABLE, FACTS, 17))
+    record = TableRecord.captured(TABLE, FACTS, 17).to("shop.state")
     assert (record.topic, record.key) == ("shop.state", b"table/public.a%2Eb")
     read = TableRecord.decode(record.value or b"", "state")
     assert (read.table, read.status, read.facts, read.changed_us) == (TABLE, "captured", FACTS, 17)

@@ -6,13 +6,13 @@ from cdc.formats.unpublishable import record_bytes
 from cdc.model.events import Position
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, RefusedEvent, dead_letter, event_of
+from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, RefusedEvent, dead_letter
 
 AT = Position(Lsn(17), 3)
 
 
 def test_a_dead_letter_holds_the_event_and_the_reason() -> None:
-    event = event_of(["id", "payload"], ["i", None])
+    event = {"id": "i", "payload": None}
     record = dead_letter("dead", RefusedEvent("public.outbox", AT, "i", event), "it is too old", 5000)
     assert (record.topic, record.key, record.headers) == ("dead", b"i", [("watershed.reason", b"it is too old")])
     assert json.loads(record.value or b"") == {
@@ -42,7 +42,7 @@ def cut(record: TopicRecord, bytes_max: int) -> TopicRecord:
 
 
 def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_were() -> None:
-    event = event_of(["id", "type", "payload", "note"], ["i", "OrderPlaced", "\u0001é" * 50_000, None])
+    event = {"id": "i", "type": "OrderPlaced", "payload": "\u0001é" * 50_000, "note": None}
     record = dead_letter("dead", RefusedEvent("public.outbox", AT, "i", event), "too large", 5000)
     made = cut(record, 20_000)
     assert 5_000 < record_bytes((made.key, made.value, made.headers)) <= 20_000
@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_w
 
 
 def test_a_key_that_does_not_fit_is_left_out() -> None:
-    event = event_of(["id", "payload"], ["i" * 5000, None])
+    event = {"id": "i" * 5000, "payload": None}
     made = cut(dead_letter("dead", RefusedEvent("public.outbox", AT, "i" * 5000, event), "too large", 5000), 1000)
     assert record_bytes((made.key, made.value, made.headers)) <= 1000
     assert json.loads(made.value or b"")["cut"] == {"id": 5000}

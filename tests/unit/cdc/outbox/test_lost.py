@@ -5,10 +5,9 @@ import pytest
 from cdc.model.control import PositionRecord, SourceIdentity
 from cdc.model.errors import GapError
 from cdc.model.events import TableId
-from cdc.model.lost_events import LostEventsRecord
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
-from cdc.outbox.lost import lost_from, lost_records, require_settled
+from cdc.outbox.lost import LostEventsRecord, lost_from, lost_records, require_settled
 
 TOPICS = Topics("shop")
 SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")
@@ -18,6 +17,31 @@ STREAMING = PositionRecord(
 INTENT = STREAMING.model_copy(update={"phase": "intent", "epoch": 4, "resume_lsn": 0})
 SINCE_US = 1_767_323_080_000_123
 NOW_US = SINCE_US + 1
+LOST = LostEventsRecord(epoch=4, from_lsn=0x1000, since_us=SINCE_US)
+
+
+def test_the_key_has_the_epoch_and_the_table() -> None:
+    assert LOST.record_key == "lost-events/4"
+    assert LOST.model_copy(update={"table": "public.outbox"}).record_key == "lost-events/4/public.outbox"
+
+
+def test_the_record_survives_its_encoding() -> None:
+    assert LostEventsRecord.model_validate_json(LOST.encode()) == LOST
+
+
+@pytest.mark.parametrize(("consistent_point", "from_lsn"), [(0x2000, 0x1000), (0x1000, 0x1000), (0x500, 0)])
+def test_a_source_that_was_restored_has_no_beginning(consistent_point: int, from_lsn: int) -> None:
+    ended = LOST.ended(Lsn(consistent_point))
+    assert (ended.from_lsn, ended.to_lsn) == (from_lsn, consistent_point)
+
+
+def test_the_sentence_names_the_part_of_the_log_and_the_time() -> None:
+    assert str(LOST) == ("events that committed from 0/1000 on, from 2026-01-02T03:04:40+00:00 on may not be published")
+    assert str(LostEventsRecord(epoch=4, from_lsn=0, to_lsn=0x2000, table="public.outbox")) == (
+        "events of public.outbox that committed before 0/2000 may not be published"
+    )
+    assert LOST.since == "2026-01-02T03:04:40+00:00"
+    assert LOST.settled(SINCE_US + 1).settled_us == SINCE_US + 1
 
 
 def test_what_is_lost_begins_at_the_position_and_ends_where_the_new_stream_begins() -> None:
@@ -71,4 +95,4 @@ def test_rows_that_may_not_be_published_are_kept_until_that_is_settled() -> None
     with pytest.raises(GapError, match=r"events of public\.outbox that committed before 0/3000"):
         require_settled(outbox, [gap, joined])
     require_settled(outbox, [gap, joined.settled(NOW_US)])
-    assert (gap.key, joined.key) == ("lost-events/4", "lost-events/4/public.outbox")
+    assert (gap.record_key, joined.record_key) == ("lost-events/4", "lost-events/4/public.outbox")

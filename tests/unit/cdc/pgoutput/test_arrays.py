@@ -4,14 +4,10 @@ import json
 
 import pytest
 
+from cdc.model.errors import MalformedValueError
 from cdc.pgoutput.arrays import ArrayEncoder
 
-
-class MalformedError(Exception):
-    pass
-
-
-encode = ArrayEncoder(json.dumps, ",", MalformedError)
+encode = ArrayEncoder(json.dumps, ",")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +34,7 @@ def test_literals_become_json(literal: str, expected: object) -> None:
 
 
 def test_another_delimiter_leaves_commas_in_elements() -> None:
-    boxes = ArrayEncoder(json.dumps, ";", MalformedError)
+    boxes = ArrayEncoder(json.dumps, ";")
     assert json.loads(boxes('{(1,1),(0,0);"(;)";NULL}')) == ["(1,1),(0,0)", "(;)", None]
 
 
@@ -53,7 +49,7 @@ def test_another_delimiter_leaves_commas_in_elements() -> None:
     ],
 )
 def test_what_array_out_does_not_print_is_refused(literal: str) -> None:
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedValueError):
         encode(literal)
 
 
@@ -61,7 +57,7 @@ def test_a_long_element_and_a_long_array_take_time_in_proportion() -> None:
     element = '\\"x' * 40_000
     assert json.loads(encode(f'{{"{element}"}}')) == ['"x' * 40_000]
     assert len(json.loads(encode("{" + ",".join(["ab"] * 40_000) + "}"))) == 40_000
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedValueError):
         encode('{"' + element)
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedValueError):
         encode("{" + "a," * 40_000)

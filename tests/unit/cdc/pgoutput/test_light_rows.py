@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cdc.model.errors import ProtocolError
 from cdc.model.events import Column
 from cdc.pgoutput.light_rows import LightRow, LightRows
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
@@ -25,7 +26,7 @@ def rows() -> LightRows:
 
 
 def light(rows: LightRows, message: bytes) -> LightRow:
-    return rows.message(b"head" + message, 4, MAX)
+    return rows.message(memoryview(message), "0/1#0", MAX)
 
 
 def test_what_records_do_not_have_is_left_out(rows: LightRows) -> None:
@@ -65,7 +66,30 @@ def test_columns_that_are_not_captured_do_not_count() -> None:
     assert light(made, wire.insert(OID, row)) == LightRow(wire.insert(OID, [b"1", NULL, UNCHANGED, UNCHANGED]))
 
 
-@pytest.mark.parametrize("message", [b"Z", wire.insert(OID, [LARGE]), wire.insert(OID, [LARGE] * 4)[:-1]])
-def test_what_is_no_row_of_the_relation_stays_as_it_is(rows: LightRows, message: bytes) -> None:
-    assert light(rows, message) == LightRow(message)
+@pytest.mark.parametrize("values", [[LARGE], [LARGE] * 5, []])
+def test_a_row_of_another_width_is_left_to_the_codec(rows: LightRows, values: list[TupleValue]) -> None:
+    for message in (wire.insert(OID, values), wire.update(OID, [LARGE] * 4, values, b"O"), wire.delete(OID, values)):
+        assert light(rows, message) == LightRow(message)
     assert rows.line(b"1\t2", MAX) == LightRow(b"1\t2")
+
+
+ROW: list[TupleValue] = [b"1", NULL, b"\0\1", b""]
+MESSAGES = {
+    "insert": wire.insert(OID, ROW),
+    "update": wire.update(OID, [b"1", UNCHANGED, NULL, UNCHANGED]),
+    "update with old row": wire.update(OID, ROW, ROW, b"O"),
+    "update with old key": wire.update(OID, ROW, [b"2", NULL, NULL, NULL], b"K"),
+    "delete": wire.delete(OID, ROW),
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
+def test_the_rest_of_a_row_stays_byte_for_byte_and_what_is_cut_is_refused(message: bytes) -> None:
+    schema, relation = wire.schema_and_relation(COLUMNS, ["id"], oid=OID)
+    rows = LightRows(schema, relation, [ColumnForm(quote)] * 4)
+    assert light(rows, message) == LightRow(message)
+    for size in range(len(message)):
+        with pytest.raises(ProtocolError, match="at 0/1#0"):
+            light(rows, message[:size])
+    with pytest.raises(ProtocolError, match="1 bytes too many"):
+        light(rows, message + b"\0")

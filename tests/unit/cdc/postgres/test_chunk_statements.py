@@ -9,6 +9,7 @@ from psycopg import sql
 from cdc.model.events import Column, TableId
 from cdc.postgres.chunk_statements import (
     BUILT_IN_OPERATORS,
+    ChunkTable,
     KeyColumn,
     QualifiedName,
     RowSelection,
@@ -31,13 +32,17 @@ def foreign(name: str) -> KeyColumn:
     return KeyColumn(name, ("ext", "citext"), ("pg_catalog", "default"), operators)
 
 
+def described(*key: KeyColumn, is_partitioned: bool = False, row_filter: str | None = None) -> ChunkTable:
+    return ChunkTable(TABLE, "", is_partitioned, key, row_filter)
+
+
 def text(statement: sql.Composable) -> str:
     return " ".join(statement.as_string(None).split())
 
 
 def chunk(*key: KeyColumn, is_partitioned: bool = False, **rows: Any) -> str:
     columns = [Column(column.name, 0, -1, "", False) for column in key] + [Column("v", 25, -1, "text", True)]
-    return text(chunk_statement(TABLE, columns, key, RowSelection(**rows), is_partitioned=is_partitioned, rows_max=10))
+    return text(chunk_statement(described(*key, is_partitioned=is_partitioned), columns, RowSelection(**rows), 10))
 
 
 def test_the_first_chunk_has_no_condition() -> None:
@@ -88,11 +93,9 @@ def test_a_domain_is_compared_as_its_base_type_and_sorted_as_itself() -> None:
 
 def test_conditions_stay_apart_even_when_one_ends_in_a_comment() -> None:
     statement = chunk_statement(
-        TABLE,
+        described(ID, row_filter="(id > 0)"),
         [Column("id", 23, -1, "integer", False)],
-        [ID],
-        RowSelection(["(id > 0)", "id < 3 OR id > 7 -- both ends"], after=("1",)),
-        is_partitioned=False,
+        RowSelection("id < 3 OR id > 7 -- both ends", after=("1",)),
         rows_max=10,
     ).as_string(None)
     assert 'WHERE ((id > 0)\n) AND (id < 3 OR id > 7 -- both ends\n) AND "id" OPERATOR' in statement
@@ -130,28 +133,20 @@ def test_a_mark_is_a_transactional_message() -> None:
 
 
 def test_a_sample_has_keys_only_in_the_keys_order() -> None:
-    statement = sample_statement(TABLE, [NAME, ID], is_partitioned=False, row_filter="(id > 0)", percent=0.25)
+    statement = sample_statement(described(NAME, ID, row_filter="(id > 0)"), percent=0.25)
     assert text(statement) == (
-        'COPY (SELECT "name", "id" FROM ONLY "public"."things" TABLESAMPLE SYSTEM (0.250000) WHERE (id > 0) '
+        'COPY (SELECT "name", "id" FROM ONLY "public"."things" TABLESAMPLE SYSTEM (0.250000) WHERE ((id > 0) ) '
         'ORDER BY "name" COLLATE "pg_catalog"."C", "id") TO STDOUT'
     )
 
 
 def test_keys_are_looked_up_in_their_range_and_compared_as_the_index_does() -> None:
-    statement = lookup_statement(
-        TABLE,
-        [NAME],
-        [("a",), ("b'",)],
-        is_partitioned=False,
-        row_filter="(v > 0)",
-        after=("_",),
-        up_to=None,
-    )
+    statement = lookup_statement(described(NAME, row_filter="(v > 0)"), [("a",), ("b'",)], after=("_",), up_to=None)
     assert text(statement) == (
         'COPY (SELECT "wanted"."name", "there"."name" FROM (SELECT * FROM (VALUES (\'a\'::"pg_catalog"."text"), '
         '(\'b\'\'\'::"pg_catalog"."text")) AS wanted ("name") '
         'WHERE "name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".>) \'_\'::"pg_catalog"."text") AS wanted '
-        'LEFT JOIN (SELECT "name" FROM ONLY "public"."things" WHERE (v > 0)) AS there '
+        'LEFT JOIN (SELECT "name" FROM ONLY "public"."things" WHERE ((v > 0) )) AS there '
         'ON "there"."name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".=) "wanted"."name") TO STDOUT'
     )
 
@@ -172,9 +167,7 @@ def test_a_chunk_of_certain_keys_has_them_in_its_condition() -> None:
 
 
 def test_rows_are_read_again_by_key_one_line_for_each_in_their_order() -> None:
-    made = reread_statement(
-        TABLE, ["body", "id"], [NAME, ID], [("x", "5"), ("y", "6")], is_partitioned=False, row_filter="n > 1 -- x"
-    )
+    made = reread_statement(described(NAME, ID, row_filter="n > 1 -- x"), ["body", "id"], [("x", "5"), ("y", "6")])
     assert text(made) == (
         'COPY (SELECT "ws row", "ws xmin", "name", "id", "body", "id"'
         ' FROM (VALUES (0, \'x\'::"pg_catalog"."text", \'5\'::"pg_catalog"."int4"),'

@@ -30,10 +30,9 @@ from cdc.ports.chunk_reader import (
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.change_memory import ChangeMemory
-from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
-from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.sweeps import Sweeps
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 

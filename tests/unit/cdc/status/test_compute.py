@@ -3,6 +3,7 @@
 import pytest
 
 from cdc.status.compute import lag_records, wal_budget
+from cdc.status.facts import TopicFacts
 from tests.support.standings import published
 from tests.support.status_facts import (
     MIB,
@@ -114,5 +115,5 @@ def test_a_lost_slot_has_no_budget_left() -> None:
 
 
 def test_nothing_is_known_of_servers_that_do_not_answer() -> None:
-    status = Clock().status(reading(source=None, topics=None))
+    status = Clock().status(reading(source=None, topics=TopicFacts()))
     assert (status.source.lsn, status.source.slot, status.capture.lsn, status.sinks) == (None, None, None, ())

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from cdc.model.errors import UnreachableError
+from cdc.model.view_facts import ViewFacts
 from cdc.ports.source_facts import SourceFacts
-from cdc.status.facts import TopicFacts, ViewFacts
+from cdc.status.facts import TopicFacts
 from cdc.status.monitor import ANSWER_AGE_S_MAX, Monitor
 from tests.support.status_facts import condition, config, source, topics, view_facts
 from tests.support.waiting import eventually
@@ -38,10 +39,10 @@ class FakeTopics:
     """Implements TopicReader."""
 
     def __init__(self) -> None:
-        self.facts: TopicFacts | None = topics()
+        self.facts = topics()
         self.is_closed = False
 
-    def read(self) -> TopicFacts | None:
+    def read(self) -> TopicFacts:
         return self.facts
 
     def close(self) -> None:
@@ -133,7 +134,7 @@ def test_a_server_that_hangs_is_a_problem_after_a_while_and_nobody_waits_for_it(
 
 
 def test_topics_that_do_not_exist_are_no_problem(world: World) -> None:
-    world.topics.facts = None
+    world.topics.facts = TopicFacts()
     world.monitor.start()
     world.monitor.await_answers(10.0)
     assert world.messages() == []

@@ -6,9 +6,9 @@ import pytest
 
 from cdc.http.routes import CAPTURE, sinks_scope
 from cdc.model.errors import GapError, UnreachableError
-from cdc.model.lost_events import LostEventsRecord
 from cdc.model.table_state import TableRecord
-from cdc.status.facts import Reading
+from cdc.outbox.lost import LostEventsRecord
+from cdc.status.facts import Reading, TopicFacts
 from cdc.status.model import Problem
 from tests.support.standings import position, published
 from tests.support.status_facts import (
@@ -81,7 +81,7 @@ def test_what_somebody_should_know_is_a_warning(observed: Reading, says: str) ->
 def test_before_the_first_start_a_missing_slot_is_no_problem() -> None:
     fresh = topics(position=position(0, phase="intent"), progress=None)
     assert problems(reading(source(slot=None, has_publication=False), fresh)) == []
-    assert problems(reading(source(slot=None, has_publication=False), topics=None)) == []
+    assert problems(reading(source(slot=None, has_publication=False), topics=TopicFacts())) == []
 
 
 def test_a_budget_of_which_enough_is_left_is_no_problem() -> None:

@@ -4,7 +4,9 @@ import pytest
 
 from cdc.status.model import Problem, Status
 from cdc.status.trend import KEPT_S, PROBLEMS_MAX, Trend
+from tests.support.console_pipeline import ShownPipeline
 from tests.support.status_facts import full_status
+from tests.support.waiting import eventually
 
 
 def status(at_s: float, *problems: Problem, seq: int = 1) -> Status:
@@ -57,3 +59,10 @@ def test_problems_that_are_over_are_a_bounded_number(number: int) -> None:
     found = trend.recent().problems
     assert len(found) == PROBLEMS_MAX + 1
     assert found[0].problem.name == f"sink_{number - 1}"
+
+
+def test_the_first_sample_is_there_as_soon_as_a_status_is_followed() -> None:
+    trend = Trend()
+    assert trend.recent().samples == ()
+    trend.follow(ShownPipeline().status)
+    eventually(lambda: len(trend.recent().samples) == 1, 10.0, "it has observed once")

@@ -6,7 +6,7 @@ import pytest
 
 from cdc.http.metrics import metrics_text
 from cdc.model.errors import SinkError, WatershedError
-from cdc.status.facts import ViewFacts
+from cdc.model.view_facts import ViewFacts
 from cdc.status.model import Status, ViewStatus
 from cdc.status.views import STALLED_S
 from tests.support.status_facts import VIEW, Clock, condition, config, reading, view_facts
@@ -115,28 +115,28 @@ def test_changes_that_wait_while_no_process_keeps_the_view_are_an_error() -> Non
 
 def test_keys_that_wait_are_observed_as_they_have_no_time() -> None:
     views = Views()
-    left = view_facts(is_kept=False, keys=7, written_s=100.0)
+    left = view_facts(is_kept=False, keys=7, applied_s=100.0)
     assert problems(views.observe(left)) == []
     (problem,) = problems(views.observe(left, 5.0))
     assert "0 changes and 7 keys wait, for 5 s" in problem[2]
 
 
 def test_a_view_that_never_ran_is_no_problem() -> None:
-    assert problems(Views().observe(view_facts(state="never run", is_kept=False, written_s=None))) == []
+    assert problems(Views().observe(view_facts(state="never run", is_kept=False, applied_s=None))) == []
 
 
 def test_a_process_that_writes_nothing_while_changes_wait_makes_no_progress() -> None:
     slow = {"changes": 5, "oldest_s": 8.0}
-    assert problems(Views().observe(view_facts(**slow, written_s=1.0))) == [], "it writes"
-    assert problems(Views().observe(view_facts(**slow, written_s=9.0, state="filling"))) == [], "fills"
-    (problem,) = problems(Views().observe(view_facts(**slow, written_s=9.0)))
+    assert problems(Views().observe(view_facts(**slow, applied_s=1.0))) == [], "it writes"
+    assert problems(Views().observe(view_facts(**slow, applied_s=9.0, state="filling"))) == [], "fills"
+    (problem,) = problems(Views().observe(view_facts(**slow, applied_s=9.0)))
     assert problem[:2] == ("error", "documents")
     assert "makes no progress: 5 changes and 0 keys wait, for 8 s" in problem[2]
 
 
 def test_a_view_that_gathers_keys_for_a_warehouse_has_more_patience() -> None:
     views = Views()
-    gathers = view_facts(keys=5, written_s=60.0)
+    gathers = view_facts(keys=5, applied_s=60.0)
     target = {"target": {"type": "warehouse", "catalog_uri": "jdbc:sqlite:x", "location": "z"}}
     settings = views.clock.config
     section = settings.views["documents"].model_validate(VIEW | target)

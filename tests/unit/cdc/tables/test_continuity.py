@@ -10,7 +10,7 @@ from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.ports.source_facts import SourceNow
-from cdc.tables.continuity import Tables, TopicNow, compare_tables, require_same_source, require_same_topics
+from cdc.tables.continuity import Tables, compare_tables, require_same_source, require_same_topics
 
 POSITION = PositionRecord(
     phase="streaming",
@@ -23,7 +23,13 @@ POSITION = PositionRecord(
     topics={"shop.public.orders": TopicState(topic_id="id-1", end_offsets=(3, 4))},
 )
 NOW = SourceNow("7", 1, "shop", Lsn(0x2000), "reserved", Lsn(0x0F00), "watershed:abc")
-TOPIC = TopicNow("id-1", (3, 9))
+
+
+def topic(topic_id: str, ends: tuple[int, ...]) -> TopicState:
+    return TopicState(topic_id=topic_id, end_offsets=ends)
+
+
+TOPIC = topic("id-1", (3, 9))
 ORDERS = TableSchema(
     TableId("public", "orders"), 1, 16384, (Column("id", 20, -1, "bigint", False),), ("id",), "shop.public.orders"
 )
@@ -81,13 +87,22 @@ def test_a_half_published_transaction_must_be_read_as_it_was() -> None:
     ("now", "says"),
     [
         ({}, "topic shop.public.orders is gone"),
-        ({"shop.public.orders": TopicNow("id-2", (3, 9))}, "topic shop.public.orders was deleted and recreated"),
-        ({"shop.public.orders": TopicNow("id-1", (3, 9, 0))}, "topic shop.public.orders has 3 partitions, it had 2"),
-        ({"shop.public.orders": TopicNow("id-1", (3, 3))}, "topic shop.public.orders, partition 1 ends at 3, it had"),
+        (
+            {"shop.public.orders": topic("id-2", (3, 9))},
+            "topic shop.public.orders was deleted and recreated",
+        ),
+        (
+            {"shop.public.orders": topic("id-1", (3, 9, 0))},
+            "topic shop.public.orders has 3 partitions, it had 2",
+        ),
+        (
+            {"shop.public.orders": topic("id-1", (3, 3))},
+            "topic shop.public.orders, partition 1 ends at 3, it had",
+        ),
     ],
 )
 @pytest.mark.invariant(10)
-def test_a_topic_that_is_not_what_it_was_is_a_gap(now: dict[str, TopicNow], says: str) -> None:
+def test_a_topic_that_is_not_what_it_was_is_a_gap(now: dict[str, TopicState], says: str) -> None:
     with pytest.raises(GapError) as gap:
         require_same_topics(POSITION, now)
     assert gap.value.message.startswith(says)
@@ -99,10 +114,8 @@ def test_topics_that_grew_are_no_gap() -> None:
 
 
 def test_a_position_that_knows_no_offsets_yet_takes_any() -> None:
-    unknown = POSITION.model_copy(
-        update={"topics": {"shop.public.orders": TopicState(topic_id="id-1", end_offsets=())}}
-    )
-    require_same_topics(unknown, {"shop.public.orders": TopicNow("id-1", (0, 0))})
+    unknown = POSITION.model_copy(update={"topics": {"shop.public.orders": topic("id-1", ())}})
+    require_same_topics(unknown, {"shop.public.orders": topic("id-1", (0, 0))})
 
 
 TOPICS = Topics("shop")

@@ -71,6 +71,17 @@ def test_without_objects_all_json_is_text() -> None:
     assert stored({"doc": '{"a": 1}'}, objects=False) == '{"ws_json":{"doc":"{\\"a\\": 1}"}}'
 
 
+@pytest.mark.parametrize("column", ["doc", "raw"])
+def test_a_value_of_more_than_a_hundred_levels_is_text(column: str) -> None:
+    at_most = '{"a": ' * 99 + '"{[{[\\"{"' + "}" * 99
+    many = '[{"a": {}}' + ', {"a": {}}' * 99 + "]"
+    for text in ('{"a": ' + at_most + "}", many):
+        assert stored({column: text}) == f'{{"{column}":{text}}}'
+    for deep in ('{"a": {"a": ' + at_most + "}}", '{"a": ' * 5_000 + "1" + "}" * 5_000):
+        assert FORM.document({column: deep}) == {"ws_json": {column: deep}}
+        assert FORM.row(read_json(stored({column: deep}))) == {column: deep}
+
+
 def test_json_as_text_stays_text() -> None:
     form = DocumentForm(SCHEMA, SearchShape(json="text"), Capabilities())
     assert stored({"doc": '{"a": 1}'}, form) == '{"doc":"{\\"a\\": 1}"}'
