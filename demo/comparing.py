@@ -1,6 +1,7 @@
 """The comparison at the end: every row and column of each store's tables with the source."""
 
 from collections.abc import Callable
+from contextlib import closing
 
 from cdc.config.settings import Config
 from cdc.model.errors import WatershedError
@@ -18,7 +19,7 @@ def compare_stores(
     """
     lineages = table_lineages(config)
     found: dict[str, list[TableComparison]] = {store: [] for store in STORES}
-    with TableReader(config.source) as reader:
+    with closing(TableReader(config.source)) as reader:
         for table in config.source.stored_table_ids:
             if table not in lineages:
                 raise WatershedError(f"the control topic has no schema of {table}", see_log())

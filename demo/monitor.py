@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from cdc.config.settings import Config
 from cdc.kafka.client import client_settings
-from cdc.model.control import PROGRESS_KEY, ProgressRecord, SinkRecord
+from cdc.model.control import ProgressRecord, SinkRecord
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from demo.figures import Freshness, Lag, Rows, SourceHistory, Spread
@@ -141,11 +141,11 @@ class Monitor:
         decoded.
         """
         with self._lock:
-            if key == PROGRESS_KEY:
+            if key == ProgressRecord.KEY:
                 progress = ProgressRecord.decode(value, "the progress topic")
                 self._rows.observe(now, progress.epoch, progress.seq)
                 self._captured_lsn = max(self._captured_lsn, progress.lsn)
-            elif key.startswith("sink/"):
+            elif key.startswith(SinkRecord.KEY):
                 record = SinkRecord.decode(value, "the progress topic")
                 store = self._stores.get(record.sink)
                 if store is not None:
