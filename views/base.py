@@ -29,6 +29,7 @@ from psycopg import sql
 from cdc.config.sink_settings import SqlConfig
 from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import Column, TableId
+from cdc.model.findings import Finding
 from cdc.postgres.catalog import column_types
 from views import statements
 from views.connection import Key, Texts, base_error, explained, is_away, is_of_rows, said, texts
@@ -44,6 +45,8 @@ CHANNEL: Final = "watershed_views"
 CHANGES_PER_ROUND: Final = 5_000
 FILL_ROWS: Final = 500  # that are read together
 KEY_CHARS_SHOWN: Final = 200
+KEY_CHECK_S: Final = 10.0  # how long `cdc view check` looks for rows with the same key
+OTHER_KEY: Final = "choose a key whose columns are unique together, or group by it"
 KEY_TOO_LONG: Final = f"the key has more than {statements.KEY_BYTES_MAX:,} bytes"
 
 
@@ -332,19 +335,40 @@ class Base(States):
             return
         with explained(), self._connection.transaction():
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            double = self._connection.execute(definition.doubles()).fetchone()
-            if double is not None:
-                examples = self._selected(definition.examples(), double[:-1])
+            if double := self._double(definition):
                 raise SinkError(
-                    f"view {definition.name}: {definition.not_unique(double[:-1], double[-1], examples)}",
-                    "choose a key whose columns are unique together, or group by it; it is tried again, and until then "
-                    "the target keeps the rows of before",
+                    f"view {definition.name}: {double}",
+                    f"{OTHER_KEY}; it is tried again, and until then the target keeps the rows of before",
                 )
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
             self.check_shape(definition)  # of the tables that the cursor has locked
             fetch = sql.SQL("FETCH FORWARD {} FROM watershed_fill").format(sql.Literal(FILL_ROWS))
             while rows := list(texts(self._connection.execute(fetch))):
                 yield rows
+
+    def key_finding(self, definition: ViewDefinition, within_s: float = KEY_CHECK_S) -> Finding:
+        """Says whether each row of the view has a key of its own; a query that takes longer than `within_s` is ended.
+        A fold has one row for each key."""
+        if definition.fold:
+            return Finding("key", "ok", "each key is one row: it is folded")
+        with explained(), self._connection.transaction():
+            limit = sql.SQL("SET LOCAL statement_timeout = {}").format(sql.Literal(int(within_s * 1000)))
+            self._connection.execute(limit)
+            try:
+                double = self._double(definition)
+            except psycopg.errors.QueryCanceled:
+                unknown = f"not compared: the rows of the view took longer than {within_s:g} s"
+                return Finding("key", "warn", unknown, "nothing: `cdc view run` compares them when it fills the view")
+        if double:
+            return Finding("key", "fail", double, OTHER_KEY)
+        return Finding("key", "ok", "no two rows have the same key")
+
+    def _double(self, definition: ViewDefinition) -> str:
+        """Returns which rows have one key, empty if each has its own."""
+        double = self._connection.execute(definition.doubles()).fetchone()
+        if double is None:
+            return ""
+        return definition.not_unique(double[:-1], double[-1], self._selected(definition.examples(), double[:-1]))
 
     def written(self, view: str, keys: Sequence[Key], rejected: Mapping[Key, str]) -> None:
         """Forgets keys that were computed and written; those that the target did not take are kept with the reason."""

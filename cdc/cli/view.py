@@ -73,9 +73,10 @@ def check(
     config: ConfigFile = CONFIG,
 ) -> None:
     """Check the views' queries against their bases: what they read, how a change of each table finds the rows that it
-    concerns, which indexes are missing; and whether the target takes its rows; for an event log its topics and rights.
-    After a query that can't be kept, the other views are checked, too. Changes nothing. Exits 2 where a query can't be
-    kept, 1 where a target can't take it, or a log can't be loaded."""
+    concerns, which indexes are missing, and whether two rows have the same key; and whether the target takes its rows;
+    for an event log its topics and rights. After a query that can't be kept, the other views are checked, too. Changes
+    nothing. Exits 2 where a query can't be kept, 1 where rows have the same key, a target can't take them, or a log
+    can't be loaded."""
     settings = _with_functions(config)
     has_failed = check_logs(settings, chosen_logs(settings, names), as_json=as_json)
     refused: list[ConfigError] = []
@@ -93,16 +94,17 @@ def check(
 
 
 def _checked(settings: Config, name: str, section: ViewConfig, *, as_json: bool) -> bool:
-    """Prints what was found of a view; returns whether its target can't take it. Raises ConfigError for a query that
+    """Prints what was found of a view; returns whether its rows can't be written. Raises ConfigError for a query that
     can't be kept."""
     with open_base(settings, name) as base:
         definition = define(name, section, base)
         columns = base.described(definition)
         missing = base.missing_indexes(definition)
+        key = base.key_finding(definition)
     target = list(target_findings(settings, name, RowEncoder(definition, columns).schema))
     if isinstance(section.target, WarehouseConfig):
         target += spark_findings(settings)
-    has_failed = any(finding.level == "fail" for finding in target)
+    has_failed = any(finding.level == "fail" for finding in (key, *target))
     if as_json:
         found = {
             "view": name,
@@ -110,6 +112,7 @@ def _checked(settings: Config, name: str, section: ViewConfig, *, as_json: bool)
             "tables": [str(table) for table in definition.query.tables],
             "fold": section.fold and section.fold.model_dump(mode="json"),
             "missing_indexes": [{"table": str(table), "columns": list(index)} for table, index in missing],
+            "key": asdict(key),
             "target": [asdict(finding) for finding in target],
         }
         typer.echo(json.dumps(found))
@@ -125,9 +128,9 @@ def _checked(settings: Config, name: str, section: ViewConfig, *, as_json: bool)
             f"  warning: no index of {table} begins with {', '.join(index)}, so each change reads the whole table\n"
             f"    next: {_index_hint(section.base, table, index, definition.places[table])}"
         )
-    for finding in target:
+    for part, finding in [("key", key), *(("target", one) for one in target)]:
         level = "" if finding.level == "ok" else f"{finding.level}: "
-        typer.echo(f"  target: {level}{finding.message}")
+        typer.echo(f"  {part}: {level}{finding.message}")
         if finding.next:
             typer.echo(f"    next: {finding.next}")
     return has_failed

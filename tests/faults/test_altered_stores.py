@@ -38,7 +38,6 @@ def captured(
 
 
 @pytest.mark.promise(2)
-@pytest.mark.timeout(900)
 def test_every_store_is_the_source_after_its_tables_were_altered(captured: Captured) -> None:
     assert len(SOME) == len(NAMES)
     altered(captured, SOME, random.Random(1), kills=1, wait_s=WAIT_S, stores=STORES)

@@ -40,7 +40,6 @@ def captured(
 
 @pytest.mark.promise(4)
 @pytest.mark.promise(2)
-@pytest.mark.timeout(900)
 def test_after_a_healed_gap_and_a_truncate_every_store_is_the_source(captured: Captured) -> None:
     with captured.connect() as connection:
         fill(connection)

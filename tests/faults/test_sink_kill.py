@@ -35,7 +35,6 @@ def config(kafka: KafkaBroker, opensearch: str, redis: str, unique: str, tmp_pat
 
 
 @pytest.mark.promise(2)
-@pytest.mark.timeout(600)
 def test_killed_in_the_middle_of_batches_every_store_ends_equal(
     config: Path, kafka: KafkaBroker, redis: str, unique: str
 ) -> None:

@@ -11,7 +11,6 @@ FAULTS = ("kill_view", "freeze_view", "kill_capture", "replay", "change_view", "
 
 
 @pytest.mark.long  # tests/integration/test_views.py and test_view_maintenance.py end jobs at chosen moments
-@pytest.mark.timeout(900)
 def test_views_end_equal_to_their_queries_over_the_source_over_kills(
     postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path
 ) -> None:

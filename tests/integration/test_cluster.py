@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from cdc.config.settings import load_config
 from devstack.place import PortClaims, choose_ports
 from tests.conftest import KafkaBroker
@@ -48,7 +46,6 @@ def submitted(config: Path, master: str, *names: str) -> Iterator[Path]:
         driver.wait()
 
 
-@pytest.mark.timeout(400)
 def test_executors_of_two_workers_fill_the_stores_and_a_killed_worker_costs_nothing(
     kafka: KafkaBroker, opensearch: str, redis: str, tmp_path: Path
 ) -> None:

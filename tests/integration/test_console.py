@@ -31,6 +31,8 @@ from tests.support.console_pipeline import (
 from tests.support.http_server import HttpServer, free_port
 from tests.support.waiting import eventually
 
+expect.set_options(timeout=60_000)  # how long an expectation may take on a busy machine; the default is 5 s
+
 SECTIONS = ("overview", "tables", "stores", "letters", "problems")
 PICTURE_BYTES_MAX = 150_000
 PICTURES = os.environ.get("WATERSHED_PICTURES", "")
@@ -94,7 +96,7 @@ class Opener:
             viewport={"width": width, "height": height}, locale="en-GB", reduced_motion="reduce", **options
         )
         self._closing.callback(context.close)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         return Console(context.new_page(), server)
 
 
@@ -377,12 +379,12 @@ def test_the_console_of_a_capture_that_runs(opener: Opener, items: Captured) -> 
     console = opener.at(server)
     page = console.open("overview")
     said = page.locator("svg.flow")
-    expect(said).to_have_attribute("aria-label", _with("Capture: streaming"), timeout=20_000)
+    expect(said).to_have_attribute("aria-label", _with("Capture: streaming"))
     expect(page.get_by_text("200 records published")).to_be_visible(timeout=20_000)
     items.query("INSERT INTO items SELECT n, 'y' FROM generate_series(1001, 1500) n")
     expect(page.get_by_text("700 records published")).to_be_visible(timeout=20_000)
     items.cdc("table", "stop", "public.items")
-    expect(page.locator(".attention")).to_contain_text("an operator stopped it", timeout=20_000)
+    expect(page.locator(".attention")).to_contain_text("an operator stopped it")
     for section in SECTIONS:
         console.open(section)
         console.require_sound()

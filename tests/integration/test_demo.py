@@ -158,7 +158,6 @@ def assert_views_and_drift(output: str, falsified: int) -> None:
 @pytest.mark.promise(2)
 @pytest.mark.promise(3)
 @pytest.mark.promise(8)
-@pytest.mark.timeout(1200)
 @pytest.mark.invariant(5)
 def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_by_hand(tmp_path: Path) -> None:
     """The warehouse is one that did not exist: it is filled beside the workload, from rows that are read meanwhile. The

@@ -38,7 +38,6 @@ DEADLINE_S: Final = 240.0
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_exactly_the_refused_rows_are_letters_until_they_are_replayed(
     postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path
 ) -> None:

@@ -250,6 +250,8 @@ def test_two_rows_of_one_key_are_named_and_the_last_good_state_is_kept(views: Vi
         assert views.query("SELECT key, reason FROM watershed_views_shop.rejected") == [(["north"], shown)]
         assert views.query("SELECT region, name FROM views.twice ORDER BY 1") == [("north", "a"), ("south", "c")]
         with views.base() as base:
+            found = base.key_finding(maintainer._definition)
+            assert (found.level, found.message) == ("fail", shown)
             base.ask_rebuild("twice")
         with pytest.raises(SinkError) as said:
             until_idle(maintainer)
@@ -258,6 +260,20 @@ def test_two_rows_of_one_key_are_named_and_the_last_good_state_is_kept(views: Vi
         shop.apply([customer(1, 2, name="a", region="west")])  # a moment later, as the source has it
         until_idle(maintainer)
         assert views.assert_equal("twice", query) == 3
+        with views.base() as base:
+            assert base.key_finding(maintainer._definition).level == "ok"
+
+
+def test_a_check_of_keys_that_takes_too_long_is_ended(views: Views, shop: SqlSink) -> None:
+    shop.apply([customer(1, name="a", region="north")])
+    slow = Query(
+        "SELECT name FROM customers WHERE id < (SELECT count(*) FROM generate_series(1, 1000000000))", ["name"]
+    )
+    with views.base() as base:
+        found = base.key_finding(define("slow", views.config(slow), base), within_s=0.1)
+        assert (found.level, "longer than 0.1 s" in found.message) == ("warn", True)
+        found = base.key_finding(define("named", views.config(NAMED), base))
+        assert (found.level, found.message) == ("ok", "no two rows have the same key"), "the connection goes on"
 
 
 def test_an_error_stays_noted_until_the_view_does_its_work_again(views: Views, shop: SqlSink) -> None:

@@ -24,6 +24,8 @@ from pathlib import Path
 from runpy import run_module
 from typing import IO, Final
 
+from tests.support.waiting import PATIENCE
+
 CDC: Final = "cdc.cli.main"
 # What a command imports at once. Not the modules that are run: those are run as `__main__`.
 IMPORTED: Final = ("cdc.cli.run", "cdc.cli.snapshot", "cdc.cli.snapshot_screen")
@@ -97,13 +99,13 @@ def start(
 def run(
     arguments: Sequence[str], *, deadline_s: float, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """To its end; it is killed at the deadline, which raises subprocess.TimeoutExpired. `environment`: what goes before
-    ours."""
+    """To its end; it is killed at the deadline (times PATIENCE), which raises subprocess.TimeoutExpired.
+    `environment`: what goes before ours."""
     whole = None if environment is None else {**os.environ, **environment}
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = start(arguments, output, errors, environment=whole)
         try:
-            code = process.wait(deadline_s)
+            code = process.wait(deadline_s * PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

@@ -21,7 +21,7 @@ from tests.conftest import INTERPRETED
 from tests.support.config_files import replace_text
 from tests.support.waiting import eventually
 
-START_S_MAX = 300.0
+START_S_MAX = 120.0
 
 
 class SinkJob:
