@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.model.events import Column
 from cdc.pgoutput.messages import NULL, TupleValue
 from tests.property.oracle import Oracle

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.settings import Config
 from cdc.model.events import Column
-from sinks.view import Key
+from sinks.contents import Key
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.naming import Place
 from sinks.warehouse.removal import remove
@@ -15,7 +15,7 @@ from spark_jobs.runner import started
 
 
 class SparkRemoval:
-    """Implements sinks.view.Removal."""
+    """Implements sinks.contents.Removal."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -226,7 +226,7 @@ def test_relative_imports_are_resolved() -> None:
     [
         ("cdc/capture/assembler.py", "import time", False),
         ("cdc/pgoutput/codec.py", "def f():\n    import os", False),
-        ("cdc/formats/debezium.py", "from urllib.request import urlopen", False),
+        ("cdc/formats/records.py", "from urllib.request import urlopen", False),
         ("cdc/capture/confirmation.py", "from cdc.kafka import broker", False),
         ("cdc/capture/loop.py", "from cdc.postgres.replication import Stream", False),
         ("cdc/capture/loop.py", "import structlog", True),

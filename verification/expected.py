@@ -15,12 +15,12 @@ from cdc.formats.masks import masked
 from cdc.model.errors import RefusedError
 from cdc.model.events import TableSchema
 from sinks.comparison import shown
+from sinks.contents import Key
 from sinks.contract import Json
 from sinks.equality import UNLIKE, same, source_form, store_form
 from sinks.lineage import Lineage
 from sinks.records import decode_json, encode_json
 from sinks.shaping.table import TableShape
-from sinks.view import Key
 from verification.model import ColumnDifference
 
 Texts = Sequence[str | None]

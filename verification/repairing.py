@@ -44,7 +44,7 @@ class Repair:
         table = source.schema.table
         for side, result, differences in found:
             if result.strays:
-                side.view.remove_lookups(table, result.strays)
+                side.contents.remove_lookups(table, result.strays)
             foreign = [
                 (side.expected.store_key(one.key), one.version)
                 for one in differences
@@ -52,7 +52,7 @@ class Repair:
             ]
             if foreign:
                 self._tell(side.sink, table, "removing", 0, len(foreign))
-                side.view.remove(side.expected.schema.table, foreign)
+                side.contents.remove(side.expected.schema.table, foreign)
         keys = sorted({one.key for _, _, differences in found for one in differences})
         done = 0
         for page in _pages(keys):
@@ -98,7 +98,11 @@ class Repair:
         left = with_stale_rows(self._config.kafka, side.source.schema, left)
         reasons = {one.key: one.rejected for one in differences}
         strays, result.strays = result.strays, []
-        kept = dict.fromkeys(name for name in side.view.stray_lookups(result.table) if name in strays) if strays else {}
+        kept = (
+            dict.fromkeys(name for name in side.contents.stray_lookups(result.table) if name in strays)
+            if strays
+            else {}
+        )
         result.counts[Kind.LOOKUP] -= len(strays)
         result.differences = [one for one in result.differences if one.columns != (STRAY,)]
         result.add_strays(kept)

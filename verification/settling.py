@@ -20,7 +20,7 @@ from cdc.config.settings import KafkaConfig
 from cdc.kafka.compacted import last_versions
 from cdc.model.events import TableSchema
 from cdc.postgres.verified_rows import RowsTooLargeError, SourceRow, VerifiedTable
-from sinks.view import Held, StoreView
+from sinks.contents import Held, StoreContents
 from verification.expected import ExpectedRows, plain_key
 from verification.model import ColumnDifference, Difference, Kind
 from verification.suspects import Suspect, Suspects
@@ -41,14 +41,14 @@ class Side:
     """One table of one sink, ready to be compared."""
 
     sink: str
-    view: StoreView
+    contents: StoreContents
     expected: ExpectedRows
     source: VerifiedTable
     is_partial: bool  # rows may be absent from the store without being missing
 
     def held(self, keys: Sequence[bytes]) -> dict[bytes, Held | None]:
         schema = self.expected.schema
-        found = self.view.held(schema.table, [self.expected.store_key(key) for key in keys])
+        found = self.contents.held(schema.table, [self.expected.store_key(key) for key in keys])
         return dict(zip(keys, found, strict=True))
 
     def rows(self, keys: Sequence[bytes]) -> dict[bytes, SourceRow]:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from cdc.postgres.verified_rows import SourceRow
-from sinks.view import Held
+from sinks.contents import Held
 
 CACHE_KIB: Final = 4 * 1024
 PAGE_KEYS: Final = 2_000

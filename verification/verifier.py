@@ -26,9 +26,9 @@ from cdc.model.topics import Topics
 from cdc.postgres.chunk_table import TableUnlikeError
 from cdc.postgres.verified_rows import VerifiedTable
 from sinks.comparison import SourceRows
+from sinks.contents import Removal, StoreContents, open_contents
 from sinks.lineage import Lineage
 from sinks.records import encode_json
-from sinks.view import Removal, StoreView, open_view
 from verification.expected import ExpectedRows, plain_key
 from verification.model import LISTED_MAX, Difference, Kind, TableResult
 from verification.settling import Side, settle, with_stale_rows
@@ -87,7 +87,7 @@ class Verifier:
         self._tables = [table for table in stored if any(matches(pattern, table) for pattern in wanted.tables)]
         self._removal = removal
         self._open = ExitStack()
-        self._views: dict[str, StoreView] = {}
+        self._contents: dict[str, StoreContents] = {}
         self._away: dict[str, str] = {}  # sinks that were not requested by name and can't be compared → reason
         for pattern in wanted.tables:
             if not any(matches(pattern, table) for table in self._tables):
@@ -110,10 +110,10 @@ class Verifier:
 
     def _open_sink(self, name: str) -> None:
         self._world.require_sink(name)
-        view = open_view(name, self._sections[name], self._config.topics.prefix, self._removal)
-        self._open.callback(view.close)
+        contents = open_contents(name, self._sections[name], self._config.topics.prefix, self._removal)
+        self._open.callback(contents.close)
         self._world.reach(name)
-        self._views[name] = view
+        self._contents[name] = contents
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
@@ -125,7 +125,7 @@ class Verifier:
         for table in self._tables:
             held = [name for name, section in self._sections.items() if section.holds(table)]
             yield from (TableResult(name, table, why_not=self._away[name]) for name in held if name in self._away)
-            sinks = [name for name in held if name in self._views]
+            sinks = [name for name in held if name in self._contents]
             record = records.get(table)
             if record is not None and record.status == "stopped":
                 reason = f"capture has stopped the table: {record.message or 'cdc table list says why'}"
@@ -199,26 +199,26 @@ class Verifier:
         if self._wanted.is_strict:
             raise error
         result.why_not = self._away[result.sink] = error.message
-        del self._views[result.sink]
+        del self._contents[result.sink]
 
     def _side(self, sink: str, lineage: Lineage, source: VerifiedTable) -> Side:
         if reason := self._not_filled(sink, lineage.newest.table):
             raise RefusedError(reason, "start the sink again: it fills the table anew; then compare again")
         masks = masks_of(lineage.newest, self._config.masking.masks(self._config.source.table_ids))
-        view = self._views[sink]
-        uncompared = view.uncompared(lineage.newest.table)
+        contents = self._contents[sink]
+        uncompared = contents.uncompared(lineage.newest.table)
         expected = ExpectedRows(sink, self._sections[sink], lineage, source.types, masks, uncompared)
-        view.attach(expected.schema)
-        self._await_prepared(sink, view, expected.schema.table)
-        return Side(sink, view, expected, source, view.is_partial(lineage.newest.table))
+        contents.attach(expected.schema)
+        self._await_prepared(sink, contents, expected.schema.table)
+        return Side(sink, contents, expected, source, contents.is_partial(lineage.newest.table))
 
-    def _await_prepared(self, sink: str, view: StoreView, table: TableId) -> None:
+    def _await_prepared(self, sink: str, contents: StoreContents, table: TableId) -> None:
         """Waits until the sink has given the store's table the newest schema."""
-        if view.is_prepared(table):
+        if contents.is_prepared(table):
             return
         self._world.reach(sink)
         deadline = time.monotonic() + SCHEMA_S_MAX
-        while not view.is_prepared(table):
+        while not contents.is_prepared(table):
             if time.monotonic() > deadline:
                 raise RefusedError(
                     f"the store of sink {sink} has no table of {table} with the columns of its newest schema",
@@ -251,7 +251,7 @@ class Verifier:
         if rows is not None:
             # A row whose lookup key leads elsewhere is a difference already; publishing the row again corrects the key.
             named = {column.column for one in result.differences for column in one.columns}
-            names = (name for name in side.view.stray_lookups(result.table) if name not in named)
+            names = (name for name in side.contents.stray_lookups(result.table) if name not in named)
             result.add_strays(islice(dict.fromkeys(names), LISTED_MAX))
         self._tell(side.sink, result.table, "done", result.store_rows, result.store_rows)
         if self._generation(side.sink) != generation:
@@ -293,7 +293,7 @@ class Verifier:
         result.source_rows = rows.count
         seen = bytearray(rows.count // 8 + 1)
         expected, ceiling = side.expected, self._world.ceiling()
-        for key, held in side.view.rows(expected.schema.table):
+        for key, held in side.contents.rows(expected.schema.table):
             if result.store_rows % TELL_ROWS == 0:
                 self._tell(side.sink, result.table, "comparing", result.store_rows, rows.count)
                 self._world.read_on()
@@ -327,7 +327,7 @@ class Verifier:
         result.source_rows = len(keys)
         for key in keys:
             suspects.add(plain_key(key))
-        for stored, _ in islice(side.view.rows(side.expected.schema.table), count):
+        for stored, _ in islice(side.contents.rows(side.expected.schema.table), count):
             result.store_rows += 1
             if (name := side.expected.record_key(stored)) is not None:
                 suspects.add(name)

@@ -11,7 +11,7 @@ from typing import Final
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.toast_batch import BatchRecord, DraftRecord, OmittedChange
 from cdc.capture.transaction_records import TransactionRecords
-from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder
+from cdc.formats.records import Draft, EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema, pack_version

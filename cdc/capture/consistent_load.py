@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from cdc.capture.kafka_transaction import Publisher
-from cdc.formats.debezium import TableEncoder
+from cdc.formats.records import TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import SchemaRecord, SnapshotRecord, SweepRecord
 from cdc.model.errors import UnsupportedChangeError

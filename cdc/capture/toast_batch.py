@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeGuard
 
-from cdc.formats.debezium import Draft, Headers
+from cdc.formats.records import Draft, Headers
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, TopicKey, Unfilled, Unreadable, Wanted, WantedRow

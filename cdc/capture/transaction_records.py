@@ -6,7 +6,7 @@ for messages outside of transactions, the position does.
 
 from collections.abc import Iterable
 
-from cdc.formats.envelope import EnvelopeContext
+from cdc.formats.envelope_context import EnvelopeContext
 from cdc.formats.message_events import MessageEvents, MessagePosition
 from cdc.formats.transaction_metadata import MESSAGES, TransactionMetadata
 from cdc.model.control import PartialTransaction

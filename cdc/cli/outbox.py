@@ -17,7 +17,7 @@ from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.outbox.lost import lost_records, require_settled
 from cdc.postgres.connection import connect
-from cdc.postgres.outbox_tables import Confirmation, OldEvents
+from cdc.postgres.outbox_tables import OldEvents, PublishedProof
 from cdc.postgres.outbox_tables import prune as prune_table
 from cdc.postgres.outbox_tables import republish as republish_rows
 
@@ -89,8 +89,8 @@ def prune(
                     name = TableId.parse(found.table)
                     require_published = partial(_require_published, settings, name)
                     events = OldEvents(name, found.table_field_event_id, found.retention_column, found.retention_s)
-                    confirmation = Confirmation(settings.source.slot, timeout, time.sleep, require_published)
-                    rows = sum(prune_table(connection, events, confirmation))
+                    proof = PublishedProof(settings.source.slot, timeout, time.sleep, require_published)
+                    rows = sum(prune_table(connection, events, proof))
                     typer.echo(f"{found.table}: {rows} rows deleted")
         except (ConnectionLost, UnreachableError, GapError) as error:
             if every is None:

@@ -123,7 +123,7 @@ def _record(config: Config, world: World, run: RunRecord, results: Sequence[Tabl
 
 
 class _Removal:
-    """Implements sinks.view.Removal. Spark is imported and started by the first call."""
+    """Implements sinks.contents.Removal. Spark is imported and started by the first call."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

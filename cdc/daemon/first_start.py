@@ -19,7 +19,7 @@ from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.config.settings import Config
 from cdc.daemon.gap_state import Heal
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
 from cdc.kafka.broker import KafkaBroker, WrittenTopics
 from cdc.kafka.compacted import read_latest

@@ -20,8 +20,8 @@ from cdc.config.topic_names import SideTopics
 from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
 from cdc.daemon.first_start import envelope_context, make_unpublishable, open_broker
 from cdc.daemon.outbox_setup import open_outbox
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.heartbeats import Heartbeats
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.hanging_transactions import HangingTransactions

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cdc.formats import connect
 from cdc.formats.debezium_values import bytes_as
-from cdc.formats.envelope import EnvelopeContext
+from cdc.formats.envelope_context import EnvelopeContext
 from cdc.pgoutput.messages import Begin, LogicalMessage, Origin
 
 

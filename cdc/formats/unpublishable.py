@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from cdc.config.settings import OnUnpublishable
-from cdc.formats.debezium import Draft, FinishedRecord, OutRecord, TableEncoder
+from cdc.formats.records import Draft, FinishedRecord, OutRecord, TableEncoder
 from cdc.model.control import PerTableRecord
 from cdc.model.errors import NEXT_AFTER_STOP, DamagedTextError, UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from cdc.config.format_options import FormatOptions
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable, Routing
-from cdc.formats.debezium import context_headers
+from cdc.formats.records import context_headers
 from cdc.formats.utf8 import not_utf8
 from cdc.model.control import PartialTransaction
 from cdc.model.errors import GapError, ProtocolError, SourceError, UnsupportedChangeError

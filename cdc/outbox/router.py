@@ -19,7 +19,7 @@ from typing import Final
 from cdc.config.outbox_routing import TopicRoute, Where, is_topic
 from cdc.config.outbox_settings import Routing
 from cdc.formats.connect import STRING, Node, dumps, required, struct_of
-from cdc.formats.debezium import OLD_KEY_HEADER
+from cdc.formats.records import OLD_KEY_HEADER
 from cdc.model.errors import SourceError
 from cdc.outbox.column_readers import ColumnReader, EventValue
 from cdc.outbox.expansion import Expansion, json_text

@@ -66,7 +66,7 @@ class OldEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmation:
+class PublishedProof:
     """The proof that committed events are published."""
 
     slot: str
@@ -77,7 +77,7 @@ class Confirmation:
     require_published: Callable[[], None]
 
 
-def prune(connection: SourceConnection, events: OldEvents, confirmation: Confirmation) -> Iterator[int]:
+def prune(connection: SourceConnection, events: OldEvents, proof: PublishedProof) -> Iterator[int]:
     """Deletes rows whose events are published and confirmed. Yields the number of rows after each transaction.
 
     Raises SourceError, ConnectionLost, and UnreachableError if capture does not confirm the committed rows in time.
@@ -93,8 +93,8 @@ def prune(connection: SourceConnection, events: OldEvents, confirmation: Confirm
             ids = [row[0] for row in connection.execute(select)]
             if not ids:
                 return
-            _await_confirmed(connection, confirmation)
-            confirmation.require_published()
+            _await_confirmed(connection, proof)
+            proof.require_published()
             deleted = connection.execute(delete, (ids,)).rowcount
         yield deleted
 
@@ -128,26 +128,23 @@ def _refusals(may_not: str, rights: str, what: str) -> Iterator[None]:
         raise SourceError(f"{what}: {error.diag.message_primary}", "correct outbox.tables") from error
 
 
-def _await_confirmed(connection: SourceConnection, confirmation: Confirmation) -> None:
+def _await_confirmed(connection: SourceConnection, proof: PublishedProof) -> None:
     """Waits until the slot confirms a message that is written now: rows that are visible now are before it in the
     log."""
     (end,) = read_row(connection, "SELECT pg_catalog.pg_logical_emit_message(true, 'watershed.prune', '')::text")
     waited = 0.0
     while True:
         found = connection.execute(
-            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (confirmation.slot,)
+            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (proof.slot,)
         ).fetchone()
         if found is None or found[0] is None:
-            raise SourceError(
-                f"there is no slot {confirmation.slot}: nothing is known to be published", "start cdc run first"
-            )
+            raise SourceError(f"there is no slot {proof.slot}: nothing is known to be published", "start cdc run first")
         if parse_lsn(found[0]) >= parse_lsn(end):
             return
-        if waited >= confirmation.deadline_s:
+        if waited >= proof.deadline_s:
             raise UnreachableError(
-                f"capture has not confirmed the committed rows within {confirmation.deadline_s:g} s; "
-                "no more rows are deleted",
+                f"capture has not confirmed the committed rows within {proof.deadline_s:g} s; no more rows are deleted",
                 "check that cdc run is running, and try again",
             )
-        confirmation.wait(0.1)
+        proof.wait(0.1)
         waited += 0.1

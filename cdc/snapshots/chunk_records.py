@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdc.formats.debezium import TableEncoder
+from cdc.formats.records import TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema

@@ -9,7 +9,7 @@ import pytest
 from cdc.model.errors import SinkError
 from cdc.model.events import Column, pack_version
 from sinks.warehouse.check import check_place
-from sinks.warehouse.view import WarehouseView
+from sinks.warehouse.contents import WarehouseContents
 from tests.conformance.stores import STORES
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES
 from tests.conformance.trial import History, Trial, delivered
@@ -35,9 +35,9 @@ def test_a_catalog_on_a_server_ends_equal(store_name: str, request: pytest.Fixtu
             trial.sink.prepare(wider, [CUSTOMERS.schema])
             assert all(row.row["added"] is None for row in trial.sink.rows(CUSTOMERS.id))
             assert trial.sink.generation() == 1
-            view = WarehouseView(store.place)
-            view.attach(wider)
-            assert {key["id"]: held.version for key, held in view.rows(CUSTOMERS.id)} == {
+            contents = WarehouseContents(store.place)
+            contents.attach(wider)
+            assert {key["id"]: held.version for key, held in contents.rows(CUSTOMERS.id)} == {
                 row.key["id"]: row.version for row in trial.sink.rows(CUSTOMERS.id)
             }
             store.delete_all()

@@ -19,7 +19,7 @@ import orjson
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
-from cdc.formats.debezium import EnvelopeContext, FinishedRecord, TableEncoder
+from cdc.formats.records import EnvelopeContext, FinishedRecord, TableEncoder
 from cdc.model.errors import GapError, ProtocolError, UnsupportedChangeError, WatershedError
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.model.events import TableId, TableSchema
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import Key, TableDescribed

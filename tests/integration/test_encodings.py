@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.config.settings import SourceConfig
-from cdc.formats.debezium import TableEncoder
+from cdc.formats.records import TableEncoder
 from cdc.model.errors import SourceError, UnsupportedChangeError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn

@@ -6,7 +6,7 @@ import json
 import string
 from typing import Any
 
-from cdc.formats.debezium import EnvelopeContext, OutRecord
+from cdc.formats.records import EnvelopeContext, OutRecord
 from cdc.model.errors import ProtocolError, UnsupportedChangeError
 from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.decoder import decode

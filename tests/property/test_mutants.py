@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cdc.formats.debezium import OutRecord, TableEncoder
+from cdc.formats.records import OutRecord, TableEncoder
 from cdc.model.errors import ProtocolError
 from tests.fuzz import campaign, target
 from tests.fuzz.mutation import mutate

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, TableEncoder
+from cdc.formats.records import Draft, EnvelopeContext, FinishedRecord, TableEncoder
 from cdc.model.errors import WatershedError
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.decoder import decode

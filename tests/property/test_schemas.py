@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cdc.config.format_options import FormatOptions
-from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, TableEncoder
+from cdc.formats.records import Draft, EnvelopeContext, FinishedRecord, TableEncoder
 from cdc.model.errors import ProtocolError, UnsupportedChangeError, WatershedError
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Insert, TupleValue, Update

@@ -17,7 +17,7 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.config.format_options import FormatOptions
 from cdc.config.settings import CaptureConfig, SnapshotConfig
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import PROTOCOL, PositionRecord, SourceIdentity, TopicState
 from cdc.model.errors import ConnectionLost

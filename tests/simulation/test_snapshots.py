@@ -11,7 +11,7 @@ import pytest
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
-from cdc.formats.debezium import EnvelopeContext
+from cdc.formats.records import EnvelopeContext
 from cdc.model.control import SignalRecord, SweepRecord
 from cdc.model.events import pack_version
 from cdc.model.lsn import Lsn

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from cdc.formats.debezium import EnvelopeContext, OutRecord, TableEncoder
+from cdc.formats.records import EnvelopeContext, OutRecord, TableEncoder
 from cdc.model.events import TableId, TableSchema
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import UNCHANGED, Begin, Commit, Message, Relation, Type, Update

@@ -19,8 +19,8 @@ from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, Wareh
 from cdc.kafka.state_reader import read_position
 from cdc.model.events import TableId, pack_version
 from sinks.cache.keys import VERSION_DIGITS, CacheKeys, version_text
+from sinks.search.contents import SearchContents
 from sinks.search.names import SearchNames
-from sinks.search.view import SearchView
 from sinks.shaping.table import TableShape
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.engine import Conflict, Engine
@@ -133,8 +133,8 @@ def inject(store: str, config: Config, ids: Mapping[Kind, Sequence[int]], engine
 
 def _search(section: SearchConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int) -> None:
     index = SearchNames(config.topics.prefix).alias(TABLE)
-    view = SearchView.open(section, config.topics.prefix, "search")
-    view.attach(TableShape("search", section, table_lineages(config)[TABLE]).schema)
+    contents = SearchContents.open(section, config.topics.prefix, "search")
+    contents.attach(TableShape("search", section, table_lineages(config)[TABLE]).schema)
     with OpenSearch([section.url.get_secret_value()]) as client:
 
         def put(key: int, version: int, **changed: Any) -> None:
@@ -145,7 +145,7 @@ def _search(section: SearchConfig, config: Config, ids: Mapping[Kind, Sequence[i
             client.index(index=index, id=str(key), body=body, params=kind)
 
         keys = [{"id": key} for key in (*ids[Kind.STALE], *ids[Kind.WRONG])]
-        held = {key["id"]: found for key, found in zip(keys, view.held(TABLE, keys), strict=True) if found}
+        held = {key["id"]: found for key, found in zip(keys, contents.held(TABLE, keys), strict=True) if found}
         for key in ids[Kind.MISSING]:
             client.delete(index=index, id=str(key))
         for key in ids[Kind.EXTRA]:
@@ -155,11 +155,11 @@ def _search(section: SearchConfig, config: Config, ids: Mapping[Kind, Sequence[i
         for key in ids[Kind.FUTURE]:
             put(key, ahead + key, **({"name": "ahead"} if key % 2 else {}))
         stale = {key: dict(held[key].row or {}) for key in ids[Kind.STALE]}
-        view.remove(TABLE, [({"id": key}, held[key].version) for key in stale])
+        contents.remove(TABLE, [({"id": key}, held[key].version) for key in stale])
         for key, row in stale.items():
             put(key, old, **row | {"name": "stale"})
         client.indices.refresh(index=index)
-    view.close()
+    contents.close()
 
 
 def _cache(section: CacheConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int) -> None:

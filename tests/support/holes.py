@@ -7,7 +7,7 @@ from typing import Any, Final
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.toast_batch import BatchRecord, OmittedChange, are_finished
-from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, OutRecord
+from cdc.formats.records import Draft, EnvelopeContext, FinishedRecord, OutRecord
 from cdc.model.events import Column, TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord

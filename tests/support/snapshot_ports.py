@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import SnapshotConfig
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.model.events import TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics

@@ -12,7 +12,7 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
 from cdc.model.control import (
     IncompleteRowsRecord,

@@ -15,7 +15,7 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import SnapshotConfig
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.model.control import (
     IncompleteRowsRecord,
     SignalRecord,

@@ -26,12 +26,12 @@ def test_every_line_of_progress_ends_with_done(
     made._publish = lambda *_: None
     schema = SimpleNamespace(table=TABLE)
     removed: list[Any] = []
-    view = SimpleNamespace(
+    contents = SimpleNamespace(
         remove=lambda _, rows: removed.extend(rows), stray_lookups=lambda _: [], remove_lookups=lambda *_: None
     )
     expected = SimpleNamespace(schema=schema, store_key=lambda key: key)
     source: Any = SimpleNamespace(schema=schema)
-    side: Any = SimpleNamespace(sink="cache", view=view, expected=expected, source=source)
+    side: Any = SimpleNamespace(sink="cache", contents=contents, expected=expected, source=source)
 
     def settle(_side: object, _world: object, suspects: Suspects) -> Iterator[list[Difference]]:
         suspects.remove([difference.key])

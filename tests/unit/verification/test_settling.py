@@ -9,8 +9,8 @@ from cdc.config.store_mapping import Held as Section
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.postgres.chunk_table import TableAlteredError
 from cdc.postgres.verified_rows import RowsTooLargeError, SourceRow
+from sinks.contents import Held
 from sinks.lineage import Lineage
-from sinks.view import Held
 from verification import settling, suspects
 from verification.expected import ExpectedRows
 from verification.model import Difference, Kind

@@ -3,7 +3,7 @@
 import pytest
 
 from cdc.postgres.verified_rows import SourceRow
-from sinks.view import Held
+from sinks.contents import Held
 from verification import suspects as module
 from verification.suspects import PAGE_KEYS, Suspect, Suspects
 

@@ -58,7 +58,7 @@ class Table:
             raise TableAlteredError("table public.a was altered")
 
 
-class Views:
+class Contents:
     """A store of one row that is right, with lookup keys; and the world around it."""
 
     def __init__(self) -> None:
@@ -87,18 +87,18 @@ class Views:
         return SimpleNamespace(generation=next(self.generations), excluded=["public.b"], mappings={"public.a": "old"})
 
 
-def comparing(views: Views, *, is_strict: bool = False) -> tuple[Any, Any]:
+def comparing(contents: Contents, *, is_strict: bool = False) -> tuple[Any, Any]:
     """A verifier of this store, and its side."""
     made: Any = Verifier.__new__(Verifier)
     made._config = SimpleNamespace(source=None, kafka=None)
     made._wanted = SimpleNamespace(sample=None, is_strict=is_strict)
-    made._world, made._tell, made._away, made._views = views, lambda *_: None, {}, {"cache": views}
+    made._world, made._tell, made._away, made._contents = contents, lambda *_: None, {}, {"cache": contents}
     made._sections = {"cache": Held()}
     made._letters = lambda *_: {}
     schema = SimpleNamespace(table=TABLE)
     return made, SimpleNamespace(
         sink="cache",
-        view=views,
+        contents=contents,
         expected=SimpleNamespace(schema=schema),
         source=SimpleNamespace(schema=None),
         is_partial=True,
@@ -109,7 +109,7 @@ ROWS: Any = SimpleNamespace(count=0)
 
 
 def test_stray_lookup_keys_are_differences() -> None:
-    made, side = comparing(Views())
+    made, side = comparing(Contents())
     result = TableResult("cache", TABLE)
     assert made._compare(side, result, ROWS, keep=True) == []
     assert (result.drift, result.counts[Kind.LOOKUP], result.strays) == (2, 2, ["by:x", "by:y"])
@@ -118,18 +118,18 @@ def test_stray_lookup_keys_are_differences() -> None:
 
 
 def test_a_generation_that_took_over_meanwhile_is_said() -> None:
-    views = Views()
-    views.generations = iter([7, 8])
-    made, side = comparing(views)
+    contents = Contents()
+    contents.generations = iter([7, 8])
+    made, side = comparing(contents)
     result = TableResult("cache", TABLE)
     made._compare(side, result, ROWS, keep=False)
     assert "its new generation took over while the table was compared" in result.why_not
 
 
 def test_a_store_that_holds_the_table_in_another_way_is_not_compared() -> None:
-    views = Views()
-    views.generations = iter([7, 7, 7])
-    made, _ = comparing(views)
+    contents = Contents()
+    contents.generations = iter([7, 7, 7])
+    made, _ = comparing(contents)
     assert "does not hold public.b" in made._not_filled("cache", TableId("public", "b"))
     assert "another mapping" in made._not_filled("cache", TABLE)
     assert made._not_filled("cache", TableId("public", "c")) == ""
@@ -137,20 +137,20 @@ def test_a_store_that_holds_the_table_in_another_way_is_not_compared() -> None:
 
 def test_a_store_that_goes_away_leaves_the_other_stores_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier, "VerifiedTable", lambda *_: nullcontext(Table()))
-    views = Views()
-    views.fails = SinkError("Redis does not answer", "start it")
+    contents = Contents()
+    contents.fails = SinkError("Redis does not answer", "start it")
     lineage: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
     for is_strict in (False, True):
-        made, side = comparing(views, is_strict=is_strict)
+        made, side = comparing(contents, is_strict=is_strict)
         made._read, made._side = lambda _: nullcontext(ROWS), lambda *_, side=side: side
-        views.generations = iter([7, 7])
+        contents.generations = iter([7, 7])
         if is_strict:
             with pytest.raises(SinkError, match="does not answer"):
                 made._table(lineage, ["cache"], None)
             continue
         (result,) = made._table(lineage, ["cache"], None)
         assert (result.why_not, made._away) == ("Redis does not answer", {"cache": "Redis does not answer"})
-        assert made._views == {}
+        assert made._contents == {}
 
 
 def test_a_store_that_is_prepared_with_a_later_schema_is_not_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,20 +158,20 @@ def test_a_store_that_is_prepared_with_a_later_schema_is_not_away(monkeypatch: p
     altered = Table()
     altered.is_altered = True
     monkeypatch.setattr(verifier, "VerifiedTable", lambda *_: nullcontext(altered))
-    views = Views()
-    views.fails = SinkError("the table was dropped", "nothing")
-    made, side = comparing(views, is_strict=True)
+    contents = Contents()
+    contents.fails = SinkError("the table was dropped", "nothing")
+    made, side = comparing(contents, is_strict=True)
     made._read, made._side = lambda _: nullcontext(ROWS), lambda *_: side
     lineage: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
     (result,) = made._table(lineage, ["cache"], None)
-    assert (result.why_not, list(made._views)) == ("table public.a was altered", ["cache"])
+    assert (result.why_not, list(made._contents)) == ("table public.a was altered", ["cache"])
 
 
 def test_a_table_that_was_altered_is_compared_by_the_schema_that_is_published_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(verifier, "CHECK_S", 0.0)
-    made, _ = comparing(Views())
+    made, _ = comparing(Contents())
     old, new = (SimpleNamespace(newest=SimpleNamespace(table=TABLE, version=version)) for version in (1, 2))
     published = iter([old, old, new])
     monkeypatch.setattr(verifier, "table_lineages", lambda _: {TABLE: next(published)})
@@ -191,22 +191,22 @@ def test_a_table_that_was_altered_is_compared_by_the_schema_that_is_published_si
 
 def test_a_store_without_the_newest_schema_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier, "CHECK_S", 0.0)
-    views: Any = Views()
+    contents: Any = Contents()
     answers = [False, False, False, True]
-    views.is_prepared = lambda _: answers.pop(0)
-    views.reach = lambda _: answers.remove(False)
-    made, _ = comparing(views)
-    made._await_prepared("cache", views, TABLE)
+    contents.is_prepared = lambda _: answers.pop(0)
+    contents.reach = lambda _: answers.remove(False)
+    made, _ = comparing(contents)
+    made._await_prepared("cache", contents, TABLE)
     assert answers == []
     monkeypatch.setattr(verifier, "SCHEMA_S_MAX", 0.0)
     answers.extend([False] * 4)
     with pytest.raises(RefusedError, match=r"no table of public\.a with the columns of its newest schema"):
-        made._await_prepared("cache", views, TABLE)
+        made._await_prepared("cache", contents, TABLE)
 
 
 def test_the_reading_of_the_source_is_shown_as_done(capsys: pytest.CaptureFixture[str]) -> None:
     """Seen in a log: the last line of each table was "running, …, reading"."""
-    made, _ = comparing(Views())
+    made, _ = comparing(Contents())
     made._tell, made._wanted = _Telling(Lines()), SimpleNamespace(source_share=1.0)
     source = SimpleNamespace(
         schema=SimpleNamespace(table=TABLE, key=("id",)),

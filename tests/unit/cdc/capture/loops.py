@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cdc.formats.debezium import EnvelopeContext
+from cdc.formats.records import EnvelopeContext
 from cdc.model.errors import ConnectionLost
 from cdc.model.events import Column, TableId
 from cdc.model.lsn import Lsn

@@ -9,7 +9,7 @@ import pytest
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.toast_batch import DraftRecord
-from cdc.formats.debezium import EnvelopeContext
+from cdc.formats.records import EnvelopeContext
 from cdc.model.control import PartialTransaction, SweepRecord
 from cdc.model.errors import GapError, ProtocolError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema, pack_version

@@ -9,7 +9,7 @@ import pytest
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.config.settings import CaptureConfig
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord, TopicState
 from cdc.model.errors import ConnectionLost

@@ -6,7 +6,7 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.stream_lag import QUIET_S, StreamLag
 from cdc.config.settings import CaptureConfig, SnapshotConfig
-from cdc.formats.debezium import TableEncoder
+from cdc.formats.records import TableEncoder
 from cdc.model.control import SourceIdentity, TopicState
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics

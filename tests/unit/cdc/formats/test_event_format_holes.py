@@ -9,7 +9,7 @@ import pytest
 
 from cdc.capture.toast_batch import Batch, BatchRecord, DraftRecord
 from cdc.config.format_options import FormatOptions
-from cdc.formats.debezium import Draft, EnvelopeContext, OutRecord, TableEncoder
+from cdc.formats.records import Draft, EnvelopeContext, OutRecord, TableEncoder
 from cdc.model.events import Column
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue

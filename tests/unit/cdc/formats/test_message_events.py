@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cdc.config.format_options import BinaryMode, FormatOptions
-from cdc.formats.envelope import EnvelopeContext
+from cdc.formats.envelope_context import EnvelopeContext
 from cdc.formats.message_events import MessageEvents, MessagePosition
 from cdc.model.lsn import Lsn
 from cdc.pgoutput.messages import Begin, LogicalMessage, Origin

@@ -8,7 +8,7 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.toast_batch import DraftRecord
 from cdc.config.settings import OnUnpublishable
-from cdc.formats.debezium import OutRecord, TableEncoder
+from cdc.formats.records import OutRecord, TableEncoder
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unpublishable import OVERHEAD_BYTES, Unpublishable, UnpublishedRecord, record_bytes
 from cdc.model.errors import DamagedTextError, UnpublishableError, UnsupportedChangeError

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.formats.debezium import TableEncoder
-from cdc.formats.envelope import EnvelopeContext
+from cdc.formats.envelope_context import EnvelopeContext
+from cdc.formats.records import TableEncoder
 from cdc.formats.utf8 import not_utf8
 from cdc.model.errors import DamagedTextError, UnsupportedChangeError
 from cdc.model.events import Column, Position, TableId

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from cdc.config.settings import SnapshotConfig
-from cdc.formats.debezium import TableEncoder
+from cdc.formats.records import TableEncoder
 from cdc.model.control import IncompleteRowsRecord, SnapshotRecord, SweepRecord
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn

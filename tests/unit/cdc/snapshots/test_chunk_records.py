@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cdc.formats.debezium import TableEncoder
+from cdc.formats.records import TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import pack_version

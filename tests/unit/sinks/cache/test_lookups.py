@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cdc.model.events import pack_version
+from sinks.cache.contents import CacheContents
 from sinks.cache.sink import CacheSink
-from sinks.cache.view import CacheView
 from sinks.contract import Change
 from tests.unit.sinks.cache.test_shapes import SCHEMA, TABLE, Users
 
@@ -24,11 +24,11 @@ def users(redis: str) -> Iterator[Users]:
     made.redis.close()
 
 
-def opened(users: Users) -> tuple[CacheSink, CacheView]:
+def opened(users: Users) -> tuple[CacheSink, CacheContents]:
     sink = users.open(key=users.name("user:{id}"), value="json", lookups=[users.name("mail:{email}")])
-    view = CacheView(sink)
-    view.attach(SCHEMA)
-    return sink, view
+    contents = CacheContents(sink)
+    contents.attach(SCHEMA)
+    return sink, contents
 
 
 def write(sink: CacheSink, version: int, *rows: tuple[int, str | None]) -> None:
@@ -39,10 +39,10 @@ def write(sink: CacheSink, version: int, *rows: tuple[int, str | None]) -> None:
     sink.apply(changes)
 
 
-def wrong(users: Users, view: CacheView) -> dict[Any, list[tuple[str, str]]]:
+def wrong(users: Users, contents: CacheContents) -> dict[Any, list[tuple[str, str]]]:
     """Returns the wrong lookup keys of each row. A scan and reads by key must agree."""
-    found = {key["id"]: held for key, held in view.rows(TABLE)}
-    assert view.held(TABLE, [{"id": key} for key in found]) == list(found.values())
+    found = {key["id"]: held for key, held in contents.rows(TABLE)}
+    assert contents.held(TABLE, [{"id": key} for key in found]) == list(found.values())
     beginning = users.name("mail:")
     return {
         key: [(name.removeprefix(beginning), what) for name, what in held.lookups]
@@ -51,15 +51,15 @@ def wrong(users: Users, view: CacheView) -> dict[Any, list[tuple[str, str]]]:
     }
 
 
-def strays(users: Users, view: CacheView) -> list[str]:
-    return sorted({name.removeprefix(users.name("mail:")) for name in view.stray_lookups(TABLE)})
+def strays(users: Users, contents: CacheContents) -> list[str]:
+    return sorted({name.removeprefix(users.name("mail:")) for name in contents.stray_lookups(TABLE)})
 
 
 def test_lookup_keys_that_differ_are_seen_and_repaired(users: Users) -> None:
-    sink, view = opened(users)
+    sink, contents = opened(users)
     rows = [(key, f"{key}@x") for key in range(1, 7)]
     write(sink, V, *rows, (7, None))
-    assert (wrong(users, view), strays(users, view)) == ({}, [])
+    assert (wrong(users, contents), strays(users, contents)) == ({}, [])
     put, mail = users.redis, users.name("mail:")
     put.delete(f"{mail}1@x")
     put.set(f"{mail}2@x", "3")  # a row that has another value
@@ -68,26 +68,26 @@ def test_lookup_keys_that_differ_are_seen_and_repaired(users: Users) -> None:
     put.set(f"{mail}gone@x", "98")
     held = sink.form(TABLE).versions
     put.hset(held, "5", put.hget(held, "5")[:19])  # the entry lists nothing: the key would stay for ever
-    assert wrong(users, view) == {
+    assert wrong(users, contents) == {
         1: [("1@x", "absent")],
         2: [("2@x", "the key of row 3")],
         3: [("3@x", "the key of row 99")],
         5: [("5@x", "not listed with the row's version")],
     }
-    assert strays(users, view) == ["2@x", "3@x", "gone@x", "old@x"]
+    assert strays(users, contents) == ["2@x", "3@x", "gone@x", "old@x"]
 
-    view.remove_lookups(TABLE, [*view.stray_lookups(TABLE), f"{mail}6@x"])  # the last one is right, and stays
+    contents.remove_lookups(TABLE, [*contents.stray_lookups(TABLE), f"{mail}6@x"])  # the last one is right, and stays
     assert users.keys("mail:") == {"4@x": "4", "5@x": "5", "6@x": "6"}
     write(sink, V + 100, *rows)
-    assert (wrong(users, view), strays(users, view)) == ({}, [])
+    assert (wrong(users, contents), strays(users, contents)) == ({}, [])
     assert users.keys("mail:") == {f"{key}@x": str(key) for key in range(1, 7)}
 
 
 def test_a_key_that_another_row_took_over_is_right(users: Users) -> None:
-    sink, view = opened(users)
+    sink, contents = opened(users)
     write(sink, V, (1, "a@x"), (2, "b@x"))
     write(sink, V + 10, (2, "a@x"))  # its change came before that of row 1, which is in another partition
-    assert (wrong(users, view), strays(users, view)) == ({}, [])
+    assert (wrong(users, contents), strays(users, contents)) == ({}, [])
     write(sink, V + 5, (1, "c@x"))
-    assert (wrong(users, view), strays(users, view)) == ({}, [])
+    assert (wrong(users, contents), strays(users, contents)) == ({}, [])
     assert users.keys("mail:") == {"a@x": "2", "c@x": "1"}

@@ -1,4 +1,4 @@
-"""The content of a store, for comparison with the source beside the sink's job. A view writes nothing except removals.
+"""The content of a store, for comparison with the source beside the sink's job. Contents write nothing except removals.
 
 Each table must be attached with its schema in the store's shape (`sinks.shaping.table.TableShape.schema`).
 """
@@ -34,7 +34,7 @@ class Held(NamedTuple):
     lookups: tuple[tuple[str, str], ...] = ()  # lookup keys of the row that are wrong: the key, and what it is
 
 
-class StoreView(Protocol):
+class StoreContents(Protocol):
     """Methods raise SinkError. A store without lookup keys inherits the methods for them."""
 
     def attach(self, schema: TableSchema) -> None:
@@ -76,27 +76,27 @@ class StoreView(Protocol):
         """Releases connections. Idempotent."""
 
 
-def open_view(name: str, section: StoreConfig, prefix: str, removal: Removal | None = None) -> StoreView:
-    """Opens a view. `removal`: for a warehouse from which rows are to be removed. Raises SinkError if the client
+def open_contents(name: str, section: StoreConfig, prefix: str, removal: Removal | None = None) -> StoreContents:
+    """Opens the contents. `removal`: for a warehouse from which rows are to be removed. Raises SinkError if the client
     library is not installed, or no server answers.
     """
     match section:
         case SearchConfig():
             with needs(("opensearchpy", "search")):
-                from sinks.search.view import SearchView
-            return SearchView.open(section, prefix, name)
+                from sinks.search.contents import SearchContents
+            return SearchContents.open(section, prefix, name)
         case CacheConfig():
             with needs(("redis", "cache")):
-                from sinks.cache.view import CacheView
-            return CacheView.open(section, prefix, name)
+                from sinks.cache.contents import CacheContents
+            return CacheContents.open(section, prefix, name)
         case WarehouseConfig():
             with needs(("pyiceberg", "warehouse")):
-                from sinks.warehouse.view import WarehouseView
-            return WarehouseView.open(section, prefix, removal)
+                from sinks.warehouse.contents import WarehouseContents
+            return WarehouseContents.open(section, prefix, removal)
         case SqlConfig():
             with needs(("sqlalchemy", "sql")):
-                from sinks.sql.view import SqlView
-            return SqlView.open(section, prefix, name)
+                from sinks.sql.contents import SqlContents
+            return SqlContents.open(section, prefix, name)
     raise SinkError(f"the store of sink {name} can't be compared", "name other sinks by --sink")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cdc.config.format_options import FormatOptions
-from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder
+from cdc.formats.records import Draft, EnvelopeContext, TableEncoder
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import Column, TableId

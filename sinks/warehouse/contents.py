@@ -9,8 +9,8 @@ from pyiceberg.table import Table
 from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
+from sinks.contents import Held, Key, Removal, StoreContents
 from sinks.json_values import Unholdable
-from sinks.view import Held, Key, Removal, StoreView
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.columns import column_type
 from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION
@@ -20,8 +20,8 @@ from sinks.warehouse.reader import reading
 _NAMEABLE: Final = frozenset({"int", "bigint", "string"})  # types whose values Iceberg compares in files' bounds
 
 
-class WarehouseView(StoreView):
-    """Implements sinks.view.StoreView. Each method reads the newest snapshot of the table."""
+class WarehouseContents(StoreContents):
+    """Implements sinks.contents.StoreContents. Each method reads the newest snapshot of the table."""
 
     def __init__(self, catalog: CatalogPlace, removal: Removal | None = None) -> None:
         self._place = catalog
@@ -30,7 +30,7 @@ class WarehouseView(StoreView):
 
     @classmethod
     def open(cls, section: WarehouseConfig, prefix: str, removal: Removal | None = None) -> Self:
-        """Opens a view. Raises SinkError if there is no catalog."""
+        """Opens the contents. Raises SinkError if there is no catalog."""
         found = catalog_place(section, prefix)
         if not found.is_there():
             raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which makes it")

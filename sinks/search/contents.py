@@ -12,19 +12,19 @@ from opensearchpy.exceptions import ConflictError, NotFoundError
 from cdc.config.sink_settings import SearchConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
+from sinks.contents import Held, Key, StoreContents
 from sinks.retries import Retries
 from sinks.search.documents import DocumentForm
 from sinks.search.mapping import DELETED_FIELD, LIVE, VERSION_FIELD
 from sinks.search.pages import live_documents
 from sinks.search.sink import SearchSink
-from sinks.view import Held, Key, StoreView
 
 READ_DOCUMENTS_MAX: Final = 200  # in one request
 FORGETTING_S: Final = 1.0
 
 
-class SearchView(StoreView):
-    """Implements sinks.view.StoreView."""
+class SearchContents(StoreContents):
+    """Implements sinks.contents.StoreContents."""
 
     def __init__(self, sink: SearchSink) -> None:
         self._sink = sink
@@ -52,7 +52,7 @@ class SearchView(StoreView):
         return [None if found is None else _held(found, form) for found in self._documents(table, keys)]
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
-        """Implements StoreView.remove. OpenSearch remembers the version of a document that it deletes for
+        """Implements StoreContents.remove. OpenSearch remembers the version of a document that it deletes for
         `index.gc_deletes`, and would go on refusing lower versions. So that time is set to zero meanwhile; a refresh
         then forgets older deletions by the server's clock, which advances in steps of 200 ms.
         """

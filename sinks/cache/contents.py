@@ -15,17 +15,17 @@ from sinks.cache.forms import Command, TableForm, lookup_keys
 from sinks.cache.keys import VERSION_DIGITS, version_text
 from sinks.cache.scripts import LOOKUPS, REMOVE
 from sinks.cache.sink import CacheSink, literal
+from sinks.contents import Held, Key, StoreContents, batched
 from sinks.contract import Json
 from sinks.reduction import key_text
 from sinks.retries import Retries
-from sinks.view import Held, Key, StoreView, batched
 
 READ_ROWS_MAX: Final = 200
 UNVERSIONED: Final = 0  # the version of a key that another program has written
 
 
-class CacheView(StoreView):
-    """Implements sinks.view.StoreView. A table whose keys are deleted by every change holds no rows."""
+class CacheContents(StoreContents):
+    """Implements sinks.contents.StoreContents. A table whose keys are deleted by every change holds no rows."""
 
     def __init__(self, sink: CacheSink) -> None:
         self._sink = sink

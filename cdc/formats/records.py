@@ -1,4 +1,4 @@
-"""Builds Debezium's JSON envelope from the codec's row changes; values have the profile's form (see `profiles`).
+"""Builds the records of both profiles: Debezium's JSON envelope around values in the form of a profile (see `profiles`).
 
     {"before":null,"after":{"id":1,"name":"x"},
      "source":{"version":"0.1.0","connector":"postgresql","name":"shop","ts_ms":1767323079990,"snapshot":"false",
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from cdc.formats import connect
-from cdc.formats.envelope import EnvelopeContext
+from cdc.formats.envelope_context import EnvelopeContext
 from cdc.formats.profiles import column_formats, shown
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable

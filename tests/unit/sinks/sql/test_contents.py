@@ -10,9 +10,9 @@ from sqlalchemy import update
 from cdc.config.sink_settings import SqlConfig
 from cdc.config.store_shapes import SqlShape
 from cdc.model.events import pack_version
+from sinks.contents import Held
+from sinks.sql.contents import UNVERSIONED, SqlContents
 from sinks.sql.sink import SqlSink
-from sinks.sql.view import UNVERSIONED, SqlView
-from sinks.view import Held
 from tests.conformance.tables import LABELS
 from tests.unit.sinks.sql.conftest import Open
 
@@ -22,14 +22,14 @@ NAMES = ("a", "b", "c", "d")
 KEYS = [{"name": name} for name in NAMES]
 
 
-def view_of(sink: SqlSink, **options: Any) -> SqlView:
-    made = SqlView(sink, SqlConfig.model_validate({"url": SecretStr("sqlite:////none"), **options}))
+def contents_of(sink: SqlSink, **options: Any) -> SqlContents:
+    made = SqlContents(sink, SqlConfig.model_validate({"url": SecretStr("sqlite:////none"), **options}))
     made.attach(LABELS.schema)
     return made
 
 
 def test_rows_and_versions_that_the_sink_did_not_write(open_sink: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sinks.sql.view.PAGE_ROWS", 2)
+    monkeypatch.setattr("sinks.sql.contents.PAGE_ROWS", 2)
     sink = open_sink()
     sink.prepare(LABELS.schema)
     sink.apply([LABELS.upsert(V + number, name=name) for number, name in enumerate(NAMES)])
@@ -40,36 +40,36 @@ def test_rows_and_versions_that_the_sink_did_not_write(open_sink: Open, monkeypa
     sink.server.transaction(lambda c: c.execute(form.rows.insert().values(name="strange")))
     sink.server.transaction(lambda c: c.execute(update(form.versions).where(is_d).values(version=FUTURE)))
 
-    view = view_of(sink)
-    seen = {key["name"]: (held.version, held.is_edited) for key, held in view.rows(LABELS.id)}
+    contents = contents_of(sink)
+    seen = {key["name"]: (held.version, held.is_edited) for key, held in contents.rows(LABELS.id)}
     assert seen == {"b": (UNVERSIONED, True), "c": (V + 2, False), "d": (FUTURE, False), "strange": (UNVERSIONED, True)}
-    a, *others = view.held(LABELS.id, [*KEYS, {"name": "strange"}])
+    a, *others = contents.held(LABELS.id, [*KEYS, {"name": "strange"}])
     assert a == Held(V, None)
     assert {h.row["name"]: (h.version, h.is_edited) for h in others if h is not None and h.row is not None} == seen
 
     # Without the version from the future any change is taken. Readers see the row all the time.
-    view.remove(LABELS.id, [({"name": "d"}, FUTURE), ({"name": "c"}, FUTURE)])
-    (d,) = view.held(LABELS.id, [{"name": "d"}])
+    contents.remove(LABELS.id, [({"name": "d"}, FUTURE), ({"name": "c"}, FUTURE)])
+    (d,) = contents.held(LABELS.id, [{"name": "d"}])
     assert d is not None and (d.version, d.row is not None) == (UNVERSIONED, True)
     sink.apply([LABELS.upsert(V + 10 + number, name=name) for number, name in enumerate(NAMES)])
     sink.apply([LABELS.delete(V + 20, name="strange")])
-    assert [(key["name"], held.version, held.is_edited) for key, held in view.rows(LABELS.id)] == [
+    assert [(key["name"], held.version, held.is_edited) for key, held in contents.rows(LABELS.id)] == [
         (name, V + 10 + number, False) for number, name in enumerate(NAMES)
     ]
 
 
 def test_columns_whose_type_is_chosen_are_not_compared(open_sink: Open) -> None:
-    view = view_of(open_sink(), shapes={"public.*": SqlShape(types={"name": "varchar(10)"})})
-    assert view.uncompared(LABELS.id) == {"name"}
-    assert view_of(open_sink()).uncompared(LABELS.id) == frozenset()
+    contents = contents_of(open_sink(), shapes={"public.*": SqlShape(types={"name": "varchar(10)"})})
+    assert contents.uncompared(LABELS.id) == {"name"}
+    assert contents_of(open_sink()).uncompared(LABELS.id) == frozenset()
 
 
 def test_a_table_that_lacks_a_column_of_the_schema_is_not_prepared(open_sink: Open) -> None:
     sink = open_sink()
-    view = view_of(sink)
-    assert not view.is_prepared(LABELS.id)
+    contents = contents_of(sink)
+    assert not contents.is_prepared(LABELS.id)
     sink.prepare(LABELS.schema)
-    assert view.is_prepared(LABELS.id)
+    assert contents.is_prepared(LABELS.id)
     column = replace(LABELS.schema.columns[0], name="added", nullable=True)
-    view.attach(replace(LABELS.schema, version=2, columns=(*LABELS.schema.columns, column)))
-    assert not view.is_prepared(LABELS.id)
+    contents.attach(replace(LABELS.schema, version=2, columns=(*LABELS.schema.columns, column)))
+    assert not contents.is_prepared(LABELS.id)

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Select, Text, cast, exists, literal, select, 
 from cdc.config.sink_settings import SqlConfig
 from cdc.config.store_shapes import SqlShape, shape_of
 from cdc.model.events import TableId, TableSchema
+from sinks.contents import Held, Key, StoreContents, batched
 from sinks.contract import Json
 from sinks.json_values import Unholdable
 from sinks.retries import Retries
@@ -15,7 +16,6 @@ from sinks.sql.preparation import lost
 from sinks.sql.server import LostTable, RefusedValue
 from sinks.sql.sink import STAGE_ROWS_MAX, SqlSink, written
 from sinks.sql.tables import TableForm
-from sinks.view import Held, Key, StoreView, batched
 
 PAGE_ROWS: Final = 5_000
 UNVERSIONED: Final = 0  # of a row that no sink's job has written
@@ -23,8 +23,8 @@ UNVERSIONED: Final = 0  # of a row that no sink's job has written
 _DEFAULT_SHAPE: Final = SqlShape()
 
 
-class SqlView(StoreView):
-    """Implements sinks.view.StoreView."""
+class SqlContents(StoreContents):
+    """Implements sinks.contents.StoreContents."""
 
     def __init__(self, sink: SqlSink, section: SqlConfig) -> None:
         self._sink = sink
