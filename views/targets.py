@@ -8,7 +8,7 @@ from typing import Final
 from cdc.config.clock_settings import MINUTES
 from cdc.config.event_log_settings import log_table
 from cdc.config.settings import Config
-from cdc.config.sink_settings import SearchConfig, SqlConfig, Store, WarehouseConfig, sink_config
+from cdc.config.sink_settings import SearchConfig, SqlConfig, StoreConfig, WarehouseConfig, sink_config
 from cdc.config.view_settings import TopicTarget, target_prefix, view_topics
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import SinkError, WatershedError
@@ -91,7 +91,7 @@ def target_findings(settings: Config, name: str, schema: TableSchema) -> Iterato
         yield Finding.failed(f"target of view {name}", error)
 
 
-def _layout_findings(name: str, target: Store, schema: TableSchema) -> Iterator[Finding]:
+def _layout_findings(name: str, target: StoreConfig, schema: TableSchema) -> Iterator[Finding]:
     """Yields what of a warehouse's table can't be as its section says; nothing where it can."""
     if not isinstance(target, WarehouseConfig):
         return

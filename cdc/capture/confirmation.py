@@ -1,7 +1,7 @@
 """The LSN that may be confirmed to the server: only one that a committed position record covers (I9). Pure.
 
-The server believes any LSN that it receives and forgets the log before it. So while changes are streamed, this object is
-the only source of it; before, a session repeats the LSN of the position that it starts from.
+The server believes any LSN that it receives and forgets the log before it. So while changes are streamed, this object
+is the only source of it; before, a session repeats the LSN of the position that it starts from.
 """
 
 from cdc.model.lsn import Lsn

@@ -87,7 +87,7 @@ def application(arguments: Sequence[str]) -> typer.Typer:
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=name, help=entry.help)
         else:
-            app.command(name, help=entry.help)(target)
+            app.command(name)(target)  # its help is the docstring, which has the exit codes, too
     return app
 
 

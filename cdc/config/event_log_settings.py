@@ -8,7 +8,7 @@ from pydantic import Field
 from cdc.config.outbox_routing import Placement, is_topic
 from cdc.config.outbox_settings import OutboxConfig, OutboxTable, Routing
 from cdc.config.section import Section
-from cdc.config.sink_settings import SqlConfig, Store
+from cdc.config.sink_settings import SqlConfig, StoreConfig
 from cdc.config.view_settings import NAME
 from cdc.model.events import TableId
 
@@ -80,7 +80,7 @@ def _forms(outbox: OutboxConfig) -> Iterator[tuple[str, EventForm]]:
 def problem(
     logs: Mapping[str, EventLogConfig],
     views: Collection[str],
-    sinks: Mapping[str, Store],
+    sinks: Mapping[str, StoreConfig],
     outbox: OutboxConfig,
     tables: Collection[TableId],
     topic_prefix: str,

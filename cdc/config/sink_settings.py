@@ -15,7 +15,7 @@ from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 
 
-class Store(Held):
+class StoreConfig(Held):
     """The settings that every store's section has."""
 
     # `module:class` of its sink, which is imported when it is opened: by `open(section, topic_prefix, name=…)`.
@@ -34,7 +34,7 @@ class Store(Held):
         raise TypeError(f"{type(self).__name__} does not say where it writes, for {topic_prefix}")
 
 
-class SearchConfig(Store):
+class SearchConfig(StoreConfig):
     """OpenSearch, or what speaks its protocol."""
 
     adapter: ClassVar[str] = "sinks.search.sink:SearchSink"
@@ -59,7 +59,7 @@ CLUSTER_SCHEMES: Final = ("redis+cluster", "rediss+cluster")
 _HASH_TAG: Final = re.compile(r"[^{]*\{[^{}]+\}")
 
 
-class CacheConfig(Store):
+class CacheConfig(StoreConfig):
     """Redis or Valkey."""
 
     adapter: ClassVar[str] = "sinks.cache.sink:CacheSink"
@@ -97,7 +97,7 @@ class CacheConfig(Store):
         return tuple((_server(SecretStr(f"redis://{host}"), 6379), prefix) for host in hosts.split(","))
 
 
-class WarehouseConfig(Store, WarehouseOptions):
+class WarehouseConfig(StoreConfig, WarehouseOptions):
     """Iceberg tables through Spark."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["catalog"]}, {"required": ["catalog_uri"]}]})
@@ -153,7 +153,7 @@ class WarehouseConfig(Store, WarehouseOptions):
         return made | {name: f"{mode}:{made.get(name, '')}" for name, mode in modes.items() if mode != "current"}
 
 
-class SqlConfig(Store):
+class SqlConfig(StoreConfig):
     """PostgreSQL or SQLite, through SQLAlchemy."""
 
     adapter: ClassVar[str] = "sinks.sql.sink:SqlSink"
@@ -175,9 +175,6 @@ class SqlConfig(Store):
     def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
         """The database, and where the sink's own tables are in it."""
         return ((_server(self.url, 5432), self.beginning(topic_prefix)),)
-
-
-StoreConfig = Store  # of any type
 
 
 def sink_config(sinks: Mapping[str, StoreConfig], name: str) -> StoreConfig:

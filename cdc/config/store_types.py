@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Union
 
 from pydantic import BeforeValidator, Field
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, Store, WarehouseConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
 
 GROUP: Final = "watershed.stores"
-STORES: Final[Mapping[str, type[Store]]] = {
+STORES: Final[Mapping[str, type[StoreConfig]]] = {
     "search": SearchConfig,
     "cache": CacheConfig,
     "warehouse": WarehouseConfig,
@@ -23,7 +23,7 @@ STORES: Final[Mapping[str, type[Store]]] = {
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")  # as a topic prefix: it is part of topics' and folders' names
 
 
-def _installed() -> tuple[dict[str, type[Store]], dict[str, str]]:
+def _installed() -> tuple[dict[str, type[StoreConfig]], dict[str, str]]:
     """Ours and those of other packages by type; why others can't be used, by type."""
     found, broken = dict(STORES), {}
     for entry in entry_points(group=GROUP):
@@ -33,9 +33,11 @@ def _installed() -> tuple[dict[str, type[Store]], dict[str, str]]:
         except Exception as error:  # noqa: BLE001  code of others; told when the type is used
             broken[entry.name] = f"{where}, which can't be imported: {type(error).__name__}: {error}"
             continue
-        default = section.model_fields.get("type") if isinstance(section, type) and issubclass(section, Store) else None
+        default = (
+            section.model_fields.get("type") if isinstance(section, type) and issubclass(section, StoreConfig) else None
+        )
         if default is None or default.default != entry.name or entry.name in STORES:
-            broken[entry.name] = f"{where}, which is no Store whose type is {entry.name!r}, a type of its own"
+            broken[entry.name] = f"{where}, which is no StoreConfig whose type is {entry.name!r}, a type of its own"
             continue
         found[entry.name] = section
     return found, broken
@@ -45,7 +47,7 @@ _TYPES, _BROKEN = _installed()
 SINK_TYPES: Final = tuple(_TYPES)
 
 
-def section_class(store_type: str) -> type[Store]:
+def section_class(store_type: str) -> type[StoreConfig]:
     """The class of a known type's section."""
     return _TYPES[store_type]
 
@@ -75,7 +77,7 @@ def _with_types(sinks: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    AnyStore = Store
+    AnyStore = StoreConfig
 else:
     AnyStore = Annotated[Union[tuple(_TYPES.values())], Field(discriminator="type")]  # noqa: UP007
 

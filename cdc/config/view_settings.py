@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from cdc.config.fold_settings import FoldConfig
 from cdc.config.outbox_routing import is_topic
 from cdc.config.section import Section
-from cdc.config.sink_settings import SqlConfig, Store, WarehouseConfig
+from cdc.config.sink_settings import SqlConfig, StoreConfig, WarehouseConfig
 from cdc.config.store_types import AnyStore
 from cdc.model.topics import Topics
 
@@ -33,7 +33,7 @@ class TopicTarget(Section):
 
 
 if TYPE_CHECKING:
-    AnyTarget = Store | TopicTarget
+    AnyTarget = StoreConfig | TopicTarget
 else:
     AnyTarget = Annotated[AnyStore | TopicTarget, Field(discriminator="type")]
 
@@ -78,7 +78,7 @@ class ViewConfig(Section):
         return self
 
 
-def problem(views: Mapping[str, ViewConfig], sinks: Mapping[str, Store], topic_prefix: str) -> str | None:
+def problem(views: Mapping[str, ViewConfig], sinks: Mapping[str, StoreConfig], topic_prefix: str) -> str | None:
     """Returns the first error of the views, given the sinks; None if there is none."""
     stores = [(f"the sink {name}", section, topic_prefix) for name, section in sinks.items()]
     for name, view in views.items():

@@ -1,4 +1,4 @@
-"""Builds the records of both profiles: Debezium's JSON envelope around values in the form of a profile (see `profiles`).
+"""Builds the records of both profiles: Debezium's JSON envelope, around values in a profile's form (see `profiles`).
 
     {"before":null,"after":{"id":1,"name":"x"},
      "source":{"version":"0.1.0","connector":"postgresql","name":"shop","ts_ms":1767323079990,"snapshot":"false",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 from urllib.parse import quote
 
-from cdc.config.sink_settings import Store
+from cdc.config.sink_settings import StoreConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Outcome, Result, StoredRow
@@ -24,7 +24,7 @@ Rows = dict[
 ]  # document_id of the key → {"key": …, "version": …, "row": … or null for a deleted row}
 
 
-class JsonLinesConfig(Store):
+class JsonLinesConfig(StoreConfig):
     """A sink's section with `type: jsonlines`."""
 
     adapter: ClassVar[str] = f"{__name__}:JsonLinesSink"

@@ -102,6 +102,11 @@ def test_every_command_is_where_its_entry_says(name: str) -> None:
     assert CliRunner().invoke(application([name]), [name, "--help"]).exit_code == 0
 
 
+def test_the_help_of_a_command_has_its_exit_codes() -> None:
+    told = CliRunner().invoke(application(["verify"]), ["verify", "--help"]).stdout
+    assert "Exits 5 where a store differs" in " ".join(told.split())
+
+
 @pytest.mark.parametrize("words", [["--help"], ["stack", "--help"], ["stack", "status"]])
 def test_only_what_the_command_needs_is_imported(words: list[str], tmp_path: Path) -> None:
     program = f"""
