@@ -226,23 +226,32 @@ class ViewMaintainer:
 
     def _prepared(self, known: ViewState | None) -> ViewState:
         """Opens and prepares the target for this definition. Returns the view's state: `serving`, `filled`, with a
-        generation that readers don't see yet, or `filling`."""
+        generation that readers don't see yet, or `filling`. "Beside": where the target can hold two generations.
+
+        | the base knows                     | the target holds     | what is prepared                              |
+        |------------------------------------|----------------------|-----------------------------------------------|
+        | nothing                            | nothing              | generation 1                                  |
+        | nothing: it was lost               | a generation         | the next one, beside; or rows are replaced    |
+        | this definition                    | the same generation  | nothing: its rows go on to serve              |
+        | this definition, filled beside     | the former one       | the filled one, if it is still there          |
+        | this definition                    | another one, or none | the next generation: the target has lost rows |
+        | another definition, these columns  | the same generation  | the next one, beside; or rows are replaced    |
+        | another definition, other columns  | the same generation  | the next one, beside; or in the table's place |
+        """
         definition, columns = self._definition, _described(self._encoder.schema)
         if self._is_beside:
             self._open_served()
-        generation, version, is_same, is_other = 1, 1, False, False
         held = self._target.generation()
-        if known is not None:
-            is_other = known.columns != columns
-            is_same = known.fingerprint == definition.fingerprint and not is_other
-            generation = known.generation
-            version = known.schema_version + is_other
+        has_other_columns = known is not None and known.columns != columns
+        is_same = known is not None and known.fingerprint == definition.fingerprint and not has_other_columns
+        generation = known.generation if known is not None else 1
+        version = known.schema_version + has_other_columns if known is not None else 1
         was_filled = known is not None and is_same and known.state == "filled"
         if was_filled and held != generation and self._resume(generation):
             self._prepare_table(version)
             return ViewState(definition.fingerprint, "filled", generation, version, columns)
         is_beside = self._generations is not None and held is not None and (held != generation or not is_same)
-        if held != generation or is_other or is_beside:
+        if held != generation or has_other_columns or is_beside:
             # A base that was lost knows no versions of the schema, which begin again in another generation.
             generation = max(generation, held or 0) + (known is not None or held is not None)
             is_same = False
@@ -250,7 +259,7 @@ class ViewMaintainer:
                 self._begin_beside(generation)
             self._target.begin_generation(generation)
         # A cache has no columns: each former row serves until it is replaced by one with a greater version, or swept.
-        if is_other and not is_beside and not isinstance(definition.config.target, CacheConfig):
+        if has_other_columns and not is_beside and not isinstance(definition.config.target, CacheConfig):
             self._target.discard(definition.table)
         self._prepare_table(version)
         kept = "serving" if known is not None and is_same and known.state in _FOLLOWING else "filling"
