@@ -25,7 +25,8 @@ _FIELD = re.compile(r"field \[([^\]]*)\] of type \[([^\]]*)\]")
 _PRESSURE = re.compile(r"_operation_bytes=(\d+), max_\w+=(\d+)")
 _IMMENSE_TERM = re.compile(r'immense term in field="([^"]*)"')
 # 429: queues or heap are full, or the disk (flood stage). 502, 504: a proxy. 503: a shard is moving.
-BLOCKED: Final = "cluster_block_exception"  # above a watermark of the disk: no new index, or no write
+# Above a watermark of the disk: no write, or no new index.
+BLOCKED: Final = frozenset({"cluster_block_exception", "index_create_block_exception"})
 TRANSIENT_STATUSES: Final = frozenset({429, 502, 503, 504})
 
 
@@ -113,8 +114,9 @@ def busy(blocked: Busy, where: str) -> SinkError:
             "check that it runs and that the sink's url is right; the sink tries again by itself",
         )
     message = f"{where} takes no requests (status {blocked.status}, {blocked.error_type or 'no reason given'})"
-    if blocked.error_type == BLOCKED:
-        return FullError(message, "free disk space on its nodes; the sink tries again by itself")
+    if blocked.error_type in BLOCKED:
+        hint = "free disk space on its nodes, or remove its block cluster.blocks.*; the sink tries again by itself"
+        return FullError(message, hint)
     return SinkError(message, "check its load and its cluster health; the sink tries again by itself")
 
 
@@ -139,7 +141,7 @@ def _refused(status: int, error_type: str, index: str | None) -> SinkError:
             f"search index {index} does not exist ({what})",
             "nothing: the sink restarts and fills the index again from the topics",
         )
-    if error_type == BLOCKED:
+    if error_type in BLOCKED:
         return FullError(
             f"search index {index} is blocked for writes ({what})",
             "free disk space on its nodes and remove the block index.blocks.*; the sink tries again by itself",

@@ -79,7 +79,7 @@ class SearchServer:
                 return SinkError(f"{self.name} refuses this user", "check user and password in the sink's url")
             case ConnectionError():
                 return busy(Busy(0, type(error).__name__), self.name)
-            case _ if is_transient(error) or error_type(error) == BLOCKED:
+            case _ if is_transient(error) or error_type(error) in BLOCKED:
                 return busy(Busy(status(error), error_type(error)), self.name)
             case _:
                 what = f"status {status(error)}, {error_type(error) or type(error).__name__}"

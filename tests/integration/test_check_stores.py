@@ -279,7 +279,8 @@ def test_a_full_disk_a_read_only_database_and_a_cache_that_evicts_are_found_and_
             assert troubles(servers.items) == []
         finally:
             cache.config_set("maxmemory", "0")
-            settings = dict.fromkeys([*limits, f"{DISK}.threshold_enabled"])
+            # The server may have found its disk full, and would keep the block for new indexes of all later tests.
+            settings = dict.fromkeys([*limits, f"{DISK}.threshold_enabled", "cluster.blocks.create_index"])
             servers.put("/_cluster/settings", {"persistent": settings})
             with suppress(NotFoundError):  # there is no index
                 servers.put("/_all/_settings", {"index.blocks.read_only_allow_delete": None})

@@ -9,7 +9,7 @@ from msgspec import structs
 from pydantic import SecretStr
 
 from cdc.config.sink_settings import SearchConfig
-from cdc.model.errors import RefusedError, SinkError
+from cdc.model.errors import FullError, RefusedError, SinkError
 from cdc.model.events import Column, TableId, pack_version
 from sinks.contract import Outcome
 from sinks.retries import Retries
@@ -200,6 +200,20 @@ def test_a_block_for_writes_is_said_with_the_next_step(sink: SearchSink, place: 
         sink.apply([upsert(1, V)])
     assert "free disk space" in caught.value.hint
     place.client.indices.put_settings(index=index, body={"index.blocks.write": None})
+    assert sink.apply([upsert(1, V)])[0].outcome is Outcome.WRITTEN
+
+
+def test_a_block_for_new_indexes_is_a_full_disk(sink: SearchSink, place: Place) -> None:
+    """As the high watermark of the disk sets it where all nodes are above it."""
+    place.client.cluster.put_settings(body={"persistent": {"cluster.blocks.create_index": True}})
+    try:
+        with pytest.raises(FullError, match="index_create_block_exception") as caught:
+            sink.begin_generation(2)
+        assert "free disk space" in caught.value.hint
+    finally:
+        place.client.cluster.put_settings(body={"persistent": {"cluster.blocks.create_index": None}})
+    sink.begin_generation(2)
+    sink.prepare(SCHEMA)
     assert sink.apply([upsert(1, V)])[0].outcome is Outcome.WRITTEN
 
 
