@@ -143,10 +143,12 @@ class ViewDefinition:
     def has_split_key(self) -> bool:
         """True if columns of the key come from several occurrences. Then rows that changed together have to be joined
         with each other as they were: two rows that made a view row may both have changed since."""
-        first = self.query.traces[0]
-        parts = (*first.keys, *(one.call for one in first.functions))
-        tables = {column.table for part in parts for column in part.find_all(exp.Column)}
-        return len(tables - {one.alias for one in first.functions}) > 1
+        for one in self.query.traces:
+            parts = (*one.keys, *(function.call for function in one.functions))
+            tables = {column.table for part in parts for column in part.find_all(exp.Column)}
+            if len(tables - {function.alias for function in one.functions}) > 1:
+                return True
+        return False
 
     def require_exact_key(self, columns: Sequence[Column]) -> None:
         """A row is found by the text of its key, so equal keys must have equal texts. Raises ConfigError."""

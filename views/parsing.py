@@ -9,7 +9,6 @@ from sqlglot import TokenType, exp, parse, tokenize
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 from sqlglot.optimizer.qualify import qualify
-from sqlglot.optimizer.scope import Scope, build_scope
 from sqlglot.schema import MappingSchema
 
 from cdc.model.errors import ConfigError
@@ -83,13 +82,13 @@ def parsed(where: str, text: str) -> exp.Expression:
     except SqlglotError as error:
         said = str(error).partition("\n")[0]
         raise ConfigError(f"{where}: its sql can't be read: {said}", advice(text) or WRITE) from None
-    if len(statements) != 1 or not isinstance(statements[0], exp.Select):
+    if len(statements) != 1 or not isinstance(statements[0], exp.Select | exp.SetOperation):
         raise ConfigError(f"{where}: its sql is not one SELECT", WRITE)
     return normalize_identifiers(statements[0], dialect=DIALECT)
 
 
-def qualified(where: str, tree: exp.Expression, columns: Mapping[TableId, Sequence[str]], text: str) -> Scope:
-    """The query's scopes, with every column under its table's alias, and every `*` written out."""
+def qualified(where: str, tree: exp.Expression, columns: Mapping[TableId, Sequence[str]], text: str) -> exp.Expression:
+    """The query with every column under its table's alias, and every `*` written out."""
     _check_tables(where, tree, columns)
     copy = tree.copy()
     for table in base_tables(copy):
@@ -115,9 +114,7 @@ def qualified(where: str, tree: exp.Expression, columns: Mapping[TableId, Sequen
     for call in list(tree.find_all(exp.Coalesce)):
         if not call.meta.get("is_written"):
             call.replace(call.this)  # a column of USING: in an inner or left join it is the left table's
-    scope = build_scope(tree)
-    assert scope is not None, "a SELECT has a scope"
-    return scope
+    return tree
 
 
 def _check_tables(where: str, tree: exp.Expression, columns: Mapping[TableId, Sequence[str]]) -> None:

@@ -103,8 +103,6 @@ def called(tree: exp.Expr) -> Iterator[str]:
 
 
 def _unsupported(tree: exp.Expr) -> Iterator[str]:
-    if tree.find(exp.SetOperation):
-        yield "UNION, INTERSECT and EXCEPT can't be traced to a key"
     if any(with_.args.get("recursive") for with_ in tree.find_all(exp.With)):
         yield "WITH RECURSIVE can't be traced to a key"
     for join in tree.find_all(exp.Join):

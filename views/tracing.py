@@ -9,6 +9,8 @@ correlated subquery says nothing about the rows around it, so these lead from th
 More keys than necessary may be found, never fewer: conditions other than equalities are passed over. An equality
 outside of a subquery that chooses among its rows (LIMIT, DISTINCT ON, a window function) is no link either: a row that
 does not meet it may decide which other rows are chosen.
+
+A query with UNION, INTERSECT or EXCEPT is traced once for each of its branches (views/branches.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sqlglot import exp
-from sqlglot.optimizer.scope import Scope
+from sqlglot.optimizer.scope import Scope, build_scope
 
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from views.branches import single_branches
 from views.demands import conjuncts, equalities, memberships
 from views.dialects import syntax_advice
 from views.parsing import Named, base_tables, parsed, pieces, qualified, table_of
@@ -99,10 +102,11 @@ class TracedQuery:
 
 @dataclass(slots=True)
 class _Found:
-    """The findings of the walk through the scopes."""
+    """The findings of the walk through the scopes of a query."""
 
+    numbers: Mapping[int, int]  # where the text names a table → the occurrence's number
     occurrences: dict[tuple[int, str], int] = field(default_factory=dict)  # scope's id, alias → number
-    tables: list[TableId] = field(default_factory=list)  # by number
+    tables: dict[int, TableId] = field(default_factory=dict)  # by number
     used: dict[TableId, set[str]] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
 
@@ -119,10 +123,34 @@ def trace(name: str, text: str, key: Sequence[str], columns: Mapping[TableId, Se
 
 def _traced(where: str, text: str, key: Sequence[str], columns: Mapping[TableId, Sequence[str]]) -> TracedQuery:
     tree = parsed(where, text)
-    root = qualified(where, tree, columns, text)
+    starts = sorted(table.this.meta["start"] for table in base_tables(tree))
+    numbers = {start: number for number, start in enumerate(starts)}
+    traces: dict[str, Trace] = {}
+    used: dict[TableId, set[str]] = {}
+    for branch in single_branches(where, qualified(where, tree, columns, text)):
+        found = _Found(numbers)
+        for one in _traces(where, text, key, branch, found):
+            # A table outside of a UNION may have the same way to the key in several of its branches.
+            traces.setdefault(repr(one), one)
+        for table, names in found.used.items():
+            used.setdefault(table, set()).update(names)
+    return TracedQuery(
+        pieces(text, tree),
+        tuple(used),
+        {table: tuple(sorted(names)) for table, names in used.items()},
+        any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star)),
+        frozenset(called(tree)),
+        frozenset(name for one in traces.values() for part in one.keys for name in called(part)),
+        tuple(traces.values()),
+    )
+
+
+def _traces(where: str, text: str, key: Sequence[str], tree: exp.Expression, found: _Found) -> Iterator[Trace]:
+    """Yields the traces of a query without set operations."""
+    root = build_scope(tree)
+    assert root is not None, "a SELECT has a scope"
     for problem in refusals(root):
         raise ConfigError(f"{where}: {problem}", NEXT)
-    found = _Found()
     _walk(root, found)
     if len(found.tables) != len(base_tables(tree)):
         raise ConfigError(f"{where}: its sql joins tables in a way that can't be traced to a key", NEXT)
@@ -136,19 +164,9 @@ def _traced(where: str, text: str, key: Sequence[str], columns: Mapping[TableId,
     keys = [parts.part(column) for column in key]
     needed = _owners([*keys, *(one.call for one in parts.functions)])
     conditions = _conditions(needed, root, found)
-    traces = tuple(
-        Trace(table, number, _steps(where, number, needed, found), tuple(keys), tuple(conditions), (*parts.functions,))
-        for number, table in enumerate(found.tables)
-    )
-    return TracedQuery(
-        pieces(text, tree),
-        tuple(dict.fromkeys(found.tables)),
-        {table: tuple(sorted(used)) for table, used in found.used.items()},
-        any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star)),
-        frozenset(called(tree)),
-        frozenset(name for part in keys for name in called(part)),
-        traces,
-    )
+    for number, table in sorted(found.tables.items()):
+        steps = _steps(where, number, needed, found)
+        yield Trace(table, number, steps, tuple(keys), tuple(conditions), (*parts.functions,))
 
 
 # ---- links
@@ -161,8 +179,9 @@ def _walk(scope: Scope, found: _Found) -> None:
                 # A correlated subquery lists the tables around it, too.
                 if any(alias in outer.sources and outer.sources[alias] is source for outer in _around(child)):
                     continue
-                found.occurrences[id(child), alias] = len(found.tables)
-                found.tables.append(table_of(source))
+                number = found.numbers[source.this.meta["start"]]
+                found.occurrences[id(child), alias] = number
+                found.tables[number] = table_of(source)
                 found.used.setdefault(table_of(source), set())
     for child in scope.traverse():
         for column in child.columns:
@@ -281,7 +300,7 @@ class _Key:
         calls = {one.alias: one.call for one in self.functions}
         sources = [part, *(calls[one.table] for one in part.find_all(exp.Column) if one.table in calls)]
         tables = {one.table for source in sources for one in source.find_all(exp.Column) if one.table not in calls}
-        if len(tables) != 1:
+        if len(tables) != 1 and not _is_constant(part):
             raise self._refused(name, "is not made of one table's columns", "choose another key")
         return part
 
@@ -296,6 +315,11 @@ class _Key:
                 "leave it out; lower() makes texts equal that differ in case only",
             )
         is_plain = isinstance(expression, exp.Column)
+        is_given = isinstance(projection, exp.Alias) and projection.args["alias"].meta.get("is_given")
+        if is_given and not is_plain and not _is_constant(expression):  # its text can't be found
+            raise self._refused(
+                name, "is computed in a part of a UNION, which does not name it", f"write AS {name} there"
+            )
 
         def renamed(node: exp.Expression) -> exp.Expression:
             return self._column(name, node, scope, is_plain=is_plain) if isinstance(node, exp.Column) else node
@@ -394,6 +418,13 @@ def _conditions(needed: set[int], root: Scope, found: _Found) -> list[exp.Expres
 def written(part: exp.Expression) -> str:
     """A part of a key as it was written, over its new columns."""
     return str(part.meta.get("written") or part.sql(DIALECT))
+
+
+def _is_constant(expression: exp.Expr) -> bool:
+    """Says whether an expression consists of literals and casts."""
+    return expression.find(exp.Column) is None and all(
+        isinstance(one, exp.Cast) for one in expression.find_all(exp.Func)
+    )
 
 
 def _column(place: Place) -> exp.Column:

@@ -118,9 +118,9 @@ def _checked(settings: Config, name: str, section: ViewConfig, *, as_json: bool)
         typer.echo(json.dumps(found))
         return has_failed
     typer.echo(f"{name}: ok; {', '.join(f'{column.name} {column.type_name}' for column in columns)}")
-    for one in definition.query.traces:
-        way = " → ".join([str(one.table), *(str(table) for _, table, _ in one.steps), "key"])
-        typer.echo(f"  a change of {way}")
+    ways = [(one.table, *(table for _, table, _ in one.steps), "key") for one in definition.query.traces]
+    for way in dict.fromkeys(ways):  # parts of a UNION may have the same
+        typer.echo(f"  a change of {' → '.join(map(str, way))}")
     if definition.fold:
         typer.echo(f"  fold by {definition.fold.config.function}, in the order {', '.join(definition.fold.order)}")
     for table, index in missing:

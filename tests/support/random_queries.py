@@ -1,6 +1,6 @@
 """Random queries over the shop's tables, as users write them: joins, derived tables, LATERAL, WITH, correlated
-subqueries, EXISTS and IN, conditions with OR and NOT, aggregates and groups. Most have their
-equalities where a view needs them."""
+subqueries, EXISTS and IN, conditions with OR and NOT, aggregates and groups, UNION and its like, constants in the key.
+Most have their equalities where a view needs them."""
 
 import random
 from typing import Final
@@ -36,7 +36,10 @@ class _Generator:
 
     def query(self) -> Query:
         self._aliases = 0
-        return self._grouped() if self._is(0.4) else self._plain()
+        kind = self._chance.random()
+        if kind < 0.2:
+            return self._of_parts() if self._is(0.5) else self._over_parts()
+        return self._grouped() if kind < 0.5 else self._plain()
 
     def _plain(self) -> Query:
         source, inside, with_ = self._source()
@@ -60,6 +63,46 @@ class _Generator:
         groups = ", ".join(str(number + 1) for number in range(len(keys)))
         text = f"{with_}SELECT {', '.join(outputs)} FROM {source}{self._where(inside)} GROUP BY {groups}{having}"
         return Query(text, [f"k{n}" for n in range(len(keys))])
+
+    def _of_parts(self) -> Query:
+        """Parts that a constant of the key tells apart; one part alone is one row."""
+        parts: list[str] = []
+        for kind in "abc"[: self._chance.choice([1, 2, 2, 3])]:
+            source, inside = self._part_source()
+            names = ("kind", "k0", "v0") if not parts or self._is(0.5) else ("other", "id", "n")
+            key = f"{self._key_of_group(inside)}::text AS {names[1]}"
+            value = f"{self._aggregate(inside)} AS {names[2]}"
+            where = self._where(inside)
+            parts.append(f"SELECT '{kind}' AS {names[0]}, {key}, {value} FROM {source}{where} GROUP BY 2")
+            if self._is(0.1):
+                return Query(f"SELECT '{kind}' AS kind, {value} FROM {source}{where}", ["kind"])
+        return Query(f" {self._chance.choice(['UNION', 'UNION ALL'])} ".join(parts), ["kind", "k0"])
+
+    def _over_parts(self) -> Query:
+        """Groups of the rows of several parts, alone or joined to a table."""
+        operation = self._chance.choice(["UNION ALL", "UNION ALL", "UNION", "EXCEPT", "INTERSECT"])
+        parts = [self._part(is_first=number == 0) for number in range(self._chance.choice([2, 2, 3]))]
+        rows = f" {operation} ".join(parts)
+        if self._is(0.4):
+            side = self._chance.choice(["JOIN", "LEFT JOIN"])
+            text = f"SELECT c.id AS k0, count(x.v) AS v0 FROM customers c {side} ({rows}) x ON x.k = c.id GROUP BY 1"
+        else:
+            text = f"SELECT x.k AS k0, count(*) AS v0, sum(x.v) AS v1 FROM ({rows}) x GROUP BY 1"
+        return Query(text, ["k0"])
+
+    def _part(self, *, is_first: bool) -> str:
+        """A SELECT of two integers; the names of the first part's columns count."""
+        source, inside = self._part_source()
+        (alias, table), (other, other_table) = inside[0], inside[-1]
+        names = (" AS k", " AS v") if is_first or self._is(0.3) else ("", " AS other")
+        columns = f"{self._column(alias, table, 'int')}{names[0]}, {self._column(other, other_table, 'int')}{names[1]}"
+        return f"SELECT {columns} FROM {source}{self._where(inside)}"
+
+    def _part_source(self) -> tuple[str, list[tuple[str, str]]]:
+        while True:
+            source, inside, with_ = self._source()
+            if not with_:
+                return source, inside
 
     # ---- FROM
 
@@ -186,6 +229,15 @@ class _Generator:
         more = f" AND {self._condition([*inside, (inner, inner_table)])}" if self._is(0.4) else ""
         if kind < 0.6:
             return f"(SELECT count(*) FROM {inner_table} {inner} WHERE {equality}{more})"
+        if kind < 0.66:
+            again, again_table = self._table()
+            same = self._equality([(alias, table)], (again, again_table))
+            operation = self._chance.choice(["UNION", "UNION ALL", "EXCEPT"])
+            rows = (
+                f"SELECT {column} AS v FROM {inner_table} {inner} WHERE {equality}{more} {operation} "
+                f"SELECT {self._column(again, again_table, 'int')} FROM {again_table} {again} WHERE {same}"
+            )
+            return f"(SELECT jsonb_agg(x.v ORDER BY x.v) FROM ({rows}) x)"
         if kind < 0.75:
             nested = self._value([*inside, (inner, inner_table)]) if self._is(0.5) else column
             return f"(SELECT max(({nested})::text) FROM {inner_table} {inner} WHERE {equality}{more})"

@@ -29,5 +29,5 @@ def test_functions_and_parts_of_a_with_are_no_tables() -> None:
     ],
 )
 def test_each_column_has_the_table_that_postgresql_takes_it_from(text: str, columns: set[str]) -> None:
-    scope = qualified("view found", parsed("view found", text), COLUMNS, text)
-    assert {f"{one.table}.{one.name}" for one in scope.expression.find_all(exp.Column)} == columns
+    tree = qualified("view found", parsed("view found", text), COLUMNS, text)
+    assert {f"{one.table}.{one.name}" for one in tree.find_all(exp.Column)} == columns
