@@ -249,7 +249,7 @@ def test_a_log_is_removed_when_no_view_reads_it(accounts: Accounts, capsys: pyte
     with pytest.raises(SinkError, match="event log accounts: view states reads it"):
         remove_log(accounts.settings, "accounts", asks=False)
     with accounts.loader() as (_, base):
-        with pytest.raises(SinkError, match="a process loads it"):
+        with pytest.raises(SinkError, match="a process is loading it"):
             remove_log(accounts.settings, "accounts", asks=False)
         with pytest.raises(SinkError, match="views read it"):  # also one that the configuration has no more
             base.remove("accounts")

@@ -182,7 +182,7 @@ def test_ctrl_c_leaves_it_running(slow: Captured) -> None:
         waiting.send_signal(signal.SIGINT)
         out, error = waiting.communicate(timeout=30)
     assert (waiting.returncode, error) == (130, "")
-    assert "the snapshot goes on" in out
+    assert "the snapshot continues" in out
     eventually(lambda: status(slow)["status"] == "done", 90.0, "it ends by itself")
     assert sorted(keys_since(slow, before)) == list(range(1, ROWS + 1))
 
