@@ -111,7 +111,7 @@ class Rebuild:
         assert request is not None and builder is not None
         builder.stop()
         if not builder.join(END_S_MAX):
-            raise SinkError(f"{self._sink}: the rebuild's last batch does not end", "nothing: it is tried again")
+            raise SinkError(f"{self._sink}: the rebuild's last batch does not end", "nothing to do: it is tried again")
         self._builder = None
         former = self._slots.generation(self._slots.serving())
         try:

@@ -172,7 +172,7 @@ class ServingWorker(SinkWorker):
                 raise SinkError(
                     f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "
                     "written to the former one",
-                    "nothing: readers keep the former generation, and the rebuild goes on",
+                    "nothing to do: readers keep the former generation, and the rebuild goes on",
                 )
         rebuild.complete()
 

@@ -276,7 +276,7 @@ class SinkSync:
         if found != self._generation:
             raise SinkError(
                 f"{self._sink.name}: the store no longer holds generation {self._generation}: its data was deleted",
-                "nothing: it is filled again from the topics",
+                "nothing to do: it is filled again from the topics",
             )
 
     # ---- both

@@ -61,7 +61,7 @@ BATCH_S_MAX: Final = 600.0
 # A query that has not failed for this long counts as working, also if nothing is to be written.
 WORKS_S: Final = 3.0
 ERROR_S_MAX: Final = 3.0  # until the last error is published
-NEXT_RETRY: Final = "nothing, if it passes: the sink tries again"
+NEXT_RETRY: Final = "nothing to do if this is temporary: the sink tries again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,10 +127,10 @@ class Base(States):
         """Raises SinkError if a table was created again, and may lack its rows still, or if a column that the query
         reads was dropped, made again or given another type. No trigger notes the values that this takes or makes."""
         if not self.has_triggers(definition):
-            hint = "nothing: the view is filled again when its sink has filled the table"
+            hint = "nothing to do: the view is filled again when its sink has filled the table"
             raise SinkError(f"view {definition.name}: a table of its base was created again", hint)
         if definition.query.shape(self.columns(definition.places)) != definition.shape:
-            hint = "nothing: its query is checked against the columns as they are, and the view is filled again"
+            hint = "nothing to do: its query is checked against the columns as they are, and the view is filled again"
             raise SinkError(f"view {definition.name}: columns of its base have changed", hint)
 
     def with_read_columns(self, definition: ViewDefinition) -> ViewDefinition:
@@ -358,7 +358,9 @@ class Base(States):
                 double = self._double(definition)
             except psycopg.errors.QueryCanceled:
                 unknown = f"not compared: the rows of the view took longer than {within_s:g} s"
-                return Finding("key", "warn", unknown, "nothing: `cdc view run` compares them when it fills the view")
+                return Finding(
+                    "key", "warn", unknown, "nothing to do: `cdc view run` compares them when it fills the view"
+                )
         if double:
             return Finding("key", "fail", double, OTHER_KEY)
         return Finding("key", "ok", "no two rows have the same key")

@@ -84,7 +84,7 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
 def kept_elsewhere(kind: str, name: str) -> SinkError:
     return SinkError(
         f"{kind} {name}: another process keeps it",
-        "nothing: this one takes over when that one ends; or stop one of them",
+        "nothing to do: this one takes over when that one ends; or stop one of them",
     )
 
 
@@ -220,7 +220,7 @@ class ViewMaintainer:
             raise SinkError(
                 f"view {self._definition.name}: its target has lost rows: it does not hold generation "
                 f"{state.generation} any more",
-                "nothing: the view is filled again",
+                "nothing to do: the view is filled again",
             )
         self._target_checked_s = time.monotonic()
 

@@ -99,7 +99,7 @@ class TopicSink:
         """Becomes the topic's only writer."""
         found = self._topic.describe()
         if found is None:
-            raise SinkError(f"topic {self._topic.name} was deleted", "nothing: it is created again, and filled")
+            raise SinkError(f"topic {self._topic.name} was deleted", "nothing to do: it is created again, and filled")
         self._bytes_max = self._topic.record_bytes_max(found)
         self._topic.open(found)
         log.info("view's topic is open", topic=found.name, partitions=found.partition_count, view=schema.table.name)

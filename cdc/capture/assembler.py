@@ -225,7 +225,7 @@ class Assembler:
                 raise GapError(
                     f"the transaction at {format_lsn(commit.commit_lsn)} has {transaction.next_index} changes now, "
                     f"but {transaction.skip_below} were published",
-                    "the publication or its options changed while the transaction was half published",
+                    "the publication or its options changed while the transaction was partly published",
                 )
             self._partial = None
             self._drop_leaving_tables()

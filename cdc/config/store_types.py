@@ -37,7 +37,7 @@ def _installed() -> tuple[dict[str, type[StoreConfig]], dict[str, str]]:
             section.model_fields.get("type") if isinstance(section, type) and issubclass(section, StoreConfig) else None
         )
         if default is None or default.default != entry.name or entry.name in STORES:
-            broken[entry.name] = f"{where}, which is no StoreConfig whose type is {entry.name!r}, a type of its own"
+            broken[entry.name] = f"{where}, which is not a StoreConfig with the new type {entry.name!r}"
             continue
         found[entry.name] = section
     return found, broken

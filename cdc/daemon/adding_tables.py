@@ -73,7 +73,7 @@ class AdditionBarrier:
         if locked and self._unlocked is None:
             if locked != self._locked:
                 log.warning(
-                    "tables are locked, they are added when the locks are released", tables=" ".join(map(str, locked))
+                    "tables are locked and are added when the locks are released", tables=" ".join(map(str, locked))
                 )
             self._unlocked = Wait(
                 self._source,
@@ -213,7 +213,7 @@ class TableAddition:
         ends = self._admin.request_end_offsets({topic.name: topic.partition_count}).wait()
         if any(ends[topic.name]):
             raise UnsupportedChangeError(
-                f"table {schema.table} is added again with key ({', '.join(schema.key)}), its topic holds records "
+                f"table {schema.table} is added again with key ({', '.join(schema.key)}), but its topic holds records "
                 f"with key ({', '.join(before.key)})",
                 "take it out of source.tables, or start with a new topics.prefix and slot",
                 table=schema.table,

@@ -71,7 +71,7 @@ class Gap:
     def await_heal(self, *, heals_itself: bool) -> Heal | None:
         """Waits for a decision. Returns None after a request to stop, or if another instance continues: then check
         again."""
-        log.error("state GAP: nothing is published", error=self._error.message, next=self._error.hint)
+        log.error("state GAP: capture publishes nothing", error=self._error.message, next=self._error.hint)
         known = self._await_known()
         if known is None:
             return None

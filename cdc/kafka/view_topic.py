@@ -68,7 +68,7 @@ class ViewTopic:
         found = self.describe()
         if found is None:
             raise UnreachableError(
-                f"Kafka: topic {self.name} is not known to the brokers", "nothing: it is tried again"
+                f"Kafka: topic {self.name} is not known to the brokers", "nothing to do: it is tried again"
             )
         return found
 
@@ -102,7 +102,7 @@ class ViewTopic:
             raise self._error("write", KafkaException(delivered.error))
         for partition, end in delivered.ends.items():
             if end <= self._ends.get(partition, -1):
-                raise SinkError(f"topic {self.name} was deleted and created again", "nothing: it is filled again")
+                raise SinkError(f"topic {self.name} was deleted and created again", "nothing to do: it is filled again")
         self._ends |= delivered.ends
         self._await_visible(delivered.ends)
 
@@ -132,7 +132,8 @@ class ViewTopic:
                 return
             if time.monotonic() > deadline:
                 raise UnreachableError(
-                    f"Kafka: a transaction does not end in topic {self.name}", "nothing: its records are written again"
+                    f"Kafka: a transaction does not end in topic {self.name}",
+                    "nothing to do: its records are written again",
                 )
             time.sleep(_POLL_S)
 
@@ -170,7 +171,8 @@ class ViewTopic:
     def _error(self, what: str, exception: KafkaException) -> Exception:
         if kafka_error(exception).code() in _FENCED:
             return SinkError(
-                f"topic {self.name}: another process has become its writer", "nothing: the view's lock decides who is"
+                f"topic {self.name}: another process has become its writer",
+                "nothing to do: the view's lock decides who is",
             )
         return broker_error(f"topic {self.name}: {what}", exception, "see the brokers' log; it is tried again")
 

@@ -40,7 +40,7 @@ def message_prefix(outbox: "OutboxStream | None", partial: PartialTransaction | 
     prefix = outbox.message_prefix if outbox is not None else None
     if partial is not None and partial.outbox != (prefix or ""):
         raise GapError(
-            f"a transaction was half published with outbox.messages.prefix {partial.outbox or 'unset'}",
+            f"a transaction was partly published with outbox.messages.prefix {partial.outbox or 'unset'}",
             "let the configuration that began it finish it, then change outbox.messages",
         )
     return prefix

@@ -80,7 +80,7 @@ def key_of(line: bytes, places: Sequence[int], table: TableId, *, promises_utf8:
             ) from error
         raise SourceError(
             f"a key in table {table} is not UTF-8",
-            "a database in encoding SQL_ASCII holds such bytes: correct them, or convert it",
+            "a database with encoding SQL_ASCII accepts such bytes: correct them, or convert it",
         ) from error
 
 

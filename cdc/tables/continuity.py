@@ -57,7 +57,7 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
         raise GapError("the publication was altered, dropped or recreated since it was last read", NEXT_AFTER_GAP)
     if position.partial is not None and position.protocol != PROTOCOL:
         raise GapError(
-            f"a transaction was half published with {position.protocol}, this version reads with {PROTOCOL}",
+            f"a transaction was partly published with {position.protocol}, this version reads with {PROTOCOL}",
             "let the version that began it finish it",
         )
 

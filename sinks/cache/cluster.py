@@ -174,7 +174,8 @@ class ClusterServer(RedisServer):
         match error:
             case TryAgainError() | AskError():
                 return SinkError(
-                    f"{where} is moving keys to another node", "nothing: the sink goes on when their hash slot is moved"
+                    f"{where} is moving keys to another node",
+                    "nothing to do: the sink goes on when their hash slot is moved",
                 )
             case ClusterDownError():
                 hint = "CLUSTER INFO and CLUSTER NODES say which node is missing; the sink tries again by itself"

@@ -156,7 +156,7 @@ class RedisServer:
                 return SinkError(f"{where} refuses this user", "check user, password and ACL of the sink's url")
             case BusyLoadingError():
                 return SinkError(
-                    f"{where} is still loading its data", "nothing: the sink starts again when it is ready"
+                    f"{where} is still loading its data", "nothing to do: the sink starts again when it is ready"
                 )
             case ResponseError():
                 match code := _code(error):

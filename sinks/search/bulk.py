@@ -137,7 +137,7 @@ def _refused(status: int, error_type: str, index: str | None) -> SinkError:
     if status == 404:
         return SinkError(
             f"search index {index} does not exist ({what})",
-            "nothing: the sink restarts and fills the index again from the topics",
+            "nothing to do: the sink restarts and fills the index again from the topics",
         )
     if error_type == BLOCKED:
         return FullError(

@@ -93,7 +93,7 @@ class Preparation:
             if mark is not None:
                 raise SinkError(
                     f"{self._server.name}: index {index.name} of {schema.table} was prepared with another shape",
-                    "nothing: the sink restarts and fills the index; stop a second job with another configuration",
+                    "nothing to do: the sink restarts and fills the index; stop a second job, if there is one",
                 )
             log.warning("deleting a search index of another shape", table=str(schema.table), index=index.name)
             doomed = index.name
@@ -112,7 +112,7 @@ class Preparation:
             raise SinkError(
                 f"{self._server.name}: index {index.name} was prepared with a later schema than version "
                 f"{schema.version} of {schema.table}",
-                "nothing: the sink restarts and reads the newest schema; stop a second job, if there is one",
+                "nothing to do: the sink restarts and reads the newest schema; stop a second job, if there is one",
             )
         clashes = mapping.clashes(index.fields, form.fields)
         if clashes or (index.is_blocked and self._others(schema, index.name)):
@@ -224,7 +224,7 @@ class Preparation:
         if copied < held:
             raise SinkError(
                 f"{self._server.name}: {copied} of {held} documents of index {source} were copied to {target}",
-                "nothing: the sink tries again by itself",
+                "nothing to do: the sink tries again by itself",
             )
 
     def _asked(self, task: str) -> dict[str, Any]:
@@ -316,7 +316,7 @@ class Preparation:
     def lost(self, index: str) -> SinkError:
         return SinkError(
             f"{self._server.name}: index {index} was deleted, or created again by another program",
-            "nothing: the sink restarts and fills the search index again from the topics",
+            "nothing to do: the sink restarts and fills the search index again from the topics",
         )
 
     def shared(self, table: TableId, other: object) -> SinkError:

@@ -82,7 +82,7 @@ class SearchSlots:
         except (NotFoundError, RequestError) as error:
             raise SinkError(
                 f"{self._server.name}: the aliases of generation {generations.current(any_shape=True)} can't be moved",
-                "nothing: readers see the former generation, and the sink tries again by itself",
+                "nothing to do: readers see the former generation, and the sink tries again by itself",
             ) from error
 
     def drop(self, slot: str) -> None:

@@ -88,7 +88,7 @@ class SqlSlots:
         except LostTable:
             raise SinkError(
                 f"SQL store at {self._server.name}: a table of the new generation was dropped",
-                "nothing: readers see the former generation, and the rebuild begins again",
+                "nothing to do: readers see the former generation, and the rebuild begins again",
             ) from None
 
     def drop(self, slot: str) -> None:

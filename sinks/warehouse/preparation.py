@@ -231,7 +231,7 @@ def _other_key(schema: TableSchema, where: Place, what: str) -> RefusedError:
 def _lost(where: Place) -> SinkError:
     return SinkError(
         f"warehouse: {'.'.join(where.rows)} was dropped, or its files were deleted: rows may be missing",
-        "nothing: the sink restarts and fills the warehouse again from the topics",
+        "nothing to do: the sink restarts and fills the warehouse again from the topics",
     )
 
 
@@ -239,5 +239,5 @@ def _later(schema: TableSchema, where: Place) -> SinkError:
     return SinkError(
         f"warehouse: {'.'.join(where.rows)} was prepared with a later schema than version {schema.version} of "
         f"{schema.table}",
-        "nothing: the sink restarts and reads the newest schema; stop a second job, if there is one",
+        "nothing to do: the sink restarts and reads the newest schema; stop a second job, if there is one",
     )

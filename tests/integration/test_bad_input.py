@@ -313,7 +313,7 @@ def test_a_table_whose_rows_are_hidden_from_the_role(items: Captured, role: str)
 def test_a_slot_that_is_not_ours(items: Captured) -> None:
     items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
     said = refusal(items)
-    assert f"slot {items.name} exists, but the topics of prefix {items.name} know nothing of it" in said
+    assert f"slot {items.name} exists, but the topics of prefix {items.name} hold no position for it" in said
     assert "choose another source.slot" in said
 
 
@@ -380,7 +380,7 @@ def check_refuses(items: Captured) -> str:
 def test_check_finds_a_slot_that_is_somebodys(items: Captured) -> None:
     """A start refuses it, so a check that calls the source fit would be wrong."""
     items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
-    told = f"slot {items.name} exists, but the topics of prefix {items.name} know nothing of it"
+    told = f"slot {items.name} exists, but the topics of prefix {items.name} hold no position for it"
     assert told in check_refuses(items)
     assert told in refusal(items)
 

@@ -182,7 +182,7 @@ OTHER_FORM = "choose another mode in section format, or profile readable without
             nullable(1007, element_oid=23),
             FormatOptions(schemas_enable=True),
             "{{1,2}}",
-            "leave out format.schemas.enable: schemas know no other arrays",
+            "leave out format.schemas.enable: schemas can't describe other arrays",
         ),
     ],
 )

@@ -78,7 +78,9 @@ def test_a_source_that_is_not_what_it_was_is_a_gap(now: SourceNow, says: str) ->
 def test_a_half_published_transaction_must_be_read_as_it_was() -> None:
     partial = PartialTransaction(commit_lsn=0x1100, xid=7, next_index=2)
     halfway = POSITION.model_copy(update={"partial": partial, "protocol": "proto_version=2"})
-    with pytest.raises(GapError, match="half published with proto_version=2, this version reads with proto_version=1"):
+    with pytest.raises(
+        GapError, match="partly published with proto_version=2, this version reads with proto_version=1"
+    ):
         require_same_source(halfway, NOW)
     require_same_source(halfway.model_copy(update={"partial": None}), NOW)
 
