@@ -78,7 +78,7 @@ class Gap:
         if self._has_events:
             log.warning(_lost_by_healing(known), next="after healing, cdc check names both LSNs")
         if heals_itself:
-            log.warning("healing, as configured")
+            log.warning("healing automatically, as configured")
             return Heal(known.epoch)
         with closing(self._port.signals(known.signals_offset)) as signals:
             while not self._is_stopped(POLL_S):

@@ -202,7 +202,7 @@ class HangingTransactions:
         if own:
             first = own[0]
             raise BrokerError(
-                f"a Kafka transaction hangs in {_names(own)}, by a producer id that is no longer capture's",
+                f"a Kafka transaction hangs in {_names(own)}; its producer id no longer belongs to capture",
                 f"kafka-transactions.sh --bootstrap-server … abort --topic {first.topic} --partition {first.partition} "
                 f"--start-offset {first.start}, then cdc snapshot heal if it was committed",
             )

@@ -88,7 +88,7 @@ class KafkaKeyReader:
                 self._answers.put(ReadFailed(request.nonce, error, is_permanent=isinstance(error, BrokerError)))
             except sqlite3.Error as error:  # an error of the temporary file
                 scan = ""
-                hint = "make room in the folder for temporary files, or set SQLITE_TMPDIR"
+                hint = "free space in the folder for temporary files, or set SQLITE_TMPDIR"
                 failure = UnreachableError(f"keys of topic {request.topic}: {error}", hint)
                 self._answers.put(ReadFailed(request.nonce, failure, is_permanent=False))
 

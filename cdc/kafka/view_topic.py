@@ -68,7 +68,7 @@ class ViewTopic:
         found = self.describe()
         if found is None:
             raise UnreachableError(
-                f"Kafka: topic {self.name} is not known to the brokers", "nothing to do: it is tried again"
+                f"Kafka: topic {self.name} is not known to the brokers", "nothing to do: the job tries again"
             )
         return found
 
@@ -102,7 +102,9 @@ class ViewTopic:
             raise self._error("write", KafkaException(delivered.error))
         for partition, end in delivered.ends.items():
             if end <= self._ends.get(partition, -1):
-                raise SinkError(f"topic {self.name} was deleted and created again", "nothing to do: it is filled again")
+                raise SinkError(
+                    f"topic {self.name} was deleted and created again", "nothing to do: the job fills it again"
+                )
         self._ends |= delivered.ends
         self._await_visible(delivered.ends)
 
@@ -165,16 +167,16 @@ class ViewTopic:
     def _away(self, what: str) -> UnreachableError:
         return UnreachableError(
             f"Kafka: topic {self.name}: {what}: the brokers have not answered for {ANSWER_S_MAX:.0f} s",
-            "check that they run; it is tried again",
+            "check that they are running; the job tries again",
         )
 
     def _error(self, what: str, exception: KafkaException) -> Exception:
         if kafka_error(exception).code() in _FENCED:
             return SinkError(
                 f"topic {self.name}: another process has become its writer",
-                "nothing to do: the view's lock decides who is",
+                "nothing to do: the process that has the view's lock writes",
             )
-        return broker_error(f"topic {self.name}: {what}", exception, "see the brokers' log; it is tried again")
+        return broker_error(f"topic {self.name}: {what}", exception, "see the brokers' log; the job tries again")
 
 
 _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}

@@ -18,7 +18,7 @@ NEXT: Final = (
     "rows that are still in an outbox table: cdc outbox republish --since TIME; what cdc.publish() wrote can't be read "
     "again"
 )
-NEXT_BEFORE_PRUNING: Final = "cdc outbox republish --since TIME; then they can go"
+NEXT_BEFORE_PRUNING: Final = "cdc outbox republish --since TIME; then they can be deleted"
 
 
 class LostEventsRecord(Record):

@@ -126,7 +126,7 @@ class Router:
             self._timestamp = _column(where, readers, "table.field.event.timestamp", fields.timestamp)
             if self._timestamp.node.get("name") not in _UNITS:
                 raise SourceError(
-                    f"column {fields.timestamp} of {where} is no timestamp without time zone",
+                    f"column {fields.timestamp} of {where} is not a timestamp without time zone",
                     "name another column in table.field.event.timestamp",
                 )
         self._version = None
@@ -178,7 +178,7 @@ class Router:
             return Rejected(f"{self._routing.route_by_field} is null", identity.plain)
         topic = self._route(by.plain)
         if not is_topic(topic):
-            return Rejected("the topic's name is not one that Kafka takes", identity.plain)
+            return Rejected("Kafka does not accept the topic's name", identity.plain)
         event_type = self._type(row).plain if self._type is not None else None
         complaint = self._contract(event_type or "", payload.plain)
         if complaint is not None:
@@ -271,7 +271,7 @@ def _column(
 ) -> ColumnReader:
     reader = readers.get(name)
     if reader is None:
-        raise SourceError(f"{where} has no column {name} that could be published", f"correct {option}")
+        raise SourceError(f"{where} has no column {name} that can be published", f"correct {option}")
     if kinds and reader.node["type"] not in kinds:
         raise SourceError(f"column {name} of {where} is not of a type that {option} needs", f"correct {option}")
     return reader

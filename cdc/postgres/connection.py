@@ -117,7 +117,7 @@ def connect_error(words: str) -> SourceError | UnreachableError:
     if _TLS.search(text):
         return SourceError(
             f"can't connect with TLS: {text}",
-            "sslmode=prefer in source.dsn, where the network may be trusted; otherwise set up the server's TLS "
+            "set sslmode=prefer in source.dsn if the network can be trusted; otherwise set up the server's TLS "
             "(ssl = on), and name its certificate authority in source.dsn (sslrootcert)",
         )
     if "does not exist" in text:

@@ -116,7 +116,7 @@ class TableReader:
                     yield cast("tuple[str | None, ...]", row)
         except psycopg.errors.InsufficientPrivilege as error:
             raise SourceError(
-                f"may not read {shape.table}: {' '.join(str(error).split())}",
+                f"the role may not read {shape.table}: {' '.join(str(error).split())}",
                 f"as its owner: GRANT SELECT ON {sql_name(*shape.table)} TO <role>",
             ) from error
         except psycopg.Error as error:

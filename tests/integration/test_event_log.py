@@ -260,7 +260,7 @@ def test_a_log_is_removed_when_no_view_reads_it(accounts: Accounts, capsys: pyte
     assert accounts.query(f"SELECT to_regclass('{accounts.schema}.log_accounts')") == [(None,)]
     for own in ("log_offsets", "views"):
         assert accounts.query(f"SELECT count(*) FROM {accounts.schema}.{own}") == [(0,)]
-    with pytest.raises(SinkError, match="event log accounts has never run"):
+    with pytest.raises(SinkError, match="event log accounts has never been loaded"):
         rebuild_log(accounts.settings, "accounts")
 
 

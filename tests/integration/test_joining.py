@@ -127,7 +127,7 @@ def test_a_table_that_left_and_joins_again_loses_what_was_deleted_meanwhile(
     restart(ITEMS, OTHER)
     stopped = both.states()[OTHER]
     assert (stopped["status"], stopped["is_held"]) == ("stopped", False)
-    assert "its key is (name, id), its records have (id)" in stopped["message"]
+    assert "its key is (name, id), but its records have (id)" in stopped["message"]
 
 
 def test_a_start_waits_for_no_lock_on_a_captured_table(both: Captured, restart: Callable[..., CaptureProcess]) -> None:

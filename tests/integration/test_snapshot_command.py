@@ -110,7 +110,7 @@ def test_a_daemon_that_does_not_run_is_said_and_obeys_later(items: Captured) -> 
     process.terminate()
     done = snapshot(items, "start", "--timeout", "0.5")
     assert done.returncode == 1
-    assert "capture has not answered in 0.5 s" in done.stderr and "is `cdc run` running" in done.stderr
+    assert "capture has not answered in 0.5 s" in done.stderr and "check that `cdc run` is running" in done.stderr
     items.start()
     eventually(lambda: len(items.changes()) == 2, 90.0, "the row is published again")
 
@@ -267,7 +267,7 @@ def test_a_condition_that_is_no_sql_fails_with_its_reason(slow: Captured) -> Non
 def test_a_key_of_other_columns_is_refused(slow: Captured) -> None:
     done = snapshot(slow, "start", "--table", ITEMS, "--after", '["1", "2"]')
     assert done.returncode == 1
-    assert "refused: the key of public.items has 1 column (id), the range names 2" in done.stderr
+    assert "refused: the key of public.items has 1 column (id), but the range names 2" in done.stderr
 
 
 # ---- a new store

@@ -111,8 +111,8 @@ def test_questions_that_cannot_be_answered(pipeline: Pipeline) -> None:
     assert json.loads(pipeline.items.cdc("wait", "--lsn", lsn, "--json"))["is_applied"]
     for words, code, says in (
         (("--sink", "none", "--lsn", lsn), 1, "no sink 'none' has published a position; there are: cache"),
-        (("--lsn", "FFFFFF/0"), 1, "lies behind the end of the source's log"),
-        (("--lsn", lsn, "--timeline", "9"), 1, "is of timeline 9, the source is on timeline 1"),
+        (("--lsn", "FFFFFF/0"), 1, "is beyond the end of the source's WAL"),
+        (("--lsn", lsn, "--timeline", "9"), 1, "belongs to timeline 9, but the source is on timeline 1"),
         (("--lsn", "soon"), 2, "not an LSN"),
     ):
         done = run(["wait", *words, "--config", str(pipeline.config)], deadline_s=60.0)
