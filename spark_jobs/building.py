@@ -111,9 +111,9 @@ class Builder(SinkWorker):
             position = AppliedPosition(offsets=last.end_offsets, sweeps=last.sweeps, applied=applied)
         elif self._is_rollback:
             raise RefusedError(
-                f"{self.name}: generation {self.generation} was kept, and can't be served: it is incomplete, or the "
+                f"{self.name}: generation {self.generation} was kept, but can't serve: it is incomplete, or the "
                 "sink's mapping or shapes have changed since",
-                "give the sink the configuration that it had, or drop the generation: cdc rebuild --drop-old",
+                "restore the sink's former configuration, or drop the generation: cdc rebuild --drop-old",
             )
         else:
             self._mappings = {}

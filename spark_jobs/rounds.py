@@ -161,7 +161,7 @@ class TopicEnds:
             for partition, answer in answers.items():
                 found[partition.topic][partition.partition] = answer.result().offset
         except KafkaException as error:
-            raise broker_error("can't ask for the ends of the tables' topics", error) from error
+            raise broker_error("can't read the end offsets of the tables' topics", error) from error
         return {topic: tuple(offsets) for topic, offsets in found.items()}
 
 

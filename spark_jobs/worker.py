@@ -133,7 +133,7 @@ class SinkWorker(ABC):
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
-                    log.warning("sink starts again", sink=self.name, after_s=delay_s, **_error_fields(error))
+                    log.warning("sink restarts", sink=self.name, after_s=delay_s, **_error_fields(error))
                     self._stop.wait(delay_s)
                     delay_s = min(delay_s * 2, RETRY_S_MAX)
             except Exception as error:

@@ -128,7 +128,7 @@ class Base(States):
         reads was dropped, made again or given another type. No trigger notes the values that this takes or makes."""
         if not self.has_triggers(definition):
             hint = "nothing to do: the view is filled again when its sink has filled the table"
-            raise SinkError(f"view {definition.name}: a table of its base was created again", hint)
+            raise SinkError(f"view {definition.name}: a table of its base was dropped and created again", hint)
         if definition.query.shape(self.columns(definition.places)) != definition.shape:
             hint = "nothing to do: its query is checked against the columns as they are, and the view is filled again"
             raise SinkError(f"view {definition.name}: columns of its base have changed", hint)
@@ -338,7 +338,7 @@ class Base(States):
             if double := self._double(definition):
                 raise SinkError(
                     f"view {definition.name}: {double}",
-                    f"{OTHER_KEY}; it is tried again, and until then the target keeps the rows of before",
+                    f"{OTHER_KEY}; the job tries again, and until then the target keeps the former rows",
                 )
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
             self.check_shape(definition)  # of the tables that the cursor has locked

@@ -156,7 +156,7 @@ class ViewDefinition:
             is_exact = column.type_kind == "e" or (has_length if kind in _EXACT_IF_LONG else kind in _EXACT)
             if column.name in self.config.key and not is_exact:
                 raise ConfigError(
-                    f"view {self.name}: column {column.name} of its key has type {column.type_name}, of which equal "
+                    f"view {self.name}: column {column.name} of its key has type {column.type_name}, whose equal "
                     "values can have different texts, such as 1.0 and 1.00",
                     f"cast it in the sql: ({column.name})::bigint, ::numeric(20,2) or ::text",
                 )

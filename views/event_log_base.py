@@ -154,7 +154,7 @@ class EventLogBase(States):
         found = self._connection.execute(statement, row._asdict()).fetchone()
         if found is None or found[2]:
             return None
-        return f"another event has its id: that of partition {found[0]}, offset {found[1]}"
+        return f"another event has the same id: that of partition {found[0]}, offset {found[1]}"
 
     def reload(self, log: str, starts: Mapping[Place, int]) -> None:
         """Forgets everything that the topics have from `starts` on, and everything of other topics, to load it again.
@@ -189,8 +189,8 @@ class EventLogBase(States):
         """Removes the log with everything that is noted of it. Raises SinkError while views read it."""
         if self.view_triggers(log):
             raise SinkError(
-                f"event log {log}: views read it, whose triggers are on its table",
-                "cdc view remove each of them, then the log",
+                f"event log {log}: views read it, and their triggers are on its table",
+                "remove each of them with cdc view remove, then the log",
             )
         with explained(), brief_locks(self._connection, f"event log {log}"):
             self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table(log)))

@@ -24,7 +24,7 @@ from views.statements import restored
 KEYS_TOGETHER: Final = 50  # whose events are read in one round trip
 EVENTS_TOGETHER: Final = 200  # of each key
 FILL_KEYS: Final = 500
-_NEXT: Final = "correct the events or the function; until then the target keeps the rows of before"
+_NEXT: Final = "correct the events or the function; until then the target keeps the former rows"
 _SNAPSHOTS: LiteralString = """
 SELECT key, at::text, state FROM {folds}
  WHERE view = {view} AND key = ANY(%s::jsonb[]) AND cluster = (SELECT system_identifier FROM pg_control_system())
@@ -227,7 +227,7 @@ class Folding:
             except psycopg.Error as error:
                 if not is_of_rows(error):
                     raise
-                failed[key] = f"the state has no place in the columns of the fold: {said(error)}"
+                failed[key] = f"the state does not fit the columns of the fold: {said(error)}"
         return rows, failed
 
     def _typed(self, states: Mapping[Key, str]) -> dict[Key, list[Texts]]:

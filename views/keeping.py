@@ -99,7 +99,7 @@ class Keeper(ABC, Generic[OwnBase]):
 
     def _goes_on(self) -> None:
         if self._waits_for:
-            log.info(f"{self._kind} goes on", **self._names)
+            log.info(f"{self._kind} continues", **self._names)
         self._waits_for, self._pause_s = "", RETRY_S_MIN
 
     def _wait(self, error: WatershedError, ending: threading.Event) -> None:

@@ -51,7 +51,7 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
     if log := next((table.name for table in missing if table.schema == SCHEMA_OF_LOGS), None):
         raise SinkError(f"view {name}: nothing has loaded the event log {log} yet", f"cdc view run {log}")
     if MINUTES in missing:
-        raise SinkError(f"view {name}: nothing keeps {MINUTES} in its base yet", f"cdc view run {name}")
+        raise SinkError(f"view {name}: no job has created {MINUTES} in its base yet", f"cdc view run {name}")
     if not places:
         raise SinkError(f"view {name}: its base {config.base} holds no tables yet", f"cdc sink run {config.base}")
     if missing:
@@ -62,9 +62,9 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
     columns = base.columns(places)
     if gone := next((table for table in named_tables(name, config.sql) if columns.get(table) == {}), None):
         raise SinkError(
-            f"view {name}: table {gone} is not in its base {config.base} any more",
-            f"start its sink {config.base} again, which fills the table; the view is tried again, and its rows of "
-            "before serve until then",
+            f"view {name}: table {gone} no longer exists in its base {config.base}",
+            f"restart its sink {config.base}, which fills the table; the job tries again, and the former rows of the "
+            "view serve until then",
         )
     named = {table: list(names) for table, names in columns.items()}
     query = trace(name, config.sql, config.key, named)
@@ -83,8 +83,8 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
 
 def kept_elsewhere(kind: str, name: str) -> SinkError:
     return SinkError(
-        f"{kind} {name}: another process keeps it",
-        "nothing to do: this one takes over when that one ends; or stop one of them",
+        f"{kind} {name}: another process runs it",
+        "nothing to do: this process takes over when the other ends; or stop one of them",
     )
 
 
@@ -218,8 +218,8 @@ class ViewMaintainer:
             return
         if self._target.generation() != state.generation:
             raise SinkError(
-                f"view {self._definition.name}: its target has lost rows: it does not hold generation "
-                f"{state.generation} any more",
+                f"view {self._definition.name}: its target has lost rows: it no longer holds generation "
+                f"{state.generation}",
                 "nothing to do: the view is filled again",
             )
         self._target_checked_s = time.monotonic()
@@ -306,7 +306,7 @@ class ViewMaintainer:
         self._base.note(name, state._replace(state="serving"))
         if state.state == "filled":
             self._base.forget_error(name)
-            log.info("readers see the view as it was changed", view=name)
+            log.info("readers see the view with its changed definition", view=name)
 
     def _fill(self, state: ViewState) -> None:
         """Writes every row again; rows that the view does not have any more are swept at the end. What the target holds

@@ -292,8 +292,8 @@ class _Key:
         if expression.find(exp.Collate):
             raise self._refused(
                 name,
-                "has a COLLATE, with which different texts may be equal",
-                "leave it out; lower() makes texts equal that differ in case only",
+                "has a COLLATE under which different texts can be equal",
+                "leave it out; lower() makes texts equal that differ only in case",
             )
         is_plain = isinstance(expression, exp.Column)
 

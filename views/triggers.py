@@ -50,10 +50,10 @@ def brief_locks(connection: psycopg.Connection[Any], what: str) -> Iterator[None
             yield
     except psycopg.errors.LockNotAvailable as error:
         raise SinkError(
-            f"{what}: it can't lock tables of its base, which other transactions use for more than "
+            f"{what}: it can't lock tables of its base, because other transactions have used them for more than "
             f"{LOCK_TIMEOUT_MS / 1000:g} s",
             "wait, or end those transactions, which pg_stat_activity shows in the base; `cdc view run` tries again by "
-            "itself, call another command again",
+            "itself; run any other command again",
         ) from error
 
 

@@ -63,15 +63,15 @@ class EventTopics:
     def _refusal(self, record: TopicRecord, destination: EventDestination, while_waiting: WhileWaiting) -> str | None:
         """Returns why the topic refuses the record, or None."""
         if record.topic not in self._known and len(self._known) >= EVENT_TOPICS_MAX:
-            return f"there are already {EVENT_TOPICS_MAX} topics of events"
+            return f"there are {EVENT_TOPICS_MAX} topics of events already"
         topic = self._open(record.topic, while_waiting)
         if destination.partition is not None and destination.partition >= topic.partition_count:
             return f"topic {topic.name} has no partition {destination.partition}"
         if not destination.has_key and "compact" in topic.cleanup_policy:
-            return f"topic {topic.name} is compacted and accepts no record without a key"
+            return f"topic {topic.name} is compacted and takes no record without a key"
         size, bytes_max = _bytes(record), self.record_bytes_max[topic.name]
         if size > bytes_max:
-            return f"a record of {size} bytes is larger than topic {topic.name} accepts: {bytes_max}"
+            return f"a record of {size} bytes is larger than topic {topic.name} takes, {bytes_max}"
         return None
 
     def _open(self, name: str, while_waiting: WhileWaiting) -> TopicDescription:

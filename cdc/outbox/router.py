@@ -178,7 +178,7 @@ class Router:
             return Rejected(f"{self._routing.route_by_field} is null", identity.plain)
         topic = self._route(by.plain)
         if not is_topic(topic):
-            return Rejected("Kafka does not accept the topic's name", identity.plain)
+            return Rejected("the topic's name is not one that Kafka takes", identity.plain)
         event_type = self._type(row).plain if self._type is not None else None
         complaint = self._contract(event_type or "", payload.plain)
         if complaint is not None:

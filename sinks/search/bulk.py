@@ -112,7 +112,7 @@ def busy(blocked: Busy, where: str) -> SinkError:
             f"{where} does not answer ({blocked.error_type})",
             "check that it runs and that the sink's url is right; the sink tries again by itself",
         )
-    message = f"{where} takes no requests (status {blocked.status}, {blocked.error_type or 'no reason given'})"
+    message = f"{where} accepts no requests (status {blocked.status}, {blocked.error_type or 'no reason given'})"
     if blocked.error_type == BLOCKED:
         return FullError(message, "free disk space on its nodes; the sink tries again by itself")
     return SinkError(message, "check its load and its cluster health; the sink tries again by itself")

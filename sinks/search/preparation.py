@@ -75,7 +75,7 @@ class Preparation:
                 continue
         raise SinkError(
             f"{self._server.name}: other writers repeatedly prepare {lineage.newest.table} at the same time",
-            "only one job may write a search index: stop the others",
+            "only one job may write to a search index: stop the others",
         )
 
     def _prepare(self, lineage: Lineage) -> None:
@@ -128,8 +128,8 @@ class Preparation:
         for found in (index, self._found(self._names.alias(table))):
             if found is not None and not mapping.owner(table, self._names.prefix).items() <= found.ours.items():
                 raise RefusedError(
-                    f"{self._server.name}: index {found.name} exists, and is not that of table {table}; it belongs to "
-                    f"{_owner_name(found.ours)}",
+                    f"{self._server.name}: index {found.name} exists, but does not belong to table {table}; it belongs "
+                    f"to {_owner_name(found.ours)}",
                     f"DELETE /{found.name}, if nobody needs it; or set another index_prefix for the sink",
                 )
         for found in (index, self._found(self._names.marker)):

@@ -163,7 +163,7 @@ class Preparation:
                 )
             return
         raise SinkError(
-            f"warehouse: table {'.'.join(where.rows)}: adding columns lost against other writers' commits "
+            f"warehouse: table {'.'.join(where.rows)}: adding columns conflicted with other writers' commits "
             f"{ATTEMPT_COUNT_MAX} times",
             "only one job may write a warehouse: stop the others",
         )

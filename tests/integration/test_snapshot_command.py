@@ -302,4 +302,4 @@ def test_a_store_that_did_not_exist_is_filled_from_the_topics_alone(
     ]
     again = snapshot(items, "start", "--sink", "cache")
     assert again.returncode == 1
-    assert "the cache store holds generation 1 already" in again.stderr and "--fresh" in again.stderr
+    assert "the cache store already holds generation 1" in again.stderr and "--fresh" in again.stderr

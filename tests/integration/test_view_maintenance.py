@@ -321,7 +321,7 @@ def test_two_jobs_do_not_keep_one_view(views: Views, shop: SqlSink) -> None:
         views.base() as one,
         views.base() as other,
         closing(views.open("alone", config, one)),
-        pytest.raises(SinkError, match="another process keeps it"),
+        pytest.raises(SinkError, match="another process runs it"),
     ):
         views.open("alone", config, other)
 
@@ -356,7 +356,7 @@ def test_two_jobs_do_not_keep_one_view(views: Views, shop: SqlSink) -> None:
         ),
         (
             "WITH t AS (SELECT id FROM orders) SELECT a.id FROM t a JOIN t b ON b.id = a.id",
-            "uses t of its WITH twice",
+            "uses t of its WITH more than once",
         ),
     ],
 )
@@ -378,7 +378,7 @@ def test_a_query_that_can_not_be_kept_is_refused_by_name(text: str, said: str, v
 )
 def test_a_key_whose_equal_values_have_several_texts_is_refused(expression: str, views: Views, shop: SqlSink) -> None:
     text = f"SELECT {expression} AS k FROM orders o JOIN lines l ON l.order_id = o.id"
-    with views.base() as base, pytest.raises(ConfigError, match=r"column k of its key has type .*, of which equal"):
+    with views.base() as base, pytest.raises(ConfigError, match=r"column k of its key has type .*, whose equal"):
         base.described(define("bad", views.config(Query(text, ["k"])), base))
 
 

@@ -166,7 +166,7 @@ def test_a_sinks_last_error_is_published_with_its_remedy(pipeline: Pipeline) -> 
         return next((dict(one) for one in errors if "no longer holds generation 1" in one["message"]), {})
 
     error = eventually(published, 60.0, "the error is published")
-    assert error["next"].startswith("nothing to do: it is filled again")
+    assert error["next"].startswith("nothing to do: the sink fills it again")
     eventually(lambda: pipeline.sink_http.json("/v1/sinks/cache")["generation"] == 2, 60.0, "it is filled again")
     pipeline.sink_http.await_ready()
     assert pipeline.sink_http.json("/v1/sinks/cache")["error"] == ""
