@@ -62,7 +62,7 @@ class Builder(SinkWorker):
         self._thread.start()
 
     def stop(self) -> None:
-        """Requests the end, which follows after the running batch."""
+        """Requests the end of the query, which ends after the running batch."""
         self._stop.set()
 
     def join(self, timeout_s: float) -> bool:
@@ -90,7 +90,7 @@ class Builder(SinkWorker):
             self._on_failure(message, getattr(error, "hint", ""))
 
     def _ends_with(self, error: Exception) -> TypeGuard[WatershedError]:
-        """A store without room is a reason to give up: the serving generation needs what is left."""
+        """Returns True also for a full store, because the serving generation needs the remaining space."""
         return isinstance(error, FullError) or super()._ends_with(error)
 
     def _work(self, stack: ExitStack, link: Link) -> None:

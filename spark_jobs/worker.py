@@ -92,7 +92,7 @@ class Link:
 
 
 class SinkWorker(ABC):
-    """Runs until a request to stop, or until its sink has an error that no restart helps against (`refusal`). A
+    """Runs until a request to stop, or until its sink has an error that a restart can't correct (`refusal`). A
     subclass determines the purpose of the generation: readers see it, or it is built beside the one that they see.
     """
 

@@ -70,7 +70,7 @@ def refused(definition: ViewDefinition) -> Iterator[None]:
 
 
 def is_too_long(key: Key) -> bool:
-    """Measures the key as NOTE_KEYS does."""
+    """Returns whether the key is longer than NOTE_KEYS allows."""
     return len(json.dumps(list(key), ensure_ascii=False).encode()) > statements.KEY_BYTES_MAX
 
 
@@ -114,7 +114,7 @@ class Base(States):
         }
 
     def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, dict[str, BaseColumn]]:
-        """The columns of the tables; none for a table that is not there."""
+        """Returns the columns of the tables; a table that does not exist has none."""
         names = {table: sql.Identifier(*place).as_string() for table, place in places.items()}
         with explained():
             found = {table: self._connection.execute(statements.COLUMNS, (name,)) for table, name in names.items()}
@@ -164,7 +164,7 @@ class Base(States):
             return [name for (name,) in self._connection.execute(statement, (list(functions),))]
 
     def missing_indexes(self, definition: ViewDefinition) -> list[tuple[TableId, tuple[str, ...]]]:
-        """Columns by which rows are found and that no index begins with."""
+        """Returns columns by which rows are searched and with which no index begins."""
         missing = []
         with explained():
             for table, columns in definition.searched_columns():
@@ -176,7 +176,7 @@ class Base(States):
         return missing
 
     def described(self, definition: ViewDefinition) -> tuple[Column, ...]:
-        """The columns of the view's rows. Raises ConfigError for a query that PostgreSQL refuses."""
+        """Returns the columns of the view's rows. Raises ConfigError for a query that PostgreSQL rejects."""
         with refused(definition):
             cursor = self._connection.execute(definition.probe)
         result = cursor.pgresult
@@ -215,7 +215,7 @@ class Base(States):
                 )
 
     def remove(self, view: str) -> None:
-        """Removes the view's triggers and everything that is noted of it."""
+        """Removes the view's triggers and all records about the view."""
         with explained(), brief_locks(self._connection, f"view {view}"):
             self._triggers.remove(view)
             self._forget(view)
@@ -328,7 +328,7 @@ class Base(States):
             return [str(value) for value, *_ in cursor]
 
     def all_rows(self, definition: ViewDefinition) -> Iterator[list[Texts]]:
-        """All rows as of one moment, some at a time. Raises SinkError before the first if several have one key."""
+        """Yields all rows as of one moment, in parts. Raises SinkError before the first if two have the same key."""
         if folding := self._folding(definition):
             with explained():
                 yield from folding.all_rows(lambda: self.check_shape(definition))

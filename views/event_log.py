@@ -82,7 +82,7 @@ class EventLogLoader:
             self._base.note(self._name, ViewState("", "filling", 1, 1, []))
 
     def step(self) -> bool:
-        """Loads the records that there are, after a second at most. Returns whether there may be more at once."""
+        """Loads the available records, and waits for at most a second. Returns whether more may be available."""
         state = self._base.state(self._name)
         if state is None or state.state not in ("filling", "serving"):
             self.start()
@@ -111,7 +111,7 @@ class EventLogLoader:
         return True
 
     def wait(self) -> None:
-        """Does not wait: `step` has waited for records."""
+        """Does nothing: `step` has waited for records."""
 
     def _rows(self, records: Sequence[EventRecord]) -> tuple[list[tuple[EventRow, EventRecord]], list[Rejected]]:
         rows, rejected = [], []

@@ -34,11 +34,11 @@ class EventRow(NamedTuple):
 
 
 class MalformedError(Exception):
-    """A record that is no event of this form. The message is the reason."""
+    """A record that is not an event in this form. The message is the reason."""
 
 
 class _Event(NamedTuple):
-    """The parts of an event, as its format carries them."""
+    """The parts of an event in its format."""
 
     id: str | None
     payload: str | None

@@ -56,11 +56,11 @@ class Fold:
 
     @property
     def identity(self) -> list[Any]:
-        """Changes with everything in it that decides about the content of the rows."""
+        """Returns everything in the fold that determines the content of the rows."""
         return [self.config.function, self.config.order, self.config.columns, self.digest, self.key, self.order]
 
     def record(self, state: sql.Composable) -> sql.Composed:
-        """A state, which is JSON, as a row `r` of its columns."""
+        """Returns SQL that converts a state, which is JSON, to a row `r` of its columns."""
         columns = [
             sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_name))
             for name, type_name in self.config.columns.items()
@@ -230,7 +230,7 @@ def _name(name: object) -> str:
 
 
 def _said(error: Exception) -> str:
-    """The error in one line that PostgreSQL can keep."""
+    """Returns the error as one line of text that PostgreSQL can store."""
     message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     line = f"{type(error).__name__}: {message.partition(chr(10))[0]}".replace("\0", "")
     return line[:_MESSAGE_CHARS_MAX].encode("utf-8", "backslashreplace").decode()

@@ -75,7 +75,7 @@ class Folding:
         }
 
     def discard(self, noted: sql.Composable, key_types: Sequence[str]) -> None:
-        """Deletes the snapshots that changes make wrong. `noted`: a query of image and xid."""
+        """Deletes the snapshots that changes invalidate. `noted`: a query of image and xid."""
         order = [sql.SQL("o{}").format(sql.SQL(str(number))) for number in range(len(self._fold.order))]
         self._connection.execute(
             sql.SQL(_DISCARD).format(
@@ -212,7 +212,7 @@ class Folding:
             self._connection.execute(sql.SQL(_KEEP).format(**self._names), columns)
 
     def _rows(self, known: Mapping[Key, _State]) -> tuple[dict[Key, list[Texts]], dict[Key, str]]:
-        """Gives states the types of their columns. Returns the rows, and states that have no place in them."""
+        """Converts states to the types of their columns. Returns the rows, and the states that can't be converted."""
         states = {key: one.state for key, one in known.items()}
         try:
             return self._typed(states), {}

@@ -37,7 +37,7 @@ _WRITTEN: Final = Result(Outcome.WRITTEN)
 
 
 class _Row(NamedTuple):
-    """A row as its record holds it."""
+    """A row in the form of its record."""
 
     key: str
     value: bytes | None

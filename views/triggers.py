@@ -99,7 +99,7 @@ class Triggers:
                     self._connection.execute(sql.SQL(statements.TRIGGERS[operation]).format(**names))
 
     def remove(self, view: str) -> None:
-        """Drops the view's triggers, also on tables that an earlier definition read."""
+        """Drops the view's triggers, including those on tables that an earlier definition read."""
         bodies, found = self._existing(view)
         self._drop(found.keys(), bodies.keys())
 

@@ -376,7 +376,7 @@ class Assembler:
         transaction.next_index += 1
 
     def _skip_change(self, oid: int, topic: str, lsn: int) -> None:
-        """Counts a change of a table that is no longer configured, and whose schema is no longer known."""
+        """Counts a change of a table that is no longer configured and whose schema is no longer known."""
         if all(schema.topic != topic for schema in self._leaving):
             raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, whose schema is unknown")
         transaction = self._require_transaction("row change")
@@ -392,7 +392,7 @@ class Assembler:
         return self._side.opening()
 
     def _logical_message(self, message: LogicalMessage, records: list[BatchRecord], now_us: int) -> None:
-        """Handles a logical message: a watermark of ours, an event, or a message that is published if the options say
+        """Handles a logical message: a watermark, an event, or a message that is published if the options say
         so."""
         where = format_lsn(message.lsn)
         if message.transactional:

@@ -17,7 +17,7 @@ from cdc.pgoutput.messages import Relation
 
 
 def _patterns(value: Any) -> Any:
-    """Regular expressions, as a list or as Debezium has them, in one text with commas."""
+    """Returns regular expressions from a list, or from one text with commas, as Debezium writes them."""
     patterns = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     for pattern in patterns if isinstance(patterns, list | tuple) else ():
         try:
@@ -32,7 +32,7 @@ Patterns = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """Columns that match one of `include`, or all if there are none; without those that match one of `exclude`."""
+    """The columns that match one of `include` (all if it is empty), without those that match one of `exclude`."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

@@ -43,7 +43,7 @@ def log_table(name: str) -> TableId:
 
 
 def event_form(log: EventLogConfig, outbox: OutboxConfig) -> EventForm:
-    """Returns the form of the log's records. Raises ValueError where no single form is known."""
+    """Returns the form of the log's records. Raises ValueError if there is no form, or more than one."""
     forms = dict(_forms(outbox))
     if not forms:
         raise ValueError("section outbox writes no events: name a table in outbox.tables, or set outbox.messages")

@@ -25,7 +25,7 @@ OURS: Final = frozenset(
 
 
 def without_ours(options: Mapping[str, OptionValue]) -> Mapping[str, OptionValue]:
-    """The options, if none is ours. Raises ValueError."""
+    """Returns the options. Raises ValueError if one of them is set by capture itself."""
     if taken := sorted(OURS.intersection(options)):
         raise ValueError(
             f"{', '.join(taken)} can't be set: remove it; exactly-once delivery depends on the values that capture sets"

@@ -371,7 +371,7 @@ def load_config(path: Path) -> Config:
 
 
 def _place(parts: Sequence[int | str]) -> str:
-    """The path of keys. Below a sink pydantic names the type too, which is no key."""
+    """Returns the path of keys. Below a sink, pydantic's path also contains the type, which is not a key."""
     section = {"sinks": 2, "views": 3}.get(str(parts[0])) if parts else None  # views.<name>.target
     if section is not None and len(parts) > section and parts[section] in (*SINK_TYPES, "topic"):
         parts = (*parts[:section], *parts[section + 1 :])
@@ -396,7 +396,7 @@ def _say(error: Any) -> str:
 
 
 def _refuse_unknown_environment(path: Path) -> None:
-    """A mistyped override would otherwise be silently ignored."""
+    """Raises ConfigError for a mistyped override, which would otherwise be silently ignored."""
     named = {name: "environment variable" for name in os.environ if name.startswith(ENV_PREFIX)}
     named |= dict.fromkeys(secret_files(os.environ, ENV_PREFIX), "secret file")
     for name, kind in sorted(named.items()):

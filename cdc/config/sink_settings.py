@@ -35,7 +35,7 @@ class StoreConfig(Held):
 
 
 class SearchConfig(StoreConfig):
-    """OpenSearch, or what speaks its protocol."""
+    """OpenSearch, or a server that speaks its protocol."""
 
     adapter: ClassVar[str] = "sinks.search.sink:SearchSink"
     needs: ClassVar[tuple[str, str] | None] = ("opensearchpy", "search")

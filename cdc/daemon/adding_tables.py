@@ -88,7 +88,7 @@ class AdditionBarrier:
     def is_granted(
         self, joining: Sequence[TableId], publication: Publication, stay_connected: Callable[[], None]
     ) -> bool:
-        """Waits PATIENCE_S at most, then beside the stream. `joining` are in the publication."""
+        """Waits for the lock: at most PATIENCE_S, then while streaming. `joining` are in the publication."""
         entries = {table: publication.entries.get(table, "") for table in joining}
         failed = self._wait is not None and self._wait.is_over and not self._wait.is_passed(0)
         if self._wait is None or entries != self._entries or failed:

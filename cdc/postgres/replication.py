@@ -238,7 +238,7 @@ class ReplicationConnection:
             self._require_walsender()
 
     def _require_walsender(self) -> None:
-        """Raises ConnectionLost or UnreachableError if the server does not stream to us any more, or can't be asked."""
+        """Raises ConnectionLost or UnreachableError if the server no longer streams here, or does not answer."""
         with connect(self._source, application="watershed") as connection:
             row = connection.execute(
                 "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [self._slot]

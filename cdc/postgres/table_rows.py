@@ -1,6 +1,6 @@
 """Reads whole tables as PostgreSQL prints them, in one transaction: the source's side of a comparison.
 
-The values are COPY's text, unescaped by psycopg; the codec that encodes records takes no part.
+The values are COPY's text, unescaped by psycopg; the codec that encodes records is not used.
 """
 
 from collections.abc import Iterator

@@ -123,7 +123,7 @@ class Preparation:
                 self._generations.mark(name, index.name, index.uuid, schema.table, mark)
 
     def check(self, table: TableId) -> None:
-        """Raises SinkError for an index that is not the table's, or that takes no writes. Changes nothing."""
+        """Raises SinkError for an index that is not the table's, or that accepts no writes. Changes nothing."""
         index = self._found(self._aliased(table) or self._names.index(table))
         for found in (index, self._found(self._names.alias(table))):
             if found is not None and not mapping.owner(table, self._names.prefix).items() <= found.ours.items():

@@ -164,7 +164,9 @@ def test_events_that_were_deleted_before_they_were_loaded_are_an_error_with_thei
     admin = admin_of(accounts.servers)
     for future in admin.delete_records([TopicPartition(accounts.topic, *end) for end in ends.items()]).values():
         future.result(10)
-    with pytest.raises(RefusedError, match=r"partition \d: the log has events up to offset \d+, but the topic begins at"):
+    with pytest.raises(
+        RefusedError, match=r"partition \d: the log has events up to offset \d+, but the topic begins at"
+    ):
         accounts.load()
     accounts.events = kept
     accounts.publish(3)
