@@ -17,7 +17,7 @@ from spark_jobs.checkpoint import next_generation
 
 log = structlog.get_logger(__name__)
 
-END_S_MAX: Final = 8.0  # of a builder that was told to stop
+END_S_MAX: Final = 8.0  # for a builder that was asked to stop
 NEXT_FULL: Final = (
     "free space, then start the rebuild again; what it had built is deleted, and readers keep the former generation"
 )

@@ -137,7 +137,7 @@ class SinkWorker(ABC):
                     self._stop.wait(delay_s)
                     delay_s = min(delay_s * 2, RETRY_S_MAX)
             except Exception as error:
-                # An error of ours: a retry may help or not.
+                # An error that Watershed raised: a retry may help or not.
                 log.exception("sink failed", sink=self.name)
                 self.refusal = SinkError(f"{self.name}: {type(error).__name__}", "report this with the log's traceback")
         if self.refusal is not None:

@@ -53,7 +53,7 @@ class Wanted:
 
     sinks: tuple[str, ...] = ()  # all that are configured by default
     tables: tuple[str, ...] = ("*",)  # patterns over schema.table
-    sample: int | None = None  # so many rows of each side instead of all
+    sample: int | None = None  # number of random rows of each side; None: all
     source_share: float = 0.5  # of the time that is spent reading the source
     is_strict: bool = False  # a sink that can't be compared is an error, not a remark
 

@@ -214,8 +214,8 @@ class VerifyConfig(Section):
 
     every: str | None = None  # from the beginning of one to that of the next: 30m, 6h, 1d; null: none
     tables: tuple[str, ...] = ("*",)  # patterns over schema.table
-    sample: Annotated[int, Field(ge=1)] | None = None  # so many rows of each side instead of all
-    source_share: Annotated[float, Field(ge=0.01, le=1.0)] = 0.1  # of the time that is spent reading the source
+    sample: Annotated[int, Field(ge=1)] | None = None  # number of random rows of each side; None: all
+    source_share: Annotated[float, Field(ge=0.01, le=1.0)] = 0.1  # share of the time in which the source is read
 
     @field_validator("every")
     @classmethod

@@ -30,7 +30,7 @@ def _installed() -> tuple[dict[str, type[StoreConfig]], dict[str, str]]:
         where = f"its package says {entry.value}"
         try:
             section = entry.load()
-        except Exception as error:  # noqa: BLE001  code of others; told when the type is used
+        except Exception as error:  # noqa: BLE001  code of another package; reported when the type is used
             broken[entry.name] = f"{where}, which can't be imported: {type(error).__name__}: {error}"
             continue
         default = (

@@ -138,7 +138,7 @@ class TableAddition:
                 publication = add_to_publication(connection, self._config.source, table)
                 added.append(table)
         if publication.fingerprint != before:
-            raise ConnectionLost(f"publication {publication.name} was altered by somebody else meanwhile")
+            raise ConnectionLost(f"publication {publication.name} was altered by another session meanwhile")
         if added:
             log.info("tables added to the publication", tables=" ".join(map(str, added)))
             self._probe("join.published")

@@ -329,7 +329,8 @@ class Bootstrap:
                     continue
                 except SlotExistsError as error:
                     raise SourceError(
-                        f"slot {self._source.slot} was created by somebody else meanwhile", "choose another source.slot"
+                        f"slot {self._source.slot} was created by another session meanwhile",
+                        "choose another source.slot",
                     ) from error
                 resources.enter_context(locks.pop_all())
                 return slot

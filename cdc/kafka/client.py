@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 Client = TypeVar("Client")
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-"""The largest record that we produce; topics are created to take it."""
+"""The largest record that is produced; topics are created to accept it."""
 
 QUEUE_KIBIBYTES_MAX = 64 * 1024
 """The records that a producer holds at most, before it has sent them."""

@@ -14,7 +14,7 @@ from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
 from cdc.model.errors import SinkError, UnreachableError
 
 ANSWER_S_MAX: Final = (
-    20.0  # for brokers that are away; then the writer is opened again, and finds out what became of it
+    20.0  # for unreachable brokers; then the writer is opened again, and checks whether the transaction was committed
 )
 VISIBLE_S_MAX: Final = 5.0  # working brokers have written the end of a transaction in milliseconds
 TRANSACTION_TIMEOUT_MS: Final = 60_000

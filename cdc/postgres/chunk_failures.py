@@ -30,7 +30,7 @@ def failed(request: Request, error: Exception) -> ReadFailed:
         return ReadFailed(request.nonce, error, is_permanent=not is_passing)
     if isinstance(error, psycopg.Error):
         return ReadFailed(request.nonce, _described(request, error, is_passing), is_permanent=not is_passing)
-    # A defect of ours; its text may have values of a row.
+    # A defect in Watershed. Its text is not shown, because it may contain values of a row.
     words = f"reading existing rows of {_where(request)} failed: {type(error).__name__}"
     return ReadFailed(request.nonce, SourceError(words, "report it, with the log of this process"), is_permanent=True)
 

@@ -341,7 +341,7 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
         except psycopg.errors.LockNotAvailable as error:
             raise TableLockedError(f"table {table} is locked by another session") from error
         except (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedTable) as error:
-            # Duplicate: the server completed the statement of a process of ours that was killed. Undefined: the table
+            # Duplicate: the server completed the statement of an earlier capture that was killed. Undefined: the table
             # was dropped since it was described.
             publication = read_publication(connection, name, [table])
             if publication is not None and table in publication.entries.keys() - publication.columns.keys():

@@ -170,7 +170,7 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 "sink",
                 f"{sink.sink} makes no progress: {sink.lag_records:,} published records are not applied, and "
                 f"nothing has changed for {sink.silent_seconds or 0:.0f} s{why}",
-                sink.next or f"start `cdc sink run {sink.sink}`; if it runs, its log says what it waits for",
+                sink.next or f"start `cdc sink run {sink.sink}`; if it is running, its log says what it is waiting for",
                 sink.sink,
                 # The record of a sink that is used no more stays where it is.
                 is_warning=sink.sink not in config.sinks,

@@ -12,7 +12,7 @@ from cdc.status.facts import Reading
 from cdc.status.history import History
 from cdc.status.model import Problem, Status, ViewStatus
 
-STALLED_S: Final = 5.0  # what must move has not moved for so long: capture, a sink or a view
+STALLED_S: Final = 5.0  # a capture, sink or view without progress for this time is a problem
 IDLE_WAIT_S: Final = 1.0  # how often a view looks for changes at least
 LOG: Final = "event log"
 _NOT_ANSWERED: Final = WatershedError("its base has not answered yet", "try again in a moment")

@@ -110,7 +110,7 @@ def busy(blocked: Busy, where: str) -> SinkError:
     if blocked.status == 0:
         return SinkError(
             f"{where} does not answer ({blocked.error_type})",
-            "check that it runs and that the sink's url is right; the sink tries again by itself",
+            "check that it is running and that the sink's url is right; the sink tries again by itself",
         )
     message = f"{where} accepts no requests (status {blocked.status}, {blocked.error_type or 'no reason given'})"
     if blocked.error_type == BLOCKED:

@@ -115,7 +115,7 @@ class SqlServer:
         except SQLAlchemyError as error:
             raise SinkError(
                 f"the SQL database at {self.name} can't be used ({type(error).__name__})",
-                "check that it runs and that the sink's url is right; the sink tries again by itself",
+                "check that it is running and that the sink's url is right; the sink tries again by itself",
             ) from None
 
     def _error(self, error: DBAPIError) -> Exception:
@@ -149,7 +149,7 @@ class SqlServer:
             )
         return SinkError(
             f"{where} does not answer ({condition})",
-            "check that it runs and that the sink's url is right; the sink tries again by itself",
+            "check that it is running and that the sink's url is right; the sink tries again by itself",
         )
 
 
