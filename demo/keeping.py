@@ -62,7 +62,7 @@ class Keeping:
                 check()
                 time.sleep(TICK_S)
         except KeyboardInterrupt:
-            self._heading("the demo ends")
+            self._heading("the demo is ending")
 
     def an_order(self) -> Order:
         keys, prefix = self._client(), self._keys().table(ORDERS)
@@ -70,7 +70,7 @@ class Keeping:
             for name in client.scan_iter(f"{prefix}*", _type="hash"):
                 if client.hexists(name, DOCUMENT_FIELD):
                     return Order(int(json.loads(str(client.hget(name, DOCUMENT_FIELD)))["id"]), str(name))
-        raise WatershedError("the cache has no order", "make demo without ROWS or SECONDS that are so small")
+        raise WatershedError("the cache has no order", "run make demo with larger ROWS or SECONDS")
 
     def falsify(self, order: Order) -> None:
         """Changes the order's note in the cache, and nowhere else."""

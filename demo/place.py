@@ -53,7 +53,7 @@ def free_port(wanted: int) -> int:
                 return int(listener.getsockname()[1])
         except OSError:
             continue
-    raise ConfigError("no port of 127.0.0.1 is free", "end what has them")
+    raise ConfigError("no port of 127.0.0.1 is free", "end the programs that use them")
 
 
 def write_config(folder: Path, endpoints: Endpoints, *, has_views: bool = False) -> Path:

@@ -39,4 +39,4 @@ def open_stack(
             with DockerStack(addresses, images(postgres_version)) as containers:
                 yield containers
         case other:
-            raise StackError(f"{KIND_VARIABLE} is {other!r}", "set it to native or docker, or not at all")
+            raise StackError(f"{KIND_VARIABLE} is {other!r}", "set it to native or docker, or unset it")

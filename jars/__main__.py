@@ -23,10 +23,12 @@ def main(arguments: list[str]) -> int:
                 wanted = [name for name in lock.set_names if name not in ON_DEMAND]
                 found = resolve_sets(wanted, progress=console, lock=lock)
                 count = len({jar for jars in found.values() for jar in jars})
-                console.print(f"{count} jars are in {default_cache()} and as locked", soft_wrap=True)
+                console.print(f"{count} jars are in {default_cache()}, with the locked checksums", soft_wrap=True)
             case [name] if name in lock.set_names:
                 jars = resolve_sets([name], progress=console, lock=lock)[name]
-                console.print(f"{len(jars)} jars of {name} are in {default_cache()} and as locked", soft_wrap=True)
+                console.print(
+                    f"{len(jars)} jars of {name} are in {default_cache()}, with the locked checksums", soft_wrap=True
+                )
             case ["lock"]:
                 from jars.relock import relock
 

@@ -31,7 +31,7 @@ class Held(NamedTuple):
     row: Mapping[str, Json] | None  # None: readers see no row
     copies: int = 1  # live rows of the key: more than one is never right
     is_edited: bool = False  # the store itself says that no sink's job wrote it like this
-    lookups: tuple[tuple[str, str], ...] = ()  # lookup keys of the row that are wrong: the key, and what it is
+    lookups: tuple[tuple[str, str], ...] = ()  # wrong lookup keys of the row: the key, and what is wrong with it
 
 
 class StoreContents(Protocol):

@@ -223,7 +223,7 @@ def _read_key(schema: TableSchema, key: bytes | None) -> dict[str, Json]:
     if type(columns) is not dict:
         raise _ForeignRecord("its key is not a JSON object")
     if tuple(columns) != schema.key:
-        raise _ForeignRecord(f"its key has not the columns ({', '.join(schema.key)}) of {schema.table}")
+        raise _ForeignRecord(f"its key does not have the columns ({', '.join(schema.key)}) of {schema.table}")
     if None in columns.values():
         raise _ForeignRecord("its key holds a null")
     found: dict[str, Json] = columns
@@ -238,7 +238,7 @@ def _read_unchanged(schema: TableSchema, source: _Source) -> frozenset[str]:
     if listed is None:
         return _WHOLE
     if not isinstance(listed, list) or not all(type(name) is str and name not in schema.key for name in listed):
-        raise _ForeignRecord("its source block lists something as unchanged that is no column beside the key")
+        raise _ForeignRecord("its source block lists as unchanged something that is not a column outside the key")
     return frozenset(listed)
 
 
@@ -255,7 +255,9 @@ def _read_row(lineage: Lineage, envelope: _Envelope, schema_version: int, absent
             expected = lineage.column_count(schema_version)
             if expected is not None and len(row) + absent != expected:
                 table = lineage.newest.table
-                raise _ForeignRecord(f"its after block has not the columns of {table}, schema version {schema_version}")
+                raise _ForeignRecord(
+                    f"its after block does not have the columns of {table}, schema version {schema_version}"
+                )
             return row
         case op:
             raise _ForeignRecord(f"its operation {op!r} is not c, u, d or r" if type(op) is str else "it has no op")

@@ -38,7 +38,7 @@ def store_contents(
             case _:
                 raise SinkError(
                     f"teardown does not know what stores of type {section.type} hold",
-                    f"remove what the sink {name} has made by that store's own means",
+                    f"remove what the sink {name} created with that store's own tools",
                 )
 
 

@@ -62,7 +62,7 @@ def no_rebuild(section: StoreConfig) -> str | None:
         from sinks.warehouse.slots import no_swap
 
         return no_swap(section)
-    return "whose store can't hold two generations beside each other"
+    return "whose store can't hold two generations at once"
 
 
 def open_slots(section: StoreConfig, prefix: str) -> Slots | None:

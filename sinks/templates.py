@@ -55,7 +55,7 @@ class Template:
         elif not columns:
             problem = "it names no column"
         elif any(not literal or literal[0] in "%0123456789abcdefABCDEF" for literal in literals[1:-1]):
-            problem = "between two columns there must be a separator, which is no hexadecimal digit and no %"
+            problem = "two columns must be separated by a text that is neither a hexadecimal digit nor %"
         if problem:
             raise RefusedError(f"{where}: template {text!r} can't be used: {problem}", "write it as in user:{id}")
         return cls(text, tuple(literals), tuple(columns))
@@ -91,7 +91,7 @@ class Template:
         if other is not None:
             raise RefusedError(
                 f"{where}: template {self.text!r} names column {other}, which is not part of the key of "
-                f"{schema.table}: a delete does not carry it",
+                f"{schema.table}: a delete does not contain it",
                 f"use the key's columns ({', '.join(schema.key)}), or choose other ones in source.key_columns",
             )
 
@@ -159,8 +159,8 @@ def check_apart(
                 continue
             owner, clash = found
         raise RefusedError(
-            f"{where}: templates {text!r} of {table} and {clash!r} of {owner} can make the same text",
-            "let each begin with a text of its own",
+            f"{where}: templates {text!r} of {table} and {clash!r} of {owner} can produce the same text",
+            "begin each with a different text",
         )
 
 

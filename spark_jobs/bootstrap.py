@@ -72,8 +72,8 @@ def generation_to_watch(store: Store, published: Sequence[SinkRecord], *, is_fre
         return store.generation
     if not is_fresh:
         raise SinkError(
-            f"the {store.sink} store holds generation {store.generation} already: it is not a new one",
-            f"`cdc sink run {store.sink}` keeps it in step; --fresh brings every row of the source to it again; a "
+            f"the {store.sink} store already holds generation {store.generation}, so it is not new",
+            f"`cdc sink run {store.sink}` keeps it in step; --fresh writes every row of the source to it again; a "
             "store whose data was deleted is filled again",
         )
     return store.generation

@@ -62,7 +62,7 @@ class Builder(SinkWorker):
         self._thread.start()
 
     def stop(self) -> None:
-        """Requests the end, which follows after the running batch."""
+        """Requests the end of the query, which ends after the running batch."""
         self._stop.set()
 
     def join(self, timeout_s: float) -> bool:
@@ -90,7 +90,7 @@ class Builder(SinkWorker):
             self._on_failure(message, getattr(error, "hint", ""))
 
     def _ends_with(self, error: Exception) -> TypeGuard[WatershedError]:
-        """A store without room is a reason to give up: the serving generation needs what is left."""
+        """Returns True also for a full store, because the serving generation needs the remaining space."""
         return isinstance(error, FullError) or super()._ends_with(error)
 
     def _work(self, stack: ExitStack, link: Link) -> None:
@@ -111,9 +111,9 @@ class Builder(SinkWorker):
             position = AppliedPosition(offsets=last.end_offsets, sweeps=last.sweeps, applied=applied)
         elif self._is_rollback:
             raise RefusedError(
-                f"{self.name}: generation {self.generation} was kept, and can't be served: it is incomplete, or the "
+                f"{self.name}: generation {self.generation} was kept, but can't serve: it is incomplete, or the "
                 "sink's mapping or shapes have changed since",
-                "give the sink the configuration that it had, or drop the generation: cdc rebuild --drop-old",
+                "restore the sink's former configuration, or drop the generation: cdc rebuild --drop-old",
             )
         else:
             self._mappings = {}

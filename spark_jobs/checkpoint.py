@@ -69,6 +69,6 @@ class Checkpoints:
             except BlockingIOError as error:
                 raise SinkError(
                     f"another process runs the sink with the files in {self._folder}",
-                    "nothing: this one waits until the other ends",
+                    "nothing to do: this process waits until the other ends",
                 ) from error
             yield

@@ -71,7 +71,7 @@ def make() -> bool:
         _record(java, jars, {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={partial}" -Xlog:cds*=off'})
         partial.rename(target)
     except OSError as error:
-        raise StackError(f"the archive can't be written: {error}", f"let {target.parent} be writable") from error
+        raise StackError(f"the archive can't be written: {error}", f"make {target.parent} writable") from error
     finally:
         partial.unlink(missing_ok=True)
     return True

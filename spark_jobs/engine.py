@@ -291,7 +291,7 @@ def _is_there(location: str) -> bool:
 
 
 def _sink_error(error: Exception) -> SinkError:
-    """Makes an error of the innermost cause, which says most. Only its class and first line: no statement, no rows."""
+    """Returns an error with the class and the first line of the innermost cause: no statement, no rows."""
     name, message = next(reversed(list(_causes(error))), (type(error).__name__, str(error)))
     reason = (message.splitlines() or [""])[0][:REASON_CHARS_MAX]
     return SinkError(

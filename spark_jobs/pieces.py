@@ -36,7 +36,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A piece that the store is taking."""
+    """A piece that is being written to the store."""
 
     changes: list[Change]  # one for each record
     known: Sequence[Message]  # the records before the first one whose schema is not known yet

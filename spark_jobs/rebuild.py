@@ -17,9 +17,9 @@ from spark_jobs.checkpoint import next_generation
 
 log = structlog.get_logger(__name__)
 
-END_S_MAX: Final = 8.0  # of a builder that was told to stop
+END_S_MAX: Final = 8.0  # for a builder that was asked to stop
 NEXT_FULL: Final = (
-    "make room, then ask for the rebuild again; what it had built is deleted, and readers keep the former generation"
+    "free space, then start the rebuild again; what it had built is deleted, and readers keep the former generation"
 )
 SERVING_SILENT_S: Final = 60.0  # a generation whose position is older is not written now
 
@@ -111,7 +111,9 @@ class Rebuild:
         assert request is not None and builder is not None
         builder.stop()
         if not builder.join(END_S_MAX):
-            raise SinkError(f"{self._sink}: the rebuild's last batch does not end", "nothing: it is tried again")
+            raise SinkError(
+                f"{self._sink}: the rebuild's last batch does not end", "nothing to do: the job tries again"
+            )
         self._builder = None
         former = self._slots.generation(self._slots.serving())
         try:
@@ -173,7 +175,7 @@ class Rebuild:
         if kept and request.keeps_old:
             raise SinkError(
                 f"{self._sink}: generation {kept[0]} is still kept for a rollback",
-                f"cdc rebuild --sink {self._sink} --drop-old, then ask again; --rollback lets it serve again",
+                f"cdc rebuild --sink {self._sink} --drop-old, then start again; --rollback switches readers back to it",
             )
         for slot in others:  # what was begun and given up, too
             self._slots.drop(slot)
@@ -185,7 +187,7 @@ class Rebuild:
         """Returns the generation that was replaced last."""
         if self._slots.in_place:
             raise SinkError(
-                f"{self._sink}: this store is rebuilt in place, there is no former generation",
+                f"{self._sink}: this store is rebuilt in place, so there is no former generation",
                 f"cdc rebuild --sink {self._sink} writes every row again",
             )
         for slot, generation in self._slots.others().items():
@@ -194,13 +196,13 @@ class Rebuild:
                 continue
             if time.time() - record.applied_ts_us / 1_000_000 > DELETES_KEPT_S / 2:
                 raise SinkError(
-                    f"{self._sink}: generation {record.generation} stood still for longer than half the time for which "
-                    "topics keep deletes, so it may not be able to catch up",
+                    f"{self._sink}: generation {record.generation} was not updated for longer than half the time for "
+                    "which topics keep deletes, so it may not be able to catch up",
                     f"cdc rebuild --sink {self._sink} --drop-old, then cdc rebuild --sink {self._sink}",
                 )
             return slot, record.generation
         raise SinkError(
-            f"{self._sink}: no generation is kept, so there is none to go back to",
+            f"{self._sink}: no former generation is kept, so a rollback is not possible",
             f"cdc rebuild --sink {self._sink} builds a new one",
         )
 

@@ -127,7 +127,7 @@ def open_reporter(address: Address) -> Reporter | None:
 @cache
 def _log_unreachable(host: str, reason: str) -> None:
     log.warning(
-        "tasks report at their end only",
+        "tasks report their progress only at their end",
         because=f"the driver at {host} can't be reached ({reason})",
         next="let executors connect to the driver's machine, or set spark.driver.host to an address that they reach",
     )

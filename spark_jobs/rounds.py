@@ -27,7 +27,7 @@ from spark_jobs.task_report import Catalog, TaskReport
 from spark_jobs.tasks import Job, Limits, OpenTarget, Share, run_task
 
 ANSWER_S_MAX: Final = 10.0
-# A task for each so many records that wait: fewer have no use for several tasks, which cost a start each.
+# One task for this many waiting records: fewer records do not justify the cost of starting another task.
 TASK_RECORDS_MIN: Final = 2_000
 # With a backlog the work is divided among the tasks again after this time.
 BACKLOG_ROUND_S: Final = 15.0
@@ -161,7 +161,7 @@ class TopicEnds:
             for partition, answer in answers.items():
                 found[partition.topic][partition.partition] = answer.result().offset
         except KafkaException as error:
-            raise broker_error("can't ask for the ends of the tables' topics", error) from error
+            raise broker_error("can't read the end offsets of the tables' topics", error) from error
         return {topic: tuple(offsets) for topic, offsets in found.items()}
 
 

@@ -69,7 +69,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     openers = _check(config, names)
     reports_to = conditions or Conditions()
     for name in names:
-        starting = Condition("sink", name, "starting", f"{name} is starting", "nothing: wait for it", is_failure=True)
+        starting = Condition("sink", name, "starting", f"{name} is starting", "wait for it", is_failure=True)
         reports_to.report(starting)
     stop = threading.Event()
 

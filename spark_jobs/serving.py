@@ -87,7 +87,7 @@ class ServingWorker(SinkWorker):
             position = AppliedPosition()
         else:
             if self._is_too_old(last, link):
-                self._want(link, "it stood still for half the time for which topics keep deletes")
+                self._want(link, "it was not updated for half the time for which topics keep deletes")
             if reshaped and slots is not None:
                 self._want(link, "its mapping has changed")
                 if not slots.in_place:
@@ -151,8 +151,8 @@ class ServingWorker(SinkWorker):
         if reshaped and last is not None:
             if self._generation is not None and last.generation != self._generation:
                 raise RefusedError(
-                    f"{self.name}: another job fills the store with another mapping (generation {last.generation})",
-                    "one configuration may be in use for a sink: stop one of both jobs",
+                    f"{self.name}: another job fills the store with a different mapping (generation {last.generation})",
+                    "a sink must have only one configuration: stop one of the two jobs",
                 )
             log.info("mapping changed: the store is filled again", sink=self.name, tables=" ".join(map(str, reshaped)))
         return reshaped
@@ -172,7 +172,7 @@ class ServingWorker(SinkWorker):
                 raise SinkError(
                     f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "
                     "written to the former one",
-                    "nothing: readers keep the former generation, and the rebuild goes on",
+                    "nothing to do: readers keep the former generation, and the rebuild continues",
                 )
         rebuild.complete()
 

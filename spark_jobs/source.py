@@ -48,8 +48,8 @@ def java_properties(kafka: KafkaConfig) -> Mapping[str, str]:
     for name in given:
         if name.startswith(("sasl.", "ssl.", "security.")) and name not in _SAME_MEANING and name not in _TRANSLATED:
             raise ConfigError(
-                f"kafka.options: {name} is not understood by the Spark source",
-                f"known are {', '.join(sorted({*_SAME_MEANING, *_TRANSLATED}))}",
+                f"kafka.options: {name} is not supported by the Spark source",
+                f"supported are {', '.join(sorted({*_SAME_MEANING, *_TRANSLATED}))}",
             )
     used = {_SAME_MEANING[name]: value for name, value in given.items() if name in _SAME_MEANING}
     if "security.protocol" in used:
@@ -65,7 +65,7 @@ def _login(mechanism: str, given: Mapping[str, str]) -> str:
     module = _LOGIN_MODULES.get(mechanism)
     if module is None:
         raise ConfigError(
-            "kafka.options: sasl.username needs a sasl.mechanism that the Spark source knows",
+            "kafka.options: sasl.username requires a sasl.mechanism that the Spark source supports",
             f"one of {', '.join(_LOGIN_MODULES)}",
         )
     return (

@@ -276,7 +276,7 @@ class SinkSync:
         if found != self._generation:
             raise SinkError(
                 f"{self._sink.name}: the store no longer holds generation {self._generation}: its data was deleted",
-                "nothing: it is filled again from the topics",
+                "nothing to do: the sink fills it again from the topics",
             )
 
     # ---- both
@@ -352,9 +352,9 @@ class SinkSync:
                 self._written_to = furthest(self._written_to, last.end_offsets)
         if last is not None and last.job > self._world.job:
             raise RefusedError(
-                f"{self._sink.name}: another job keeps this store in step now (job {last.job[0]}; this one is job "
+                f"{self._sink.name}: another job writes to this store now (job {last.job[0]}; this one is job "
                 f"{self._world.job[0]})",
-                "stop one of both; two jobs of one sink do no harm to the store, but only one may publish its position",
+                "stop one of them; two jobs of one sink do not damage the store, but only one may publish its position",
             )
 
     def _prepare_pending(self) -> None:

@@ -61,7 +61,7 @@ BATCH_S_MAX: Final = 600.0
 # A query that has not failed for this long counts as working, also if nothing is to be written.
 WORKS_S: Final = 3.0
 ERROR_S_MAX: Final = 3.0  # until the last error is published
-NEXT_RETRY: Final = "nothing, if it passes: the sink tries again"
+NEXT_RETRY: Final = "nothing to do if this is temporary: the sink tries again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Link:
 
 
 class SinkWorker(ABC):
-    """Runs until a request to stop, or until its sink has an error that no restart helps against (`refusal`). A
+    """Runs until a request to stop, or until its sink has an error that a restart can't correct (`refusal`). A
     subclass determines the purpose of the generation: readers see it, or it is built beside the one that they see.
     """
 
@@ -133,11 +133,11 @@ class SinkWorker(ABC):
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
-                    log.warning("sink starts again", sink=self.name, after_s=delay_s, **_error_fields(error))
+                    log.warning("sink restarts", sink=self.name, after_s=delay_s, **_error_fields(error))
                     self._stop.wait(delay_s)
                     delay_s = min(delay_s * 2, RETRY_S_MAX)
             except Exception as error:
-                # An error of ours: a retry may help or not.
+                # An error that Watershed raised: a retry may help or not.
                 log.exception("sink failed", sink=self.name)
                 self.refusal = SinkError(f"{self.name}: {type(error).__name__}", "report this with the log's traceback")
         if self.refusal is not None:

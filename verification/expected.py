@@ -24,7 +24,7 @@ from sinks.shaping.table import TableShape
 from verification.model import ColumnDifference
 
 Texts = Sequence[str | None]
-# Types, beside arrays, whose values are JSON values other than strings in records.
+# Types, besides arrays, whose values are JSON values other than strings in records.
 _NOT_STRINGS = frozenset({"int2", "int4", "int8", "oid", "float4", "float8", "bool"})
 
 

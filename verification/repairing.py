@@ -83,7 +83,7 @@ class Repair:
             if time.monotonic() > deadline:
                 raise WatershedError(
                     f"capture has not published rows of {table} again in {PUBLISHED_S_MAX:g} s",
-                    "capture publishes them when running transactions have ended; then run cdc verify",
+                    "capture publishes them when open transactions have ended; then run cdc verify",
                 )
 
     def _compare_again(self, side: Side, result: TableResult, differences: Sequence[Difference]) -> None:

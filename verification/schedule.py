@@ -1,5 +1,5 @@
-"""Comparisons that a sinks' job starts by itself (`verify.every`). Each is a process of its own, `cdc verify`, at a low
-priority: it takes no time of the job's driver, and ends with it."""
+"""Scheduled comparisons, which a sinks' job starts (`verify.every`). Each is a separate process, `cdc verify`, at a low
+priority, so that it does not slow the job's driver down. It ends with the job."""
 
 import os
 import subprocess

@@ -53,7 +53,7 @@ class Wanted:
 
     sinks: tuple[str, ...] = ()  # all that are configured by default
     tables: tuple[str, ...] = ("*",)  # patterns over schema.table
-    sample: int | None = None  # so many rows of each side instead of all
+    sample: int | None = None  # number of random rows of each side; None: all
     source_share: float = 0.5  # of the time that is spent reading the source
     is_strict: bool = False  # a sink that can't be compared is an error, not a remark
 
@@ -203,7 +203,7 @@ class Verifier:
 
     def _side(self, sink: str, lineage: Lineage, source: VerifiedTable) -> Side:
         if reason := self._not_filled(sink, lineage.newest.table):
-            raise RefusedError(reason, "start the sink again: it fills the table anew; then compare again")
+            raise RefusedError(reason, "restart the sink, which fills the table again; then compare again")
         masks = masks_of(lineage.newest, self._config.masking.masks(self._config.source.table_ids))
         contents = self._contents[sink]
         uncompared = contents.uncompared(lineage.newest.table)
@@ -222,7 +222,7 @@ class Verifier:
             if time.monotonic() > deadline:
                 raise RefusedError(
                     f"the store of sink {sink} has no table of {table} with the columns of its newest schema",
-                    "the sink prepares it; then compare again",
+                    "wait until the sink has prepared it, then compare again",
                 )
             time.sleep(CHECK_S)
 
@@ -232,9 +232,9 @@ class Verifier:
         if record is None:
             return ""
         if str(table) in record.excluded:
-            return f"sink {sink} runs with a configuration in which it does not hold {table}"
+            return f"sink {sink} runs with a configuration that does not include {table}"
         if record.mappings.get(str(table)) != section.fingerprints([table]).get(str(table)):
-            return f"sink {sink} has filled {table} with another mapping than the configuration has now"
+            return f"sink {sink} has filled {table} with a mapping that differs from the present configuration"
         return ""
 
     def _compare(self, side: Side, result: TableResult, rows: SourceRows | None, *, keep: bool) -> list[Difference]:

@@ -70,7 +70,7 @@ def refused(definition: ViewDefinition) -> Iterator[None]:
 
 
 def is_too_long(key: Key) -> bool:
-    """Measures the key as NOTE_KEYS does."""
+    """Returns whether the key is longer than NOTE_KEYS allows."""
     return len(json.dumps(list(key), ensure_ascii=False).encode()) > statements.KEY_BYTES_MAX
 
 
@@ -114,7 +114,7 @@ class Base(States):
         }
 
     def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, dict[str, BaseColumn]]:
-        """The columns of the tables; none for a table that is not there."""
+        """Returns the columns of the tables; a table that does not exist has none."""
         names = {table: sql.Identifier(*place).as_string() for table, place in places.items()}
         with explained():
             found = {table: self._connection.execute(statements.COLUMNS, (name,)) for table, name in names.items()}
@@ -127,10 +127,10 @@ class Base(States):
         """Raises SinkError if a table was created again, and may lack its rows still, or if a column that the query
         reads was dropped, made again or given another type. No trigger notes the values that this takes or makes."""
         if not self.has_triggers(definition):
-            hint = "nothing: the view is filled again when its sink has filled the table"
-            raise SinkError(f"view {definition.name}: a table of its base was created again", hint)
+            hint = "nothing to do: the view is filled again when its sink has filled the table"
+            raise SinkError(f"view {definition.name}: a table of its base was dropped and created again", hint)
         if definition.query.shape(self.columns(definition.places)) != definition.shape:
-            hint = "nothing: its query is checked against the columns as they are, and the view is filled again"
+            hint = "nothing to do: its query is checked against the columns as they are, and the view is filled again"
             raise SinkError(f"view {definition.name}: columns of its base have changed", hint)
 
     def with_read_columns(self, definition: ViewDefinition) -> ViewDefinition:
@@ -164,7 +164,7 @@ class Base(States):
             return [name for (name,) in self._connection.execute(statement, (list(functions),))]
 
     def missing_indexes(self, definition: ViewDefinition) -> list[tuple[TableId, tuple[str, ...]]]:
-        """Columns by which rows are found and that no index begins with."""
+        """Returns columns by which rows are searched and with which no index begins."""
         missing = []
         with explained():
             for table, columns in definition.searched_columns():
@@ -176,7 +176,7 @@ class Base(States):
         return missing
 
     def described(self, definition: ViewDefinition) -> tuple[Column, ...]:
-        """The columns of the view's rows. Raises ConfigError for a query that PostgreSQL refuses."""
+        """Returns the columns of the view's rows. Raises ConfigError for a query that PostgreSQL rejects."""
         with refused(definition):
             cursor = self._connection.execute(definition.probe)
         result = cursor.pgresult
@@ -215,7 +215,7 @@ class Base(States):
                 )
 
     def remove(self, view: str) -> None:
-        """Removes the view's triggers and everything that is noted of it."""
+        """Removes the view's triggers and all records about the view."""
         with explained(), brief_locks(self._connection, f"view {view}"):
             self._triggers.remove(view)
             self._forget(view)
@@ -328,7 +328,7 @@ class Base(States):
             return [str(value) for value, *_ in cursor]
 
     def all_rows(self, definition: ViewDefinition) -> Iterator[list[Texts]]:
-        """All rows as of one moment, some at a time. Raises SinkError before the first if several have one key."""
+        """Yields all rows as of one moment, in parts. Raises SinkError before the first if two have the same key."""
         if folding := self._folding(definition):
             with explained():
                 yield from folding.all_rows(lambda: self.check_shape(definition))
@@ -338,7 +338,7 @@ class Base(States):
             if double := self._double(definition):
                 raise SinkError(
                     f"view {definition.name}: {double}",
-                    f"{OTHER_KEY}; it is tried again, and until then the target keeps the rows of before",
+                    f"{OTHER_KEY}; the job tries again, and until then the target keeps the former rows",
                 )
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
             self.check_shape(definition)  # of the tables that the cursor has locked
@@ -358,7 +358,9 @@ class Base(States):
                 double = self._double(definition)
             except psycopg.errors.QueryCanceled:
                 unknown = f"not compared: the rows of the view took longer than {within_s:g} s"
-                return Finding("key", "warn", unknown, "nothing: `cdc view run` compares them when it fills the view")
+                return Finding(
+                    "key", "warn", unknown, "nothing to do: `cdc view run` compares them when it fills the view"
+                )
         if double:
             return Finding("key", "fail", double, OTHER_KEY)
         return Finding("key", "ok", "no two rows have the same key")

@@ -85,7 +85,7 @@ class Clock:
         self._base.wait(LOOK_S)
 
     def close(self) -> None:
-        """Has nothing open."""
+        """Does nothing: nothing is open."""
 
 
 class ClockKeeper(Keeper[ClockBase]):
@@ -102,7 +102,7 @@ class ClockKeeper(Keeper[ClockBase]):
 
 
 def bases_with_clock(settings: Config, views: list[str]) -> list[str]:
-    """Returns the bases of those of the views that read the clock. Text that is no query is its view's own error."""
+    """Returns the bases of those of the views that read the clock. Ignores text that is not a query."""
     found = set()
     for name in views:
         with suppress(ConfigError):

@@ -12,8 +12,8 @@ from cdc.postgres.connection import PINNED_SETTINGS
 
 CONNECT_TIMEOUT_S: Final = 10
 NEXT_QUERY_FAILS: Final = (
-    "correct the rows, or have the query bear them (CASE, nullif); it is tried again, and until then the target keeps "
-    "the rows of before"
+    "correct the rows, or have the query handle them (CASE, nullif); the job tries again, and until then the target "
+    "keeps the former rows"
 )
 Texts = tuple[str | None, ...]
 Key = tuple[str, ...]  # a view row's key as texts
@@ -55,13 +55,13 @@ def base_error(error: psycopg.Error) -> SinkError:
     if is_away(error):
         return SinkError(
             "the base of the view does not answer",
-            "check that it runs and the url of the base's sink; it is tried again",
+            "check that it is running, and the url of the base's sink; the job tries again",
         )
     if is_of_rows(error):
         return SinkError(f"the view's query fails: {said(error)}", NEXT_QUERY_FAILS)
     return SinkError(
         f"the base of the view refuses a statement: {said(error)}",
-        "see the server's log for this error; it is tried again",
+        "see the server's log for this error; the job tries again",
     )
 
 

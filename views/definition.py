@@ -51,7 +51,7 @@ class ViewDefinition:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with everything that decides about the content of the rows."""
+        """A digest that changes with everything that determines the content of the rows."""
         places = {str(table): place for table, place in sorted(self.places.items())}
         parts = [self.config.sql, self.config.key, places, self.shape, _FORM_OF_CHANGES]
         parts += [self.fold.identity] if self.fold else []
@@ -158,7 +158,7 @@ class ViewDefinition:
             is_exact = column.type_kind == "e" or (has_length if kind in _EXACT_IF_LONG else kind in _EXACT)
             if column.name in self.config.key and not is_exact:
                 raise ConfigError(
-                    f"view {self.name}: column {column.name} of its key has type {column.type_name}, of which equal "
+                    f"view {self.name}: column {column.name} of its key has type {column.type_name}, whose equal "
                     "values can have different texts, such as 1.0 and 1.00",
                     f"cast it in the sql: ({column.name})::bigint, ::numeric(20,2) or ::text",
                 )
@@ -218,7 +218,7 @@ class ViewDefinition:
         return {name: self.columns[table][name].type for name in names}
 
     def traced_columns(self, table: TableId) -> list[str]:
-        """The columns of the table by which keys are found."""
+        """Returns the columns of the table by which keys are found."""
         found: set[str] = set(self.fold.order) if self.fold else set()
         for trace in self.query.traces:
             own = {f"t{number}" for number, named, _ in trace.steps if named == table}

@@ -71,7 +71,7 @@ class EventLogLoader:
             starts = {place: bounds[place].start for place, one in loaded.items() if (place[0], one.topic_id) in same}
             self._base.reload(self._name, starts)
             loaded = {}
-            log.info("event log is loaded again", event_log=self._name)
+            log.info("event log is being loaded again", event_log=self._name)
         new = beginnings(loaded, identities, bounds)
         require_continuity(self._name, self._topics.names, loaded | new, identities, bounds)
         self._base.begin(self._name, new)
@@ -82,7 +82,7 @@ class EventLogLoader:
             self._base.note(self._name, ViewState("", "filling", 1, 1, []))
 
     def step(self) -> bool:
-        """Loads the records that there are, after a second at most. Returns whether there may be more at once."""
+        """Loads the available records, and waits for at most a second. Returns whether more may be available."""
         state = self._base.state(self._name)
         if state is None or state.state not in ("filling", "serving"):
             self.start()
@@ -111,7 +111,7 @@ class EventLogLoader:
         return True
 
     def wait(self) -> None:
-        """Does not wait: `step` has waited for records."""
+        """Does nothing: `step` has waited for records."""
 
     def _rows(self, records: Sequence[EventRecord]) -> tuple[list[tuple[EventRow, EventRecord]], list[Rejected]]:
         rows, rejected = [], []
@@ -174,29 +174,29 @@ def require_continuity(
             continue
         if topic not in identities:
             raise SinkError(
-                f"event log {name}: topic {topic}, of which it has events, does not exist",
-                "find out who has deleted it; the log keeps its events, and stops if the topic is created again",
+                f"event log {name}: topic {topic}, from which it holds events, does not exist",
+                "find out who deleted it; the log keeps its events, and stops if the topic is created again",
             )
         where = f"event log {name}: topic {topic}, partition {partition}"
         again = f"cdc view rebuild {name}, then cdc view run {name}"
         if identities[topic].topic_id != one.topic_id:
             raise RefusedError(
-                f"event log {name}: topic {topic} was deleted and created again; events that it had behind offset "
-                f"{one.next} of partition {partition} are not in the log",
+                f"event log {name}: topic {topic} was deleted and created again; its events from offset "
+                f"{one.next} of partition {partition} on are not in the log",
                 f"{again}: this deletes the former topic's events from the log, and loads those of the new one",
             )
         start, end = bounds[topic, partition]
         if one.next < start:
             raise RefusedError(
-                f"{where}: the log has events up to offset {one.next}, the topic begins at offset {start}: those "
-                "between were deleted before they were loaded",
-                f"give the topic a longer retention; {again}: the log keeps its events, and goes on at offset {start}",
+                f"{where}: the log has events up to offset {one.next}, but the topic begins at offset {start}: "
+                "the events in between were deleted before they were loaded",
+                f"give the topic a longer retention; {again}: the log keeps its events and continues at offset {start}",
             )
         if one.next > end:
             raise RefusedError(
-                f"{where}: the log has events up to offset {one.next}, the topic ends at offset {end}: the brokers "
+                f"{where}: the log has events up to offset {one.next}, but the topic ends at offset {end}: the brokers "
                 "have lost records",
-                f"{again}: the log then has of offsets from {start} on what the topic has",
+                f"{again}: from offset {start} on, the log then holds what the topic holds",
             )
 
 
@@ -241,7 +241,7 @@ def _topic_findings(
     about: str, topic: str, policy: str | None, loaded: Mapping[Place, Loaded], bounds: Mapping[Place, Bounds]
 ) -> Iterator[Finding]:
     if policy is None:
-        hint = "nothing, if no such event was written yet; otherwise correct topics"
+        hint = "nothing to do if no such event was written yet; otherwise correct topics"
         yield Finding(about, "warn", f"topic {topic} does not exist; capture creates it with its first event", hint)
         return
     if "compact" in policy:
@@ -266,8 +266,8 @@ def _form_findings(
         for record in consumer.read(1, BYTES_PER_BATCH, READ_S):
             event_row(record, form)
     except MalformedError as error:
-        hint = "name topics that the outbox writes, and their writer in option outbox; such records are rejected"
-        yield Finding(about, "warn", f"its first record is no event of the outbox's form: {error}", hint)
+        hint = "name topics that the outbox writes, and the writer in option outbox; other records are rejected"
+        yield Finding(about, "warn", f"its first record is not an event in the form of the outbox: {error}", hint)
     finally:
         consumer.close()
 

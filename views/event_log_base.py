@@ -41,7 +41,7 @@ class Rejected(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Records, as rows or as rejected, and the places behind them."""
+    """Records, as rows or as rejected, and the offsets after them."""
 
     rows: Sequence[tuple[EventRow, EventRecord]]
     rejected: Sequence[Rejected]
@@ -101,7 +101,7 @@ class EventLogBase(States):
         return rejected
 
     def begin(self, log: str, offsets: Mapping[Place, Loaded]) -> None:
-        """Notes from where partitions are loaded that have no offset yet."""
+        """Records the first offsets of partitions that have no offset yet."""
         with explained(), self._connection.transaction():
             self._advance(log, offsets)
 
@@ -127,7 +127,7 @@ class EventLogBase(States):
         ]
 
     def _insert_each(self, log: str, rows: Sequence[tuple[EventRow, EventRecord]]) -> list[Rejected]:
-        """Inserts rows of which PostgreSQL can't hold all."""
+        """Inserts rows one by one, after PostgreSQL refused one of them."""
         rejected = []
         for row, record in rows:
             try:
@@ -154,7 +154,7 @@ class EventLogBase(States):
         found = self._connection.execute(statement, row._asdict()).fetchone()
         if found is None or found[2]:
             return None
-        return f"another event has its id: that of partition {found[0]}, offset {found[1]}"
+        return f"another event has the same id: that of partition {found[0]}, offset {found[1]}"
 
     def reload(self, log: str, starts: Mapping[Place, int]) -> None:
         """Forgets everything that the topics have from `starts` on, and everything of other topics, to load it again.
@@ -174,7 +174,7 @@ class EventLogBase(States):
             self._connection.execute(self._sql("UPDATE {s}.views SET state = 'filling' WHERE name = %s"), (log,))
 
     def note_filled(self, log: str) -> None:
-        """Notes that the log has what its topics had when it began to be filled."""
+        """Records that the log holds everything that its topics held when loading began."""
         statement = "UPDATE {s}.views SET state = 'serving', filled_at = now() WHERE name = %s AND state = 'filling'"
         with explained():
             self._connection.execute(self._sql(statement), (log,))
@@ -186,11 +186,11 @@ class EventLogBase(States):
             return [name for (name,) in found]
 
     def remove(self, log: str) -> None:
-        """Removes the log with everything that is noted of it. Raises SinkError while views read it."""
+        """Removes the log and all records about it. Raises SinkError while views read it."""
         if self.view_triggers(log):
             raise SinkError(
-                f"event log {log}: views read it, whose triggers are on its table",
-                "cdc view remove each of them, then the log",
+                f"event log {log}: views read it, and their triggers are on its table",
+                "remove each of them with cdc view remove, then the log",
             )
         with explained(), brief_locks(self._connection, f"event log {log}"):
             self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table(log)))

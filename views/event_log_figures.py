@@ -1,4 +1,4 @@
-"""Reads how event logs are, from their bases and their topics, and changes nothing there."""
+"""Reads the state of event logs from their bases and their topics. Changes nothing there."""
 
 from collections.abc import Mapping
 from contextlib import suppress

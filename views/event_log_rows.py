@@ -34,11 +34,11 @@ class EventRow(NamedTuple):
 
 
 class MalformedError(Exception):
-    """A record that is no event of this form. The message is the reason."""
+    """A record that is not an event in this form. The message is the reason."""
 
 
 class _Event(NamedTuple):
-    """The parts of an event, as its format carries them."""
+    """The parts of an event in its format."""
 
     id: str | None
     payload: str | None
@@ -55,7 +55,7 @@ def event_row(record: EventRecord, form: EventForm) -> EventRow:
     try:
         row = _row(record, headers, form)
     except RecursionError:
-        raise MalformedError("its JSON has too many levels") from None
+        raise MalformedError("its JSON is nested too deeply") from None
     for name, part in row._asdict().items():
         if isinstance(part, str):
             _require_storable(name, part)
@@ -98,7 +98,7 @@ def _debezium(value: bytes | None, headers: list[Named], form: EventForm) -> _Ev
     document = _document(text, "the value", has_schema=form.has_schemas)
     if any(placement.where == "envelope" for placement in form.placements):
         if not isinstance(document, dict) or "payload" not in document:
-            raise MalformedError("the value is no envelope with a member payload")
+            raise MalformedError("the value is not an envelope with a member payload")
         headers += [(name, member) for name, member in document.items() if name != "payload"]
         document = document["payload"]
     return _Event(event_id, *_payload(document), headers)
@@ -115,7 +115,7 @@ def _structured(value: bytes | None, headers: list[Named]) -> _Event:
         return _Event(None, None, None, headers)
     document = _document(_text(value, "the value"), "the value", has_schema=False)
     if not isinstance(document, dict):
-        raise MalformedError("the value is no CloudEvent: a JSON object")
+        raise MalformedError("the value is not a CloudEvent (a JSON object)")
     is_json = document.get("datacontenttype") == "application/json"
     data = document.get("data")
     payload: tuple[str | None, str | None] = (None, None)
@@ -144,7 +144,7 @@ def _taken(name: str, named: list[Named]) -> str | None:
         if other == name:
             del named[place]
             return _plain(value)
-    raise MalformedError(f"it has no {name}, so it is no event of this form")
+    raise MalformedError(f"it has no {name}, so it is not an event in this form")
 
 
 def _placed(column: str, named: Sequence[Named], form: EventForm) -> str | None:
@@ -191,7 +191,7 @@ def _document(text: str, what: str, *, has_schema: bool) -> Any:
     if not has_schema:
         return document
     if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
-        raise MalformedError(f"{what} is no JSON with schema and payload")
+        raise MalformedError(f"{what} is not JSON with schema and payload")
     return document["payload"]
 
 
@@ -212,8 +212,8 @@ def _text(content: bytes, what: str) -> str:
 def _require_storable(name: str, text: str) -> None:
     """Raises MalformedError for a text that PostgreSQL has no form for."""
     if "\0" in text:
-        raise MalformedError(f"{name} has the character U+0000, which PostgreSQL can't hold")
+        raise MalformedError(f"{name} contains the character U+0000, which PostgreSQL can't store")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise MalformedError(f"{name} has half of a character") from None
+        raise MalformedError(f"{name} contains half of a surrogate pair") from None

@@ -1,4 +1,4 @@
-"""Reads how views are from their base, and changes nothing there."""
+"""Reads the state of views from their base. Changes nothing there."""
 
 from contextlib import suppress
 from typing import Any

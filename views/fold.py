@@ -56,11 +56,11 @@ class Fold:
 
     @property
     def identity(self) -> list[Any]:
-        """Changes with everything in it that decides about the content of the rows."""
+        """Returns everything in the fold that determines the content of the rows."""
         return [self.config.function, self.config.order, self.config.columns, self.digest, self.key, self.order]
 
     def record(self, state: sql.Composable) -> sql.Composed:
-        """A state, which is JSON, as a row `r` of its columns."""
+        """Returns SQL that converts a state, which is JSON, to a row `r` of its columns."""
         columns = [
             sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_name))
             for name, type_name in self.config.columns.items()
@@ -76,9 +76,9 @@ class Fold:
             order = [event[name] for name in self.config.order]
             shown = ", ".join(f"{name} = {value}" for name, value in zip(self.config.order, order, strict=True))
             if None in order:
-                raise FoldError(f"an event has no place in the order of events, because it has a NULL in it: {shown}")
+                raise FoldError(f"the order of an event contains NULL: {shown}")
             if is_repeated:
-                raise FoldError(f"two events have the order {shown}, which must be unique within a key")
+                raise FoldError(f"two events have the same order {shown}, which must be unique within a key")
             try:
                 state = written(self._returned(self.function(_read(state), event)))
             except Exception as error:  # noqa: BLE001 - code of the user, whose key is rejected
@@ -92,7 +92,7 @@ class Fold:
         if not isinstance(state, dict):
             raise TypeError(f"it returned a value of type {type(state).__name__}; a state is a dict, or None")
         if missing := [name for name in self.config.columns if name not in state]:
-            raise KeyError(f"the state lacks the columns {', '.join(missing)}; set what has no value to None")
+            raise KeyError(f"the state lacks the columns {', '.join(missing)}; set a column without a value to None")
         return state
 
 
@@ -225,12 +225,12 @@ def written(value: Any) -> str:
 
 def _name(name: object) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"a state can't have the name {name!r}, which is not a text")
+        raise TypeError(f"a state can't have the name {name!r}, which is not a string")
     return json.dumps(name)
 
 
 def _said(error: Exception) -> str:
-    """The error in one line that PostgreSQL can keep."""
+    """Returns the error as one line of text that PostgreSQL can store."""
     message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     line = f"{type(error).__name__}: {message.partition(chr(10))[0]}".replace("\0", "")
     return line[:_MESSAGE_CHARS_MAX].encode("utf-8", "backslashreplace").decode()

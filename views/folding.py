@@ -24,7 +24,7 @@ from views.statements import restored
 KEYS_TOGETHER: Final = 50  # whose events are read in one round trip
 EVENTS_TOGETHER: Final = 200  # of each key
 FILL_KEYS: Final = 500
-_NEXT: Final = "correct the events or the function; until then the target keeps the rows of before"
+_NEXT: Final = "correct the events or the function; until then the target keeps the former rows"
 _SNAPSHOTS: LiteralString = """
 SELECT key, at::text, state FROM {folds}
  WHERE view = {view} AND key = ANY(%s::jsonb[]) AND cluster = (SELECT system_identifier FROM pg_control_system())
@@ -75,7 +75,7 @@ class Folding:
         }
 
     def discard(self, noted: sql.Composable, key_types: Sequence[str]) -> None:
-        """Deletes the snapshots that changes make wrong. `noted`: a query of image and xid."""
+        """Deletes the snapshots that changes invalidate. `noted`: a query of image and xid."""
         order = [sql.SQL("o{}").format(sql.SQL(str(number))) for number in range(len(self._fold.order))]
         self._connection.execute(
             sql.SQL(_DISCARD).format(
@@ -212,7 +212,7 @@ class Folding:
             self._connection.execute(sql.SQL(_KEEP).format(**self._names), columns)
 
     def _rows(self, known: Mapping[Key, _State]) -> tuple[dict[Key, list[Texts]], dict[Key, str]]:
-        """Gives states the types of their columns. Returns the rows, and states that have no place in them."""
+        """Converts states to the types of their columns. Returns the rows, and the states that can't be converted."""
         states = {key: one.state for key, one in known.items()}
         try:
             return self._typed(states), {}
@@ -227,7 +227,7 @@ class Folding:
             except psycopg.Error as error:
                 if not is_of_rows(error):
                     raise
-                failed[key] = f"the state has no place in the columns of the fold: {said(error)}"
+                failed[key] = f"the state does not fit the columns of the fold: {said(error)}"
         return rows, failed
 
     def _typed(self, states: Mapping[Key, str]) -> dict[Key, list[Texts]]:

@@ -21,5 +21,5 @@ class Gathering:
         return self._now() >= self._due_at
 
     def begin(self, key_count: int) -> None:
-        """Notes that so many keys are written now. Where more of them wait, the next write does not."""
+        """Records that so many keys are written now. If more keys are waiting, the next write follows at once."""
         self._due_at = -math.inf if key_count >= self.keys_max else self._now() + self._interval_s

@@ -27,7 +27,7 @@ class TargetGenerations:
         return self._open_slot(slot_of(generation))
 
     def resume(self, generation: int) -> Target | None:
-        """Opens the target of a generation that was filled and does not serve; None if it is not there any more."""
+        """Opens the target of a generation that was filled and does not serve; None if it no longer exists."""
         slot = slot_of(generation)
         with closing(self._open_slots()) as slots:
             if slots.others().get(slot) != generation:
@@ -39,7 +39,7 @@ class TargetGenerations:
         return None
 
     def serve(self, generation: int) -> None:
-        """Lets readers see this generation, and deletes the former one."""
+        """Switches readers to this generation, and deletes the former one."""
         with closing(self._open_slots()) as slots:
             slots.serve(slot_of(generation))
         self.drop_others()

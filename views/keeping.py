@@ -30,10 +30,10 @@ class Job(Protocol):
     def start(self) -> None: ...
 
     def step(self) -> bool:
-        """Does what there is to do. Returns False if there was nothing."""
+        """Processes what is pending. Returns False if there was nothing."""
 
     def wait(self) -> None:
-        """Waits until there may be something to do, about a second at most."""
+        """Waits until there may be something to do, for about a second at most."""
 
     def close(self) -> None: ...
 
@@ -51,7 +51,7 @@ class Keeper(ABC, Generic[OwnBase]):
 
     def keep(self, ending: threading.Event) -> None:
         """Returns when the process is to end. Raises ConfigError and RefusedError, which are noted with the view; after
-        any other error of ours it goes on, and logs each once."""
+        any other WatershedError it continues, and logs each error once."""
         while not ending.is_set():
             try:
                 with self._open_base() as base:
@@ -63,7 +63,7 @@ class Keeper(ABC, Generic[OwnBase]):
 
     @abstractmethod
     def _open_job(self, base: OwnBase) -> Job:
-        """Makes the job. Its base has the lock."""
+        """Opens the job, whose connection to the base holds the lock."""
 
     def _keep(self, base: OwnBase, ending: threading.Event) -> None:
         base.install()
@@ -90,7 +90,7 @@ class Keeper(ABC, Generic[OwnBase]):
 
     @property
     def _names(self) -> dict[str, str]:
-        """The fields of log lines that name it."""
+        """Returns the log fields that name the view or log."""
         return {self._kind.replace(" ", "_"): self._name}
 
     def _note(self, base: OwnBase, error: WatershedError, state: str | None) -> None:
@@ -99,7 +99,7 @@ class Keeper(ABC, Generic[OwnBase]):
 
     def _goes_on(self) -> None:
         if self._waits_for:
-            log.info(f"{self._kind} goes on", **self._names)
+            log.info(f"{self._kind} continues", **self._names)
         self._waits_for, self._pause_s = "", RETRY_S_MIN
 
     def _wait(self, error: WatershedError, ending: threading.Event) -> None:

@@ -44,14 +44,14 @@ _EPOCH: Final = 1  # of versions: numbers of computations never begin again
 
 
 def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
-    """The view over its base as it is now. Raises ConfigError, naming the view, for one that can't be kept; SinkError
+    """Returns the view over its base as it is now. Raises ConfigError for a view that can't be maintained, SinkError
     while its base lacks tables that its sink has yet to prepare."""
     places = base.places()
     missing = [table for table in named_tables(name, config.sql) if table in base.kept and table not in places]
     if log := next((table.name for table in missing if table.schema == SCHEMA_OF_LOGS), None):
         raise SinkError(f"view {name}: nothing has loaded the event log {log} yet", f"cdc view run {log}")
     if MINUTES in missing:
-        raise SinkError(f"view {name}: nothing keeps {MINUTES} in its base yet", f"cdc view run {name}")
+        raise SinkError(f"view {name}: no job has created {MINUTES} in its base yet", f"cdc view run {name}")
     if not places:
         raise SinkError(f"view {name}: its base {config.base} holds no tables yet", f"cdc sink run {config.base}")
     if missing:
@@ -62,9 +62,9 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
     columns = base.columns(places)
     if gone := next((table for table in named_tables(name, config.sql) if columns.get(table) == {}), None):
         raise SinkError(
-            f"view {name}: table {gone} is not in its base {config.base} any more",
-            f"start its sink {config.base} again, which fills the table; the view is tried again, and its rows of "
-            "before serve until then",
+            f"view {name}: table {gone} no longer exists in its base {config.base}",
+            f"restart its sink {config.base}, which fills the table; the job tries again, and the former rows of the "
+            "view serve until then",
         )
     named = {table: list(names) for table, names in columns.items()}
     query = trace(name, config.sql, config.key, named)
@@ -83,13 +83,13 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
 
 def kept_elsewhere(kind: str, name: str) -> SinkError:
     return SinkError(
-        f"{kind} {name}: another process keeps it",
-        "nothing: this one takes over when that one ends; or stop one of them",
+        f"{kind} {name}: another process runs it",
+        "nothing to do: this process takes over when the other ends; or stop one of them",
     )
 
 
 class RowEncoder:
-    """Rows of a view in the JSON form that stores get."""
+    """Converts rows of a view to the JSON form that stores receive."""
 
     def __init__(self, definition: ViewDefinition, columns: Sequence[Column]) -> None:
         table, key = definition.table, definition.config.key
@@ -108,7 +108,7 @@ class RowEncoder:
         return tuple(row[place] or "" for place in self._key_places)
 
     def change(self, key: Key, row: Texts | None, version: int) -> Change:
-        """The row of this key as it is now; None: there is none."""
+        """Returns the row of this key as it is now, or None."""
         encoded = {
             name: self._value(place, text)
             for name, place, text in zip(self.schema.key, self._key_places, key, strict=True)
@@ -218,9 +218,9 @@ class ViewMaintainer:
             return
         if self._target.generation() != state.generation:
             raise SinkError(
-                f"view {self._definition.name}: its target has lost rows: it does not hold generation "
-                f"{state.generation} any more",
-                "nothing: the view is filled again",
+                f"view {self._definition.name}: its target has lost rows: it no longer holds generation "
+                f"{state.generation}",
+                "nothing to do: the view is filled again",
             )
         self._target_checked_s = time.monotonic()
 
@@ -273,15 +273,15 @@ class ViewMaintainer:
         self._target.prepare(self._encoder.schema)
 
     def _begin_beside(self, generation: int) -> None:
-        """Has the view filled in a generation that readers don't see."""
+        """Begins to fill the view in a generation that readers don't see."""
         assert self._generations is not None
         made = self._generations.begin(generation)
         self._target.close()
         self._target, self._is_beside = made, True
 
     def _resume(self, generation: int) -> bool:
-        """Goes on with a generation that was filled beside the one that readers see. Returns False if it is not there
-        any more."""
+        """Continues with a generation that was filled while readers use another one. Returns False if it no longer
+        exists."""
         made = self._generations.resume(generation) if self._generations is not None else None
         if made is None:
             return False
@@ -296,7 +296,7 @@ class ViewMaintainer:
         self._target, self._is_beside = self._open_target(), False
 
     def _serve(self, state: ViewState) -> None:
-        """Lets readers see the generation that is filled, if they don't yet."""
+        """Switches readers to the filled generation, unless they use it already."""
         name = self._definition.name
         if self._is_beside:
             assert self._generations is not None
@@ -306,12 +306,12 @@ class ViewMaintainer:
         self._base.note(name, state._replace(state="serving"))
         if state.state == "filled":
             self._base.forget_error(name)
-            log.info("readers see the view as it was changed", view=name)
+            log.info("readers see the view with its changed definition", view=name)
 
     def _fill(self, state: ViewState) -> None:
-        """Writes every row again; rows that the view does not have any more are swept at the end. What the target holds
-        serves until then. Where the definition has changed, that is the former generation as a whole, if the target can
-        hold two."""
+        """Writes every row again, and at the end deletes rows that the view no longer has. Until then the target serves
+        its present rows. If the definition has changed and the target can hold two generations, these are the rows of
+        the former generation."""
         name, table = self._definition.name, self._definition.table
         self._base.note(name, state._replace(state="filling"))
         log.info("view is being filled", view=name)
@@ -340,7 +340,7 @@ class ViewMaintainer:
         self._serve(state)
 
     def _apply(self, keys: Sequence[Key], changes: Sequence[Change]) -> Mapping[Key, str]:
-        """Writes; the keys of rows that the target can't hold, with the reason. What it holds of them is removed."""
+        """Writes changes. Returns the keys of rejected rows with the reason, and removes these rows from the target."""
         if not changes:
             return {}
         results = self._target.apply(changes)

@@ -128,7 +128,7 @@ def _check_tables(where: str, tree: exp.Expression, columns: Mapping[TableId, Se
     for name in ctes:
         # Two uses of one subquery would be one occurrence, with the links of both.
         if ctes[name] > 1 or references[name] > 1:
-            raise ConfigError(f"{where}: it uses {name} of its WITH twice", "write the subquery in each place")
+            raise ConfigError(f"{where}: it uses {name} of its WITH more than once", "write the subquery in each place")
         if not references[name]:
             raise ConfigError(f"{where}: it does not use {name} of its WITH", "leave it out")
     for table in base_tables(tree):

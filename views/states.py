@@ -91,13 +91,13 @@ class States:
             )
 
     def forget_error(self, view: str) -> None:
-        """Removes the error of a view that goes on; not that of a filled one, which waits to serve. Another connection
+        """Removes the error of a running view; not that of a filled one, which waits to serve. Another connection
         does it: a filling only reads in this one."""
         with explained(), connect(self._config) as connection:
             connection.execute(self._sql(statements.FORGET_ERROR), (view,))
 
     def ask_rebuild(self, view: str) -> bool:
-        """Has the view filled again by its job. False: the view has never run."""
+        """Requests that the view's job fills it again. Returns False if the view has never run."""
         with explained():
             done = self._connection.execute(
                 self._sql(
@@ -113,7 +113,7 @@ class States:
         return read_counts(self._connection, self.schema, view)
 
     def versions(self, count: int = 1) -> list[int]:
-        """The next numbers of computations."""
+        """Returns the next version numbers of computations."""
         with explained():
             rows = self._connection.execute(
                 "SELECT nextval(%s::regclass) FROM generate_series(1, %s)", (self._name("versions"), count)
@@ -127,7 +127,7 @@ class States:
                 return
 
     def _forget(self, view: str) -> None:
-        """Deletes everything that is noted of a view or log, as a part of the caller's transaction."""
+        """Deletes all records about a view or log, as a part of the caller's transaction."""
         for own, column in statements.OWN_TABLES:
             place = sql.Identifier(self.schema, own), sql.Identifier(column)
             self._connection.execute(sql.SQL("DELETE FROM {} WHERE {} = %s").format(*place), (view,))

@@ -37,7 +37,7 @@ _WRITTEN: Final = Result(Outcome.WRITTEN)
 
 
 class _Row(NamedTuple):
-    """A row as its record holds it."""
+    """A row in the form of its record."""
 
     key: str
     value: bytes | None
@@ -71,9 +71,9 @@ class TopicSink:
             return None
         if found.partition_count != known.partition_count:
             raise RefusedError(
-                f"topic {found.name} has {found.partition_count} partitions now, and had {known.partition_count} when "
+                f"topic {found.name} has {found.partition_count} partitions now, but had {known.partition_count} when "
                 "it was filled: a key's records would be in two of them",
-                f"delete {found.name}: it is created again, and filled",
+                f"delete {found.name}: the job creates it again, and fills it",
             )
         return known.generation
 
@@ -99,10 +99,12 @@ class TopicSink:
         """Becomes the topic's only writer."""
         found = self._topic.describe()
         if found is None:
-            raise SinkError(f"topic {self._topic.name} was deleted", "nothing: it is created again, and filled")
+            raise SinkError(
+                f"topic {self._topic.name} was deleted", "nothing to do: the job creates it again, and fills it"
+            )
         self._bytes_max = self._topic.record_bytes_max(found)
         self._topic.open(found)
-        log.info("view's topic is open", topic=found.name, partitions=found.partition_count, view=schema.table.name)
+        log.info("topic of the view opened", topic=found.name, partitions=found.partition_count, view=schema.table.name)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """Writes the rows that differ from what the topic holds. All have one version."""
@@ -150,7 +152,7 @@ class TopicSink:
         size = len(row.key.encode()) + len(row.value or b"")
         if size <= self._bytes_max:
             return _WRITTEN
-        return Result(Outcome.REJECTED, f"a record of {size} bytes, where the topic takes {self._bytes_max}")
+        return Result(Outcome.REJECTED, f"a record has {size} bytes, but the topic accepts at most {self._bytes_max}")
 
     def _write(self, rows: Sequence[_Row], version: int) -> None:
         if not rows:
@@ -168,7 +170,7 @@ class TopicSink:
             headers: dict[str, object] = dict(message.headers() or ())
             if headers.get("view") != self._view_header:
                 raise RefusedError(
-                    f"topic {topic.name} has a record that is not of view {self._view_header.decode()} "
+                    f"topic {topic.name} has a record that does not belong to view {self._view_header.decode()} "
                     f"(partition {message.partition()}, offset {message.offset()})",
                     "set another name in the view's target",
                 )

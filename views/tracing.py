@@ -1,20 +1,14 @@
 """Traces each table of a view's query to the view's key: from a row that changed to the view rows that it may change.
 
-A query's base tables are its **occurrences**: a table that is used twice occurs twice. Two occurrences are linked where
-the query demands that a column of one equals a column of the other: in WHERE, in the ON of an inner join, between a
-subquery and the query around it. The links that lead from an occurrence to the columns of the key say which keys a row
-of it concerns. Links have a direction: an outer join's ON says nothing about the rows of its left side, and a
-correlated subquery says nothing about the rows around it, so these lead from the inside to the outside only.
-
-More keys than necessary may be found, never fewer: conditions other than equalities are passed over. An equality
-outside of a subquery that chooses among its rows (LIMIT, DISTINCT ON, a window function) is no link either: a row that
-does not meet it may decide which other rows are chosen.
+The links (views/links.py) that lead from a place where the query names a table to the columns of the key say which keys
+a row of it concerns. More keys than necessary may be found, never fewer: conditions other than equalities are passed
+over.
 
 A query with UNION, INTERSECT or EXCEPT is traced once for each of its branches (views/branches.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sqlglot import exp
@@ -23,21 +17,15 @@ from sqlglot.optimizer.scope import Scope, build_scope
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from views.branches import single_branches
-from views.demands import conjuncts, equalities, memberships
+from views.demands import conjuncts
 from views.dialects import syntax_advice
-from views.parsing import Named, base_tables, parsed, pieces, qualified, table_of
+from views.links import Found, Link, Place, place_of, projection_of, walk
+from views.parsing import Named, base_tables, parsed, pieces, qualified
 from views.refusals import DIALECT, SETS, called, is_chosen, refusals
 from views.written import as_written
 
 _REWRITTEN_EXACTLY: Final = (exp.And, exp.Or, exp.Cast, exp.Anonymous)  # of the calls that the parser writes again
 NEXT: Final = "see the documentation of views for what a query may contain"
-
-
-class Place(NamedTuple):
-    """A column of an occurrence."""
-
-    occurrence: int
-    column: str
 
 
 class BaseColumn(NamedTuple):
@@ -48,13 +36,6 @@ class BaseColumn(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.number} {self.type}"
-
-
-class Link(NamedTuple):
-    """An equality, directed from a column of one occurrence to that of another."""
-
-    start: Place
-    end: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +81,6 @@ class TracedQuery:
         )
 
 
-@dataclass(slots=True)
-class _Found:
-    """The findings of the walk through the scopes of a query."""
-
-    numbers: Mapping[int, int]  # where the text names a table → the occurrence's number
-    occurrences: dict[tuple[int, str], int] = field(default_factory=dict)  # scope's id, alias → number
-    tables: dict[int, TableId] = field(default_factory=dict)  # by number
-    used: dict[TableId, set[str]] = field(default_factory=dict)
-    links: list[Link] = field(default_factory=list)
-
-
 def trace(name: str, text: str, key: Sequence[str], columns: Mapping[TableId, Sequence[str]]) -> TracedQuery:
     """`columns`: of the tables that the query may read. Raises ConfigError, naming the view and what is wrong with it:
     text that is not one SELECT, a table or column that is not there, a construct whose result depends on more rows
@@ -128,7 +98,7 @@ def _traced(where: str, text: str, key: Sequence[str], columns: Mapping[TableId,
     traces: dict[str, Trace] = {}
     used: dict[TableId, set[str]] = {}
     for branch in single_branches(where, qualified(where, tree, columns, text)):
-        found = _Found(numbers)
+        found = Found(numbers)
         for one in _traces(where, text, key, branch, found):
             # A table outside of a UNION may have the same way to the key in several of its branches.
             traces.setdefault(repr(one), one)
@@ -145,13 +115,13 @@ def _traced(where: str, text: str, key: Sequence[str], columns: Mapping[TableId,
     )
 
 
-def _traces(where: str, text: str, key: Sequence[str], tree: exp.Expression, found: _Found) -> Iterator[Trace]:
+def _traces(where: str, text: str, key: Sequence[str], tree: exp.Expression, found: Found) -> Iterator[Trace]:
     """Yields the traces of a query without set operations."""
     root = build_scope(tree)
     assert root is not None, "a SELECT has a scope"
     for problem in refusals(root):
         raise ConfigError(f"{where}: {problem}", NEXT)
-    _walk(root, found)
+    walk(root, found)
     if len(found.tables) != len(base_tables(tree)):
         raise ConfigError(f"{where}: its sql joins tables in a way that can't be traced to a key", NEXT)
     output = [projection.alias_or_name for projection in root.expression.expressions]
@@ -169,110 +139,6 @@ def _traces(where: str, text: str, key: Sequence[str], tree: exp.Expression, fou
         yield Trace(table, number, steps, tuple(keys), tuple(conditions), (*parts.functions,))
 
 
-# ---- links
-
-
-def _walk(scope: Scope, found: _Found) -> None:
-    for child in scope.traverse():
-        for alias, source in child.sources.items():
-            if isinstance(source, exp.Table) and (id(child), alias) not in found.occurrences:
-                # A correlated subquery lists the tables around it, too.
-                if any(alias in outer.sources and outer.sources[alias] is source for outer in _around(child)):
-                    continue
-                number = found.numbers[source.this.meta["start"]]
-                found.occurrences[id(child), alias] = number
-                found.tables[number] = table_of(source)
-                found.used.setdefault(table_of(source), set())
-    for child in scope.traverse():
-        for column in child.columns:
-            place = _place(column, child, found)
-            if place is not None:
-                found.used[found.tables[place.occurrence]].add(place.column)
-        found.links += _links(child, found)
-
-
-def _around(scope: Scope) -> Iterator[Scope]:
-    outer = scope.parent
-    while outer is not None:
-        yield outer
-        outer = outer.parent
-
-
-def _owner(column: exp.Column, scope: Scope) -> Scope | None:
-    """The innermost scope whose FROM has the column's table."""
-    for one in (scope, *_around(scope)):
-        if column.table in one.selected_sources:
-            return one
-    return None
-
-
-def _place(column: exp.Expr, scope: Scope, found: _Found) -> Place | None:
-    """The base table's column that a column is, through derived tables; None: it is computed."""
-    if not isinstance(column, exp.Column):
-        return None
-    owner = _owner(column, scope)
-    if owner is None:
-        return None
-    source = owner.sources[column.table]
-    if isinstance(source, exp.Table):
-        return Place(found.occurrences[id(owner), column.table], column.name)
-    if not isinstance(source, Scope):
-        return None
-    projection = _projection(column.name, source)
-    return None if projection is None else _place(projection.unalias(), source, found)
-
-
-def _projection(name: str, source: Scope) -> exp.Expression | None:
-    """The expression that a derived table's column is; None where a row depends on rows with other values of it."""
-    select = source.expression
-    if not isinstance(select, exp.Select):
-        return None
-    for projection in select.expressions:
-        if projection.alias_or_name == name:
-            return None if is_chosen(select, projection) else projection
-    return None
-
-
-def _links(scope: Scope, found: _Found) -> Iterator[Link]:
-    select = scope.expression
-    if not isinstance(select, exp.Select):
-        return
-    where = select.args.get("where")
-    for left, right in equalities(where.this if where else None):
-        yield from _linked(left, right, scope, found, None)
-    for columns, subquery in memberships(where.this if where else None):
-        inner = next((one for one in scope.subquery_scopes if one.expression is subquery), None)
-        if inner is None or len(columns) != len(subquery.expressions):
-            continue
-        for column, projection in zip(columns, subquery.expressions, strict=True):
-            start = None if is_chosen(subquery, projection) else _place(projection.unalias(), inner, found)
-            end = _place(column, scope, found)
-            if start and end:
-                yield Link(start, end)
-    for join in select.args.get("joins") or ():
-        nullable = join.alias_or_name if join.side == "LEFT" else None
-        for left, right in equalities(join.args.get("on")):
-            yield from _linked(left, right, scope, found, nullable)
-
-
-def _linked(
-    left: exp.Expression, right: exp.Expression, scope: Scope, found: _Found, nullable: str | None
-) -> Iterator[Link]:
-    """`nullable`: the alias that an outer join adds, if the equality is of its ON."""
-    for one, other in ((left, right), (right, left)):
-        start, end = _place(one, scope, found), _place(other, scope, found)
-        if start is None or end is None or start.occurrence == end.occurrence:
-            continue
-        assert isinstance(one, exp.Column)
-        assert isinstance(other, exp.Column)
-        starts_here, ends_here = _owner(one, scope) is scope, _owner(other, scope) is scope
-        if not starts_here or (nullable is not None and one.table != nullable):
-            continue  # from the outside to the inside
-        if nullable is not None and ends_here and other.table == nullable:
-            continue
-        yield Link(start, end)
-
-
 # ---- from an occurrence to the key
 
 
@@ -280,7 +146,7 @@ class _Key:
     """The key's columns over columns of base tables, which are named `t<occurrence>.<column>`, and over functions in
     FROM."""
 
-    def __init__(self, where: str, text: str, root: Scope, found: _Found) -> None:
+    def __init__(self, where: str, text: str, root: Scope, found: Found) -> None:
         self._where = where
         self._text = text
         self._root = root
@@ -311,8 +177,8 @@ class _Key:
         if expression.find(exp.Collate):
             raise self._refused(
                 name,
-                "has a COLLATE, with which different texts may be equal",
-                "leave it out; lower() makes texts equal that differ in case only",
+                "has a COLLATE under which different texts can be equal",
+                "leave it out; lower() makes texts equal that differ only in case",
             )
         is_plain = isinstance(expression, exp.Column)
         is_given = isinstance(projection, exp.Alias) and projection.args["alias"].meta.get("is_given")
@@ -341,11 +207,11 @@ class _Key:
             raise self._refused(
                 name, f"is computed from {column.table}, which an outer join adds", "choose another key, or write JOIN"
             )
-        place = _place(column, scope, self._found)
+        place = place_of(column, scope, self._found)
         if place is not None:
             return _column(place)
         source = scope.selected_sources.get(column.table, (None, None))
-        if isinstance(source[1], Scope) and (projection := _projection(column.name, source[1])) is not None:
+        if isinstance(source[1], Scope) and (projection := projection_of(column.name, source[1])) is not None:
             inner = self._over_tables(name, projection, source[1])
             if is_plain or isinstance(inner, exp.Column):
                 return inner
@@ -383,7 +249,7 @@ class _Key:
         return ConfigError(f"{self._where}: column {name} of its key {why}", instead)
 
 
-def _conditions(needed: set[int], root: Scope, found: _Found) -> list[exp.Expression]:
+def _conditions(needed: set[int], root: Scope, found: Found) -> list[exp.Expression]:
     """The conditions of WHERE that concern the key's tables alone. A row that does not meet them is part of no row of
     the view, neither before nor after its change, so no key is computed from it: its values may be absurd. That is not
     so for the tables that an outer join adds, whose absence is a row, too."""
@@ -395,7 +261,7 @@ def _conditions(needed: set[int], root: Scope, found: _Found) -> list[exp.Expres
         if part.find(exp.Select) or any(not isinstance(call, _REWRITTEN_EXACTLY) for call in part.find_all(exp.Func)):
             continue
         columns = list(part.find_all(exp.Column))
-        places = {column: _place(column, root, found) for column in columns}
+        places = {column: place_of(column, root, found) for column in columns}
         is_own = all(
             place is not None
             and f"t{place.occurrence}" in owners
@@ -439,9 +305,7 @@ def _owners(parts: Sequence[exp.Expression]) -> set[int]:
     return {int(column.table[1:]) for column in columns if column.table.startswith("t")}
 
 
-def _steps(
-    where: str, start: int, needed: set[int], found: _Found
-) -> tuple[tuple[int, TableId, tuple[Link, ...]], ...]:
+def _steps(where: str, start: int, needed: set[int], found: Found) -> tuple[tuple[int, TableId, tuple[Link, ...]], ...]:
     """The shortest ways from this occurrence to those that the key's parts need."""
     before: dict[int, int] = {start: start}
     queue = [start]

@@ -50,10 +50,10 @@ def brief_locks(connection: psycopg.Connection[Any], what: str) -> Iterator[None
             yield
     except psycopg.errors.LockNotAvailable as error:
         raise SinkError(
-            f"{what}: it can't lock tables of its base, which other transactions use for more than "
+            f"{what}: it can't lock tables of its base, because other transactions have used them for more than "
             f"{LOCK_TIMEOUT_MS / 1000:g} s",
             "wait, or end those transactions, which pg_stat_activity shows in the base; `cdc view run` tries again by "
-            "itself, call another command again",
+            "itself; run any other command again",
         ) from error
 
 
@@ -99,7 +99,7 @@ class Triggers:
                     self._connection.execute(sql.SQL(statements.TRIGGERS[operation]).format(**names))
 
     def remove(self, view: str) -> None:
-        """Drops the view's triggers, also on tables that an earlier definition read."""
+        """Drops the view's triggers, including those on tables that an earlier definition read."""
         bodies, found = self._existing(view)
         self._drop(found.keys(), bodies.keys())
 

@@ -225,7 +225,7 @@ class Assembler:
                 raise GapError(
                     f"the transaction at {format_lsn(commit.commit_lsn)} has {transaction.next_index} changes now, "
                     f"but {transaction.skip_below} were published",
-                    "the publication or its options changed while the transaction was half published",
+                    "the publication or its options changed while the transaction was partly published",
                 )
             self._partial = None
             self._drop_leaving_tables()
@@ -376,7 +376,7 @@ class Assembler:
         transaction.next_index += 1
 
     def _skip_change(self, oid: int, topic: str, lsn: int) -> None:
-        """Counts a change of a table that is no longer configured, and whose schema is no longer known."""
+        """Counts a change of a table that is no longer configured and whose schema is no longer known."""
         if all(schema.topic != topic for schema in self._leaving):
             raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, whose schema is unknown")
         transaction = self._require_transaction("row change")
@@ -392,7 +392,7 @@ class Assembler:
         return self._side.opening()
 
     def _logical_message(self, message: LogicalMessage, records: list[BatchRecord], now_us: int) -> None:
-        """Handles a logical message: a watermark of ours, an event, or a message that is published if the options say
+        """Handles a logical message: a watermark, an event, or a message that is published if the options say
         so."""
         where = format_lsn(message.lsn)
         if message.transactional:

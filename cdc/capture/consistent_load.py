@@ -130,7 +130,7 @@ class InitialLoad:
         return SweepRecord.of(table, pack_version(epoch, 0), self._lsn, epoch).to(self._topics.control)
 
     def _done(self, table: TableId) -> TopicRecord:
-        """Returns the record that every row of the table is published."""
+        """Returns the record that says that every row of the table is published."""
         record = SnapshotRecord(
             request=f"epoch {self._publisher.lineage.epoch}",
             table_schema=table.schema,

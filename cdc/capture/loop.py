@@ -280,7 +280,7 @@ class Capture:
 
 
 def _split_at_last_commit(frames: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[bytes]]:
-    """Returns the frames up to the last end of a transaction, and the frames behind it."""
+    """Returns the frames up to the last end of a transaction, and the frames after it."""
     for i in range(len(frames) - 1, -1, -1):
         if is_commit(frames[i]):
             return frames[: i + 1], frames[i + 1 :]

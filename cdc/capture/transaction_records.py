@@ -1,4 +1,4 @@
-"""The records of a transaction beside its rows: transaction metadata and logical messages. Pure.
+"""The records of a transaction other than row records: transaction metadata and logical messages. Pure.
 
 Messages have no version and no index. Counting them tells which messages of a half published transaction are published;
 for messages outside of transactions, the position does.

@@ -32,8 +32,8 @@ def check(
     config: ConfigFile = CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Check source, brokers, stores, Java and jars; write nothing. Lists every finding as ok, warn or fail, each with
-    the statement or command that corrects it. Exits 1 if something would prevent capture or a sink from working."""
+    """Check the source, brokers, stores, Java and jars. Writes nothing. Lists every finding as ok, warn or fail, with
+    the statement or command that corrects it. Exits with 1 if a finding prevents capture or a sink from running."""
     settings = configuration(config, log_level="error")
     tables: list[SourceTable] = []
     planned: list[PlannedTable] = []
@@ -90,7 +90,7 @@ def _lost_events(config: Config) -> list[LostEventsRecord]:
     try:
         return read_lost_events(config)
     except WatershedError:
-        return []  # that the brokers are away is a finding
+        return []  # unreachable brokers are a finding already
 
 
 # ---- sinks
@@ -114,7 +114,7 @@ def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[P
 
 
 def spark_findings(config: Config) -> Iterator[Finding]:
-    """Yields what is found about Spark, Java and jars, which all sinks need, and views in a warehouse."""
+    """Yields the findings about Spark, Java and jars, which all sinks need, and views whose target is a warehouse."""
     if find_spec("pyspark") is None:
         yield Finding("Spark", "fail", "PySpark is not installed", "pip install 'watershed-cdc[spark]'")
         return
@@ -133,7 +133,7 @@ def spark_findings(config: Config) -> Iterator[Finding]:
         yield Finding.failed("jars", error)
         return
     if missing:
-        what = f"{len(missing)} are not in the cache, or damaged there; `cdc sink run` fetches them at its start"
+        what = f"{len(missing)} are not in the cache or are damaged; `cdc sink run` downloads them when it starts"
         yield Finding("jars", "warn", what, "python -m jars")
     else:
-        yield Finding("jars", "ok", "all are in the cache, and are those that were locked")
+        yield Finding("jars", "ok", "all are in the cache, with the locked checksums")

@@ -1,4 +1,4 @@
-"""`cdc config`: about the configuration file itself."""
+"""`cdc config`: prints the JSON Schema of the configuration file."""
 
 import json
 
@@ -11,5 +11,5 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of the file, for editors and validators."""
+    """Print the JSON Schema of the configuration file, for editors and validators."""
     typer.echo(json.dumps(config_schema(), indent=2))

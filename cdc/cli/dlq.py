@@ -1,4 +1,4 @@
-"""`cdc dlq`: rows that sinks' stores rejected."""
+"""`cdc dlq`: lists and handles dead letters, the rows that the stores of sinks rejected."""
 
 import json
 import time
@@ -31,7 +31,7 @@ Sink = Annotated[str, typer.Argument(metavar="SINK", help="The sink's name in th
 TableOption = Annotated[str | None, typer.Option("--table", metavar="SCHEMA.TABLE", help="Only rows of this table.")]
 KeyOption = Annotated[
     list[str] | None,
-    typer.Option("--key", help="Only the row with this key; several columns: a JSON list; repeatable."),
+    typer.Option("--key", help="Only the row with this key. A key of several columns is a JSON list. Repeatable."),
 ]
 
 app = typer.Typer(no_args_is_help=True)
@@ -39,11 +39,11 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command("list")
 def list_letters(
-    sinks: Annotated[list[str] | None, typer.Argument(metavar="SINK...", help="All by default.")] = None,
+    sinks: Annotated[list[str] | None, typer.Argument(metavar="SINK...", help="Sinks to list; all by default.")] = None,
     as_json: AsJson = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Every row that a store rejected, and of which it has taken no later version."""
+    """List the rows that a store rejected and has not replaced by a later version since."""
     loaded = _loaded(config, sinks or ())
     letters = read_letters(loaded, sinks or loaded.sinks)
     if as_json:
@@ -58,7 +58,7 @@ def list_letters(
 
 @app.command()
 def show(sink: Sink, table: TableOption = None, key: KeyOption = None, config: ConfigFile = CONFIG) -> None:
-    """All that is known of rejected rows, as a JSON object a line."""
+    """Print everything that is known about rejected rows, one JSON object per line."""
     for letter in _chosen(_loaded(config, [sink]), sink, table, key):
         typer.echo(json.dumps(_as_json(letter)))
 
@@ -67,7 +67,7 @@ def show(sink: Sink, table: TableOption = None, key: KeyOption = None, config: C
 def replay(
     sink: Sink, table: TableOption = None, key: KeyOption = None, as_json: AsJson = False, config: ConfigFile = CONFIG
 ) -> None:
-    """Ask capture to publish the rows again, as the source has them now; letters close when the store takes them."""
+    """Publish the rows again, as they are in the source now. A dead letter ends when the store accepts its row."""
     loaded = _loaded(config, [sink])
     letters = _chosen(loaded, sink, table, key)
     schemas = read_captured(loaded).schemas
@@ -79,7 +79,9 @@ def replay(
             raise WatershedError(f"table {wanted} is not published", f"cdc dlq discard {sink} --table {wanted}")
         answer = _publish_again(loaded, wanted, keys_condition(schemas[wanted], rows))
         if not answer.is_accepted:
-            raise WatershedError(f"refused: {answer.message}", answer.next or "is the table captured? cdc table list")
+            raise WatershedError(
+                f"refused: {answer.message}", answer.next or "see with cdc table list whether the table is captured"
+            )
         asked[str(wanted)] = len(rows)
         if not as_json:
             typer.echo(f"capture publishes {len(rows)} rows of {wanted} again")
@@ -98,9 +100,9 @@ def discard(
     as_json: AsJson = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Forget that rows were rejected. The store keeps what it has of them, which is older, or nothing."""
+    """Delete dead letters without publishing their rows. The store keeps its older version of a row, or none."""
     if everything == (table is not None):
-        raise typer.BadParameter("name the rows by --table and --key, or --all")
+        raise typer.BadParameter("name the rows with --table and --key, or use --all")
     loaded = _loaded(config, [sink])
     letters = _chosen(loaded, sink, table, key)
     discard_letters(loaded, letters)
@@ -119,7 +121,7 @@ def _loaded(config: Path, sinks: Sequence[str]) -> Config:
 
 def _chosen(config: Config, sink: str, table: str | None, keys: Sequence[str] | None) -> list[Letter]:
     if keys and table is None:
-        raise typer.BadParameter("--key needs --table")
+        raise typer.BadParameter("--key requires --table")
     wanted = None if table is None else table_id(table)
     found = [letter for letter in read_letters(config, [sink]) if wanted in (None, letter.row.table)]
     if not keys:
@@ -134,14 +136,14 @@ def _chosen(config: Config, sink: str, table: str | None, keys: Sequence[str] | 
 
 
 def _require_no_snapshot(config: Config, table: TableId) -> None:
-    """A request for some rows would take the place of a snapshot that runs."""
+    """Raises WatershedError while a snapshot of the table runs, because a request for some rows would replace it."""
     with closing(SnapshotWatch.of(config)) as watch:
         watch.read_to_end()
         record = watch.snapshots().get(table)
     if record is not None and record.status in ("running", "paused"):
         raise WatershedError(
             f"a snapshot of {table} is {record.status}: replaying some rows would replace it",
-            "wait until it is done (cdc snapshot status); it may publish the rows by itself",
+            "wait until it is done (cdc snapshot status); it may publish these rows, too",
         )
 
 

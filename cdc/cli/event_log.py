@@ -26,7 +26,7 @@ def chosen_logs(settings: Config, names: list[str] | None) -> list[str]:
 
 
 def check_logs(settings: Config, logs: Iterable[str], *, as_json: bool) -> bool:
-    """Prints what is found about the logs. Returns whether one of them can't be loaded."""
+    """Prints the findings about the logs. Returns whether one of them can't be loaded."""
     has_failed = False
     for log in logs:
         findings = list(log_findings(settings, log))
@@ -46,8 +46,8 @@ def rebuild_log(settings: Config, log: str) -> None:
     with open_log_base(settings, log) as base:
         base.install()
         if not base.ask_rebuild(log):
-            raise SinkError(f"event log {log} has never run", f"cdc view run {log} loads it")
-    typer.echo(f"{log}: asked for; cdc view run {log} loads it again, and its views afterwards")
+            raise SinkError(f"event log {log} has never been loaded", f"cdc view run {log} loads it")
+    typer.echo(f"{log}: rebuild requested; cdc view run {log} loads the log again, then its views")
 
 
 def remove_log(settings: Config, log: str, *, asks: bool) -> None:
@@ -56,12 +56,12 @@ def remove_log(settings: Config, log: str, *, asks: bool) -> None:
         base.install()
         if not base.lock(log):
             raise SinkError(
-                f"event log {log}: a process loads it", "stop that process (cdc view run), then remove the log"
+                f"event log {log}: a process is loading it", "stop that process (cdc view run), then remove the log"
             )
         for name, section in settings.views.items():
             if log_table(log) in named_tables(name, section.sql) and base.state(name) is not None:
-                raise SinkError(f"event log {log}: view {name} reads it", f"cdc view remove {name}, then the log")
+                raise SinkError(f"event log {log}: view {name} reads it", f"first run cdc view remove {name}")
         if asks:
-            typer.confirm(f"to be removed: event log {log} with all of its events. Go on?", abort=True)
+            typer.confirm(f"This removes event log {log} with all of its events. Continue?", abort=True)
         base.remove(log)
     typer.echo(f"{log}: removed")

@@ -16,16 +16,17 @@ from cdc.postgres.prospects import capture_dsn, database_settings, table_prospec
 
 def init(
     dsn: Annotated[
-        str, typer.Option(help="The database, for example postgresql://me@db:5432/shop.", envvar="CDC__SOURCE__DSN")
+        str,
+        typer.Option(help="The source database, for example postgresql://me@db:5432/shop.", envvar="CDC__SOURCE__DSN"),
     ],
     config: Annotated[
         Path, typer.Option("--config", "-c", help="The file to write; it must not exist.", envvar="CDC_CONFIG")
     ] = Path("watershed.yml"),
     schema: Annotated[list[str] | None, typer.Option(help="Only tables of this schema; repeatable.")] = None,
-    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")] = "localhost:9092",
-    prefix: Annotated[str, typer.Option(help="Of topics; the database's name by default.")] = "",
+    bootstrap_servers: Annotated[str, typer.Option(help="Addresses of the Kafka brokers.")] = "localhost:9092",
+    prefix: Annotated[str, typer.Option(help="First part of all topic names; the database's name by default.")] = "",
     role: Annotated[str, typer.Option(help="The role that `cdc run` will use.")] = "watershed",
-    slot: Annotated[str, typer.Option(help="Replication slot, and publication.")] = "watershed",
+    slot: Annotated[str, typer.Option(help="Name of the replication slot and of the publication.")] = "watershed",
 ) -> None:
     """Read the database, write a commented configuration, and print the SQL that the source needs. Changes nothing in
     the database and overwrites no file."""
@@ -33,7 +34,7 @@ def init(
     if config.exists():
         raise ConfigError(f"{config} exists and is not overwritten", "name another file with --config, or remove it")
     kept = capture_dsn(dsn, role)
-    asked = SourceConfig(dsn=SecretStr(dsn), tables=("public.x",))  # of this only the address counts
+    asked = SourceConfig(dsn=SecretStr(dsn), tables=("public.x",))  # only its address is used
     with connect(asked, application="watershed init") as connection:
         database, is_logical, has_limit, has_role = database_settings(connection, role)
         tables = table_prospects(connection, schema or [])

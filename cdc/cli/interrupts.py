@@ -1,4 +1,4 @@
-"""Interruption of commands that wait: Ctrl-C and SIGTERM end them with a sentence and exit code 130."""
+"""Interruption of commands that wait: Ctrl-C and SIGTERM end them with a message and exit code 130."""
 
 import signal
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from cdc.cli.snapshot_screen import Screen
 
 @contextmanager
 def interrupted(screen: Screen, text: str) -> Iterator[None]:
-    """Ctrl-C ends with a sentence."""
+    """Makes Ctrl-C print `text` and end the command."""
     try:
         yield
     except KeyboardInterrupt:

@@ -24,25 +24,29 @@ class Entry:
 
 COMMANDS = {
     "init": Entry("cdc.cli.init:init", "Write a configuration for a database, and print the SQL that it needs."),
-    "check": Entry("cdc.cli.check:check", "All findings about source, brokers, stores, Java and jars; writes nothing."),
-    "config": Entry("cdc.cli.config:app", "About the configuration file: its JSON Schema."),
-    "run": Entry("cdc.cli.run:run", "Capture: publish every committed change to Kafka."),
-    "sink": Entry("cdc.cli.sink:app", "Keep a search index, a cache and warehouse tables in step with the topics."),
-    "status": Entry("cdc.cli.status:status", "How the pipeline is: source, WAL budget, capture, tables, sinks, views."),
-    "wait": Entry("cdc.cli.wait:wait", "Wait until stores show everything up to an LSN."),
-    "verify": Entry("cdc.cli.verify:verify", "Compare stores with the source, row by row, while both are written."),
-    "repair": Entry("cdc.cli.verify:repair", "Compare, and have rows that differ published again."),
-    "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
-    "snapshot": Entry("cdc.cli.snapshot:app", "Read existing rows again beside the stream; fill a new store."),
-    "rebuild": Entry(
-        "cdc.cli.rebuild:rebuild", "Build a sink's store again while it serves, then swap; go back to before."
+    "check": Entry("cdc.cli.check:check", "Check the source, brokers, stores, Java and jars. Writes nothing."),
+    "config": Entry("cdc.cli.config:app", "Print the JSON Schema of the configuration file."),
+    "run": Entry("cdc.cli.run:run", "Run capture: publish every committed change to Kafka."),
+    "sink": Entry("cdc.cli.sink:app", "Run sinks, which write the topics to stores; show how far they are."),
+    "status": Entry(
+        "cdc.cli.status:status", "Show the state of the source, WAL budget, capture, tables, sinks and views."
     ),
-    "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
-    "warehouse": Entry("cdc.cli.warehouse:app", "The warehouse's tables: merge small files, expire old snapshots."),
-    "view": Entry("cdc.cli.view:app", "Rows that a query derives from tables: check, run, status, rebuild."),
-    "dlq": Entry("cdc.cli.dlq:app", "Rows that stores rejected: list, show, replay, discard."),
+    "wait": Entry("cdc.cli.wait:wait", "Wait until stores show all changes up to an LSN."),
+    "verify": Entry(
+        "cdc.cli.verify:verify", "Compare stores with the source, row by row, while both are being written."
+    ),
+    "repair": Entry("cdc.cli.verify:repair", "Compare stores with the source, and publish rows that differ again."),
+    "table": Entry("cdc.cli.table:app", "List the tables and their states; stop and start the capture of a table."),
+    "snapshot": Entry("cdc.cli.snapshot:app", "Read existing rows again while streaming continues; fill a new store."),
+    "rebuild": Entry(
+        "cdc.cli.rebuild:rebuild", "Rebuild a sink's store while the old one serves, then swap; roll back."
+    ),
+    "outbox": Entry("cdc.cli.outbox:app", "Create, prune and republish the tables and functions of the outbox."),
+    "warehouse": Entry("cdc.cli.warehouse:app", "Maintain warehouse tables: merge small files, expire snapshots."),
+    "view": Entry("cdc.cli.view:app", "Check, run and rebuild views: tables that a query derives from tables."),
+    "dlq": Entry("cdc.cli.dlq:app", "List, show, replay and discard dead letters: rows that stores rejected."),
     "teardown": Entry("cdc.cli.teardown:teardown", "Remove slot and publication, and on request topics and stores."),
-    "demo": Entry("cdc.cli.demo:demo", "The whole path on servers of its own, with kill -9 in the middle."),
+    "demo": Entry("cdc.cli.demo:demo", "Run the whole pipeline on temporary servers, and kill -9 it halfway."),
     "stack": Entry("cdc.cli.stack:app", "Start and stop PostgreSQL, Kafka, OpenSearch and Redis for development."),
 }
 
@@ -67,8 +71,8 @@ def words_to_complete(environ: Mapping[str, str]) -> list[str]:
 
 
 def application(arguments: Sequence[str]) -> typer.Typer:
-    """The commands by name. Only the one that the arguments name is imported: a sink's brings Spark, which the others
-    need not wait for."""
+    """Returns the application with all commands. Only the command that the arguments name is imported: that of sinks
+    imports Spark, and the others do not have to wait for it."""
     app = typer.Typer(
         name="cdc",
         help="Watershed: keeps derived data in step with PostgreSQL.",
@@ -99,14 +103,14 @@ def _print_version(wanted: bool) -> None:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Defines the options before a command's name."""
 
 
 def _not_imported() -> None:
-    """Stands for a command in the list of commands."""
+    """Takes the place of a command that is listed by `--help` but not imported."""
     raise AssertionError("a command that was not named on the command line can't be called")
 
 

@@ -1,4 +1,4 @@
-"""`cdc outbox`: creates what events need in the source database, and maintains it."""
+"""`cdc outbox`: creates and maintains the outbox table and its function in the source database."""
 
 import time
 from datetime import datetime
@@ -22,7 +22,7 @@ from cdc.postgres.outbox_tables import prune as prune_table
 from cdc.postgres.outbox_tables import republish as republish_rows
 
 Revision = Literal["0001", "base"]
-TableOption = Annotated[str | None, typer.Option(help="One of outbox.tables; all by default.")]
+TableOption = Annotated[str | None, typer.Option(help="A table of outbox.tables; all by default.")]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -30,16 +30,16 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 def migrate(
     config: ConfigFile = CONFIG,
-    schema: Annotated[str, typer.Option(help="Of all that is created.")] = "cdc",
-    table: Annotated[str, typer.Option(help="The outbox table.")] = "outbox",
-    grant: Annotated[list[str] | None, typer.Option(help="A role that may publish; repeatable.")] = None,
+    schema: Annotated[str, typer.Option(help="Schema of the table and the function.")] = "cdc",
+    table: Annotated[str, typer.Option(help="Name of the outbox table.")] = "outbox",
+    grant: Annotated[list[str] | None, typer.Option(help="A role that is allowed to publish. Repeatable.")] = None,
     capture: Annotated[str | None, typer.Option(help="The role of cdc run, if it is not the owner.")] = None,
     downgrade: Annotated[
-        Revision | None, typer.Option(help="Back to 0001, without the function, or to base, without the table too.")
+        Revision | None, typer.Option(help="Revert to 0001 (drops the function) or to base (drops the table, too).")
     ] = None,
-    only_sql: Annotated[bool, typer.Option("--sql", help="Print the SQL, execute nothing.")] = False,
+    only_sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead of executing it.")] = False,
 ) -> None:
-    """Create the outbox table and the function that publishes without one, or bring them to the newest version."""
+    """Create the outbox table and the function that publishes without a table, or upgrade them to the latest one."""
     try:
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -60,10 +60,10 @@ def migrate(
     except SQLAlchemyError as error:
         words = str(getattr(error, "orig", error)).partition("\n")[0]
         raise SourceError(
-            f"the outbox was not changed: {words}", "as a role that may: cdc outbox migrate --sql | psql"
+            f"the outbox was not changed: {words}", "as a role with the rights: cdc outbox migrate --sql | psql"
         ) from error
-    gone = {"0001": f"{schema}.{names.function}() is removed", "base": f"{schema}.{table} is removed"}
-    there = f"{schema}.{table} and {schema}.{names.function}() are there, in their newest version"
+    gone = {"0001": f"{schema}.{names.function}() was removed", "base": f"{schema}.{table} was removed"}
+    there = f"{schema}.{table} and {schema}.{names.function}() exist in their newest version"
     typer.echo(gone.get(downgrade or "", there))
 
 
@@ -71,15 +71,13 @@ def migrate(
 def prune(
     config: ConfigFile = CONFIG,
     table: TableOption = None,
-    every: Annotated[
-        float | None, typer.Option(help="Again and again, with so many seconds between.", min=0.05)
-    ] = None,
+    every: Annotated[float | None, typer.Option(help="Repeat, with a pause of so many seconds.", min=0.05)] = None,
     timeout: Annotated[
         float,
-        typer.Option(help="Seconds to wait in all, each time, until capture has confirmed committed rows.", min=0),
+        typer.Option(help="Total seconds to wait, each time, until capture has confirmed the committed rows.", min=0),
     ] = 60.0,
 ) -> None:
-    """Delete rows of outbox tables whose events are published, after their `retention_s`."""
+    """Delete rows of outbox tables whose events are published and that are older than `retention_s`."""
     settings = load_config(config)
     tables = _chosen(settings, table)
     while True:
@@ -95,7 +93,7 @@ def prune(
         except (ConnectionLost, UnreachableError, GapError) as error:
             if every is None:
                 raise
-            typer.echo(f"not pruned: {error}", err=True)  # it passes, or an operator follows the hint
+            typer.echo(f"not pruned: {error}", err=True)  # the next attempt may succeed
         if every is None:
             return
         time.sleep(every)
@@ -103,21 +101,23 @@ def prune(
 
 @app.command()
 def republish(
-    since: Annotated[str, typer.Option(help="A time with its zone; by each table's `retention_column`.")],
+    since: Annotated[str, typer.Option(help="A time with a time zone, compared with each table's `retention_column`.")],
     config: ConfigFile = CONFIG,
     table: TableOption = None,
 ) -> None:
-    """Publish rows again that are still in outbox tables, under the same ids: after a gap, whose events are lost. They
-    come after what was published since."""
+    """Publish rows that are still in outbox tables again, under the same event ids. Use it after a gap, which loses
+    events. The events are appended to the topics, after those that were published since."""
     try:
         moment = datetime.fromisoformat(since)
     except ValueError as error:
-        raise typer.BadParameter(f"--since {since} is no time as in 2026-01-31T12:00:00Z") from error
+        raise typer.BadParameter(f"--since {since} is not a time such as 2026-01-31T12:00:00Z") from error
     if moment.tzinfo is None:
-        raise typer.BadParameter(f"--since {since} has no zone: {moment.isoformat()}Z, or {moment.isoformat()}+02:00")
+        raise typer.BadParameter(
+            f"--since {since} has no time zone: write {moment.isoformat()}Z or {moment.isoformat()}+02:00"
+        )
     settings = load_config(config)
     tables = _chosen(settings, table)
-    lost = read_lost_events(settings)  # those that come after this are not settled by it
+    lost = read_lost_events(settings)  # read first: a loss that is recorded later is not settled by this command
     with connect(settings.source, application="watershed republish") as connection:
         for found in tables:
             rows = republish_rows(connection, TableId.parse(found.table), found.retention_column, moment)
@@ -133,7 +133,7 @@ def _require_published(settings: Config, table: TableId) -> None:
     state = read_state(settings)
     record = state.tables.get(table)
     if record is not None and record.status == "stopped":
-        raise GapError(f"{table} stopped, its rows are not published: {record.message}", record.next)
+        raise GapError(f"{table} is stopped, so its rows are not published: {record.message}", record.next)
     require_settled(table, state.lost)
 
 
@@ -141,5 +141,5 @@ def _chosen(settings: Config, table: str | None) -> list[OutboxTable]:
     tables = [found for found in settings.outbox.tables if table in (None, found.table)]
     if not tables:
         said = f"table {table} is not" if table else "no table is"
-        raise ConfigError(f"{said} in outbox.tables", "correct --table, or name the table in outbox.tables")
+        raise ConfigError(f"{said} in outbox.tables", "correct --table, or add the table to outbox.tables")
     return tables

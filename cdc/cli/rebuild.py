@@ -1,4 +1,4 @@
-"""`cdc rebuild`: a sink's store is built again from the topics while it serves, by the sink's own job."""
+"""`cdc rebuild`: has the sink's job rebuild its store from the topics, while the current store serves readers."""
 
 import json
 import secrets
@@ -29,34 +29,34 @@ from spark_jobs.checkpoint import Checkpoints
 Action = Literal["rebuild", "rollback", "drop"]
 
 LOOK_S: Final = 0.25
-SILENCE_S_MAX: Final = 5.0  # a job that runs answers within a second
+SILENCE_S_MAX: Final = 5.0  # a running job answers within a second
 _ALREADY: Final = {"rebuild": "a rebuild", "rollback": "a rollback", "drop": "dropping the kept generation"}
 
 
 def rebuild(
-    sink: Annotated[str, typer.Option("--sink", metavar="NAME", help="The sink whose store is built again.")],
+    sink: Annotated[str, typer.Option("--sink", metavar="NAME", help="The sink whose store is rebuilt.")],
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Let the kept generation catch up, then let readers see it again.")
+        bool, typer.Option("--rollback", help="Let the kept generation catch up, then switch readers back to it.")
     ] = False,
     drop_old: Annotated[bool, typer.Option("--drop-old", help="Delete the kept generation.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Give up what runs; readers keep what they have.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what is under way; readers are unaffected.")] = False,
     wait: Wait = True,
     timeout: Timeout = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Build a store again from the topics beside the one that serves, and swap when it has caught up. The former
-    generation is kept until --drop-old. Run again it follows a rebuild that is under way. Exits 0 when it is done, 1
-    when it failed, was cancelled or took longer than --timeout."""
+    """Build a new generation of a store from the topics while the current one serves, and swap when it has caught up.
+    The former generation is kept until --drop-old. If a rebuild is under way already, the command follows it. Exits
+    with 0 when the rebuild is done, 1 when it failed, was cancelled or took longer than --timeout."""
     if rollback + drop_old + cancel > 1:
-        raise typer.BadParameter("--rollback, --drop-old and --cancel: one of them")
+        raise typer.BadParameter("--rollback, --drop-old and --cancel can't be combined")
     settings = configuration(config)
     section = sink_config(settings.sinks, sink)
     if (reason := no_rebuild(section)) is not None:
         raise WatershedError(
             f"{sink} is a sink of type {section.type}, {reason}",
-            "give a second sink of this type other names in its store, fill it with cdc snapshot start --sink NAME, "
-            "and let readers use that",
+            "add a second sink of this type that uses other names in the store, fill it with cdc snapshot start --sink "
+            "NAME, and switch readers to it",
         )
     screen = screen_for(Console(), as_json=as_json)
     command = _Command(settings, config, sink, screen, as_json=as_json)
@@ -70,16 +70,18 @@ def rebuild(
             return
         request = command.ask(watch, action)
         if not wait:
-            screen.say(f"{sink}: asked for; the sink's job does it, and `cdc rebuild --sink {sink}` follows it")
+            screen.say(f"{sink}: requested; the sink's job does it, and `cdc rebuild --sink {sink}` follows it")
             return
-        stack.enter_context(interrupted(screen, f"interrupted; the same command follows, --cancel gives up {sink}'s"))
+        stack.enter_context(
+            interrupted(screen, f"interrupted; run again to follow {sink}'s, or with --cancel to stop it")
+        )
         stack.enter_context(sigterm_as_interrupt())
         command.follow(stack, watch, action, request, timeout)
 
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """One call."""
+    """One call of the command."""
 
     config: Config
     config_file: Path
@@ -89,13 +91,13 @@ class _Command:
     rate: Rate = field(default_factory=Rate)
 
     def ask(self, watch: SnapshotWatch, action: Action) -> str:
-        """The request's id: a new one, or that of the same action which is under way."""
+        """Returns the id of the request: a new one, or that of the same action if it is under way already."""
         last = watch.rebuild(self.sink)
         if last is not None and last.is_open:
             if last.action != action:
                 raise SinkError(
                     f"{self.sink}: {_ALREADY[last.action]} is under way",
-                    f"wait for it, or give it up: cdc rebuild --sink {self.sink} --cancel",
+                    f"wait for it, or cancel it: cdc rebuild --sink {self.sink} --cancel",
                 )
             self.screen.say(f"{self.sink}: {_ALREADY[action]} is under way already; this command follows it")
             return last.request
@@ -112,15 +114,17 @@ class _Command:
     def cancel(self, watch: SnapshotWatch) -> None:
         last = watch.rebuild(self.sink)
         if last is None or not last.is_open:
-            raise SinkError(f"{self.sink}: no rebuild is under way", "nothing: readers see the serving generation")
+            raise SinkError(
+                f"{self.sink}: no rebuild is under way", "nothing to do: readers use the serving generation"
+            )
         self._publish(last.model_copy(update={"status": "cancelled"}))
         self.screen.say(f"{self.sink}: cancelled; the sink's job deletes what it has built")
 
     def follow(
         self, stack: ExitStack, watch: SnapshotWatch, action: Action, request: str, timeout_s: float | None
     ) -> None:
-        """Waits until the request has ended, or another one for the same action that replaced it. Raises WatershedError
-        if the rebuild was not done."""
+        """Waits until the request, or another one for the same action that replaced it, has ended. Raises
+        WatershedError if the rebuild was not done."""
         began = time.monotonic()
         heard: tuple[object, float] = (None, began)
         job: SinkProcess | None = None
@@ -132,10 +136,10 @@ class _Command:
             if record.request != request:
                 if record.action != action:
                     raise SinkError(
-                        f"{self.sink}: {_ALREADY[record.action]} was asked for at the same time, and replaced this",
-                        "wait until it has ended, then ask again",
+                        f"{self.sink}: {_ALREADY[record.action]} was requested at the same time, and replaced this",
+                        "wait until it has ended, then run the command again",
                     )
-                self.screen.say(f"{self.sink}: another command asked for the same; this one follows it")
+                self.screen.say(f"{self.sink}: another command requested the same; this one follows it")
                 request = record.request
             standing = self._standing(watch, record)
             self.screen.show([standing])
@@ -149,11 +153,11 @@ class _Command:
                 job.check()
             elif now - heard[1] > SILENCE_S_MAX and not self._runs_here():
                 job = stack.enter_context(SinkProcess(self.config, self.config_file, [self.sink]))
-                self.screen.say(f"no job of {self.sink} answers: one is started; its log is {job.log}")
+                self.screen.say(f"no job of {self.sink} answers, so this command starts one; its log is {job.log}")
             if timeout_s is not None and now - began > timeout_s:
                 raise SinkError(
                     f"{self.sink}: not done in {timeout_s:g} s ({standing.message or standing.status})",
-                    f"it goes on while the sink's job runs: cdc rebuild --sink {self.sink} follows it",
+                    f"it continues while the sink's job runs: cdc rebuild --sink {self.sink} follows it",
                 )
 
     def _standing(self, watch: SnapshotWatch, record: RebuildRecord) -> FillProgress:

@@ -1,4 +1,4 @@
-"""`cdc run`."""
+"""`cdc run`: runs capture."""
 
 import os
 
@@ -14,7 +14,7 @@ def run(
     log_json: LogJson = False,
     http_port: HttpPort = None,
 ) -> None:
-    """Capture: publish every committed change of the source to Kafka, until SIGTERM."""
+    """Run capture: publish every committed change of the source to Kafka, until SIGTERM."""
     settings = configuration(config, log_level=log_level, log_json=log_json)
     conditions = Conditions()
     service = Service(settings, armed_probe(os.environ), conditions)

@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 def run(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Names of sections below sinks, one or several.")
+        list[str], typer.Argument(metavar="NAME...", help="One or more sinks, as they are named in section sinks.")
     ],
     config: ConfigFile = CONFIG,
     log_level: LogLevel = "info",
@@ -57,7 +57,7 @@ def status(
     config: ConfigFile = CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """The progress of each sink, and its problems. Exits 1 if one makes no progress."""
+    """Show the progress and the problems of each sink. Exits with 1 if a sink makes no progress."""
     from cdc.cli.status import sink_status
     from cdc.cli.status_screen import problem_lines, sinks_table, wide_console
 
@@ -83,15 +83,15 @@ def status(
 @app.command(context_settings={"ignore_unknown_options": True})
 def submit(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME... [SPARK_OPTION...]", help="Sinks, then options for spark-submit.")
+        list[str], typer.Argument(metavar="NAME... [SPARK_OPTION...]", help="Sinks, then options of spark-submit.")
     ],
     master: Annotated[str, typer.Option(help="The cluster, for example spark://host:7077, yarn, k8s://https://host.")],
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Run sinks on a Spark cluster, by spark-submit; this process is the driver until SIGTERM.
+    """Run sinks on a Spark cluster through spark-submit. This process is the driver, until SIGTERM.
 
-    Words from the first that begins with a dash on are options of spark-submit, for example --conf spark.cores.max=8.
-    """
+    The first argument that begins with a dash, and all after it, go to spark-submit, for example --conf
+    spark.cores.max=8."""
     settings = load_config(config)
     from jars.java import spark_java
     from jars.resolver import resolve_sets

@@ -1,4 +1,4 @@
-"""`cdc snapshot`: existing rows read again beside the stream, and derived stores filled, by signals to capture."""
+"""`cdc snapshot`: sends signals to capture that read existing rows again during streaming, and fills new stores."""
 
 import json
 import time
@@ -28,17 +28,18 @@ from spark_jobs.filling import Filling, tables_to_read
 Action = Literal["snapshot", "pause", "resume", "cancel", "heal"]
 
 ANSWER_S_MAX: Final = 20.0
-HEAL_ANSWER_S_MAX: Final = 120.0  # a slot is made first, which waits for transactions that run
+HEAL_ANSWER_S_MAX: Final = 120.0  # a slot is created first, which waits for open transactions
 LOOK_S: Final = 0.25
-GOES_ON: Final = "the snapshot goes on; `cdc snapshot status` shows how far it is"
+GOES_ON: Final = "the snapshot continues; `cdc snapshot status` shows its progress"
 
 
 app = typer.Typer(no_args_is_help=True)
 
 Tables = Annotated[
-    list[str] | None, typer.Option("--table", metavar="SCHEMA.TABLE", help="One or several; all captured by default.")
+    list[str] | None,
+    typer.Option("--table", metavar="SCHEMA.TABLE", help="Repeatable; all captured tables by default."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 
 @app.command()
@@ -46,31 +47,32 @@ def start(
     table: Tables = None,
     where: Annotated[str | None, typer.Option(help="Only rows for which this SQL condition is true.")] = None,
     after: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only rows above this key; several columns: a JSON list.")
+        str | None,
+        typer.Option(metavar="KEY", help="Only rows above this key. A key of several columns is a JSON list."),
     ] = None,
-    up_to: Annotated[str | None, typer.Option(metavar="KEY", help="Only rows up to this key, and not above.")] = None,
+    up_to: Annotated[str | None, typer.Option(metavar="KEY", help="Only rows up to and including this key.")] = None,
     sink: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Fill this sink's store, which does not exist yet.")
+        list[str] | None, typer.Option(metavar="NAME", help="Fill the store of this sink, which must not exist yet.")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="With --sink: read the source's rows too, not the topics only.")
+        bool, typer.Option("--fresh", help="With --sink: also read the source's rows, not only the topics.")
     ] = False,
     keep_running: Annotated[
-        bool, typer.Option("--keep-running", help="With --sink: keep the filled store in step until SIGTERM.")
+        bool, typer.Option("--keep-running", help="With --sink: go on running the filled sink until SIGTERM.")
     ] = False,
     wait: Wait = True,
     timeout: Timeout = None,
     as_json: AsJson = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Read existing rows again; rows that are gone are removed from every store. Exits 0 when all is published, 1 when
-    a table's snapshot has failed or was cancelled. Ctrl-C leaves it running."""
+    """Read existing rows again. Rows that no longer exist are removed from every store. Exits with 0 when all rows are
+    published, 1 when the snapshot of a table failed or was cancelled. Ctrl-C leaves the snapshot running."""
     is_part = not (where is None and after is None and up_to is None)
-    _refuse(is_part and bool(sink), "--where, --after and --up-to are not for --sink")
-    _refuse(is_part and len(table or ()) != 1, "--where, --after and --up-to need exactly one --table")
-    _refuse((fresh or keep_running) and not sink, "--fresh and --keep-running need --sink")
-    _refuse(bool(sink and table and not fresh), "with --sink, --table names what --fresh reads")
-    _refuse(bool(sink) and not wait, "--sink waits until the store is filled")
+    _refuse(is_part and bool(sink), "--where, --after and --up-to can't be combined with --sink")
+    _refuse(is_part and len(table or ()) != 1, "--where, --after and --up-to require exactly one --table")
+    _refuse((fresh or keep_running) and not sink, "--fresh and --keep-running require --sink")
+    _refuse(bool(sink and table and not fresh), "with --sink, --table requires --fresh")
+    _refuse(bool(sink) and not wait, "--sink always waits: it can't be combined with --no-wait")
     command = _command(config, as_json=as_json, timeout=timeout)
     if sink:
         command.fill(list(dict.fromkeys(sink)), table or (), is_fresh=fresh, keep_running=keep_running)
@@ -82,37 +84,39 @@ def start(
 
 @app.command()
 def status(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
-    """Show every table's last snapshot: rows, rate and time left."""
+    """Show the last snapshot of each table: rows, rate and time left."""
     _command(config, as_json=as_json).status()
 
 
 @app.command()
 def pause(table: Tables = None, timeout: Timeout = None, as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
-    """Pause what runs."""
+    """Pause running snapshots."""
     _command(config, as_json=as_json, timeout=timeout).send(_signal("pause", table), waits=False)
 
 
 @app.command()
 def resume(table: Tables = None, timeout: Timeout = None, as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
-    """Go on with what is paused or has failed."""
+    """Resume snapshots that are paused or have failed."""
     _command(config, as_json=as_json, timeout=timeout).send(_signal("resume", table), waits=False)
 
 
 @app.command()
 def cancel(table: Tables = None, timeout: Timeout = None, as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
-    """Give up what runs or is paused."""
+    """Cancel running and paused snapshots."""
     _command(config, as_json=as_json, timeout=timeout).send(_signal("cancel", table), waits=False)
 
 
 @app.command()
 def heal(
-    epoch: Annotated[int | None, typer.Option(help="The new epoch, where no topic tells the last one.", min=1)] = None,
+    epoch: Annotated[
+        int | None, typer.Option(help="The new epoch, if the last one can't be read from the topics.", min=1)
+    ] = None,
     wait: Wait = True,
     timeout: Timeout = None,
     as_json: AsJson = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Leave state GAP: a new epoch, all rows read again."""
+    """Leave state GAP: begin a new epoch and read all rows again."""
     record = _signal("heal", None).model_copy(update={"epoch": epoch})
     _command(config, as_json=as_json, timeout=timeout, answer_s_max=HEAL_ANSWER_S_MAX).send(record, waits=wait)
 
@@ -131,7 +135,7 @@ def _command(
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """One call."""
+    """One call of the command."""
 
     config: Config
     config_file: Path
@@ -154,7 +158,7 @@ class _Command:
     # ---- signals
 
     def send(self, record: SignalRecord, *, waits: bool) -> None:
-        """A signal, and what follows of it."""
+        """Sends a signal, and follows the snapshots that it starts. Raises WatershedError if one fails."""
         with ExitStack() as stack:
             watch = stack.enter_context(closing(SnapshotWatch.of(self.config)))
             watch.read_to_end()
@@ -174,7 +178,7 @@ class _Command:
             _require_done(told)
 
     def _signal(self, record: SignalRecord) -> tuple[str, SignalAnswer]:
-        """Sent and accepted: (id, answer)."""
+        """Sends a signal. Returns its id and the answer. Raises WatershedError if capture refuses it."""
         topics = Topics(self.config.topics.prefix)
         identity = send_signal(self.config.kafka, topics, record)
         answer = await_answer(self.config.kafka, topics, identity, self.answer_s_max)
@@ -183,7 +187,7 @@ class _Command:
             typer.echo(json.dumps(told))
         if not answer.is_accepted:
             raise WatershedError(
-                f"refused: {answer.message}", answer.next or "`cdc snapshot status` shows what there is"
+                f"refused: {answer.message}", answer.next or "`cdc snapshot status` shows all snapshots"
             )
         if not self.as_json:
             typer.echo(f"{answer.message}: {', '.join(answer.tables)}" if answer.tables else answer.message)
@@ -205,14 +209,15 @@ class _Command:
             check()
             if self.ends is not None and time.monotonic() > self.ends:
                 raise WatershedError(
-                    "not done within --timeout", "nothing: it goes on, and `cdc snapshot status` shows how far it is"
+                    "not done within --timeout",
+                    "nothing to do: it continues, and `cdc snapshot status` shows its progress",
                 )
             watch.poll(LOOK_S)
 
     # ---- stores
 
     def fill(self, sinks: Sequence[str], fresh: Sequence[str], *, is_fresh: bool, keep_running: bool) -> None:
-        """A new store, from the topics and where need be from the source."""
+        """Fills new stores from the topics and, where rows are missing from them, from the source."""
         with ExitStack() as stack:
             watch = stack.enter_context(closing(SnapshotWatch.of(self.config)))
             watch.read_to_end()
@@ -220,7 +225,7 @@ class _Command:
             published = watch.sinks()
             generations = {store.sink: generation_to_watch(store, published, is_fresh=is_fresh) for store in stores}
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
-            stack.enter_context(interrupted(screen, "stopped; the same command goes on where this one was"))
+            stack.enter_context(interrupted(screen, "stopped; the same command continues from here"))
             stack.enter_context(sigterm_as_interrupt())
             check = self._start(stack, screen, stores)
             requests = self._read_rows(watch, [table_id(name) for name in fresh] if fresh else None, is_fresh=is_fresh)
@@ -232,7 +237,7 @@ class _Command:
                 self._keep_running(screen, check)
 
     def _start(self, stack: ExitStack, screen: Screen, stores: Sequence[Store]) -> Callable[[], None]:
-        """The job of those that nobody fills; what checks it."""
+        """Starts the job of the sinks that no job runs. Returns a function that raises if this job has ended."""
         idle = [store.sink for store in stores if not store.is_running]
         if not idle:
             return lambda: None
@@ -243,7 +248,7 @@ class _Command:
     def _read_rows(
         self, watch: SnapshotWatch, fresh: Sequence[TableId] | None, *, is_fresh: bool
     ) -> Mapping[TableId, str]:
-        """Ask for the rows that are wanted or missing; table → request."""
+        """Requests the rows that are wanted or missing. Returns the request's id for each table."""
         captured = self.config.source.stored_table_ids
         read = fresh if fresh is not None else captured if is_fresh else ()
         wanted, requests = tables_to_read(watch, dict.fromkeys([*captured, *read]), read)
@@ -255,7 +260,7 @@ class _Command:
         return requests
 
     def _keep_running(self, screen: Screen, check: Callable[[], None]) -> None:
-        screen.say("its job runs on until SIGTERM or Ctrl-C")
+        screen.say("its job keeps running until SIGTERM or Ctrl-C")
         try:
             while True:
                 time.sleep(LOOK_S)
@@ -270,9 +275,9 @@ def _require_done(standings: Sequence[FillProgress]) -> None:
         if standing.is_ended and standing.status != "done":
             verb = "has" if standing.status == "failed" else "was"
             why = f": {standing.message}" if standing.message else ""
-            hint = "its cause mended, `cdc snapshot resume` goes on; with another condition or range ask for it again"
+            hint = "correct the cause, then `cdc snapshot resume`; start a new one to change its condition or range"
             if standing.status == "replaced":
-                hint = "`cdc snapshot status` shows it: asked for by somebody, or by capture as the table was altered"
+                hint = "`cdc snapshot status` shows the new one: a user requested it, or the table was altered"
             raise WatershedError(f"the snapshot of {standing.name} {verb} {standing.status}{why}", hint)
 
 
@@ -285,7 +290,7 @@ def _refuse(is_wrong: bool, why: str) -> None:
 
 
 def _key(text: str | None) -> tuple[str, ...] | None:
-    """A key's columns as texts: the text itself, or those of a JSON list."""
+    """Returns the key's columns as texts: the text itself, or the elements of a JSON list."""
     if text is None or not text.startswith("["):
         return None if text is None else (text,)
     try:
@@ -298,4 +303,4 @@ def _key(text: str | None) -> tuple[str, ...] | None:
 
 
 def _not_a_key(text: str) -> NoReturn:
-    raise typer.BadParameter(f"{text!r} is not a JSON list of the key columns' texts")
+    raise typer.BadParameter(f"{text!r} is not a JSON list with the values of the key's columns")

@@ -1,5 +1,5 @@
-"""Output of the progress of snapshots and fillings: bars in a terminal, a line every few seconds elsewhere, JSON for
-programs.
+"""Output of the progress of snapshots and of filling stores: bars in a terminal, a line every few seconds elsewhere,
+JSON for programs.
 """
 
 import json
@@ -24,7 +24,7 @@ class Screen(Protocol):
     """Shows progress as it is reported."""
 
     def say(self, text: str) -> None:
-        """A sentence that stays."""
+        """Prints a message, which stays on the screen."""
 
     def show(self, standings: Sequence[FillProgress]) -> None:
         """Shows the present progress; called several times a second."""
@@ -80,7 +80,7 @@ class Bars:
 
 
 class Lines:
-    """A line for what has another status than before, and for what runs now and then."""
+    """Lines of text: one whenever a status changes, and one every LINE_INTERVAL_S while it runs."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[str, str], tuple[str, float]] = {}  # status, when
@@ -98,11 +98,11 @@ class Lines:
                 typer.echo(f"{standing.name}: {standing.status}, {figures(standing)}")
 
     def close(self) -> None:
-        """Every line is out."""
+        """Does nothing: every line was printed at once."""
 
 
 class JsonLines:
-    """An object a line: a FillProgress's fields, or `{"what": "said", "text": …}`."""
+    """JSON objects, one per line: the fields of a FillProgress, or `{"what": "said", "text": …}`."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[str, str], tuple[FillProgress, float]] = {}
@@ -121,7 +121,7 @@ class JsonLines:
                 typer.echo(json.dumps(standing.as_json()))
 
     def close(self) -> None:
-        """Every line is out."""
+        """Does nothing: every object was printed at once."""
 
 
 def brief(standing: FillProgress) -> str:
@@ -153,7 +153,7 @@ def figures(standing: FillProgress) -> str:
 
 
 def span(seconds: float) -> str:
-    """`42 s`, `3 m 05 s`, `2 h 10 m`."""
+    """Returns the duration as text: `42 s`, `3 m 05 s`, `2 h 10 m`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

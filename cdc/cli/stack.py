@@ -1,4 +1,4 @@
-"""`cdc stack`: the development stack, detached from the terminal."""
+"""`cdc stack`: starts and stops the development stack, detached from the terminal."""
 
 import json
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from devstack.stack import ServerStatus, Stack
 DEFAULT_FOLDER = Path(".watershed/stack")
 
 app = typer.Typer(no_args_is_help=True)
-FolderOption = Annotated[Path, typer.Option("--folder", help="Where its data, logs and ports are.")]
+FolderOption = Annotated[Path, typer.Option("--folder", help="Folder of its data, logs and ports.")]
 
 
 @app.command()
@@ -29,7 +29,7 @@ def up(
         int, typer.Option(help=f"One of {', '.join(map(str, VERSIONS))}; each has its own data.")
     ] = 18,
 ) -> None:
-    """Start the servers that do not run yet, wait until they answer, and leave them running until `down`."""
+    """Start the servers that are not running yet, wait until they answer, and leave them running until `down`."""
     console = Console(stderr=True)
     stack = Stack(folder, postgres_version=postgres_version, detached=True, progress=console)
     with console.status("starting"):
@@ -40,9 +40,9 @@ def up(
 @app.command()
 def down(
     folder: FolderOption = DEFAULT_FOLDER,
-    erase: Annotated[bool, typer.Option("--erase", help="Delete data, logs and ports too.")] = False,
+    erase: Annotated[bool, typer.Option("--erase", help="Also delete data, logs and ports.")] = False,
 ) -> None:
-    """Stop all servers that `up` started. Data and ports stay for the next `up`."""
+    """Stop all servers that `up` started. Their data and ports are kept for the next `up`."""
     stack = Stack(folder, detached=True)
     stack.stop()
     if erase:
@@ -54,7 +54,7 @@ def status(
     folder: FolderOption = DEFAULT_FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print which servers run, and where. The exit code is 1 if a server that was started has died."""
+    """Print which servers are running, and their addresses. Exits with 1 if a server that was started has died."""
     servers = Stack(folder, detached=True).status()
     if as_json:
         fields = [asdict(server) | {"log": server.log and str(server.log)} for server in servers]

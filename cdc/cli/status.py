@@ -1,4 +1,4 @@
-"""`cdc status`: how the pipeline is, from the source and the topics alone, whatever runs or does not."""
+"""`cdc status`: the state of the pipeline. It reads only the source and the topics, so capture need not be running."""
 
 import json
 import time
@@ -27,11 +27,11 @@ WATCH_S: Final = 1.0
 
 def status(
     config: ConfigFile = CONFIG,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it until Ctrl-C, every second.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Source, slot and WAL budget, capture, tables, snapshots, sinks and views. Exits 1 when something keeps the
-    pipeline from its work. With --watch and --json: an object a line."""
+    """Show the state of the source, slot, WAL budget, capture, tables, snapshots, sinks and views. Exits with 1 if a
+    problem stops a part of the pipeline. With --watch and --json, it prints one object per line."""
     settings = configuration(config, log_level="error")
     with closing(_monitor(settings, has_views=True)) as monitor:
         now = _glance(monitor)
@@ -46,7 +46,7 @@ def status(
 
 
 def sink_status(name: str | None, config: Path, *, as_json: bool) -> Status:
-    """The status, of which only sinks are to be shown; of one sink where it is named."""
+    """Returns the status with all sinks, or only with the sink `name`. Prints its sinks if `as_json`."""
     with closing(_monitor(configuration(config, log_level="error"))) as monitor:
         now = _glance(monitor)
     if name is not None:

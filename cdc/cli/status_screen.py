@@ -1,4 +1,4 @@
-"""The status for people: tables for the pipeline's parts, sentences for its problems."""
+"""The status as text: tables for the parts of the pipeline, sentences for its problems."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -10,8 +10,8 @@ from rich.table import Table
 from cdc.cli.snapshot_screen import span
 from cdc.status.model import RunStatus, Status, TableStatus
 
-RUNS_SHOWN: Final = 3  # of each sink
-WIDTH_PLAIN: Final = 160  # where standard output is a file or a pipe, tables must not be cut to 80 columns
+RUNS_SHOWN: Final = 3  # comparisons of each sink
+WIDTH_PLAIN: Final = 160  # if standard output is a file or a pipe, so that tables are not cut to 80 columns
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -36,7 +36,7 @@ def screen(status: Status) -> Group:
 
 
 def problem_lines(status: Status) -> list[str]:
-    """A line for each, and one with its next step."""
+    """Returns a line for each problem, and one with its next step."""
     if not status.problems:
         return ["[green]no problems[/]"]
     lines = []
@@ -118,7 +118,7 @@ def _snapshot(table: TableStatus) -> str:
 
 
 def sinks_table(status: Status) -> Table:
-    """A line for each sink."""
+    """Returns a table with a line for each sink."""
     measures = ("lag", "records", "lag in time", "freshness", "written", "stale", "dead letters")
     shown = Table("sink", "generation", "applied", *measures, box=None)
     for sink in status.sinks:
@@ -138,7 +138,7 @@ def sinks_table(status: Status) -> Table:
 
 
 def views_table(status: Status) -> Table:
-    """A line for each view. Its error is among the problems."""
+    """Returns a table with a line for each view. The errors of views are among the problems."""
     shown = Table("view", "state", "changes", "oldest", "keys", "rejected", "last write", box=None)
     for view in status.views:
         counts = (view.waiting_changes, view.waiting_keys, view.rejected_rows)
@@ -150,7 +150,7 @@ def views_table(status: Status) -> Table:
 
 
 def comparisons_table(status: Status) -> Table:
-    """The last comparisons of each store with the source."""
+    """Returns a table of the last comparisons of each store with the source."""
     shown = Table("compared", "when", "applied", "tables", "rows", "differ", "took", "", box=None)
     for sink in status.sinks:
         for run in sink.comparison.runs[:RUNS_SHOWN] if sink.comparison is not None else ():
@@ -178,7 +178,7 @@ def _remark(run: RunStatus) -> str:
 
 
 def size(count: int | None) -> str:
-    """`42 B`, `1.5 MiB`; `?` where it is not known."""
+    """Returns a size as text: `42 B`, `1.5 MiB`; `?` if it is not known."""
     if count is None:
         return "?"
     value = float(count)
@@ -190,7 +190,7 @@ def size(count: int | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """`0.25 s`, `3 m 05 s`; `?` where it is not known."""
+    """Returns a duration as text: `0.25 s`, `3 m 05 s`; `?` if it is not known."""
     if value is None:
         return "?"
     return f"{value:.2f} s" if value < 10 else span(value)

@@ -1,4 +1,4 @@
-"""`cdc table`: which tables are captured and which stopped; stopping one, and starting it again."""
+"""`cdc table`: lists the tables and their states; stops and starts the capture of a table."""
 
 import json
 import time
@@ -18,15 +18,15 @@ from cdc.model.topics import Topics
 
 ANSWER_S_MAX: Final = 20.0
 
-Names = Annotated[list[str], typer.Argument(metavar="SCHEMA.TABLE…", help="One or several.")]
-Timeout = Annotated[float, typer.Option(help="Seconds to wait in all.", min=0.1)]
+Names = Annotated[list[str], typer.Argument(metavar="SCHEMA.TABLE…", help="One or more tables.")]
+Timeout = Annotated[float, typer.Option(help="Total seconds to wait.", min=0.1)]
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")
 def list_tables(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
-    """Every configured table: captured or stopped, why, and what to do."""
+    """List the configured tables: captured or stopped, with the reason and the next step."""
     loaded = configuration(config)
     records = read_state(loaded).tables
     rows = []
@@ -55,7 +55,7 @@ def list_tables(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
 def stop_tables(
     tables: Names, timeout: Timeout = ANSWER_S_MAX, as_json: AsJson = False, config: ConfigFile = CONFIG
 ) -> None:
-    """Publish no more changes of these tables; the others go on."""
+    """Stop publishing changes of these tables. Other tables continue."""
     _send("stop_table", tables, config, timeout, as_json=as_json)
 
 
@@ -63,7 +63,7 @@ def stop_tables(
 def start_tables(
     tables: Names, timeout: Timeout = ANSWER_S_MAX, as_json: AsJson = False, config: ConfigFile = CONFIG
 ) -> None:
-    """Capture tables that stopped: they join beside the stream, and all their rows are read again."""
+    """Capture stopped tables again. Streaming continues meanwhile, and all rows of these tables are read again."""
     _send("start_table", tables, config, timeout, as_json=as_json)
 
 

@@ -25,27 +25,28 @@ NAMES_SHOWN_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One part of the removal. `run` says what it did; or what it would do, if it must not remove anything."""
+    """One part of the removal. `run` returns what it removed, or what it would remove if called with False."""
 
     name: str
-    run: Callable[[bool], str]  # removes
+    run: Callable[[bool], str]  # the argument: whether it removes
 
 
 def teardown(
     config: ConfigFile = CONFIG,
-    topics: Annotated[bool, typer.Option("--topics", help="Delete the prefix's topics too, with all events.")] = False,
+    topics: Annotated[bool, typer.Option("--topics", help="Also delete the prefix's topics, with all events.")] = False,
     stores: Annotated[
-        bool, typer.Option("--stores", help="Remove what the sinks have made in their stores too, histories included.")
+        bool,
+        typer.Option("--stores", help="Also remove what the sinks created in their stores, history tables included."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object; needs --yes or --dry-run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object; requires --yes or --dry-run.")] = False,
 ) -> None:
-    """Remove replication slot and publication; with --topics and --stores also the topics, and indexes, keys and tables
-    of the sinks. Asks before. Public event topics stay, and in the stores what others made. Exits 6 when a part could
-    not be removed; the same command again removes the rest."""
+    """Remove the replication slot and the publication; with --topics also the topics, and with --stores the indexes,
+    keys and tables of the sinks. Asks for confirmation. Event topics of the outbox are kept, and everything in the
+    stores that Watershed did not create. Exits with 6 if a part could not be removed; run again to remove the rest."""
     if as_json and not (yes or dry_run):
-        raise typer.BadParameter("--json can't ask: add --yes or --dry-run")
+        raise typer.BadParameter("--json can't ask for confirmation: add --yes or --dry-run")
     settings = configuration(config, log_level="error")
     steps = list(_steps(settings, topics=topics, stores=stores))
     if not (yes or dry_run):
@@ -56,12 +57,12 @@ def teardown(
     kept = [word for word, is_removed in (("topics", topics), ("stores", stores)) if not is_removed]
     if kept and not as_json:
         options = " and ".join(f"--{word}" for word in kept)
-        typer.echo(f"{' and '.join(kept)} stay; {options} would remove them")
+        typer.echo(f"{' and '.join(kept)} are kept; {options} would remove them")
 
 
 def _steps(config: Config, *, topics: bool, stores: bool) -> Iterator[Step]:
-    """Yields the steps in their order: nothing else is removed while capture holds the slot; the topics, from which
-    sinks would fill their stores again, come before the stores."""
+    """Yields the steps in their order. The slot comes first, because it can't be removed while capture runs. The topics
+    come before the stores, because sinks would fill their stores from them again."""
     yield Step(f"replication slot {config.source.slot}", partial(_slot, config))
     yield Step(f"publication {config.source.publication}", partial(_publication, config))
     if topics:
@@ -79,13 +80,14 @@ def _ask(steps: list[Step]) -> None:
             typer.echo(f"  {step.name}: {error.message}")
     typer.confirm(
         "Changes from now on are not captured, and a later start reads all rows again. Stop `cdc run` and `cdc sink "
-        "run` first. Go on?",
+        "run` first. Continue?",
         abort=True,
     )
 
 
 def _run(steps: list[Step], *, removes: bool, as_json: bool) -> tuple[list[str], list[WatershedError]]:
-    """Returns what was done, and why the rest was not. Nothing at all is removed unless the slot is free."""
+    """Returns the names of the steps that were done, and the errors of the others. Removes nothing at all if the first
+    step, the slot, fails."""
     done: list[str] = []
     failed: list[WatershedError] = []
     told = []
@@ -137,6 +139,6 @@ def _store(config: Config, name: str, section: StoreConfig, removes: bool) -> st
     tables = [table for table in config.source.stored_table_ids if section.holds(table)]
     found = store_contents(name, section, config.topics.prefix, tables, removes=removes)
     if not found:
-        return "holds nothing of ours"
+        return "holds nothing that Watershed created"
     more = f" and {len(found) - NAMES_SHOWN_MAX} more" if len(found) > NAMES_SHOWN_MAX else ""
     return f"{', '.join(found[:NAMES_SHOWN_MAX])}{more} {'removed' if removes else 'would be removed'}"

@@ -1,4 +1,4 @@
-"""`cdc verify` and `cdc repair`: the source against every store, row by row, while both are written."""
+"""`cdc verify` and `cdc repair`: compare the source with stores, row by row, while both are being written."""
 
 import json
 import time
@@ -30,14 +30,14 @@ from verification.world import World
 TIMEOUT_S: Final = 120.0
 SHOWN_MAX: Final = 100  # differences of one table and sink in a terminal
 
-Sinks = Annotated[list[str] | None, typer.Option("--sink", metavar="NAME", help="One or several; all by default.")]
+Sinks = Annotated[list[str] | None, typer.Option("--sink", metavar="NAME", help="Repeatable; all sinks by default.")]
 Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", metavar="GLOB", help="schema.table, or a pattern such as 'public.*'; repeatable."),
+    typer.Option("--table", metavar="GLOB", help="schema.table, or a pattern such as 'public.*'. Repeatable."),
 ]
-Timeout = Annotated[float, typer.Option("--sink-timeout", help="Seconds that a sink may stand still.", min=1)]
+Timeout = Annotated[float, typer.Option("--sink-timeout", help="Seconds to wait for a sink without progress.", min=1)]
 Share = Annotated[
-    float, typer.Option("--source-share", help="Of the time that is spent reading the source.", min=0.01, max=1.0)
+    float, typer.Option("--source-share", help="Share of the time in which the source is read.", min=0.01, max=1.0)
 ]
 
 
@@ -45,7 +45,7 @@ def verify(
     sink: Sinks = None,
     table: Tables = None,
     sample: Annotated[
-        int | None, typer.Option(metavar="N", help="Compare so many rows of each side, chosen at random.", min=1)
+        int | None, typer.Option(metavar="N", help="Compare only N rows of each side, chosen at random.", min=1)
     ] = None,
     source_share: Share = 0.5,
     timeout: Timeout = TIMEOUT_S,
@@ -53,8 +53,8 @@ def verify(
     is_scheduled: Annotated[bool, typer.Option("--scheduled", hidden=True)] = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Compare stores with the source while both are written. Exits 5 where a store differs, 6 where something could not
-    be compared."""
+    """Compare stores with the source while both are being written. Exits with 5 if a store differs, 6 if a table or a
+    row could not be compared."""
     is_strict = bool(sink) and not is_scheduled
     wanted = Wanted(tuple(sink or ()), tuple(table or ("*",)), sample, source_share, is_strict)
     _run(config, wanted, timeout, as_json=as_json, is_scheduled=is_scheduled)
@@ -68,8 +68,9 @@ def repair(
     as_json: AsJson = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Compare, have capture publish rows that differ again, and wait until the stores show them. Rows with a version
-    that capture has never published are removed before. Exits 5 where something still differs."""
+    """Compare stores with the source, have capture publish rows that differ again, and wait until the stores show them.
+    Rows whose version capture never published are first removed from the stores. Exits with 5 if a store still differs,
+    6 if a table or a row could not be compared."""
     wanted = Wanted(tuple(sink or ()), tuple(table or ("*",)), None, source_share, bool(sink))
     _run(config, wanted, timeout, as_json=as_json, repairs=True)
 
@@ -106,7 +107,7 @@ def _run(
 
 
 def _record(config: Config, world: World, run: RunRecord, results: Sequence[TableResult]) -> None:
-    """Add the run to the history of each sink. Without the right to write the topic there is no history."""
+    """Adds the run to the history of each sink. Without the right to write to its topic, only prints a warning."""
     from spark_jobs.progress_writer import ProgressWriter
 
     writer = ProgressWriter(config.kafka, Topics(config.topics.prefix))
@@ -117,7 +118,7 @@ def _record(config: Config, world: World, run: RunRecord, results: Sequence[Tabl
             found = run_of(run.model_copy(update={"applied_lsn": applied.applied_lsn if applied else 0}), own)
             writer.send(with_run(read_history(config, sink), sink, found, own))
     except WatershedError as error:
-        typer.echo(f"the comparison is not in the history of cdc status: {error.message}", err=True)
+        typer.echo(f"this comparison is missing from the history in cdc status: {error.message}", err=True)
     finally:
         writer.close()
 
@@ -142,7 +143,7 @@ class _Removal:
 
 
 class _Telling:
-    """Shows how far each table is: a bar in a terminal, a line now and then elsewhere."""
+    """Shows the progress of each table: a bar in a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, screen: Screen | None) -> None:
         self._screen = screen
@@ -192,7 +193,7 @@ def _remark(result: TableResult) -> str:
         return f"not compared: {result.why_not}"
     said = [f"{count:,} {kind.value}" for kind, count in result.counts.items() if count]
     if result.undecided:
-        said.append(f"{result.undecided:,} undecided: they change all the time, or their transactions do not end")
+        said.append(f"{result.undecided:,} undecided: they change too often, or their transactions do not end")
     return ", ".join(said)
 
 

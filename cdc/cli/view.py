@@ -1,4 +1,4 @@
-"""`cdc view`: rows that a query derives from captured tables, kept in a store of their own."""
+"""`cdc view`: checks and runs views, whose rows a query derives from captured tables and a target store keeps."""
 
 import json
 import sys
@@ -72,11 +72,10 @@ def check(
     as_json: AsJson = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Check the views' queries against their bases: what they read, how a change of each table finds the rows that it
-    concerns, which indexes are missing, and whether two rows have the same key; and whether the target takes its rows;
-    for an event log its topics and rights. After a query that can't be kept, the other views are checked, too. Changes
-    nothing. Exits 2 where a query can't be kept, 1 where rows have the same key, a target can't take them, or a log
-    can't be loaded."""
+    """Check the query of each view against its base (the SQL store that it reads): which tables it reads, which rows a
+    change of each table affects, which indexes are missing, and whether two rows have the same key. Check whether the
+    target can hold the rows, and for an event log its topics and rights. Changes nothing. Exits with 2 if a query can't
+    be maintained, 1 if rows have the same key, a target can't hold them, or a log can't be loaded."""
     settings = _with_functions(config)
     has_failed = check_logs(settings, chosen_logs(settings, names), as_json=as_json)
     refused: list[ConfigError] = []
@@ -94,8 +93,8 @@ def check(
 
 
 def _checked(settings: Config, name: str, section: ViewConfig, *, as_json: bool) -> bool:
-    """Prints what was found of a view; returns whether its rows can't be written. Raises ConfigError for a query that
-    can't be kept."""
+    """Prints the findings about a view. Returns whether its rows can't be written. Raises ConfigError for a query that
+    can't be maintained."""
     with open_base(settings, name) as base:
         definition = define(name, section, base)
         columns = base.described(definition)
@@ -144,8 +143,8 @@ def run(
     log_json: LogJson = False,
     http_port: HttpPort = None,
 ) -> None:
-    """Keep views equal to their queries, and load event logs, until it is stopped. A view or a log that can't be kept
-    ends with its error, which `cdc view status` shows; the others go on, and the command then exits 1."""
+    """Keep views equal to the results of their queries, and load event logs, until SIGTERM. A view or a log that fails
+    stops with an error, which `cdc view status` shows; the others continue, and the command exits with 1 at its end."""
     settings = _with_functions(config, log_level=log_level, log_json=log_json)
     logs = chosen_logs(settings, names)
     chosen, conditions = _chosen(settings, names), Conditions()
@@ -169,7 +168,7 @@ def run(
         try:
             _report(jobs, conditions, warehouses)
         except KeyboardInterrupt:
-            typer.echo("ending", err=True)
+            typer.echo("stopping", err=True)
         finally:
             ending.set()
     if any(job.exception() for job in jobs):
@@ -195,8 +194,8 @@ def status(
     as_json: AsJson = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Show each view: its state, the changes that wait, rows that its target rejects, the last error; and each event
-    log: its state, how far it is behind its topics, rejected records, the last error."""
+    """Show each view with its state, pending changes, rows that its target rejects and last error, and each event log
+    with its state, how many records it is behind its topics, rejected records and last error."""
     settings = configuration(config)
     found: list[ViewFacts] = []
     for name in chosen_logs(settings, names):
@@ -222,8 +221,8 @@ def status(
 
 @app.command()
 def rebuild(name: Annotated[str, typer.Argument(metavar="NAME")], config: ConfigFile = CONFIG) -> None:
-    """Have every row of a view computed again by its job, `cdc view run`; or have an event log loaded again from its
-    topics, in which events stay that have left the topics. What targets hold serves until then."""
+    """Have the job of a view, `cdc view run`, compute every row again; or have an event log loaded again from its
+    topics, keeping events that the topics no longer hold. Targets serve their present rows until then."""
     settings = configuration(config)
     if chosen_logs(settings, [name]):
         rebuild_log(settings, name)
@@ -232,18 +231,18 @@ def rebuild(name: Annotated[str, typer.Argument(metavar="NAME")], config: Config
         base.install()
         if not base.ask_rebuild(name):
             raise SinkError(f"view {name} has never run", f"cdc view run {name} fills it")
-    typer.echo(f"{name}: asked for; cdc view run fills it again, and cdc view status shows when it is serving")
+    typer.echo(f"{name}: rebuild requested; cdc view run does it, and cdc view status shows when the view is serving")
 
 
 @app.command()
 def remove(
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    target: Annotated[bool, typer.Option("--target", help="Remove also what the view has made in its target.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    target: Annotated[bool, typer.Option("--target", help="Also remove what the view created in its target.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
     config: ConfigFile = CONFIG,
 ) -> None:
     """Remove a view's triggers and notes from its base, and on request its rows from the target; or an event log with
-    its events. Asks before. Stop its job first, and take it out of the configuration afterwards."""
+    its events. Asks for confirmation. Stop its job first, and remove it from the configuration afterwards."""
     settings = configuration(config, log_level="error")
     if chosen_logs(settings, [name]):
         if target:
@@ -254,12 +253,12 @@ def remove(
         base.install()
         if not base.lock(name):
             raise SinkError(
-                f"view {name}: a process keeps it", "stop that process (cdc view run), then remove the view"
+                f"view {name}: a process maintains it", "stop that process (cdc view run), then remove the view"
             )
         found = target_contents(settings, name, removes=False) if target else []
         if not yes:
             what = ["its triggers and notes in the base", *found]
-            typer.confirm(f"to be removed of view {name}: {', '.join(what)}. Go on?", abort=True)
+            typer.confirm(f"This removes of view {name}: {', '.join(what)}. Continue?", abort=True)
         base.remove(name)
         if target:
             target_contents(settings, name, removes=True)
@@ -267,20 +266,20 @@ def remove(
 
 
 def _with_functions(config: Path, *, log_level: str = "warning", log_json: bool = False) -> Config:
-    """Reads the file. Functions of folds are imported from its folder, too, after PYTHONPATH and what is installed."""
+    """Reads the configuration file. Adds its folder to the end of the import path, for the functions of folds."""
     settings = configuration(config, log_level=log_level, log_json=log_json)
     sys.path.append(str(config.resolve().parent))
     return settings
 
 
 def _chosen(settings: Config, names: list[str] | None) -> dict[str, ViewConfig]:
-    """Returns those of the names that are views; all views without names. The names were checked by `chosen_logs`."""
+    """Returns the views among the names, or all views without names. `chosen_logs` has checked the names."""
     return {name: settings.views[name] for name in names or settings.views if name in settings.views}
 
 
 @contextmanager
 def _warehouses(settings: Config, chosen: dict[str, ViewConfig]) -> Iterator["WarehouseTargets | None"]:
-    """The Spark session, where one of the views is kept in a warehouse. Raises SinkError, and StackError."""
+    """Yields the Spark session for targets in a warehouse, or None if there is none. Raises SinkError, StackError."""
     names = [name for name, section in chosen.items() if isinstance(section.target, WarehouseConfig)]
     if not names:
         yield None
@@ -318,8 +317,8 @@ def _generations(settings: Config, name: str, warehouses: "WarehouseTargets | No
 
 
 def _report(jobs: Mapping[Future[None], str], conditions: Conditions, warehouses: "WarehouseTargets | None") -> None:
-    """Returns when all jobs have ended, and says why each did. Raises SinkError when Spark's Java process has ended:
-    no other can be started in this process."""
+    """Waits until all jobs have ended, and reports the error of each. Raises SinkError when Spark's Java process has
+    ended, because this process can't start another one."""
     waiting = set(jobs)
     while waiting:
         ended, waiting = wait_for_futures(waiting, POLL_S if warehouses else None, FIRST_COMPLETED)
@@ -332,8 +331,8 @@ def _report(jobs: Mapping[Future[None], str], conditions: Conditions, warehouses
 
 
 def _wait_for(settings: Config, name: str, is_ending: Callable[[], bool]) -> None:
-    """Waits until the base shows what the source has committed by now, and its event logs what their topics have, as
-    far as the view reads them. Raises WaitTimeoutError, SinkError."""
+    """Waits until the base shows what the source has committed by now, and the event logs that the view reads hold
+    what is now in their topics. Raises WaitTimeoutError, SinkError."""
     section, deadline = settings.views[name], time.monotonic() + BASE_WAIT_S
     tables = named_tables(name, section.sql)
     for table in tables:

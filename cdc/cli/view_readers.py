@@ -1,4 +1,4 @@
-"""Lets the status observe views and event logs: it knows neither their bases nor their tables there."""
+"""Readers of the state of views and event logs, for cdc.status, which does not know their bases and tables."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -12,7 +12,7 @@ from cdc.status.facts import ViewReader
 from views.event_log_figures import EventLogFigures
 from views.figures import ViewFigures
 
-CONNECT_TIMEOUT_S: Final = 3  # of the status, which shows a slower base as unreachable meanwhile
+CONNECT_TIMEOUT_S: Final = 3  # a slower base is shown as unreachable
 Figures = TypeVar("Figures", bound=ViewFigures | EventLogFigures)
 
 

@@ -1,4 +1,4 @@
-"""`cdc wait`: waits until stores show what was written."""
+"""`cdc wait`: waits until stores show all changes up to an LSN."""
 
 import json
 import time
@@ -13,17 +13,18 @@ from cdc.status.waiting import WaitError
 
 
 def wait(
-    lsn: Annotated[str, typer.Option(help="As pg_current_wal_insert_lsn() returns after the commit.")],
+    lsn: Annotated[str, typer.Option(help="The LSN that pg_current_wal_insert_lsn() returns after the commit.")],
     sink: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="One or several; all that have a position by default.")
+        list[str] | None, typer.Option(metavar="NAME", help="Repeatable; all sinks that have a position by default.")
     ] = None,
-    timeline: Annotated[int | None, typer.Option(help="Of the LSN; another one than the source's is refused.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait in all.", min=0)] = TIMEOUT_S,
+    timeline: Annotated[int | None, typer.Option(help="The LSN's timeline. It must be that of the source.")] = None,
+    timeout: Annotated[float, typer.Option(help="Total seconds to wait.", min=0)] = TIMEOUT_S,
     config: ConfigFile = CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until the stores show everything that committed up to an LSN, sweeps included. Exits 1 after --timeout, 4
-    where the LSN is of another history, 2 for a text that is no LSN."""
+    """Wait until the stores show all transactions that committed up to an LSN, and sweeps (the removal of rows that a
+    snapshot did not find). Exits with 1 after --timeout, 2 if the text is not an LSN, 4 if the LSN belongs to another
+    timeline or epoch."""
     try:
         read_lsn(lsn)
     except WaitError as error:

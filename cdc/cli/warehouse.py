@@ -1,4 +1,4 @@
-"""`cdc warehouse`: upkeep of the warehouse's tables."""
+"""`cdc warehouse`: maintenance of the tables in a warehouse."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True)
 def maintain(
     sink: Annotated[
         list[str] | None,
-        typer.Option("--sink", metavar="NAME", help="A sink of type warehouse; all, and all views, by default."),
+        typer.Option("--sink", metavar="NAME", help="A sink of type warehouse; all such sinks and views by default."),
     ] = None,
     config: ConfigFile = CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each table.")] = False,
@@ -28,8 +28,8 @@ def maintain(
         typer.Option("--view", metavar="NAME", help="A view whose target has type warehouse."),
     ] = None,
 ) -> None:
-    """Merge files, expire snapshots older than snapshot_days, forget the versions of keys that were deleted longer than
-    tombstone_ttl_s ago. Beside a running sink: where a batch writes to the same files, the batch goes first."""
+    """Merge small files, expire snapshots older than snapshot_days, and delete the versions of keys that were deleted
+    more than tombstone_ttl_s ago. Sinks can run meanwhile: files that a batch also writes are left to the batch."""
     settings = configuration(config)
     chosen = _chosen(settings, sink, view)
     from spark_jobs.upkeep import maintain_warehouse, session  # brings Spark
@@ -40,7 +40,7 @@ def maintain(
                 if as_json:
                     typer.echo(json.dumps({kind: name, **dataclasses.asdict(done)}))
                     continue
-                left = "; files that batches wrote to were left for the next time" if done.gave_way else ""
+                left = "; files that batches wrote meanwhile are left for the next run" if done.gave_way else ""
                 typer.echo(
                     f"{name}: {done.table}: {done.rewritten_files} files became {done.added_files}, "
                     f"{done.expired_snapshots} snapshots expired{left}"
@@ -50,7 +50,7 @@ def maintain(
 def _chosen(
     settings: Config, sinks: list[str] | None, views: list[str] | None
 ) -> dict[tuple[str, str], tuple[WarehouseConfig, str]]:
-    """Returns the section and the names' prefix of each chosen warehouse, by `sink` or `view` and name."""
+    """Returns the section and the prefix of table names of each chosen warehouse, by `sink` or `view` and name."""
     is_all = not sinks and not views
     found = {}
     for name in settings.sinks if is_all else sinks or ():
@@ -64,7 +64,9 @@ def _chosen(
         if isinstance(target, WarehouseConfig):
             found["view", name] = (target, target_prefix(settings.topics.prefix, name))
         elif not is_all:
-            raise ConfigError(f"no view {name!r} has a target of type warehouse", "name one of section views that has")
+            raise ConfigError(
+                f"no view {name!r} has a target of type warehouse", "name a view of section views that has one"
+            )
     if not found:
         raise ConfigError(
             "the configuration has no sink of type warehouse, nor a view with such a target", "add one to section sinks"

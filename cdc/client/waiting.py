@@ -104,7 +104,7 @@ def read_lsn(lsn: str | int) -> int:
     try:
         return lsn if isinstance(lsn, int) else parse_lsn(lsn)
     except ValueError as error:
-        raise WaitError(str(error), "as PostgreSQL prints it, for example 0/16B3748") from error
+        raise WaitError(str(error), "write it as PostgreSQL prints it, for example 0/16B3748") from error
 
 
 def sinks_of(sink: str | Sequence[str] | None, known: Sequence[str]) -> list[str]:
@@ -122,5 +122,5 @@ def _too_late(late: Sequence[str], sinks: Sequence[SinkRecord], lsn: int, timeou
         reached.append(f"{name} is at {format_lsn(record.applied_lsn) if record is not None else 'nothing'}")
     return (
         f"LSN {format_lsn(lsn)} was not shown in {timeout:g} s: {', '.join(reached)}",
-        "`cdc status` says whether capture and sinks move; wait again, or longer",
+        "`cdc status` shows whether capture and sinks make progress; wait again, or longer",
     )

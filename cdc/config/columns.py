@@ -17,7 +17,7 @@ from cdc.pgoutput.messages import Relation
 
 
 def _patterns(value: Any) -> Any:
-    """Regular expressions, as a list or as Debezium has them, in one text with commas."""
+    """Returns regular expressions from a list, or from one text with commas, as Debezium writes them."""
     patterns = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     for pattern in patterns if isinstance(patterns, list | tuple) else ():
         try:
@@ -32,7 +32,7 @@ Patterns = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """Columns that match one of `include`, or all if there are none; without those that match one of `exclude`."""
+    """The columns that match one of `include` (all if it is empty), without those that match one of `exclude`."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class ColumnChoice:
                 if not any(re.fullmatch(pattern, name) for name in names):
                     raise ConfigError(
                         f"source.{option}: {pattern} matches no column of the tables in source.tables",
-                        "it has to match the whole of schema.table.column; correct it, or take it out",
+                        "a pattern must match the whole of schema.table.column; correct or remove it",
                     )
 
     def require_unpublished(self, schemas: Iterable[TableSchema]) -> None:
@@ -81,7 +81,7 @@ class ColumnChoice:
             for column in schema.columns:
                 if not self.takes(schema.table, column.name):
                     raise SourceError(
-                        f"column {column.name} of table {schema.table} is to be left out, but it is published already",
+                        f"column {column.name} of table {schema.table} is excluded now, but was published before",
                         "what is in the topics stays there: start with a new topics.prefix and slot, or take the "
                         "change of source.include_columns or source.exclude_columns back",
                     )

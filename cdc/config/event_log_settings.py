@@ -43,12 +43,12 @@ def log_table(name: str) -> TableId:
 
 
 def event_form(log: EventLogConfig, outbox: OutboxConfig) -> EventForm:
-    """Returns the form of the log's records. Raises ValueError where no single form is known."""
+    """Returns the form of the log's records. Raises ValueError if there is no form, or more than one."""
     forms = dict(_forms(outbox))
     if not forms:
         raise ValueError("section outbox writes no events: name a table in outbox.tables, or set outbox.messages")
     if log.outbox is not None and log.outbox not in forms:
-        raise ValueError(f"outbox: {log.outbox} is no writer of events; there are {', '.join(forms)}")
+        raise ValueError(f"outbox: {log.outbox} does not write events; these do: {', '.join(forms)}")
     found = {form for writer, form in forms.items() if log.outbox in (None, writer)}
     if len(found) > 1:
         raise ValueError(f"{', '.join(forms)} write records of different forms: name the writer in option outbox")
@@ -102,7 +102,7 @@ def problem(
             if not is_topic(topic):
                 return f"{name}.topics: {topic!r} can't be a topic's name: letters, digits, '.', _ and -, 249 at most"
             if topic.startswith(f"{topic_prefix}."):
-                return f"{name}.topics: {topic} is a topic of capture's own, which has no events"
+                return f"{name}.topics: {topic} is an internal topic of capture, which has no events"
         if len(set(log.topics)) != len(log.topics):
             return f"{name}.topics: a topic is listed twice"
         try:

@@ -39,7 +39,7 @@ class FoldConfig(Section):
     @classmethod
     def _order_differs(cls, order: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(order)) != len(order):
-            raise ValueError("a column is in the order twice")
+            raise ValueError("a column is listed twice in order")
         return order
 
     @field_validator("columns")

@@ -51,19 +51,19 @@ class FormatConfig(DebeziumSection):
         placeholder = self.unavailable_value_placeholder
         if placeholder is not None and self.profile != "debezium":
             raise ValueError(
-                "unavailable.value.placeholder is for profile debezium: in readable such a column is absent"
+                "unavailable.value.placeholder is for profile debezium: profile readable leaves such a column out"
             )
         if placeholder is not None and placeholder.startswith("hex:"):
             try:
                 bytes.fromhex(placeholder.removeprefix("hex:"))
             except ValueError:
-                raise ValueError("unavailable.value.placeholder: no hexadecimal digits behind hex:") from None
+                raise ValueError("unavailable.value.placeholder: no hexadecimal digits follow hex:") from None
         return self
 
     @model_validator(mode="after")
     def _one_list(self) -> Self:
         if self.message_prefix_include_list and self.message_prefix_exclude_list:
-            raise ValueError("message.prefix.include.list and message.prefix.exclude.list can't go together")
+            raise ValueError("message.prefix.include.list and message.prefix.exclude.list can't be combined")
         return self
 
 

@@ -21,11 +21,13 @@ OURS: Final = frozenset(
         "transactional.id",  # fences a second instance
     }
 )
-"""Options on which exactly once and the order for each key rest; and the brokers, which have a key of their own."""
+"""Options on which exactly-once delivery and the order of a key depend, and the brokers, which have their own key."""
 
 
 def without_ours(options: Mapping[str, OptionValue]) -> Mapping[str, OptionValue]:
-    """The options, if none is ours. Raises ValueError."""
+    """Returns the options. Raises ValueError if one of them is set by capture itself."""
     if taken := sorted(OURS.intersection(options)):
-        raise ValueError(f"{', '.join(taken)} can't be chosen: remove it; the promises rest on capture's own")
+        raise ValueError(
+            f"{', '.join(taken)} can't be set: remove it; exactly-once delivery depends on the values that capture sets"
+        )
     return options

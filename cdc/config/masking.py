@@ -35,7 +35,7 @@ class MaskOptions(Section):
     @model_validator(mode="after")
     def _can_be_applied(self) -> Self:
         if self.hash and (self.hash_key is None or len(self.hash_key.get_secret_value()) < HASH_KEY_CHARS_MIN):
-            raise ValueError(f"hash needs hash_key, of {HASH_KEY_CHARS_MIN} characters at least")
+            raise ValueError(f"hash requires hash_key, with at least {HASH_KEY_CHARS_MIN} characters")
         if len(set(self.columns)) != len(self.columns):
             raise ValueError("a column is masked twice")
         return self

@@ -16,7 +16,7 @@ _REFERENCE: Final = re.compile(r"\\(?P<escaped>.)|\$\{(?P<name>[A-Za-z][A-Za-z0-
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A column that goes along."""
+    """The place of an additional column in the record of an event."""
 
     column: str
     where: Where
@@ -36,7 +36,7 @@ def parse_placements(text: str) -> tuple[Placement, ...]:
 
 
 def is_topic(name: str) -> bool:
-    """Says whether Kafka accepts it as a topic's name."""
+    """Says whether Kafka accepts the text as a topic's name."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 

@@ -46,7 +46,7 @@ class Routing(DebeziumSection):
             raise ValueError("a payload that is expanded, or in an envelope, needs value.converter: json")
         if self.format != "debezium" and (is_structure or self.value_converter is not None or self.schemas_enable):
             raise ValueError(
-                "CloudEvents have a form of their own: no value.converter, schemas.enable, expansion or envelope"
+                "format cloudevents can't be combined with value.converter, schemas.enable, expansion or envelope"
             )
         return self
 
@@ -131,7 +131,7 @@ def with_outbox_tables(sections: Any) -> Any:
                 return sections
             for name in names:
                 if name in captured:
-                    raise ValueError(f"{name} is an outbox table and in source.tables: rows are events, or rows")
+                    raise ValueError(f"{name} is an outbox table and in source.tables: remove it from one of them")
             return sections | {"source": source | {"tables": [*captured, *names], "outbox": names}}
         case _:
             return sections

@@ -37,11 +37,11 @@ def parse_transform(text: str) -> Transform:
     found = _TRANSFORM.fullmatch(text)
     if found is None or found["name"] not in (*TIMES, *SIZED):
         raise ValueError(
-            f"{text!r} is no partition: write a column, or year, month, day or hour of one, bucket(N, column) or "
+            f"{text!r} is not a partition: write a column, or year, month, day or hour of one, bucket(N, column) or "
             "truncate(N, column)"
         )
     if (found["size"] is not None) != (found["name"] in SIZED):
-        raise ValueError(f"{text!r}: bucket and truncate have a number before the column, the other functions none")
+        raise ValueError(f"{text!r}: bucket and truncate take a number before the column, the other functions do not")
     size = None if found["size"] is None else int(found["size"])
     if size is not None and not 0 < size < 1 << 31:
         raise ValueError(f"{text!r}: the number lies between 1 and {(1 << 31) - 1}")
@@ -52,7 +52,7 @@ def parse_sort(text: str) -> Sort:
     """Raises ValueError."""
     found = _SORT.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no sort: write a column, and desc behind it for descending order")
+        raise ValueError(f"{text!r} is not a sort order: write a column, followed by desc for descending order")
     return Sort(_name(found), (found["direction"] or "").lower() == "desc")
 
 

@@ -101,7 +101,7 @@ Condition = Comparison | Membership | IsNull | IsTrue | Not | Every | Some
 def parse_condition(text: str) -> Condition:
     """Parses a condition. Raises ValueError that says what was expected, and after how many characters."""
     if len(text) > CONDITION_CHARS_MAX:
-        raise ValueError(f"a condition has {CONDITION_CHARS_MAX} characters at most")
+        raise ValueError(f"a condition has at most {CONDITION_CHARS_MAX} characters")
     parser = _Parser(_tokens(text))
     condition = parser.condition()
     parser.expect_end()
@@ -193,7 +193,7 @@ class _Parser:
             operator = self._advance().value
             right = self._operand()
             if isinstance(left, Constant) and isinstance(right, Constant):
-                raise ValueError("a comparison needs a column on one side at least")
+                raise ValueError("a comparison needs a column on at least one side")
             return Comparison(left, operator, right)  # type: ignore[arg-type] # the pattern lists them
         if isinstance(left, ColumnName):
             return IsTrue(left)

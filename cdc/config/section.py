@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Section(BaseModel):
-    """Unknown names are errors; errors do not show values, which may be secrets."""
+    """The base of a section. Unknown names are errors, and errors do not show values, which may be secrets."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 

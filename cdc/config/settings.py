@@ -74,7 +74,7 @@ class SourceConfig(Section):
     @classmethod
     def _slot(cls, value: str) -> str:
         if not _NAME.fullmatch(value):
-            raise ValueError("a slot's name has lower-case letters, digits and underscores, 63 at most")
+            raise ValueError("a slot's name has lower-case letters, digits and underscores, at most 63")
         return value
 
     @field_validator("tables")
@@ -188,7 +188,7 @@ def _column_of(name: str, tables: Sequence[TableId]) -> tuple[TableId, str]:
     for table in sorted(tables, key=lambda table: len(str(table)), reverse=True):
         if name.startswith(f"{table}.") and len(name) > len(f"{table}."):
             return table, name.removeprefix(f"{table}.")
-    raise ValueError(f"masking names {name}, which is no column of source.tables: schema.table.column")
+    raise ValueError(f"masking names {name}, which is not a column of source.tables; write schema.table.column")
 
 
 class SparkConfig(Section):
@@ -205,7 +205,7 @@ class SparkConfig(Section):
     @classmethod
     def _is_size(cls, text: str) -> str:
         if re.fullmatch("[1-9][0-9]*[kmgt]", text, re.IGNORECASE) is None:
-            raise ValueError(f"{text!r} is no size as Java's -Xmx takes it: a number with k, m, g or t, such as 1g")
+            raise ValueError(f"{text!r} is not a size as in Java's -Xmx: write a number with k, m, g or t, such as 1g")
         return text
 
 
@@ -214,14 +214,14 @@ class VerifyConfig(Section):
 
     every: str | None = None  # from the beginning of one to that of the next: 30m, 6h, 1d; null: none
     tables: tuple[str, ...] = ("*",)  # patterns over schema.table
-    sample: Annotated[int, Field(ge=1)] | None = None  # so many rows of each side instead of all
-    source_share: Annotated[float, Field(ge=0.01, le=1.0)] = 0.1  # of the time that is spent reading the source
+    sample: Annotated[int, Field(ge=1)] | None = None  # number of random rows of each side; None: all
+    source_share: Annotated[float, Field(ge=0.01, le=1.0)] = 0.1  # share of the time in which the source is read
 
     @field_validator("every")
     @classmethod
     def _every(cls, value: str | None) -> str | None:
         if value is not None and (_DURATION.fullmatch(value) is None or not _duration_s(value)):
-            raise ValueError("a number and a unit: 90s, 30m, 6h or 1d")
+            raise ValueError("write a number and a unit: 90s, 30m, 6h or 1d")
         return value
 
     @property
@@ -306,10 +306,12 @@ class Config(BaseSettings):
         if self.format_options.suits_sinks:
             return self
         if self.sweep.tombstones:
-            raise ValueError("sweep.tombstones reads keys of format.profile readable, without schemas.enable and modes")
+            raise ValueError(
+                "sweep.tombstones requires keys of format.profile readable, without schemas.enable and modes"
+            )
         if self.sinks:
             raise ValueError(
-                "sinks need records of format.profile readable, without schemas.enable and without modes for values: "
+                "sinks require records of format.profile readable, without schemas.enable and modes for values: "
                 "configure sinks or another format, not both"
             )
         return self
@@ -369,7 +371,7 @@ def load_config(path: Path) -> Config:
 
 
 def _place(parts: Sequence[int | str]) -> str:
-    """The path of keys. Below a sink pydantic names the type too, which is no key."""
+    """Returns the path of keys. Below a sink, pydantic's path also contains the type, which is not a key."""
     section = {"sinks": 2, "views": 3}.get(str(parts[0])) if parts else None  # views.<name>.target
     if section is not None and len(parts) > section and parts[section] in (*SINK_TYPES, "topic"):
         parts = (*parts[:section], *parts[section + 1 :])
@@ -383,7 +385,7 @@ def _say(error: Any) -> str:
         case "missing":
             return "missing"
         case "tuple_type":
-            return "a list is needed: [a, b], or one to a line, each behind a -"
+            return "a list is needed: [a, b], or one item per line, each after a -"
         case "union_tag_invalid":
             types = [*SINK_TYPES, "topic"] if error["loc"][:1] == ("views",) else SINK_TYPES
             return f"type is one of {', '.join(types)}"
@@ -394,7 +396,7 @@ def _say(error: Any) -> str:
 
 
 def _refuse_unknown_environment(path: Path) -> None:
-    """A mistyped override would otherwise be silently ignored."""
+    """Raises ConfigError for a mistyped override, which would otherwise be silently ignored."""
     named = {name: "environment variable" for name in os.environ if name.startswith(ENV_PREFIX)}
     named |= dict.fromkeys(secret_files(os.environ, ENV_PREFIX), "secret file")
     for name, kind in sorted(named.items()):

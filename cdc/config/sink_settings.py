@@ -35,7 +35,7 @@ class StoreConfig(Held):
 
 
 class SearchConfig(StoreConfig):
-    """OpenSearch, or what speaks its protocol."""
+    """OpenSearch, or a server that speaks its protocol."""
 
     adapter: ClassVar[str] = "sinks.search.sink:SearchSink"
     needs: ClassVar[tuple[str, str] | None] = ("opensearchpy", "search")
@@ -78,7 +78,7 @@ class CacheConfig(StoreConfig):
     @model_validator(mode="after")
     def _prefix_keeps_hash_slots(self) -> Self:
         if self.in_cluster and "{" in (prefix := self.key_prefix or "") and not _HASH_TAG.match(prefix):
-            raise ValueError("key_prefix: in a cluster a { begins a hash tag, which is written as in {shop}")
+            raise ValueError("key_prefix: in a cluster { begins a hash tag, which is written like {shop}")
         return self
 
     @property
@@ -116,13 +116,13 @@ class WarehouseConfig(StoreConfig, WarehouseOptions):
     @model_validator(mode="after")
     def _has_one_catalog(self) -> Self:
         if (self.catalog is None) == (self.catalog_uri is None):
-            raise ValueError("catalog is needed, or catalog_uri instead of it")
+            raise ValueError("catalog or catalog_uri is needed")
         try:
             _ = self.iceberg_catalog
         except ValidationError as error:  # of catalog_uri alone
             raise ValueError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from None
         if self.s3 is not None and not is_s3(self.location):
-            raise ValueError("s3 is for a location s3://BUCKET/PATH")
+            raise ValueError("s3 requires a location s3://BUCKET/PATH")
         return self
 
     @cached_property

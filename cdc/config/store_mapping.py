@@ -25,7 +25,7 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 
 class StoreMasks(MaskOptions):
-    """Masks for text that this store does not hold in clear. Columns have the source's names."""
+    """Masks for text that this store must not hold in clear. Columns have the source's names."""
 
     def masks(self, table: TableId) -> tuple[Mask, ...]:
         return self.masks_of(lambda name: (table, name))

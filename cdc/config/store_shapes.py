@@ -36,7 +36,7 @@ class CacheShape(Section):
         if self.mode == "upsert" and (self.publish or self.stream):
             raise ValueError("publish and stream are for mode: invalidate")
         if self.mode == "invalidate" and self.key is None:
-            raise ValueError("mode: invalidate needs key, the template of the keys that are deleted")
+            raise ValueError("mode: invalidate requires key, the template of the keys that are deleted")
         if self.mode == "invalidate" and self.model_fields_set & {"value", "ttl_s"}:
             raise ValueError("value and ttl_s are for mode: upsert; mode: invalidate stores nothing")
         return self
@@ -52,7 +52,7 @@ class CacheTls(Section):
     @model_validator(mode="after")
     def _certificate_has_key(self) -> Self:
         if (self.certificate_file is None) != (self.key_file is None):
-            raise ValueError("certificate_file and key_file go together")
+            raise ValueError("certificate_file and key_file must be set together")
         return self
 
 
@@ -81,7 +81,7 @@ class SearchShape(Section):
     @model_validator(mode="after")
     def _alias_is_not_index(self) -> Self:
         if self.alias is not None and self.alias == self.index:
-            raise ValueError("alias and index need different names")
+            raise ValueError("alias and index must have different names")
         return self
 
 

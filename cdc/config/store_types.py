@@ -30,14 +30,14 @@ def _installed() -> tuple[dict[str, type[StoreConfig]], dict[str, str]]:
         where = f"its package says {entry.value}"
         try:
             section = entry.load()
-        except Exception as error:  # noqa: BLE001  code of others; told when the type is used
+        except Exception as error:  # noqa: BLE001  code of another package; reported when the type is used
             broken[entry.name] = f"{where}, which can't be imported: {type(error).__name__}: {error}"
             continue
         default = (
             section.model_fields.get("type") if isinstance(section, type) and issubclass(section, StoreConfig) else None
         )
         if default is None or default.default != entry.name or entry.name in STORES:
-            broken[entry.name] = f"{where}, which is no StoreConfig whose type is {entry.name!r}, a type of its own"
+            broken[entry.name] = f"{where}, which is not a StoreConfig with the new type {entry.name!r}"
             continue
         found[entry.name] = section
     return found, broken

@@ -58,7 +58,7 @@ class ViewConfig(Section):
     @model_validator(mode="after")
     def _fold_has_other_columns(self) -> "ViewConfig":
         if self.fold and (doubled := [name for name in self.fold.columns if name in self.key]):
-            raise ValueError(f"fold.columns: {doubled[0]} is a column of the key, which each row has already")
+            raise ValueError(f"fold.columns: {doubled[0]} is a column of the key, which each row contains anyway")
         return self
 
     @model_validator(mode="after")
@@ -69,12 +69,14 @@ class ViewConfig(Section):
             for pattern, shape in self.target.shapes.items():
                 if shape.mode != "current":
                     raise ValueError(
-                        f"target.shapes.{pattern}.mode: a view can't be kept as a {shape.mode}, because changes that "
-                        "come close together are computed as one: leave mode out, and keep the tables' history in a "
-                        "sink of type warehouse"
+                        f"target.shapes.{pattern}.mode: a view can't have mode {shape.mode}, because successive "
+                        "changes are computed as one: leave mode out, and keep the tables' history in a sink of type "
+                        "warehouse"
                     )
         if self.target.mapping:
-            raise ValueError("target.mapping: the view's query chooses columns and rows; leave the mapping out")
+            raise ValueError(
+                "target.mapping is not for views: the query chooses columns and rows; leave the mapping out"
+            )
         return self
 
 

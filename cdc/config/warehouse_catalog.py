@@ -71,7 +71,7 @@ class CatalogConfig(Section):
         elif self.type in _FORMS and not _FORMS[self.type].fullmatch(self.address):
             raise ValueError(f"uri of type {self.type} is written like {_EXAMPLES[self.type]}")
         if self.credential is not None and self.token is not None:
-            raise ValueError("credential and token exclude each other")
+            raise ValueError("credential and token can't be combined")
         if self.credential is not None and ":" not in self.credential.get_secret_value():
             raise ValueError("credential is written client_id:client_secret")
         if ours := sorted(_OURS & set(self.properties)):
@@ -116,7 +116,7 @@ class S3Config(Section):
     @model_validator(mode="after")
     def _keys_go_together(self) -> Self:
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError("access_key_id and secret_access_key go together")
+            raise ValueError("access_key_id and secret_access_key must be set together")
         if self.session_token is not None and self.access_key_id is None:
             raise ValueError("session_token needs access_key_id and secret_access_key")
         return self

@@ -18,9 +18,9 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"can't read {path}: {error.strerror}", "name the file with --config FILE") from error
     except _EqualKeysError as error:
         raise ConfigError(
-            f"{path}: key {error.problem} is there twice, at line {_line(error.context_mark)} and at line "
+            f"{path}: key {error.problem} occurs twice, at line {_line(error.context_mark)} and at line "
             f"{_line(error.problem_mark)}",
-            "keep one of them: YAML readers take the last and say nothing",
+            "remove one of them: YAML readers silently take the last one",
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)

@@ -73,7 +73,7 @@ class AdditionBarrier:
         if locked and self._unlocked is None:
             if locked != self._locked:
                 log.warning(
-                    "tables are locked, they are added when the locks are released", tables=" ".join(map(str, locked))
+                    "tables are locked and are added when the locks are released", tables=" ".join(map(str, locked))
                 )
             self._unlocked = Wait(
                 self._source,
@@ -88,7 +88,7 @@ class AdditionBarrier:
     def is_granted(
         self, joining: Sequence[TableId], publication: Publication, stay_connected: Callable[[], None]
     ) -> bool:
-        """Waits PATIENCE_S at most, then beside the stream. `joining` are in the publication."""
+        """Waits for the lock: at most PATIENCE_S, then while streaming. `joining` are in the publication."""
         entries = {table: publication.entries.get(table, "") for table in joining}
         failed = self._wait is not None and self._wait.is_over and not self._wait.is_passed(0)
         if self._wait is None or entries != self._entries or failed:
@@ -138,7 +138,7 @@ class TableAddition:
                 publication = add_to_publication(connection, self._config.source, table)
                 added.append(table)
         if publication.fingerprint != before:
-            raise ConnectionLost(f"publication {publication.name} was altered by somebody else meanwhile")
+            raise ConnectionLost(f"publication {publication.name} was altered by another session meanwhile")
         if added:
             log.info("tables added to the publication", tables=" ".join(map(str, added)))
             self._probe("join.published")
@@ -213,7 +213,7 @@ class TableAddition:
         ends = self._admin.request_end_offsets({topic.name: topic.partition_count}).wait()
         if any(ends[topic.name]):
             raise UnsupportedChangeError(
-                f"table {schema.table} is added again with key ({', '.join(schema.key)}), its topic holds records "
+                f"table {schema.table} is added again with key ({', '.join(schema.key)}), but its topic holds records "
                 f"with key ({', '.join(before.key)})",
                 "take it out of source.tables, or start with a new topics.prefix and slot",
                 table=schema.table,

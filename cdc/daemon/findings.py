@@ -78,11 +78,11 @@ def broker_findings(config: Config) -> Iterator[Finding]:
         yield Finding(
             BROKERS,
             "warn",
-            f"{count} brokers, and topics.replication_factor is 1: topics are lost with one broker",
+            f"there are {count} brokers, but topics.replication_factor is 1: losing one broker loses topics",
             "topics.replication_factor: 3",
         )
     else:
-        yield Finding(BROKERS, "ok", f"{count} answer, topics have {factor} replicas")
+        yield Finding(BROKERS, "ok", f"{count} brokers answer, topics have {factor} replicas")
     own = [topics.state, topics.control, topics.progress]
     tables = [topics.table(table) for table in config.source.table_ids]
     existing: dict[str, TopicDescription] = {}
@@ -110,4 +110,4 @@ def _history(config: Config) -> Iterator[Finding]:
     except WatershedError as error:
         yield Finding.failed("history", error)
     else:
-        yield Finding("history", "ok", "a start continues where the last one stopped, or is the first")
+        yield Finding("history", "ok", "capture can start: for the first time, or from its last position")

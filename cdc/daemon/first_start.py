@@ -140,17 +140,19 @@ class Bootstrap:
         if heal is not None:
             known = highest_epoch(self._config)
             if heal.epoch is not None and heal.epoch <= known:
-                raise GapError(f"epoch {heal.epoch} is not above {known}, which is in use", f"--epoch {known + 1}")
+                raise GapError(
+                    f"epoch {heal.epoch} is not above epoch {known}, which is in use", f"--epoch {known + 1}"
+                )
             if heal.epoch is None and known == 0:
                 raise GapError(
-                    f"no topic of prefix {self._topics.prefix} says which epoch was the last",
-                    "cdc snapshot heal --epoch N, above every epoch that records of the prefix ever had",
+                    f"no topic of prefix {self._topics.prefix} contains the number of the last epoch",
+                    "cdc snapshot heal --epoch N, with N above every epoch that records of the prefix have ever had",
                 )
             epoch = heal.epoch or known + 1
         else:
             epoch = 1 if previous is None else previous.epoch + 1
         if epoch > EPOCH_MAX:
-            raise GapError(f"epoch {epoch} is past the last one", "start with a new topics.prefix")
+            raise GapError(f"epoch {epoch} is above the largest possible epoch", "start with a new topics.prefix")
         return epoch
 
     def _is_chunked(self, heal: Heal | None) -> bool:
@@ -327,7 +329,8 @@ class Bootstrap:
                     continue
                 except SlotExistsError as error:
                     raise SourceError(
-                        f"slot {self._source.slot} was created by somebody else meanwhile", "choose another source.slot"
+                        f"slot {self._source.slot} was created by another session meanwhile",
+                        "choose another source.slot",
                     ) from error
                 resources.enter_context(locks.pop_all())
                 return slot
@@ -379,7 +382,7 @@ def require_no_slot(slot: Slot | None, config: Config) -> None:
     if slot is not None:
         name = config.source.slot
         raise SourceError(
-            f"slot {name} exists, but the topics of prefix {config.topics.prefix} know nothing of it",
+            f"slot {name} exists, but the topics of prefix {config.topics.prefix} hold no position for it",
             f"choose another source.slot, or SELECT pg_drop_replication_slot('{name}')",
         )
 

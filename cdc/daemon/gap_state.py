@@ -71,14 +71,14 @@ class Gap:
     def await_heal(self, *, heals_itself: bool) -> Heal | None:
         """Waits for a decision. Returns None after a request to stop, or if another instance continues: then check
         again."""
-        log.error("state GAP: nothing is published", error=self._error.message, next=self._error.hint)
+        log.error("state GAP: capture publishes nothing", error=self._error.message, next=self._error.hint)
         known = self._await_known()
         if known is None:
             return None
         if self._has_events:
             log.warning(_lost_by_healing(known), next="after healing, cdc check names both LSNs")
         if heals_itself:
-            log.warning("healing, as configured")
+            log.warning("healing automatically, as configured")
             return Heal(known.epoch)
         with closing(self._port.signals(known.signals_offset)) as signals:
             while not self._is_stopped(POLL_S):

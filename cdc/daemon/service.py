@@ -57,7 +57,7 @@ RETRY_S_MAX = 10.0
 # Bytes that are damaged in transit differ between readings; the same bytes at the third reading were not.
 READINGS_MAX = 3
 NEXT_SLOT = "wait: a slot waits for transactions that began earlier, which the log names"
-NEXT_RETRY = "nothing, if it passes: capture tries again"
+NEXT_RETRY = "nothing to do if this is temporary: capture tries again"
 
 
 class SystemClock:
@@ -111,7 +111,7 @@ class Rereads:
         self._seen[what] += 1
         if self._seen[what] >= READINGS_MAX:
             return True
-        log.warning("session ended by damaged bytes, they are read again", error=error.message, next=error.hint)
+        log.warning("session ended by damaged bytes, which are read again", error=error.message, next=error.hint)
         return False
 
 
@@ -123,7 +123,7 @@ class Service:
         self._config = config
         self._probe = probe
         self._conditions = conditions or Conditions()
-        self._report("starting", "capture is starting", "nothing: it streams in a moment", is_failure=True)
+        self._report("starting", "capture is starting", "nothing to do: it streams in a moment", is_failure=True)
         self._topics = Topics(config.topics.prefix)
         self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
         keyless = [table for table in config.source.table_ids if config.source.chosen(table).key == ()]
@@ -298,7 +298,7 @@ class Service:
         self._is_loading = True
         # A consistent load publishes rows, for hours perhaps; otherwise this creates a slot.
         is_reading = self._config.snapshot.method == "consistent"
-        self._report("loading", "the first start: the slot is being made", NEXT_SLOT, is_failure=not is_reading)
+        self._report("loading", "the first start: the slot is being created", NEXT_SLOT, is_failure=not is_reading)
         bootstrap = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
         position = bootstrap.run(position, self._heal)
         self._is_loading = False  # the next steps can continue without a table
@@ -357,7 +357,7 @@ class Service:
         if self._is_standby:
             self._is_standby = False
             log.info("taking over")
-            self._report("starting", "capture is taking over", "nothing: it streams in a moment", is_failure=True)
+            self._report("starting", "capture is taking over", "nothing to do: it streams in a moment", is_failure=True)
 
     def _report(self, state: str, message: str = "", hint: str = "", *, is_failure: bool = False) -> None:
         self._conditions.report(Condition("capture", "", state, message, hint, is_failure))

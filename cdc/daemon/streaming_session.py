@@ -235,7 +235,8 @@ class Session:
         joins = self._addition_barrier.published(selection.joining, publication)
         if joins and not self._addition_barrier.is_granted(joins, publication, stay_connected):
             log.info(
-                "tables are added when transactions that began earlier have ended", tables=" ".join(map(str, joins))
+                "tables are added as soon as transactions that began earlier have ended",
+                tables=" ".join(map(str, joins)),
             )
             joins = ()
         tables = Tables(selection.kept, tuple(joins), tuple(sorted(position.topics.keys() - kept)))

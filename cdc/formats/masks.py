@@ -16,7 +16,7 @@ from cdc.model.events import Column, TableSchema
 # text, char(n), varchar, name; of extensions citext.
 _TEXT_OIDS: Final = frozenset({19, 25, 1042, 1043})
 _TEXT_NAMES: Final = frozenset({"citext"})
-_NEXT_STEP: Final = "correct section masking; to leave a column out altogether, name it in source.exclude_columns"
+_NEXT_STEP: Final = "correct section masking; to leave a column out, name it in source.exclude_columns"
 
 
 def masks_of(schema: TableSchema, masks: tuple[Mask, ...]) -> dict[str, Mask]:

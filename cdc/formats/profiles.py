@@ -78,7 +78,7 @@ def _as_its_schema(encode: Encoder) -> Encoder:
         if text.startswith(("{{", "[")):
             raise UnconvertibleError(
                 "an array of one dimension that begins at 1",
-                "leave out format.schemas.enable: schemas know no other arrays",
+                "leave out format.schemas.enable: schemas can't describe other arrays",
             )
         return encode(text)
 

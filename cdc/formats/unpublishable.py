@@ -135,7 +135,7 @@ class Unpublishable:
     ) -> UnpublishableError:
         return UnpublishableError(
             f"{_named(schema)} at {position}: column {light.column} has {light.size} bytes, more than a record of "
-            f"topic {schema.topic} holds, which takes {self._bytes_max[schema.topic]}",
+            f"topic {schema.topic} can hold: {self._bytes_max[schema.topic]}",
             f"leave the column out of the publication, or name it in source.exclude_columns; or choose "
             f"capture.on_unpublishable: dead_letter; {NEXT_AFTER_STOP.format(table=schema.table)}",
             table=schema.table,

@@ -21,7 +21,7 @@ def not_utf8(
         return DamagedTextError(where, table, hashlib.sha256(near).digest())
     return UnsupportedChangeError(
         f"{where}: a value is not UTF-8",
-        "a database in encoding SQL_ASCII holds such bytes: correct them, or convert the database; "
+        "a database with encoding SQL_ASCII accepts such bytes: correct them, or convert the database; "
         + NEXT_AFTER_STOP.format(table=table),
         table=table,
     )

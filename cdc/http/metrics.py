@@ -43,7 +43,7 @@ def _gauge(name: str, text: str, value: float | None) -> Metric:
 
 
 def _process(status: Status, *, is_ready: bool) -> Iterable[Metric]:
-    build = GaugeMetricFamily("watershed_build_info", "The version that runs.", labels=["version", "prefix"])
+    build = GaugeMetricFamily("watershed_build_info", "The running version.", labels=["version", "prefix"])
     build.add_metric([__version__, status.prefix], 1)
     yield build
     yield _gauge("ready", "Whether /readyz is green.", is_ready)
@@ -61,31 +61,31 @@ def _source(status: Status) -> Iterable[Metric]:
     yield _gauge("source_up", "Whether PostgreSQL answers.", source.is_reachable)
     yield _gauge("brokers_up", "Whether Kafka answers.", status.brokers.is_reachable)
     lsn = None if source.lsn is None else float(parse_lsn(source.lsn))
-    yield _gauge("source_wal_position_bytes", "The end of the durable log, as a byte position.", lsn)
+    yield _gauge("source_wal_position_bytes", "End of the flushed WAL, as a byte position.", lsn)
     budget = WalBudget() if slot is None else slot.budget
     yield _gauge("slot_active", "Whether a process streams from the slot.", None if slot is None else slot.is_active)
     yield _gauge("slot_retained_wal_bytes", "WAL that the slot retains.", budget.retained_bytes)
     yield _gauge("slot_wal_limit_bytes", "WAL that the slot may retain.", budget.limit_bytes)
-    yield _gauge("slot_wal_remaining_bytes", "WAL that may still be written before the limit.",
+    yield _gauge("slot_wal_remaining_bytes", "WAL that can still be written before the limit is reached.",
                  budget.remaining_bytes)  # fmt: skip
-    yield _gauge("slot_wal_exhaustion_seconds", "Time until the limit, if nothing is confirmed from now on.",
+    yield _gauge("slot_wal_exhaustion_seconds", "Time until the limit is reached, if nothing is confirmed from now on.",
                  budget.seconds_left)  # fmt: skip
     statuses = [(state, slot.wal_status == state) for state in _WAL] if slot is not None and slot.exists else []
-    yield _by("status", "slot_wal_status", "pg_replication_slots.wal_status.", statuses)
+    yield _by("status", "slot_wal_status", "1 for the present value of pg_replication_slots.wal_status.", statuses)
 
 
 def _capture(status: Status) -> Iterable[Metric]:
     capture = status.capture
     lsn = None if capture.lsn is None else float(parse_lsn(capture.lsn))
-    yield _gauge("capture_position_bytes", "Everything that committed before is published.", lsn)
-    yield _gauge("capture_epoch", "Epoch: it rises when history was broken and healed.", capture.epoch)
+    yield _gauge("capture_position_bytes", "Position before which all commits are published.", lsn)
+    yield _gauge("capture_epoch", "Epoch. It rises when a gap is healed.", capture.epoch)
     yield CounterMetricFamily("watershed_capture_records_total", "Row records published in this epoch.", capture.seq)
-    yield _gauge("capture_lag_bytes", "WAL behind the position.", capture.lag_bytes)
+    yield _gauge("capture_lag_bytes", "WAL between the position and the end of the flushed WAL.", capture.lag_bytes)
     yield _gauge("capture_lag_seconds", "Age of the oldest WAL that is not published.", capture.lag_seconds)
     yield _gauge("capture_silent_seconds", "Time since the position moved.", capture.silent_seconds)
-    yield _gauge("capture_last_commit_timestamp_seconds", "Commit time of the newest transaction published.",
+    yield _gauge("capture_last_commit_timestamp_seconds", "Commit time of the newest published transaction.",
                  capture.last_commit_unix_seconds)  # fmt: skip
-    yield _gauge("capture_lost_event_ranges", "Gaps whose events were not published, and not settled.",
+    yield _gauge("capture_lost_event_ranges", "Gaps whose outbox events were not published and not republished.",
                  capture.lost_events)  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def _tables(tables: Sequence[TableStatus]) -> Iterable[Metric]:
                   [(name, one.status) for name, one in read])  # fmt: skip
     yield _by("table", "snapshot_rows", "Rows that the last snapshot has published.",
               [(name, one.rows) for name, one in read])  # fmt: skip
-    yield _by("table", "snapshot_rows_expected", "Rows of the last snapshot, estimated.",
+    yield _by("table", "snapshot_rows_expected", "Estimated number of rows of the last snapshot.",
               [(name, one.rows_total or None) for name, one in read])  # fmt: skip
     yield _count_by("table", "table_dead_letters_total", "Changes that became dead letters of capture.",
                     [(table.table, table.dead_letters) for table in tables])  # fmt: skip
@@ -136,25 +136,29 @@ def _sinks(sinks: Sequence[SinkStatus]) -> Iterable[Metric]:
         return _by("sink", name, text, [(sink.sink, value(sink)) for sink in sinks])
 
     yield by("sink_generation", "Generation of the store.", lambda sink: sink.generation)
-    yield by("sink_applied_position_bytes", "Everything that committed before is readable in the store.",
+    yield by("sink_applied_position_bytes", "Position before which all commits are readable in the store.",
              lambda sink: float(parse_lsn(sink.applied_lsn)))  # fmt: skip
-    yield by("sink_lag_bytes", "WAL behind the applied position.", lambda sink: sink.lag_bytes)
+    yield by(
+        "sink_lag_bytes",
+        "WAL between the applied position and the end of the flushed WAL.",
+        lambda sink: sink.lag_bytes,
+    )
     yield by("sink_lag_records", "Records that are published and not applied.", lambda sink: sink.lag_records)
     yield by("sink_lag_seconds", "Age of the oldest WAL that is not applied.", lambda sink: sink.lag_seconds)
-    yield by("sink_unread_seconds", "Age of the oldest record that is not applied, at most.",
+    yield by("sink_unread_seconds", "Upper bound of the age of the oldest record that is not applied.",
              lambda sink: sink.unread_seconds)  # fmt: skip
-    yield by("sink_freshness_seconds", "From the newest applied commit until it was readable.",
+    yield by("sink_freshness_seconds", "Time from the newest applied commit until it was readable.",
              lambda sink: sink.freshness_seconds)  # fmt: skip
-    yield by("sink_dead_letters", "Rows that the store rejected, and of which it has taken no later version.",
+    yield by("sink_dead_letters", "Rows that the store rejected and has not replaced by a later version.",
              lambda sink: sink.dead_letters)  # fmt: skip
-    yield by("sink_drift_rows", "Rows that differed from the source when their tables were compared last.",
+    yield by("sink_drift_rows", "Rows that differed from the source at the last comparison of their tables.",
              lambda sink: sink.comparison.drift_rows if sink.comparison is not None else None)  # fmt: skip
-    yield by("sink_compared_timestamp_seconds", "When the last comparison of the store with the source began.",
+    yield by("sink_compared_timestamp_seconds", "Start of the last comparison of the store with the source.",
              _compared_s)  # fmt: skip
     yield by("sink_silent_seconds", "Time since the sink's position moved.", lambda sink: sink.silent_seconds)
     yield _count_by("sink", "sink_written_changes_total", "Changes written since the job started.",
                     [(sink.sink, sink.written) for sink in sinks])  # fmt: skip
-    yield _count_by("sink", "sink_stale_changes_total", "Changes that the store had already, or newer ones.",
+    yield _count_by("sink", "sink_stale_changes_total", "Changes that the store already had, or newer ones.",
                     [(sink.sink, sink.stale) for sink in sinks])  # fmt: skip
 
 
@@ -164,15 +168,15 @@ def _views(views: Sequence[ViewStatus]) -> Iterable[Metric]:
 
     yield _one_of("view_state", "1 for the state that the view is in.", ["view", "state"], _VIEW,
                   [(view.view, view.state) for view in views if view.state != "unknown"])  # fmt: skip
-    yield by("view_up", "Whether a process keeps the view at the moment.", lambda view: view.is_kept)
-    yield by("view_failing_seconds", "For how long the view has had an error, or its base has not answered.",
+    yield by("view_up", "Whether a process is running the view.", lambda view: view.is_kept)
+    yield by("view_failing_seconds", "Time since the view has had an error, or its base has not answered.",
              lambda view: view.failing_seconds)  # fmt: skip
     yield by("view_waiting_changes", "Changes of base tables that have not been traced to keys yet; at most 100,000.",
              lambda view: view.waiting_changes)  # fmt: skip
-    yield by("view_oldest_change_seconds", "Age of the oldest of them; 0: none waits.",
+    yield by("view_oldest_change_seconds", "Age of the oldest waiting change; 0 if none is waiting.",
              lambda view: view.oldest_change_seconds)  # fmt: skip
-    yield by("view_waiting_keys", "Rows that are to be computed; at most 100,000.", lambda view: view.waiting_keys)
-    yield by("view_rejected_rows", "Rows that the target does not take, or the query can't compute; at most 100,000.",
+    yield by("view_waiting_keys", "Rows that still must be computed; at most 100,000.", lambda view: view.waiting_keys)
+    yield by("view_rejected_rows", "Rows that the target rejects or the query can't compute; at most 100,000.",
              lambda view: view.rejected_rows)  # fmt: skip
     yield _by("event_log", "event_log_lag_records", "Records of its topics that the event log has not loaded.",
               [(view.view, view.behind_records) for view in views if view.behind_records is not None])  # fmt: skip

@@ -187,7 +187,7 @@ async def _waited(waits: Waits, request: Request, sink: str | None) -> Response 
     except ValueError:
         return _json(Failure(error="timeout and timeline are numbers", next="GET /openapi.json has all routes"), 400)
     if not 0 <= timeout_s <= TIMEOUT_S_MAX:
-        return _json(Failure(error=f"timeout is not within 0 and {TIMEOUT_S_MAX:g} s", next="try again later"), 400)
+        return _json(Failure(error=f"timeout is not between 0 and {TIMEOUT_S_MAX:g} s", next="try again later"), 400)
     try:
         await waits.wait_for(sink, asked["wait_for"], timeout_s, timeline)
     except WatershedError as error:
@@ -222,9 +222,9 @@ _NAME: Final = {"name": "name", "in": "path", "required": True, "schema": {"type
 _WAITS: Final = [
     {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": kind}}
     for name, text, kind in (
-        ("wait_for", "Answer when the store shows everything that committed up to this LSN.", "string"),
-        ("timeout", f"Seconds, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
-        ("timeline", "Of the LSN; another one than the source's is refused.", "integer"),
+        ("wait_for", "Answer when the store shows all transactions that committed up to this LSN.", "string"),
+        ("timeout", f"Seconds to wait, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
+        ("timeline", "The LSN's timeline. It must be that of the source.", "integer"),
     )
 ]
 _WAIT_ANSWERS: Final = dict.fromkeys((400, 404, 409, 502, 503, 504), Failure)
@@ -232,13 +232,13 @@ _WAIT_ANSWERS: Final = dict.fromkeys((400, 404, 409, 502, 503, 504), Failure)
 _PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
     "/healthz": ("Whether the process is alive.", {200: Health}),
     "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
-    "/v1/status": ("Everything: source, slot, capture, tables, sinks, views, problems.", {200: Status}),
+    "/v1/status": ("The whole status: source, slot, capture, tables, sinks, views, problems.", {200: Status}),
     "/v1/tables": ("Each configured table.", {200: Tables}),
     "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
     "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),
     "/v1/views": ("Each configured view.", {200: Views}),
     "/v1/views/{name}": ("One view.", {200: ViewStatus, 404: Failure}),
-    "/v1/history": ("Samples and problems of the last half hour, since the process started.", {200: Recent}),
+    "/v1/history": ("Samples and problems of the last half hour, at most since the process started.", {200: Recent}),
     "/v1/dead-letters": ("Rows that stores rejected: the last ones of each sink.", {200: DeadLetters, 503: Failure}),
 }
 

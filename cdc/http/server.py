@@ -90,6 +90,6 @@ def listening_socket(host: str, port: int, key: str) -> socket.socket:
         raise ConfigError(
             f"can't listen on {host} port {port}: {error.strerror}",
             f"another port in {key} (CDC__HTTP__{key.rpartition('.')[2].upper()}, or --http-port), or null for no "
-            "server; or end what has the port",
+            "server; or end the program that uses the port",
         ) from error
     return listener

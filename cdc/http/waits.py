@@ -38,7 +38,7 @@ class Waits:
         """Return when the sink (None: every sink that has published a position) shows the LSN. Raises WatershedError as
         cdc.client.wait_for does."""
         if self._waiting >= WAITING_MAX:
-            raise UnreachableError(f"{WAITING_MAX} requests wait already", "try again in a moment")
+            raise UnreachableError(f"{WAITING_MAX} requests are waiting already", "try again in a moment")
         self._waiting += 1
         try:
             await self._wait(sink, read_lsn(lsn), timeout_s, timeline)
@@ -54,7 +54,7 @@ class Waits:
             if time.monotonic() >= deadline:
                 raise WaitTimeoutError(
                     f"LSN {format_lsn(target.lsn)} was not shown in {timeout_s:g} s",
-                    "GET /v1/status says whether capture and sinks move; wait again, or longer",
+                    "GET /v1/status shows whether capture and sinks make progress; wait again, or longer",
                 )
             await anyio.sleep(max(LOOK_S_MIN, self._waiting / LOOKS_PER_S))
 

@@ -175,7 +175,7 @@ class KafkaBroker:
         deadline = time.monotonic() + AWAY_S_MAX
         while self._has_lost_brokers():
             if time.monotonic() > deadline:
-                raise ConnectionLost("Kafka: the brokers don't answer whether a transaction hangs")
+                raise ConnectionLost("Kafka: the brokers don't say whether a transaction is hanging")
             self._evaluate(lambda: call_in_thread(self._find_hanging, while_waiting))
             if self._checked_losses == _NEVER:
                 while_waiting()
@@ -290,7 +290,7 @@ class KafkaBroker:
         bytes_max = self._events.record_bytes_max[topic]
         if bytes_max < self._batch_bytes:
             self._admin.event_bytes_max[topic] = bytes_max
-            raise ConnectionLost(f"Kafka: topic {topic} takes {bytes_max} bytes at once, batches have to be smaller")
+            raise ConnectionLost(f"Kafka: topic {topic} accepts {bytes_max} bytes at once, so batches must be smaller")
 
     def _produce_event(
         self,
@@ -398,7 +398,7 @@ class KafkaBroker:
                 f"Kafka: topic {topic} takes records of {now.record_bytes_max} bytes, instead of {before}"
             )
         return BrokerError(
-            f"topic {topic}: a record is larger than the brokers take ({MESSAGE_BYTES_MAX} bytes at most from us)",
+            f"topic {topic}: a record is larger than the brokers take ({MESSAGE_BYTES_MAX} bytes at most from capture)",
             f"raise max.message.bytes of {topic}, or leave the large column out of the publication",
         )
 

@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 Client = TypeVar("Client")
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-"""The largest record that we produce; topics are created to take it."""
+"""The largest record that is produced; topics are created to accept it."""
 
 QUEUE_KIBIBYTES_MAX = 64 * 1024
 """The records that a producer holds at most, before it has sent them."""
@@ -25,7 +25,7 @@ QUEUE_KIBIBYTES_MAX = 64 * 1024
 METADATA_MS = 2_000
 """Milliseconds within which a new topic or a new leader is found."""
 
-NEXT_REACHABLE = "check kafka.bootstrap_servers and kafka.options, and that the brokers run"
+NEXT_REACHABLE = "check kafka.bootstrap_servers and kafka.options, and that the brokers are running"
 
 
 class _LogHandler(logging.Handler):
@@ -94,14 +94,15 @@ def new_client(kind: Callable[[dict[str, Any]], Client], settings: dict[str, Any
     except KafkaException as exception:
         error = kafka_error(exception)
         if error.code() != KafkaError._INVALID_ARG:
-            raise broker_error("can't make a client", exception) from exception
+            raise broker_error("can't create a client", exception) from exception
         said = error.str()
     except (TypeError, ValueError) as wrong:  # for an option that only a program can set, such as a callback
         said = str(wrong)
     for value in settings.values():  # any of them may be a secret
         said = said.replace(f'"{value}"', "as given") if isinstance(value, str) else said
     raise ConfigError(
-        f"kafka.options: {said}", "correct it: librdkafka's CONFIGURATION.md lists all properties and their values"
+        f"kafka.options: {said}",
+        "correct the option: librdkafka's CONFIGURATION.md lists all properties and their values",
     )
 
 

@@ -135,7 +135,7 @@ class EventConsumer:
         where = f"topic {message.topic()}, partition {message.partition()}"
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise OutOfRangeError(
-                f"Kafka: {where} has no offset {message.offset()}", "nothing: the offsets are compared again"
+                f"Kafka: {where} has no offset {message.offset()}", "nothing to do: the offsets are compared again"
             )
         if error.code() in LEADER_UNKNOWN:
             return  # the descriptions of the topics say whether it was deleted

@@ -78,7 +78,7 @@ class EventTopics:
         if name not in self._known:
             topic = call_in_thread(lambda: self._admin.open_event_topic(name, self._config), while_waiting)
             self._known[name] = topic
-            log.info("topic of events", topic=name, partitions=topic.partition_count)
+            log.info("topic of events found or created", topic=name, partitions=topic.partition_count)
             self._unrecorded.append(name)
             self.record_bytes_max |= record_limits(self._kafka, [topic])
         return self._known[name]

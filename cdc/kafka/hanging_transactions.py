@@ -47,7 +47,7 @@ from cdc.ports.stream import Probe, WhileWaiting
 
 log = structlog.get_logger(__name__)
 
-# Earlier producers are fenced, so nothing of ours arrives any more: this is for a leader that has just taken over.
+# Earlier producers are fenced, so nothing new of capture arrives: this is for a leader that has just taken over.
 SETTLES_S: Final = 2.0
 # Seconds within which a requested end is written if a broker dies and another takes over.
 FAILS_OVER_S_MAX: Final = 30.0
@@ -117,7 +117,7 @@ class HangingTransactions:
     def _write_again(self, parts: Sequence[OpenPart], state: State, while_waiting: WhileWaiting) -> None:
         messages = [message for message in self._read(parts, while_waiting) if self._is_ours(message)]
         has_position = any(self._is_position(message) for message in messages)
-        if not has_position:  # the state topic has at most a note of ours, which the next note replaces
+        if not has_position:  # the state topic has at most a record of this class, which the next one replaces
             parts = [part for part in parts if part.topic != self._topics.state]
             messages = [message for message in messages if message.topic() != self._topics.state]
         if not has_position and state.hanging is not None and state.hanging.parts != tuple(parts):
@@ -202,7 +202,7 @@ class HangingTransactions:
         if own:
             first = own[0]
             raise BrokerError(
-                f"a Kafka transaction hangs in {_names(own)}, by a producer id that is no longer capture's",
+                f"a Kafka transaction hangs in {_names(own)}; its producer id no longer belongs to capture",
                 f"kafka-transactions.sh --bootstrap-server … abort --topic {first.topic} --partition {first.partition} "
                 f"--start-offset {first.start}, then cdc snapshot heal if it was committed",
             )

@@ -50,7 +50,9 @@ class PipelineWatch:
             if self.tail.is_at_end:
                 return
             if time.monotonic() > deadline:
-                raise UnreachableError("Kafka: the end of the topics of state and progress was not met", NEXT_REACHABLE)
+                raise UnreachableError(
+                    "Kafka: the end of the topics of state and progress was not reached", NEXT_REACHABLE
+                )
 
     def close(self) -> None:
         self.tail.close()

@@ -148,7 +148,7 @@ def await_answer(kafka: KafkaConfig, topics: Topics, identity: str, timeout_s: f
             if time.monotonic() > deadline:
                 raise WatershedError(
                     f"capture has not answered in {timeout_s:g} s: the signal waits in topic {topics.signals}",
-                    f"is `cdc run` running on prefix {topics.prefix}? It obeys the signal when it streams, for a day",
+                    f"check that `cdc run` is running on prefix {topics.prefix}; it accepts the signal for a day",
                 )
             tail.poll(_STEP_S)
         return SignalAnswer.decode(answers[key], f"topic {topics.control}, key {key}")

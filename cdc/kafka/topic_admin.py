@@ -83,7 +83,7 @@ def record_limits(kafka: KafkaConfig, topics: Iterable[TopicDescription]) -> dic
 def _creation_hint(error: KafkaError, topic: NewTopic) -> str:
     match error.code():
         case KafkaError.INVALID_REPLICATION_FACTOR:
-            return "set topics.replication_factor to the number of brokers, at most"
+            return "set topics.replication_factor to at most the number of brokers"
         case KafkaError.TOPIC_EXCEPTION:  # the name collides with another topic's
             return "choose another topics.prefix"
         case _:
@@ -163,7 +163,7 @@ class TopicAdmin:
         for topic in [*self.check(compacted).values(), *self.describe(others).values()]:
             if topic.partition_count != 1:
                 raise BrokerError(
-                    f"topic {topic.name} exists with {topic.partition_count} partitions: capture needs it with one",
+                    f"topic {topic.name} exists with {topic.partition_count} partitions, but capture requires one",
                     f"delete {topic.name}: capture creates it again; or choose another topics.prefix",
                 )
 

@@ -60,7 +60,7 @@ def broker_setting_findings(config: Config, admin: TopicAdmin, *, are_created: b
             BROKERS,
             "fail",
             f"their min.insync.replicas is {in_sync_min}, and topics.replication_factor is {factor}: topics that "
-            "capture creates would accept no record",
+            "capture creates would accept no records",
             f"topics.replication_factor: {in_sync_min}; or min.insync.replicas={factor} as the default of the cluster",
         )
     option = config.kafka.options.get(_TIMEOUT)

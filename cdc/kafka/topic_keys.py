@@ -88,7 +88,7 @@ class KafkaKeyReader:
                 self._answers.put(ReadFailed(request.nonce, error, is_permanent=isinstance(error, BrokerError)))
             except sqlite3.Error as error:  # an error of the temporary file
                 scan = ""
-                hint = "make room in the folder for temporary files, or set SQLITE_TMPDIR"
+                hint = "free space in the folder for temporary files, or set SQLITE_TMPDIR"
                 failure = UnreachableError(f"keys of topic {request.topic}: {error}", hint)
                 self._answers.put(ReadFailed(request.nonce, failure, is_permanent=False))
 
@@ -153,7 +153,7 @@ def _version(value: bytes) -> int:
     with suppress(ValueError, IndexError):
         if at >= 0 and digits[1].startswith(_SEQ[1:]):
             return pack_version(int(digits[0]), int(digits[1][len(_SEQ) - 1 :]))
-    return 0  # not a record of ours: older than any version
+    return 0  # not a record of capture: older than any version
 
 
 def _paged(keys: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:

@@ -46,7 +46,7 @@ class TopicWatch:
             raise GapError(f"topic {then.name} was deleted and recreated", NEXT_AFTER_GAP)
         if len(now.partitions) != then.partition_count:
             raise GapError(
-                f"topic {then.name} has {len(now.partitions)} partitions, it had {then.partition_count}: "
-                "a key's records would no longer be in one order",
+                f"topic {then.name} has {len(now.partitions)} partitions, but had {then.partition_count}: "
+                "the records of a key would no longer be in order",
                 NEXT_AFTER_GAP,
             )

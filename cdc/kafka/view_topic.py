@@ -14,7 +14,7 @@ from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
 from cdc.model.errors import SinkError, UnreachableError
 
 ANSWER_S_MAX: Final = (
-    20.0  # for brokers that are away; then the writer is opened again, and finds out what became of it
+    20.0  # for unreachable brokers; then the writer is opened again, and checks whether the transaction was committed
 )
 VISIBLE_S_MAX: Final = 5.0  # working brokers have written the end of a transaction in milliseconds
 TRANSACTION_TIMEOUT_MS: Final = 60_000
@@ -68,7 +68,7 @@ class ViewTopic:
         found = self.describe()
         if found is None:
             raise UnreachableError(
-                f"Kafka: topic {self.name} is not known to the brokers", "nothing: it is tried again"
+                f"Kafka: topic {self.name} is not known to the brokers", "nothing to do: the job tries again"
             )
         return found
 
@@ -102,7 +102,9 @@ class ViewTopic:
             raise self._error("write", KafkaException(delivered.error))
         for partition, end in delivered.ends.items():
             if end <= self._ends.get(partition, -1):
-                raise SinkError(f"topic {self.name} was deleted and created again", "nothing: it is filled again")
+                raise SinkError(
+                    f"topic {self.name} was deleted and created again", "nothing to do: the job fills it again"
+                )
         self._ends |= delivered.ends
         self._await_visible(delivered.ends)
 
@@ -132,7 +134,8 @@ class ViewTopic:
                 return
             if time.monotonic() > deadline:
                 raise UnreachableError(
-                    f"Kafka: a transaction does not end in topic {self.name}", "nothing: its records are written again"
+                    f"Kafka: a transaction does not end in topic {self.name}",
+                    "nothing to do: its records are written again",
                 )
             time.sleep(_POLL_S)
 
@@ -164,15 +167,16 @@ class ViewTopic:
     def _away(self, what: str) -> UnreachableError:
         return UnreachableError(
             f"Kafka: topic {self.name}: {what}: the brokers have not answered for {ANSWER_S_MAX:.0f} s",
-            "check that they run; it is tried again",
+            "check that they are running; the job tries again",
         )
 
     def _error(self, what: str, exception: KafkaException) -> Exception:
         if kafka_error(exception).code() in _FENCED:
             return SinkError(
-                f"topic {self.name}: another process has become its writer", "nothing: the view's lock decides who is"
+                f"topic {self.name}: another process has become its writer",
+                "nothing to do: the process that has the view's lock writes",
             )
-        return broker_error(f"topic {self.name}: {what}", exception, "see the brokers' log; it is tried again")
+        return broker_error(f"topic {self.name}: {what}", exception, "see the brokers' log; the job tries again")
 
 
 _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}

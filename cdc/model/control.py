@@ -69,7 +69,7 @@ class Record(BaseModel):
             field = ".".join(str(part) for part in first["loc"])
             raise WatershedError(
                 f"{where} holds a value that is not a {cls.__name__}: {field or 'value'}: {first['msg']}",
-                "a newer Watershed, or something else, wrote to this topic: run that version or use another prefix",
+                "a newer Watershed, or another program, wrote to this topic: run that version, or use another prefix",
             ) from error
 
 
@@ -175,7 +175,7 @@ class PositionRecord(Record):
         record = cls.decode(value, where)
         if record.checksum != record._digest():
             raise GapError(
-                f"{where}: the position record's checksum does not fit its content",
+                f"{where}: the position record's checksum does not match its content",
                 "the record was damaged or edited: nothing is published",
             )
         return record

@@ -7,12 +7,12 @@ NEXT_AFTER_GAP: Final = (
     "changes may be missing from the topics: cdc snapshot heal reads all rows again, under a new epoch"
 )
 NEXT_AFTER_ALTER: Final = (
-    "undo the change, or remove the table from source.tables: as soon as it can be captured it is added again by "
-    "itself, and all its rows are read again"
+    "undo the change, or remove the table from source.tables: as soon as the table can be captured, it is added again "
+    "automatically, and all its rows are read again"
 )
 NEXT_AFTER_REPLACED: Final = (
-    "nothing, if the new table has the key of the old one: it is added again by itself, and all its rows are read; "
-    "otherwise cdc table list says what it lacks"
+    "nothing to do if the new table has the key of the old one: it is added again automatically, and all its rows are "
+    "read; otherwise cdc table list shows what it lacks"
 )
 NEXT_AFTER_STOP: Final = "then cdc table start {table}: all its rows are read again"
 
@@ -38,7 +38,7 @@ class ConfigError(WatershedError):
 
 
 class SourceError(WatershedError):
-    """The source database is not as capture needs it (permissions, settings, tables)."""
+    """The source database does not meet capture's requirements (permissions, settings, tables)."""
 
 
 class BrokerError(WatershedError):
@@ -52,7 +52,7 @@ class UnreachableError(WatershedError):
 
 
 class StackError(WatershedError):
-    """A server of the development stack could not be started or died."""
+    """A server of the development stack could not be started, or died."""
 
 
 class SinkError(WatershedError):
@@ -60,8 +60,8 @@ class SinkError(WatershedError):
 
 
 class FullError(SinkError):
-    """A store has no room for more: its disk or its memory is full. A sink that serves tries again; a rebuild, which
-    needs the room, gives up and deletes what it has built."""
+    """The disk or the memory of a store is full. A sink tries again; a rebuild gives up and deletes what it has
+    built."""
 
 
 class RefusedError(SinkError):
@@ -69,16 +69,17 @@ class RefusedError(SinkError):
 
 
 class ProtocolError(WatershedError):
-    """Bytes that violate PostgreSQL's protocol. The text has the message's type, the offset in it, and the position."""
+    """Bytes that violate PostgreSQL's protocol. The error has the message's type, the offset and the position."""
 
 
 class MalformedValueError(ProtocolError):
-    """A text that PostgreSQL does not print for the type. The message names the type ("a date"), never the value."""
+    """A text that is not a value of the type as PostgreSQL prints it. The message names the type ("a date"), never the
+    value."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
             f"a value is not {what} as PostgreSQL prints it in Watershed's session",
-            "the session's settings were changed on the way (a pooler?), or the stream is damaged",
+            "a pooler in between may have changed the session's settings, or the stream is damaged",
         )
 
 
@@ -93,7 +94,7 @@ class UnconvertibleError(MalformedValueError):
     value."""
 
     def __init__(self, what: str, hint: str = _OTHER_FORM) -> None:
-        ProtocolError.__init__(self, f"a value is not {what}, the only values that the chosen format has", hint)
+        ProtocolError.__init__(self, f"a value is not {what}, and the chosen format can represent nothing else", hint)
 
 
 class GapError(WatershedError):
@@ -127,7 +128,7 @@ class DamagedTextError(UnsupportedChangeError):
     def __init__(self, where: str, table: tuple[str, str], near: bytes) -> None:
         super().__init__(
             f"{where}: a value is not UTF-8, which the encoding of the database promises",
-            "look for what alters bytes between the server and capture: a proxy, a network card, memory",
+            "find out what alters bytes between the server and capture: a proxy, a network card, memory",
             table=table,
         )
         self.where = where

@@ -56,6 +56,6 @@ def _validator(event_type: str, text: str) -> Validator:
     except SchemaError as error:
         place = "/".join(map(str, error.absolute_path))
         raise ConfigError(
-            f"outbox.contracts: {event_type}'s file is no JSON Schema at /{place}", "correct the file"
+            f"outbox.contracts: {event_type}'s file is not a JSON Schema at /{place}", "correct the file"
         ) from error
     return kind(schema, registry=Registry())  # no schema is fetched from elsewhere

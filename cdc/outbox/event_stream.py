@@ -40,8 +40,8 @@ def message_prefix(outbox: "OutboxStream | None", partial: PartialTransaction | 
     prefix = outbox.message_prefix if outbox is not None else None
     if partial is not None and partial.outbox != (prefix or ""):
         raise GapError(
-            f"a transaction was half published with outbox.messages.prefix {partial.outbox or 'unset'}",
-            "let the configuration that began it finish it, then change outbox.messages",
+            f"a transaction was partly published with outbox.messages.prefix {partial.outbox or 'unset'}",
+            "start with the former configuration until it is finished, then change outbox.messages",
         )
     return prefix
 
@@ -214,7 +214,7 @@ class OutboxStream:
         if isinstance(routed, Rejected):
             return refused(routed.reason)
         if routed.topic.startswith(f"{self._prefix}."):
-            return refused(f"topics that begin with {self._prefix}. are capture's own")
+            return refused(f"topics that begin with {self._prefix}. are reserved for capture")
         destination = EventDestination(
             routed.partition, routed.timestamp_ms, has_key=routed.key is not None, refused=refused
         )

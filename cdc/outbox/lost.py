@@ -18,13 +18,13 @@ NEXT: Final = (
     "rows that are still in an outbox table: cdc outbox republish --since TIME; what cdc.publish() wrote can't be read "
     "again"
 )
-NEXT_BEFORE_PRUNING: Final = "cdc outbox republish --since TIME; then they can go"
+NEXT_BEFORE_PRUNING: Final = "cdc outbox republish --since TIME; then they can be deleted"
 
 
 class LostEventsRecord(Record):
-    """The events of transactions that committed between two LSNs. There is one for each epoch that began after a gap,
-    in the Kafka transaction of its intent, then in that of its first position; and one for each table that was added
-    again."""
+    """The record of a range of LSNs whose events were not published. There is one for each epoch that began after a
+    gap, written with the intent of healing and again with the epoch's first position; and one for each table that was
+    added again."""
 
     KEY = "lost-events/"
     epoch: Epoch

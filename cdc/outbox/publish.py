@@ -64,7 +64,7 @@ class Outbox:
             self._execute(_MESSAGE, "publish", event)
         else:
             if headers:
-                raise ValueError("an outbox table has no headers; publish by the function")
+                raise ValueError("an outbox table has no headers; publish with the function")
             self._execute(_ROW, self._table, event)
             if not self._keeps_rows:
                 self._execute(_GONE, self._table, {"id": event["id"]})

@@ -126,7 +126,7 @@ class Router:
             self._timestamp = _column(where, readers, "table.field.event.timestamp", fields.timestamp)
             if self._timestamp.node.get("name") not in _UNITS:
                 raise SourceError(
-                    f"column {fields.timestamp} of {where} is no timestamp without time zone",
+                    f"column {fields.timestamp} of {where} is not a timestamp without time zone",
                     "name another column in table.field.event.timestamp",
                 )
         self._version = None
@@ -271,7 +271,7 @@ def _column(
 ) -> ColumnReader:
     reader = readers.get(name)
     if reader is None:
-        raise SourceError(f"{where} has no column {name} that could be published", f"correct {option}")
+        raise SourceError(f"{where} has no column {name} that can be published", f"correct {option}")
     if kinds and reader.node["type"] not in kinds:
         raise SourceError(f"column {name} of {where} is not of a type that {option} needs", f"correct {option}")
     return reader

@@ -280,7 +280,7 @@ class _Exact:
             return "null"
         if value is UNCHANGED:
             if i not in self._codec._key:
-                raise self._refused(f"column {name} was left out of a row that has to be whole")
+                raise self._refused(f"column {name} was left out of a row that must be complete")
             # Servers since February 2022 log a key's large value with each update.
             raise self._unpublished(
                 f"{self._place(name)}: the row was updated without the large (TOAST) value of its key, which is not in "

@@ -7,7 +7,7 @@ from cdc.pgoutput.messages import Relation, RelationColumn
 def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
     """Returns the differences between relation and schema in words; None if rows can be published with this schema."""
     if relation.oid != schema.oid:
-        return f"its oid is {relation.oid}, it was {schema.oid}: the table was recreated"
+        return f"its oid is {relation.oid}, but was {schema.oid}: the table was recreated"
     if (relation.schema, relation.name) != schema.table:
         return f"it is called {TableId(relation.schema, relation.name)} now"
     was = [column.name for column in schema.columns]

@@ -207,7 +207,7 @@ def read_table(
     if kind not in ("r", "p"):
         raise SourceError(f"{table} is not a table (relkind {kind})", "name tables only in source.tables")
     if persistence != "p":
-        raise SourceError(f"table {table} is not logged: its changes are not in the log", "ALTER TABLE … SET LOGGED")
+        raise SourceError(f"table {table} is unlogged: its changes are not in the WAL", "ALTER TABLE … SET LOGGED")
     columns = _columns(connection, oid, published)
     key, is_chunkable = _record_key(identity, primary_key or [], identity_index or []), True
     key_columns = chosen.key
@@ -282,12 +282,12 @@ def _require_fit(table: TableId, key: Sequence[str], columns: Sequence[Column], 
             )
         if name not in covered:
             raise SourceError(
-                f"key column {name} of table {table} is not in its replica identity: deletes would not name it",
+                f"key column {name} of table {table} is not in its replica identity: deletes would not contain it",
                 f"ALTER TABLE {sql_name(*table)} REPLICA IDENTITY FULL; or USING INDEX a unique index that holds it",
             )
         if nullable[name]:
             raise SourceError(
-                f"key column {name} of table {table} may be NULL: the first one would stop capture",
+                f"key column {name} of table {table} may be NULL: the first NULL would stop capture",
                 f"ALTER TABLE {sql_name(*table)} ALTER COLUMN {sql_name(name)} SET NOT NULL; or choose others "
                 "in source.key_columns",
             )
@@ -297,7 +297,7 @@ def require_all_rows(table: SourceTable) -> None:
     """Raises SourceError if row-level security hides rows from our role."""
     if table.hides_rows:
         raise SourceError(
-            f"row security hides rows of table {table.table} from the role, but not from the log",
+            f"row security hides rows of table {table.table} from the role, but not from the WAL",
             "ALTER ROLE <role> BYPASSRLS, or make the role the table's owner",
         )
 

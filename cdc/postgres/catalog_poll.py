@@ -1,4 +1,4 @@
-"""Polls the catalog beside the stream, which does not report every change of a table (see
+"""Polls the catalog during streaming, because the stream does not report every change of a table (see
 cdc/tables/schema_tracking.py).
 """
 

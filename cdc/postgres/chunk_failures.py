@@ -30,7 +30,7 @@ def failed(request: Request, error: Exception) -> ReadFailed:
         return ReadFailed(request.nonce, error, is_permanent=not is_passing)
     if isinstance(error, psycopg.Error):
         return ReadFailed(request.nonce, _described(request, error, is_passing), is_permanent=not is_passing)
-    # A defect of ours; its text may have values of a row.
+    # A defect in Watershed. Its text is not shown, because it may contain values of a row.
     words = f"reading existing rows of {_where(request)} failed: {type(error).__name__}"
     return ReadFailed(request.nonce, SourceError(words, "report it, with the log of this process"), is_permanent=True)
 
@@ -48,7 +48,7 @@ def _described(request: Request, error: psycopg.Error, is_passing: bool) -> Wate
     where = _where(request)
     if isinstance(error, psycopg.errors.LockNotAvailable):
         return SourceError(
-            f"{where} is locked: another session alters, truncates or locks it, or waits to",
+            f"{where} is locked: another session alters, truncates or locks it, or is waiting to",
             "wait for that transaction to end, or end it; pg_locks names it",
         )
     if is_passing:
@@ -64,13 +64,13 @@ def _described(request: Request, error: psycopg.Error, is_passing: bool) -> Wate
         return SourceError(
             f"existing rows of {where} can't be read: the text of a row, or of a value, is above 1 GiB",
             "make the value smaller or delete the row (octet_length finds it: a bytea's text has twice its bytes); "
-            "then ask for the snapshot again",
+            "then start the snapshot again",
         )
     # Without a condition, invalid values are those of the range's ends.
     is_asked = isinstance(request, Chunk) and (request.where is not None or isinstance(error, psycopg.DataError))
     return SourceError(
         f"existing rows of {where} can't be read: {_message(error)}",
-        "correct the condition or the range, and ask for the snapshot again" if is_asked else "see the server's log",
+        "correct the condition or the range, and start the snapshot again" if is_asked else "see the server's log",
     )
 
 

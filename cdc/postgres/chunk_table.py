@@ -184,7 +184,7 @@ def _difference(schema: TableSchema, found: SourceTable) -> str | None:
     )
     difference = relation_differs(schema, relation)
     if difference is None and found.key != schema.key:
-        difference = f"its key is ({', '.join(found.key)}), it was ({', '.join(schema.key)})"
+        difference = f"its key is ({', '.join(found.key)}), but was ({', '.join(schema.key)})"
     return difference
 
 

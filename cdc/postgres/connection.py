@@ -101,10 +101,12 @@ def connect_error(words: str) -> SourceError | UnreachableError:
             "as a superuser: ALTER ROLE <role> REPLICATION; -- on Amazon RDS: GRANT rds_replication TO <role>",
         )
     if "no pg_hba.conf entry" in text:
-        return SourceError(f"the server refuses us: {text}", "add a pg_hba.conf line for this role, database and host")
+        return SourceError(
+            f"the server refuses the connection: {text}", "add a pg_hba.conf line for this role, database and host"
+        )
     if "password authentication failed" in text or "no password supplied" in text:
         return SourceError(
-            f"the server refuses us: {text}",
+            f"the server refuses the connection: {text}",
             "correct the user in source.dsn, and the password in PGPASSWORD, ~/.pgpass or source.dsn",
         )
     if "max_wal_senders" in text:
@@ -113,11 +115,11 @@ def connect_error(words: str) -> SourceError | UnreachableError:
             "ALTER SYSTEM SET max_wal_senders = 20; then restart PostgreSQL",
         )
     if "not permitted to log in" in text:
-        return SourceError(f"the server refuses us: {text}", "as a superuser: ALTER ROLE <role> LOGIN")
+        return SourceError(f"the server refuses the connection: {text}", "as a superuser: ALTER ROLE <role> LOGIN")
     if _TLS.search(text):
         return SourceError(
             f"can't connect with TLS: {text}",
-            "sslmode=prefer in source.dsn, where the network may be trusted; otherwise set up the server's TLS "
+            "set sslmode=prefer in source.dsn if the network can be trusted; otherwise set up the server's TLS "
             "(ssl = on), and name its certificate authority in source.dsn (sslrootcert)",
         )
     if "does not exist" in text:

@@ -76,11 +76,11 @@ def key_of(line: bytes, places: Sequence[int], table: TableId, *, promises_utf8:
         if promises_utf8:
             raise ConnectionLost(
                 f"a key in table {table} is not UTF-8, which the encoding of the database promises",
-                "look for a proxy or network that damages data; if this is repeated, correct the key in the database",
+                "look for a proxy or network that damages data; if this occurs again, correct the key in the database",
             ) from error
         raise SourceError(
             f"a key in table {table} is not UTF-8",
-            "a database in encoding SQL_ASCII holds such bytes: correct them, or convert it",
+            "a database with encoding SQL_ASCII accepts such bytes: correct them, or convert it",
         ) from error
 
 

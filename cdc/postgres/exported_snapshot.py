@@ -94,7 +94,7 @@ def _import_snapshot(source: SourceConfig, name: str) -> SourceConnection:
     except psycopg.errors.LockNotAvailable as error:
         connection.close()
         raise ConnectionLost(
-            "an ALTER or TRUNCATE of a captured table and the initial load wait for each other"
+            "an ALTER or TRUNCATE of a captured table and the initial load are in a deadlock"
         ) from error
     except psycopg.Error as error:
         connection.close()

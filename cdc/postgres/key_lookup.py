@@ -61,7 +61,9 @@ def _absent(
         rest = (candidates[:half], candidates[half:])
         return set().union(*(_absent(connection, schema, chunk_table, part, after, up_to) for part in rest))
     if len(copied.lines) < copied.row_count or not copied.is_ended:
-        raise SourceError(f"keys of table {schema.table} are too large to be looked up", "ask for a smaller range")
+        raise SourceError(
+            f"keys of table {schema.table} are too large to be looked up", "start a snapshot with a smaller range"
+        )
     records = RecordKeys(schema)
     wanted, there = range(len(chunk_table.key)), range(len(chunk_table.key), 2 * len(chunk_table.key))
     absent: set[bytes] = set()

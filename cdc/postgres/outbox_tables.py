@@ -138,7 +138,9 @@ def _await_confirmed(connection: SourceConnection, proof: PublishedProof) -> Non
             "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (proof.slot,)
         ).fetchone()
         if found is None or found[0] is None:
-            raise SourceError(f"there is no slot {proof.slot}: nothing is known to be published", "start cdc run first")
+            raise SourceError(
+                f"there is no slot {proof.slot}, so it is not known which events are published", "start cdc run first"
+            )
         if parse_lsn(found[0]) >= parse_lsn(end):
             return
         if waited >= proof.deadline_s:

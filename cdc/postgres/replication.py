@@ -238,15 +238,13 @@ class ReplicationConnection:
             self._require_walsender()
 
     def _require_walsender(self) -> None:
-        """Raises ConnectionLost or UnreachableError if the server does not stream to us any more, or can't be asked."""
+        """Raises ConnectionLost or UnreachableError if the server no longer streams here, or does not answer."""
         with connect(self._source, application="watershed") as connection:
             row = connection.execute(
                 "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [self._slot]
             ).fetchone()
         if row != (self._pgconn.backend_pid,):
-            raise lost(
-                "the server does not stream to us any more, and the connection did not report it (a proxy in between?)"
-            )
+            raise lost("the server stopped streaming, and the connection did not report it (is a proxy in between?)")
 
     def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
         reply_requested = reply_requested or time.monotonic() - self._heard_at > ASK_S
@@ -276,14 +274,14 @@ class ReplicationConnection:
         words = " ".join(((result and result.error_message) or b"").decode("utf-8", "replace").split())
         state = ((result and result.error_field(pq.DiagnosticField.SQLSTATE)) or b"").decode()
         if state in _HISTORY_IS_GONE:
-            raise GapError(f"the server can't go on from our position: {words}", NEXT_AFTER_GAP)
+            raise GapError(f"the server can't continue from the position of capture: {words}", NEXT_AFTER_GAP)
         if not state or state[:2] in _CONNECTION_CLASSES or state[:2] == _RESOURCES:
             raise lost(words)
         if state[:2] == _DATA_EXCEPTION:
             raise GapError(
                 f"the server can't read a change: {words}",
                 "if a row filter of the publication fails on a row, alter it, then cdc snapshot heal: changes that "
-                "are in the log already are read with the former filter",
+                "are already in the WAL are read with the former filter",
             )
         if says_too_large(state, words):
             raise GapError(

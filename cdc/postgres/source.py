@@ -102,7 +102,7 @@ def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
         yield SourceError("the server is a standby", "name the primary in source.dsn")
     if settings["wal_level"] != "logical":
         yield SourceError(
-            f"wal_level is {settings['wal_level']}, not logical: the log does not hold row changes",
+            f"wal_level is {settings['wal_level']}, not logical: the WAL does not contain row changes",
             "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL",
         )
     for name in ("max_replication_slots", "max_wal_senders"):
@@ -129,7 +129,7 @@ def check_slots(connection: psycopg.Connection, slot: str) -> None:
     ).fetchone()
     if row is not None and read_slot(connection, slot) is None:
         raise SourceError(
-            f"all {row[0]} replication slots of the server are in use, {slot} would be one more",
+            f"all {row[0]} replication slots of the server are in use, so {slot} can't be created",
             f"ALTER SYSTEM SET max_replication_slots = {row[0] + 10}; then restart PostgreSQL; or drop one that nobody "
             "needs, of those in pg_replication_slots that are not active",
         )
@@ -195,7 +195,7 @@ def _check_writable(connection: psycopg.Connection, found: SourceTable) -> None:
     if row is not None:
         raise SourceError(
             f"table {found.table} has REPLICA IDENTITY FULL and a generated column that is not published, {row[0]}: "
-            "PostgreSQL would refuse updates and deletes",
+            "PostgreSQL would reject updates and deletes",
             f"ALTER TABLE {sql_name(*found.table)} REPLICA IDENTITY DEFAULT, or USING INDEX; or make the publication "
             "yourself, with publish_generated_columns = stored, where it is stored",
         )
@@ -205,12 +205,12 @@ def _check_key(found: SourceTable, chosen: Chosen) -> None:
     if not found.key and chosen.key is None:
         if found.has_primary_key:
             raise SourceError(
-                f"table {found.table} has no key: its replica identity does not cover its primary key, so the log does "
+                f"table {found.table} has no key: its replica identity does not cover its primary key, so the WAL does "
                 "not say which rows are updated and deleted",
                 f"ALTER TABLE {sql_name(*found.table)} REPLICA IDENTITY DEFAULT",
             )
         raise SourceError(
-            f"table {found.table} has no key: no primary key, not deferrable, that its replica identity covers",
+            f"table {found.table} has no key: no non-deferrable primary key that its replica identity covers",
             f"ALTER TABLE {sql_name(*found.table)} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique "
             "index; or name unique columns in source.key_columns, or none at all for records without a "
             "key",
@@ -278,7 +278,7 @@ def check_may_create(connection: psycopg.Connection, config: SourceConfig, table
     (may_create,) = read_row(connection, "SELECT has_database_privilege(current_database(), 'CREATE')")
     statement = create_publication_statement(config.publication, config.table_ids).as_string(connection)
     if not may_create or not all(table.is_owned for table in tables):
-        grant = "" if may_create else f"; who creates it needs CREATE on database {connection.info.dbname}, too"
+        grant = "" if may_create else f"; creating it also requires CREATE on database {connection.info.dbname}"
         raise SourceError(
             f"publication {config.publication} does not exist and the role may not create it",
             f"as the tables' owner: {statement}{grant}",
@@ -341,7 +341,7 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
         except psycopg.errors.LockNotAvailable as error:
             raise TableLockedError(f"table {table} is locked by another session") from error
         except (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedTable) as error:
-            # Duplicate: the server completed the statement of a process of ours that was killed. Undefined: the table
+            # Duplicate: the server completed the statement of an earlier capture that was killed. Undefined: the table
             # was dropped since it was described.
             publication = read_publication(connection, name, [table])
             if publication is not None and table in publication.entries.keys() - publication.columns.keys():

@@ -38,7 +38,9 @@ def source_findings(
     if not settings:
         version = connection.info.parameter_status("server_version")
         yield Finding(SOURCE, "ok", f"PostgreSQL {version}, wal_level logical, the primary")
-    yield from _attempt(SOURCE, lambda: check_slots(connection, config.slot), "a replication slot is free or ours")
+    yield from _attempt(
+        SOURCE, lambda: check_slots(connection, config.slot), "a replication slot is free, or exists already"
+    )
     yield from _slot(connection, config)
     yield from _encoding(connection)
     yield from _attempt(SOURCE, lambda: _replication(config))
@@ -79,7 +81,9 @@ def _slot(connection: psycopg.Connection, config: SourceConfig) -> Iterator[Find
     )
     if slot.plugin != "pgoutput":
         kind = f"decodes with {slot.plugin}" if slot.plugin else "is physical"
-        yield Finding(about, "fail", f"the slot exists and {kind}; capture needs one of pgoutput", remedy)
+        yield Finding(
+            about, "fail", f"the slot exists and {kind}; capture requires a slot with plugin pgoutput", remedy
+        )
     elif slot.database != database:
         yield Finding(about, "fail", f"the slot belongs to database {slot.database}, not {database}", remedy)
     elif slot.active_pid is not None:
@@ -109,7 +113,7 @@ def _encoding(connection: psycopg.Connection) -> Iterator[Finding]:
         yield Finding(
             SOURCE,
             "warn",
-            "the database has encoding SQL_ASCII, which takes any bytes: a table stops at the first text that is not "
+            "the database has encoding SQL_ASCII, which accepts any bytes: a table stops at the first text that is not "
             "UTF-8",
             "load the database into one that has ENCODING 'UTF8', and name that in source.dsn",
         )
@@ -133,12 +137,12 @@ def _limits(connection: psycopg.Connection) -> Iterator[Finding]:
         yield Finding(
             SOURCE,
             "warn",
-            "max_slot_wal_keep_size is not set: while capture is down the slot holds back WAL until the disk is full",
+            "max_slot_wal_keep_size is not set: while capture is down, the slot retains WAL until the disk is full",
             "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf(); "
             "-- what the disk can spare; beyond it the slot is lost, and rows are read again",
         )
     else:
-        yield Finding(SOURCE, "ok", f"the slot may hold back {limits['max_slot_wal_keep_size']:,} MB of WAL")
+        yield Finding(SOURCE, "ok", f"the slot may retain {limits['max_slot_wal_keep_size']:,} MB of WAL")
     if 0 < limits["wal_sender_timeout"] < TIMEOUT_MS_MIN:
         yield Finding(
             SOURCE,
@@ -150,7 +154,7 @@ def _limits(connection: psycopg.Connection) -> Iterator[Finding]:
         yield Finding(
             SOURCE,
             "warn",
-            "idle_replication_slot_timeout is set: the slot is lost when capture is down for so long",
+            "idle_replication_slot_timeout is set: the slot is invalidated when capture is down for that time",
             "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
         )
 
@@ -194,4 +198,4 @@ def _publication(
         )
         return
     missing = [str(one.table) for one in found if one.table not in publication.columns]
-    yield Finding(about, "ok", f"will take in {', '.join(missing)}" if missing else "exists")
+    yield Finding(about, "ok", f"will be extended with {', '.join(missing)}" if missing else "exists")

@@ -1,6 +1,6 @@
 """Reads whole tables as PostgreSQL prints them, in one transaction: the source's side of a comparison.
 
-The values are COPY's text, unescaped by psycopg; the codec that encodes records takes no part.
+The values are COPY's text, unescaped by psycopg; the codec that encodes records is not used.
 """
 
 from collections.abc import Iterator
@@ -116,7 +116,7 @@ class TableReader:
                     yield cast("tuple[str | None, ...]", row)
         except psycopg.errors.InsufficientPrivilege as error:
             raise SourceError(
-                f"may not read {shape.table}: {' '.join(str(error).split())}",
+                f"the role may not read {shape.table}: {' '.join(str(error).split())}",
                 f"as its owner: GRANT SELECT ON {sql_name(*shape.table)} TO <role>",
             ) from error
         except psycopg.Error as error:

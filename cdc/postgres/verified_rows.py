@@ -225,11 +225,12 @@ def _explained(schema: TableSchema) -> Iterator[None]:
         yield
     except psycopg.errors.LockNotAvailable as error:
         raise SourceError(
-            f"table {schema.table} was locked by somebody for more than {LOCK_WAIT_S} s", "compare it again later"
+            f"table {schema.table} was locked by another session for more than {LOCK_WAIT_S} s",
+            "compare it again later",
         ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise SourceError(
-            f"may not read {schema.table}: {' '.join(str(error).split())}",
+            f"the role may not read {schema.table}: {' '.join(str(error).split())}",
             f"as its owner: GRANT SELECT ON {schema.table} TO <role>",
         ) from error
     except psycopg.Error as error:

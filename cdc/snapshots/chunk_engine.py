@@ -364,7 +364,7 @@ class SnapshotEngine:
             unseen = self._memory.lowest_unseen_seq(job.schema.topic, described.snapshot)
             job.fix_floor(self._sweeps.epoch, seq.next, unseen)
         if not job.take_description(described, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
-            log.warning("the order of the key's index changed, all rows are read again", table=job.table)
+            log.warning("the order of the key's index changed: all rows are read again", table=job.table)
         job.look_for_absent()
 
     def _merge(
@@ -381,7 +381,7 @@ class SnapshotEngine:
         assert read is not None, "the answer is there before its watermark is written"
         unseen = self._memory.unseen(job.schema.topic, read.snapshot)
         if unseen.is_forgotten:
-            log.info("too many keys were touched, a chunk is read again", table=job.table)
+            log.info("too many keys changed meanwhile: a chunk is read again", table=job.table)
             self._forget_chunks(part.rewind(self._now))
             return
         del self._chunks[chunk.request.nonce]

@@ -27,7 +27,7 @@ REPORT_INTERVAL_S: Final = 1.0
 SIGNAL_INTERVAL_S: Final = 0.2
 _RATE_REPORTS: Final = 10  # number of reports over which the rate is computed
 REPUBLISHED_MAX: Final = 1_000  # keys of one signal
-NEXT_AFTER_OTHERS: Final = "ask again when they are"
+NEXT_AFTER_OTHERS: Final = "send the signal again when they are"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Snapshots:
             answer = too_late()
         else:
             answer, records = self._execute(signal.identity, signal.record)
-        log.info("signal", id=signal.identity, accepted=answer.is_accepted, message=answer.message)
+        log.info("signal answered", id=signal.identity, accepted=answer.is_accepted, message=answer.message)
         return [*records, *self._answers.give(signal, answer, now_us)]
 
     def _execute(self, identity: str, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
@@ -170,7 +170,7 @@ class Snapshots:
         wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)
         events, wanted = _partition(wanted, self._outboxes)
         if events and (signal.tables or not wanted):
-            message = f"the rows of {events[0]} are events: `cdc outbox republish` publishes them again"
+            message = f"the rows of {events[0]} are events, which `cdc outbox republish` publishes again"
             return SignalAnswer(is_accepted=False, message=message), []
         if not wanted:
             return SignalAnswer(is_accepted=False, message="no table is captured: `cdc table list` says why"), []
@@ -203,7 +203,7 @@ class Snapshots:
         else:
             known = asked_keys(self._engine.tables[wanted[0]], keys)
             if len(known) < len(keys):
-                problem = f"{len(keys) - len(known)} of the keys are no record keys of {wanted[0]}"
+                problem = f"{len(keys) - len(known)} of the keys are not record keys of {wanted[0]}"
             elif records := self._engine.republish(wanted[0], known):
                 return _accepted(f"publishes {len(keys)} keys again", wanted), records
             else:
@@ -244,7 +244,7 @@ class Snapshots:
         for end in (signal.after, signal.up_to):
             if end is not None and len(end) != len(key):
                 columns = f"{len(key)} column{'s' if len(key) > 1 else ''} ({', '.join(key)})"
-                return f"the key of {table} has {columns}, the range names {len(end)}"
+                return f"the key of {table} has {columns}, but the range names {len(end)}"
         return ""
 
     # ---- reports

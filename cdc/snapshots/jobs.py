@@ -160,7 +160,7 @@ class Job:
         self._failures = min(self._failures + 1, _FAILURES_COUNTED)
         if why != self._failed_with:
             self._failed_with = why
-            log.warning("reading a chunk failed, it is repeated until it succeeds", table=self.table, error=why)
+            log.warning("reading a chunk failed: it is tried again until it succeeds", table=self.table, error=why)
 
     def merged(self, part: Range | AbsentKeys) -> None:
         """The first open chunk of this part was published, so reads succeed again."""

@@ -49,10 +49,10 @@ def table_progress(record: SnapshotRecord, progress: SnapshotProgress | None, si
     `silent_s`: seconds since the last report."""
     status, per_s, message = str(record.status), 0.0, record.message
     if record.deleted and not message:
-        message = f"deleted {record.deleted:,} rows that had vanished"
+        message = f"deleted {record.deleted:,} rows that no longer exist"
     if record.status == "running":
         if silent_s > SILENCE_S_MAX:
-            message = f"capture has not reported for {silent_s:.0f} s: does `cdc run` run?"
+            message = f"capture has not reported for {silent_s:.0f} s: check that `cdc run` is running"
         elif progress is not None and progress.request == record.request:
             if progress.status != "waiting":
                 per_s, message = progress.rows_per_s, progress.message or message

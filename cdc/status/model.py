@@ -125,7 +125,7 @@ class SinkStatus(Node):
     lag_bytes: int | None  # behind the source, or behind what is published if the source does not answer
     lag_records: int  # offsets below the published end; transaction markers count
     lag_seconds: float | None
-    unread_seconds: float | None  # at most so old is the oldest record that it has not read; 0: none waits
+    unread_seconds: float | None  # upper bound of the age of the oldest record that it has not read; 0: none
     freshness_seconds: float | None  # from the newest applied commit until it was readable; by two clocks
     silent_seconds: float | None  # since its record changed
     waiting_seconds: float  # for which records have been seen to wait for it
@@ -150,10 +150,10 @@ class ViewStatus(Node):
     oldest_change_seconds: float | None = None  # the age of the oldest of them; 0: none waits
     waiting_keys: int | None = None  # view rows that are to be computed
     waiting_seconds: float = 0.0  # for which changes, keys or a filling have been seen to wait
-    behind_records: int | None = None  # of its topics that an event log has not loaded; null for a view
+    behind_records: int | None = None  # records of its topics that an event log has not loaded; null for a view
     rejected_rows: int | None = None  # that the target does not take, or the query can't compute; of a log: records
     silent_seconds: float | None = None  # since rows were written last
-    failing_seconds: float  # for how long it has had an error, or its base has not answered
+    failing_seconds: float  # since it has had an error, or its base has not answered
     error: str
     next: str
 

@@ -84,17 +84,17 @@ class Monitor:
         self._source: _Poll[SourceFacts] = _Poll(
             "status of the source",
             source.read,
-            WatershedError("PostgreSQL does not answer", "check source.dsn and that the server runs"),
+            WatershedError("PostgreSQL does not answer", "check source.dsn, and that the server is running"),
             clock,
         )
         self._topics: _Poll[TopicFacts] = _Poll(
             "status of the topics",
             topics.read,
-            WatershedError("Kafka does not answer", "check kafka.bootstrap_servers and that the brokers run"),
+            WatershedError("Kafka does not answer", "check kafka.bootstrap_servers, and that the brokers are running"),
             clock,
         )
         silence = WatershedError(
-            "the base of the view does not answer", "check that it runs and the url of the base's sink"
+            "the base of the view does not answer", "check that it is running, and the url of the base's sink"
         )
         self._views: tuple[tuple[ViewReader, _Poll[Mapping[str, ViewFacts]]], ...] = tuple(
             (one, _Poll(f"status of {', '.join(one.views)}", one.read, silence, clock)) for one in views

@@ -58,7 +58,7 @@ def _source(config: Config, reading: Reading, status: Status) -> Iterator[Proble
     elif (reason := _budget_problem(source, status)) is not None:
         yield _problem(
             "source",
-            f"the WAL budget of replication slot {slot} runs out: {reason}",
+            f"the WAL budget of replication slot {slot} is running out: {reason}",
             "start capture or make it faster; or raise max_slot_wal_keep_size and give the server more disk: ALTER "
             "SYSTEM SET max_slot_wal_keep_size = '…'; SELECT pg_reload_conf()",
         )
@@ -90,8 +90,8 @@ def _capture(config: Config, reading: Reading, status: Status) -> Iterator[Probl
         yield _problem("capture", reading.topics.damage.message, reading.topics.damage.hint)
     capture = status.capture
     if capture.lost_events:
-        yield _problem("capture", f"events of {capture.lost_events} gaps were not published", "cdc check names them; "
-                       "cdc outbox republish publishes rows again that are still there", is_warning=True)  # fmt: skip
+        yield _problem("capture", f"events of {capture.lost_events} gaps were not published", "cdc check lists them; "
+                       "cdc outbox republish publishes rows again that still exist", is_warning=True)  # fmt: skip
     if reading.source is None or capture.lag_seconds is None or capture.silent_seconds is None:
         return
     # An idle source's position is recorded at this rhythm.
@@ -101,9 +101,9 @@ def _capture(config: Config, reading: Reading, status: Status) -> Iterator[Probl
         streams = "a process streams from the slot" if slot is not None and slot.is_active else "no process streams"
         yield _problem(
             "capture",
-            f"the source moves and capture does not: its position has not moved for {capture.silent_seconds:.0f} s, "
+            f"the source advances and capture does not: its position has not moved for {capture.silent_seconds:.0f} s, "
             f"{capture.lag_bytes or 0:,} bytes behind; {streams}",
-            "start `cdc run`; if it runs, its log says what it waits for",
+            "start `cdc run`; if it is running, its log says what it is waiting for",
         )
 
 
@@ -159,8 +159,8 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 "sink",
                 f"{sink.sink} has not read records that are up to {unread_s / _DAY_S:.1f} days old; the topics keep "
                 f"deletes for {DELETES_KEPT_S / _DAY_S:g} days"
-                + (", so rows that are gone may stay in its store" if is_past else ""),
-                f"start `cdc sink run {sink.sink}`: the store is then built again by itself",
+                + (", so deleted rows may stay in its store" if is_past else ""),
+                f"start `cdc sink run {sink.sink}`: the store is then rebuilt automatically",
                 sink.sink,
                 is_warning=not is_past,
             )
@@ -170,7 +170,7 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 "sink",
                 f"{sink.sink} makes no progress: {sink.lag_records:,} published records are not applied, and "
                 f"nothing has changed for {sink.silent_seconds or 0:.0f} s{why}",
-                sink.next or f"start `cdc sink run {sink.sink}`; if it runs, its log says what it waits for",
+                sink.next or f"start `cdc sink run {sink.sink}`; if it is running, its log says what it is waiting for",
                 sink.sink,
                 # The record of a sink that is used no more stays where it is.
                 is_warning=sink.sink not in config.sinks,
@@ -186,7 +186,7 @@ def _comparison(config: Config, sink: SinkStatus, now_s: float) -> Iterator[Prob
         tables = ", ".join(f"{count:,} of {table}" for table, count in sorted(found.drift.items()))
         yield _problem(
             "sink",
-            f"{sink.sink} differs from the source: {found.drift_rows:,} rows when it was compared last ({tables})",
+            f"{sink.sink} differs from the source: {found.drift_rows:,} rows at the last comparison ({tables})",
             f"cdc verify --sink {sink.sink} lists them; cdc repair --sink {sink.sink} corrects them",
             sink.sink,
             is_warning=True,
@@ -199,16 +199,16 @@ def _comparison(config: Config, sink: SinkStatus, now_s: float) -> Iterator[Prob
     if late_s > max(LATE_S_MIN, every_s):
         yield _problem(
             "sink",
-            f"{sink.sink} is to be compared with the source every {config.verify.every}, and was compared last "
-            f"{(now_s - last.begun_unix_seconds) / 3600:.1f} hours ago",
-            f"start `cdc sink run {sink.sink}`; if it runs, its log says why it compares nothing",
+            f"{sink.sink} is to be compared with the source every {config.verify.every}, but the last comparison "
+            f"was {(now_s - last.begun_unix_seconds) / 3600:.1f} hours ago",
+            f"start `cdc sink run {sink.sink}`; if it is running, its log says why it compares nothing",
             sink.sink,
             is_warning=True,
         )
     elif why := _not_compared(last.not_compared):
         yield _problem(
             "sink",
-            f"{sink.sink} was not compared whole: {why}",
+            f"{sink.sink} was not compared completely: {why}",
             f"cdc verify --sink {sink.sink} compares it again",
             sink.sink,
             is_warning=True,

@@ -12,7 +12,7 @@ from cdc.status.facts import Reading
 from cdc.status.history import History
 from cdc.status.model import Problem, Status, ViewStatus
 
-STALLED_S: Final = 5.0  # what must move has not moved for so long: capture, a sink or a view
+STALLED_S: Final = 5.0  # a capture, sink or view without progress for this time is a problem
 IDLE_WAIT_S: Final = 1.0  # how often a view looks for changes at least
 LOG: Final = "event log"
 _NOT_ANSWERED: Final = WatershedError("its base has not answered yet", "try again in a moment")
@@ -85,16 +85,16 @@ def view_problems(config: Config, reading: Reading, status: Status) -> Iterator[
         elif is_stalled(config, view):
             yield _stalled(view)
         if view.rejected_rows and view.target == LOG:
-            what = f"{view.rejected_rows:,} records are no events of the outbox's form, or can't be held"
-            hint = f"table watershed_views_{status.prefix}.log_rejected of the base has each of them with the reason"
+            what = f"{view.rejected_rows:,} records are not events in the form of the outbox, or can't be stored"
+            hint = f"table watershed_views_{status.prefix}.log_rejected of the base lists each of them with the reason"
             yield _problem(name, "warning", what, hint)
         elif view.rejected_rows:
             yield _problem(
                 name,
                 "warning",
                 f"{view.rejected_rows:,} rows are rejected by the target, or can't be computed by the query",
-                f"table watershed_views_{status.prefix}.rejected of the base has each key with the reason; a row that "
-                "is corrected is computed again by itself",
+                f"table watershed_views_{status.prefix}.rejected of the base lists each key with the reason; a row "
+                "that is corrected is computed again automatically",
             )
 
 
@@ -111,15 +111,15 @@ def is_stalled(config: Config, view: ViewStatus) -> bool:
 
 def _stalled(view: ViewStatus) -> Problem:
     name = view.view
-    kind, waits = _kind(view), f"{view.waiting_changes or 0:,} changes and {view.waiting_keys or 0:,} keys wait"
+    kind, waits = _kind(view), f"{view.waiting_changes or 0:,} changes and {view.waiting_keys or 0:,} keys are waiting"
     if view.target == LOG:
-        waits = f"{view.behind_records or 0:,} records wait"
+        waits = f"{view.behind_records or 0:,} records are waiting"
     since = f"for {view.waiting_seconds:.0f} s"
     if not view.is_kept:
-        what = f"no process keeps the {kind}, which is in state {view.state}: {waits}, {since}"
+        what = f"no process runs the {kind}, which is in state {view.state}: {waits}, {since}"
         return _problem(name, "error", what, f"start `cdc view run {name}`")
     what = f"the {kind} makes no progress: {waits}, {since}, and no row was written meanwhile"
-    hint = f"cdc view check {name} names missing indexes; its log says what it waits for"
+    hint = f"cdc view check {name} names missing indexes; the log of cdc view run says what it is waiting for"
     return _problem(name, "error", what, hint)
 
 

@@ -50,7 +50,7 @@ def target_of(lsn: int, source: SourceEnd, position: PositionRecord | None, time
         raise WaitError("capture has not started to stream: no store can show anything yet", "start `cdc run`")
     known = position.source
     if known.system_identifier != source.system_identifier:
-        raise GapError("the source is another database server than the one that is published", NEXT_AFTER_GAP)
+        raise GapError("the source is a different database server from the one that is published", NEXT_AFTER_GAP)
     if known.timeline != source.timeline:
         raise GapError(
             f"the source is on timeline {source.timeline}, the published changes are of timeline {known.timeline}",
@@ -58,12 +58,12 @@ def target_of(lsn: int, source: SourceEnd, position: PositionRecord | None, time
         )
     if timeline is not None and timeline != source.timeline:
         raise WaitError(
-            f"LSN {format_lsn(lsn)} is of timeline {timeline}, the source is on timeline {source.timeline}",
+            f"LSN {format_lsn(lsn)} belongs to timeline {timeline}, but the source is on timeline {source.timeline}",
             "read the row again, and wait for the LSN that the source has now",
         )
     if lsn > source.insert_lsn:
         raise WaitError(
-            f"LSN {format_lsn(lsn)} lies behind the end of the source's log, {format_lsn(source.insert_lsn)}",
+            f"LSN {format_lsn(lsn)} is beyond the end of the source's WAL, {format_lsn(source.insert_lsn)}",
             "use SELECT pg_current_wal_insert_lsn(), read after the commit and on the primary that source.dsn names",
         )
     return Target(_without_header(lsn, source), position.epoch)
@@ -89,7 +89,7 @@ def is_shown(target: Target, sink: str, records: Iterable[SinkRecord], position:
         )
     if position is None or position.epoch != target.epoch:
         raise GapError(
-            f"a gap in history is being healed: epoch {target.epoch} has ended, in which the LSN was",
+            f"epoch {target.epoch}, to which the LSN belongs, has ended: a gap in history is being healed",
             "wait again, with an LSN that is read from the source now",
         )
     # Without a serving generation another one is about to take over: its record will tell.

@@ -22,7 +22,7 @@ def require_same_database(position: PositionRecord, system_identifier: str, data
     then = position.source
     if (then.system_identifier, then.database) != (system_identifier, database):
         raise GapError(
-            f"the source is another database (system identifier {system_identifier}, {database}) than the one "
+            f"the source is a different database (system identifier {system_identifier}, {database}) than the one "
             f"that was captured ({then.system_identifier}, {then.database})",
             "correct source.dsn, or choose another topics.prefix",
         )
@@ -43,13 +43,13 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
         )
     if now.slot_confirmed_lsn is not None and now.slot_confirmed_lsn > position.resume_lsn:
         raise GapError(
-            f"slot {then.slot} was moved to {format_lsn(now.slot_confirmed_lsn)}, past our position "
+            f"slot {then.slot} was moved to {format_lsn(now.slot_confirmed_lsn)}, past the position of capture, "
             f"{format_lsn(position.resume_lsn)}",
             NEXT_AFTER_GAP,
         )
     if position.resume_lsn > now.flush_lsn:
         raise GapError(
-            f"the source's log ends at {format_lsn(now.flush_lsn)}, before our position "
+            f"the source's log ends at {format_lsn(now.flush_lsn)}, before the position of capture, "
             f"{format_lsn(position.resume_lsn)}: it was restored",
             NEXT_AFTER_GAP,
         )
@@ -57,8 +57,8 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
         raise GapError("the publication was altered, dropped or recreated since it was last read", NEXT_AFTER_GAP)
     if position.partial is not None and position.protocol != PROTOCOL:
         raise GapError(
-            f"a transaction was half published with {position.protocol}, this version reads with {PROTOCOL}",
-            "let the version that began it finish it",
+            f"a transaction was partly published with {position.protocol}, this version reads with {PROTOCOL}",
+            "start the former version until it is finished",
         )
 
 
@@ -73,8 +73,8 @@ def require_same_topics(position: PositionRecord, now: Mapping[str, TopicState])
             raise GapError(f"topic {name} was deleted and recreated", NEXT_AFTER_GAP)
         if then.end_offsets and len(topic.end_offsets) != len(then.end_offsets):
             raise GapError(
-                f"topic {name} has {len(topic.end_offsets)} partitions, it had {len(then.end_offsets)}: "
-                "a key's records would no longer be in one order",
+                f"topic {name} has {len(topic.end_offsets)} partitions, but had {len(then.end_offsets)}: "
+                "the records of a key would no longer be in order",
                 NEXT_AFTER_GAP,
             )
         for partition, (end, least) in enumerate(zip(topic.end_offsets, then.end_offsets, strict=False)):

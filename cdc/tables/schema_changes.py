@@ -34,7 +34,7 @@ def why_not_followed(schema: TableSchema, relation: Relation) -> str | None:
     """Returns why rows of this relation can't be published as the table's, or None if they can, perhaps with a new
     version of the schema."""
     if relation.oid != schema.oid:
-        return f"its oid is {relation.oid}, it was {schema.oid}: the table was recreated"
+        return f"its oid is {relation.oid}, but was {schema.oid}: the table was recreated"
     if (relation.schema, relation.name) != schema.table:
         return f"it is called {relation.schema}.{relation.name} now"
     sent = {column.name: column for column in relation.columns}
@@ -78,11 +78,11 @@ def why_other_keys(before: TableSchema, key: Sequence[str], columns: Sequence[Co
     """Returns why records with these key columns would have other keys than the table's records, or None if they would
     have the same. A type that was dropped and created again has another oid but the same text."""
     if tuple(key) != before.key:
-        return f"its key is ({', '.join(key)}), its records have ({', '.join(before.key)})"
+        return f"its key is ({', '.join(key)}), but its records have ({', '.join(before.key)})"
     was, now = ({column.name: column for column in some} for some in (before.columns, columns))
     for name in key:
         if not _are_same_keys(_text_type(was[name]), _text_type(now[name])):
-            return f"key column {name} is {now[name].type_name}, its records have {was[name].type_name}"
+            return f"key column {name} is {now[name].type_name}, but its records have {was[name].type_name}"
     return None
 
 

@@ -201,7 +201,7 @@ class SchemaTracker:
         if found.schema.oid != then.schema.oid:
             raise stop(table, "it was dropped and created again", is_replaced=True)
         if found.schema.key != then.schema.key:
-            raise stop(table, f"its key is ({', '.join(found.schema.key)}), it was ({', '.join(then.schema.key)})")
+            raise stop(table, f"its key is ({', '.join(found.schema.key)}), but was ({', '.join(then.schema.key)})")
         records: list[TopicRecord] = []
         if found.schema != then.schema:
             if why := why_not_followed(then.schema, relation_of(found.schema)):
@@ -212,7 +212,7 @@ class SchemaTracker:
         if then.facts is not None:
             changed = changed or rows_changed(then.facts, found.facts, found.filled)
         if changed is not None:
-            log.info("rows changed without events, all of them are read again", table=str(table), why=changed)
+            log.info("rows changed without events: all rows of the table are read again", table=str(table), why=changed)
             records += self._rows.reread(table, changed)
         self._known[table] = KnownTable(self._known[table].schema, found.facts, then.entry)
         return [*records, TableRecord.captured(table, found.facts, self._now_us()).to(self._topics.state)]

@@ -129,7 +129,7 @@ def _why_not_added(before: TableSchema, found: SourceTable | None, *, is_read: b
     if why := why_other_keys(before, found.key, found.columns):
         return SourceError(
             f"table {before.table} can't be captured again: {why}",
-            "restore its key, or name the old one's columns in source.key_columns; else remove it from "
+            "restore its key, or name the columns of the old key in source.key_columns; otherwise remove it from "
             "source.tables and capture it under a topics.prefix and slot of its own",
         )
     return None if found.is_chunkable or not is_read else _no_chunks(before.table, before.key)

@@ -40,7 +40,7 @@ def cache_findings(name: str, section: CacheConfig, prefix: str, schemas: Sequen
                     about,
                     "fail",
                     f"the key {key} holds a {kind}, which the sink did not write",
-                    f"DEL {key}, if nobody needs it; or set another key_prefix for the sink {name}",
+                    f"DEL {key} if nobody needs it; or set another key_prefix for the sink {name}",
                 )
         if not foreign:
             yield Finding(about, "ok", held(sink.generation))

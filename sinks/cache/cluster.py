@@ -65,7 +65,7 @@ def cluster_place(url: str) -> ClusterPlace:
     user, _, password = map(unquote, account.partition(":"))
     nodes = tuple(_host_and_port(host) for host in hosts.split(","))
     if scheme not in CLUSTER_SCHEMES or database not in ("", "0") or not all(host for host, _ in nodes):
-        raise ValueError("an address of a cluster names hosts, and no database but 0")
+        raise ValueError("an address of a cluster names hosts, and only database 0")
     return ClusterPlace(nodes, user or None, password or None, scheme == "rediss+cluster")
 
 
@@ -174,7 +174,8 @@ class ClusterServer(RedisServer):
         match error:
             case TryAgainError() | AskError():
                 return SinkError(
-                    f"{where} is moving keys to another node", "nothing: the sink goes on when their hash slot is moved"
+                    f"{where} is moving keys to another node",
+                    "nothing to do: the sink continues when their hash slot is moved",
                 )
             case ClusterDownError():
                 hint = "CLUSTER INFO and CLUSTER NODES say which node is missing; the sink tries again by itself"

@@ -101,7 +101,7 @@ class TableForm:
             if overlap(parts[text], ours):
                 raise RefusedError(
                     f"{self._where}: template {text!r} can make keys that begin with {self._prefix}:, the sink's own",
-                    "let it begin with another text, or set another key_prefix",
+                    "begin it with another text, or set another key_prefix",
                 )
         check_apart(self.schema.table, parts, others, "cache")
         return parts

@@ -156,7 +156,7 @@ class RedisServer:
                 return SinkError(f"{where} refuses this user", "check user, password and ACL of the sink's url")
             case BusyLoadingError():
                 return SinkError(
-                    f"{where} is still loading its data", "nothing: the sink starts again when it is ready"
+                    f"{where} is still loading its data", "nothing to do: the sink starts again when it is ready"
                 )
             case ResponseError():
                 match code := _code(error):
@@ -170,7 +170,7 @@ class RedisServer:
             case _:
                 return SinkError(
                     f"{where} does not answer ({type(error).__name__})",
-                    "check that it runs and that the sink's url is right; the sink tries again by itself",
+                    "check that it is running and that the sink's url is right; the sink tries again by itself",
                 )
 
 
@@ -230,8 +230,8 @@ def tls_options(has_tls: bool, tls: CacheTls | None) -> dict[str, str]:
     if tls is None:
         return {}
     if not has_tls:
-        hint = "let sinks.cache.url begin with rediss:// or rediss+cluster://"
-        raise SinkError("sinks.cache.tls is for an address with TLS", hint)
+        hint = "begin sinks.cache.url with rediss:// or rediss+cluster://"
+        raise SinkError("sinks.cache.tls requires an address with TLS", hint)
     named = {"ssl_ca_certs": tls.ca_file, "ssl_certfile": tls.certificate_file, "ssl_keyfile": tls.key_file}
     files = {option: name for option, name in named.items() if name is not None}
     for name in files.values():

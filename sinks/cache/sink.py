@@ -341,7 +341,7 @@ class CacheSink:
         what = f"keys of {table}" if table else "its keys"
         return SinkError(
             f"Redis at {self._server.name} was restarted, or {what} were deleted: rows may be missing",
-            "nothing: the sink restarts and fills the cache again from the topics",
+            "nothing to do: the sink restarts and fills the cache again from the topics",
         )
 
 

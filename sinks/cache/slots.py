@@ -57,7 +57,7 @@ class CacheSlots:
                 raise SinkError(
                     f"Redis at {place}: a rebuild needs about {wanted[place]:,} bytes, and {max(0, limit - used):,} "
                     "are left below maxmemory",
-                    "raise maxmemory, then ask for the rebuild again",
+                    "raise maxmemory, then start the rebuild again",
                 )
 
     def remove_unmet(self, slot: str, version: int) -> int:

@@ -111,9 +111,9 @@ def busy(blocked: Busy, where: str) -> SinkError:
     if blocked.status == 0:
         return SinkError(
             f"{where} does not answer ({blocked.error_type})",
-            "check that it runs and that the sink's url is right; the sink tries again by itself",
+            "check that it is running and that the sink's url is right; the sink tries again by itself",
         )
-    message = f"{where} takes no requests (status {blocked.status}, {blocked.error_type or 'no reason given'})"
+    message = f"{where} accepts no requests (status {blocked.status}, {blocked.error_type or 'no reason given'})"
     if blocked.error_type in BLOCKED:
         hint = "free disk space on its nodes, or remove its block cluster.blocks.*; the sink tries again by itself"
         return FullError(message, hint)
@@ -139,7 +139,7 @@ def _refused(status: int, error_type: str, index: str | None) -> SinkError:
     if status == 404:
         return SinkError(
             f"search index {index} does not exist ({what})",
-            "nothing: the sink restarts and fills the index again from the topics",
+            "nothing to do: the sink restarts and fills the index again from the topics",
         )
     if error_type in BLOCKED:
         return FullError(

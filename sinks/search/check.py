@@ -67,7 +67,7 @@ def _disks(about: str, server: SearchServer) -> Iterator[Finding]:
                 "fail",
                 f"the disk of node {node['name']} has {disk['available_in_bytes']:,} free bytes, which is beyond the "
                 f"watermark flood_stage ({limit}): its indexes become read-only",
-                f"make room on it or add a node; or, for a large disk, limits in bytes: {_LIMITS_IN_BYTES}",
+                f"free space on it or add a node; for a large disk, limits in bytes can help: {_LIMITS_IN_BYTES}",
             )
 
 

@@ -173,7 +173,8 @@ class Generations:
             )
         except NotFoundError as error:
             raise SinkError(
-                f"{self._server.name}: the index {self._marker} was deleted just now", "nothing: the sink restarts"
+                f"{self._server.name}: the index {self._marker} was deleted just now",
+                "nothing to do: the sink restarts",
             ) from error
 
 

@@ -267,9 +267,9 @@ def check_columns(schema: TableSchema, shape: SearchShape | None = None) -> None
         elif parts[0] in _OWN_FIELDS:
             problem = f"the search index reads it as a part of its own field {parts[0]}"
         elif parents and not all(part.strip() for part in parts):
-            problem = "OpenSearch takes no field name with a blank part beside a dot"
+            problem = "OpenSearch accepts no field name with a blank part next to a dot"
         elif parent := next((parent for parent in parents if parent in names), None):
-            problem = f"OpenSearch reads its dot as a path into column {parent!r}, which is no object"
+            problem = f"OpenSearch reads its dot as a path into column {parent!r}, which is not an object"
         else:
             continue
         raise RefusedError(

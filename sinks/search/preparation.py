@@ -75,7 +75,7 @@ class Preparation:
                 continue
         raise SinkError(
             f"{self._server.name}: other writers repeatedly prepare {lineage.newest.table} at the same time",
-            "only one job may write a search index: stop the others",
+            "only one job may write to a search index: stop the others",
         )
 
     def _prepare(self, lineage: Lineage) -> None:
@@ -93,7 +93,7 @@ class Preparation:
             if mark is not None:
                 raise SinkError(
                     f"{self._server.name}: index {index.name} of {schema.table} was prepared with another shape",
-                    "nothing: the sink restarts and fills the index; stop a second job with another configuration",
+                    "nothing to do: the sink restarts and fills the index; stop a second job, if there is one",
                 )
             log.warning("deleting a search index of another shape", table=str(schema.table), index=index.name)
             doomed = index.name
@@ -112,7 +112,7 @@ class Preparation:
             raise SinkError(
                 f"{self._server.name}: index {index.name} was prepared with a later schema than version "
                 f"{schema.version} of {schema.table}",
-                "nothing: the sink restarts and reads the newest schema; stop a second job, if there is one",
+                "nothing to do: the sink restarts and reads the newest schema; stop a second job, if there is one",
             )
         clashes = mapping.clashes(index.fields, form.fields)
         if clashes or (index.is_blocked and self._others(schema, index.name)):
@@ -123,13 +123,13 @@ class Preparation:
                 self._generations.mark(name, index.name, index.uuid, schema.table, mark)
 
     def check(self, table: TableId) -> None:
-        """Raises SinkError for an index that is not the table's, or that takes no writes. Changes nothing."""
+        """Raises SinkError for an index that is not the table's, or that accepts no writes. Changes nothing."""
         index = self._found(self._aliased(table) or self._names.index(table))
         for found in (index, self._found(self._names.alias(table))):
             if found is not None and not mapping.owner(table, self._names.prefix).items() <= found.ours.items():
                 raise RefusedError(
-                    f"{self._server.name}: index {found.name} exists, and is not that of table {table}; it belongs to "
-                    f"{_owner_name(found.ours)}",
+                    f"{self._server.name}: index {found.name} exists, but does not belong to table {table}; it belongs "
+                    f"to {_owner_name(found.ours)}",
                     f"DELETE /{found.name}, if nobody needs it; or set another index_prefix for the sink",
                 )
         for found in (index, self._found(self._names.marker)):
@@ -224,7 +224,7 @@ class Preparation:
         if copied < held:
             raise SinkError(
                 f"{self._server.name}: {copied} of {held} documents of index {source} were copied to {target}",
-                "nothing: the sink tries again by itself",
+                "nothing to do: the sink tries again by itself",
             )
 
     def _asked(self, task: str) -> dict[str, Any]:
@@ -316,7 +316,7 @@ class Preparation:
     def lost(self, index: str) -> SinkError:
         return SinkError(
             f"{self._server.name}: index {index} was deleted, or created again by another program",
-            "nothing: the sink restarts and fills the search index again from the topics",
+            "nothing to do: the sink restarts and fills the search index again from the topics",
         )
 
     def shared(self, table: TableId, other: object) -> SinkError:

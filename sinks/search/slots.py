@@ -58,7 +58,7 @@ class SearchSlots:
             raise SinkError(
                 f"{self._server.name}: a second generation needs about {wanted:,} bytes, and its disks take {room:,} "
                 f"before they are {DISK_USED_MAX:.0%} full",
-                "make room or add a node, then ask for the rebuild again; readers keep the generation that they have",
+                "free space or add a node, then start the rebuild again; readers keep their present generation",
             )
 
     def remove_unmet(self, slot: str, version: int) -> int:
@@ -82,7 +82,7 @@ class SearchSlots:
         except (NotFoundError, RequestError) as error:
             raise SinkError(
                 f"{self._server.name}: the aliases of generation {generations.current(any_shape=True)} can't be moved",
-                "nothing: readers see the former generation, and the sink tries again by itself",
+                "nothing to do: readers see the former generation, and the sink tries again by itself",
             ) from error
 
     def drop(self, slot: str) -> None:

@@ -55,9 +55,9 @@ def limit_findings(
         "warn",
         f"the store can't hold every value of these columns' types; {_OUTCOMES[section.on_rejected]}: "
         + "; ".join(parts),
-        f"nothing where no such values occur; text for the columns where they do, of these: {lines}"
+        f"nothing to do if no such values occur; otherwise store the affected columns as text, of these: {lines}"
         if sections
-        else "nothing where no such values occur; keys and the columns of partitions and sort orders can't be text",
+        else "nothing to do if no such values occur; keys and columns of partitions and sort orders can't be text",
     )
 
 

@@ -75,7 +75,7 @@ class Preparation:
         except RefusedValue as error:
             raise SinkError(
                 f"SQL store: the sink's own tables could not be created ({error})",
-                "nothing: the sink restarts; stop a second job, if there is one",
+                "nothing to do: the sink restarts; stop a second job, if there is one",
             ) from None
 
     def discard(self, table: TableId) -> None:
@@ -273,14 +273,14 @@ class Preparation:
 def lost(table: TableId | str) -> SinkError:
     return SinkError(
         f"SQL store: the table of {table}, or the sink's own tables, were dropped: rows may be missing",
-        "nothing: the sink restarts and fills the store again from the topics",
+        "nothing to do: the sink restarts and fills the store again from the topics",
     )
 
 
 def later(table: TableId) -> SinkError:
     return SinkError(
         f"SQL store: the table of {table} was prepared with a later schema or another shape",
-        "nothing: the sink restarts and reads the newest schema; stop a second job, if there is one",
+        "nothing to do: the sink restarts and reads the newest schema; stop a second job, if there is one",
     )
 
 

@@ -40,8 +40,8 @@ def sql_contents(section: SqlConfig, prefix: str, *, removes: bool) -> list[str]
         try:
             return server.transaction(work)
         except LostTable:
-            raise SinkError("a table was dropped by somebody else meanwhile", "the same command again") from None
+            raise SinkError("a table was dropped by another session meanwhile", "run the same command again") from None
         except RefusedStatement as error:
             raise SinkError(
-                error.message, "drop what depends on the sink's tables, such as views; then the same command again"
+                error.message, "drop what depends on the sink's tables, such as views, then run the same command again"
             ) from None

@@ -115,7 +115,7 @@ class SqlServer:
         except SQLAlchemyError as error:
             raise SinkError(
                 f"the SQL database at {self.name} can't be used ({type(error).__name__})",
-                "check that it runs and that the sink's url is right; the sink tries again by itself",
+                "check that it is running and that the sink's url is right; the sink tries again by itself",
             ) from None
 
     def _error(self, error: DBAPIError) -> Exception:
@@ -125,11 +125,11 @@ class SqlServer:
         if state.startswith(_NO_SUCH_OBJECT) or str(error.orig).startswith(("no such table", "no such column")):
             return LostTable()
         if state == DISK_FULL or getattr(error.orig, "sqlite_errorname", "") == "SQLITE_FULL":
-            return FullError(f"{where} has a full disk", "make room on it; the sink tries again by itself")
+            return FullError(f"{where} has a full disk", "free space on it; the sink tries again by itself")
         if state == LOCKED:
             return SinkError(
                 f"{where}: another session holds a lock that a table needs",
-                "end transactions that read or lock its tables for long; the sink tries again by itself",
+                "end long transactions that read or lock its tables; the sink tries again by itself",
             )
         if state == "42501":
             return SinkError(
@@ -149,7 +149,7 @@ class SqlServer:
             )
         return SinkError(
             f"{where} does not answer ({condition})",
-            "check that it runs and that the sink's url is right; the sink tries again by itself",
+            "check that it is running and that the sink's url is right; the sink tries again by itself",
         )
 
 

@@ -88,7 +88,7 @@ class SqlSlots:
         except LostTable:
             raise SinkError(
                 f"SQL store at {self._server.name}: a table of the new generation was dropped",
-                "nothing: readers see the former generation, and the rebuild begins again",
+                "nothing to do: readers see the former generation, and the rebuild begins again",
             ) from None
 
     def drop(self, slot: str) -> None:
@@ -140,10 +140,10 @@ class SqlSlots:
             if found:
                 more = f" and {len(found) - DEPENDENTS_NAMED_MAX} more" if len(found) > DEPENDENTS_NAMED_MAX else ""
                 raise SinkError(
-                    f"SQL table of {row['source']}: after a rebuild the former generation would keep what the sink did "
-                    f"not make: {', '.join(found[:DEPENDENTS_NAMED_MAX])}{more}",
-                    "drop these, rebuild, and make them again; indexes can be set in the sink's shapes, and then every "
-                    "generation has them",
+                    f"SQL table of {row['source']}: a rebuild would leave on the former generation what the sink did "
+                    f"not create: {', '.join(found[:DEPENDENTS_NAMED_MAX])}{more}",
+                    "drop them, rebuild, and create them again; indexes can be set in the sink's shapes, and then "
+                    "every generation has them",
                 )
 
     def _rights(self, connection: Connection, own: OwnTables) -> dict[str, list[str]]:

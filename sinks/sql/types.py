@@ -158,7 +158,7 @@ def _postgres_ddl(column: Column, oid: int) -> str:
 
 
 def _element(column: Column) -> int | None:
-    """Returns the type of an array's elements, 0 if it is not known; None if the column is no array."""
+    """Returns the type of an array's elements, 0 if it is not known; None if the column is not an array."""
     oid = column.base_type_oid or column.type_oid
     if known := column.element_oid or _ELEMENTS.get(oid):
         return known

@@ -47,7 +47,7 @@ def _check_bucket(place: CatalogPlace) -> None:
     except OSError as error:
         reason = (str(error).splitlines() or [""])[0]
         raise SinkError(
-            f"warehouse: the object store of bucket {bucket} does not answer as it should: {reason}",
+            f"warehouse: the object store of bucket {bucket} does not answer as expected: {reason}",
             "check the sink's s3: endpoint, region, path_style and keys",
         ) from error
     if not is_there:

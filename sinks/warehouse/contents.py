@@ -33,7 +33,7 @@ class WarehouseContents(StoreContents):
         """Opens the contents. Raises SinkError if there is no catalog."""
         found = catalog_place(section, prefix)
         if not found.is_there():
-            raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which makes it")
+            raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which creates it")
         return cls(found, removal)
 
     def attach(self, schema: TableSchema) -> None:

@@ -78,7 +78,7 @@ class GatheringSink:
         except OSError as error:
             raise SinkError(
                 f"warehouse: rows can't be written to {self._staging}: {error}",
-                "check the target's location: that it can be reached, that this user may write to it, and its space",
+                "check that the target's location can be reached, that this user may write to it, and its free space",
             ) from error
 
     def _merge(self) -> None:

@@ -123,7 +123,7 @@ class Merger:
             self._mend(table, of_source=True)
             return merged
         raise SinkError(
-            f"warehouse: table {'.'.join(table.place.rows)}: the merge lost against other writers' commits "
+            f"warehouse: table {'.'.join(table.place.rows)}: the merge conflicted with other writers' commits "
             f"{ATTEMPT_COUNT_MAX} times",
             "only one job may write a warehouse: stop the others",
         )

@@ -163,7 +163,7 @@ class Preparation:
                 )
             return
         raise SinkError(
-            f"warehouse: table {'.'.join(where.rows)}: adding columns lost against other writers' commits "
+            f"warehouse: table {'.'.join(where.rows)}: adding columns conflicted with other writers' commits "
             f"{ATTEMPT_COUNT_MAX} times",
             "only one job may write a warehouse: stop the others",
         )
@@ -231,7 +231,7 @@ def _other_key(schema: TableSchema, where: Place, what: str) -> RefusedError:
 def _lost(where: Place) -> SinkError:
     return SinkError(
         f"warehouse: {'.'.join(where.rows)} was dropped, or its files were deleted: rows may be missing",
-        "nothing: the sink restarts and fills the warehouse again from the topics",
+        "nothing to do: the sink restarts and fills the warehouse again from the topics",
     )
 
 
@@ -239,5 +239,5 @@ def _later(schema: TableSchema, where: Place) -> SinkError:
     return SinkError(
         f"warehouse: {'.'.join(where.rows)} was prepared with a later schema than version {schema.version} of "
         f"{schema.table}",
-        "nothing: the sink restarts and reads the newest schema; stop a second job, if there is one",
+        "nothing to do: the sink restarts and reads the newest schema; stop a second job, if there is one",
     )

@@ -41,7 +41,7 @@ def _run(engine: Engine, table: tuple[str, ...], statement: str) -> None:
             continue
         return
     raise SinkError(
-        f"warehouse: table {'.'.join(table)}: the removal lost against other writers' commits each time",
+        f"warehouse: table {'.'.join(table)}: the removal conflicted with other writers' commits each time",
         "only one job may write a warehouse: stop the others",
     )
 

@@ -174,7 +174,7 @@ class WarehouseSink:
                 continue
             return count
         raise SinkError(
-            f"warehouse: table {table}: the sweep lost against other writers' commits {ATTEMPT_COUNT_MAX} times",
+            f"warehouse: table {table}: the sweep conflicted with other writers' commits {ATTEMPT_COUNT_MAX} times",
             "only one job may write a warehouse: stop the others",
         )
 

@@ -38,7 +38,7 @@ _OWN: Final = (properties.GENERATION, properties.TABLES)
 def no_swap(config: WarehouseConfig) -> str | None:
     """Says why a warehouse can't be built again while it serves, as the end of a sentence; None for one that can."""
     if any(shape.mode != "current" for shape in config.shapes.values()):
-        return "with tables that keep every change (mode history or changelog): the compacted topics lack what is older"
+        return "with tables that keep every change (mode history or changelog): the compacted topics lack older changes"
     if config.iceberg_catalog.type != "jdbc":
         return f"whose catalog (type {config.iceberg_catalog.type}) can't rename several tables in one step"
     return None
@@ -92,7 +92,7 @@ class WarehouseSlots:
             raise SinkError(
                 f"warehouse: a second generation needs about {sum(sizes):,} bytes, and {free:,} are left on the disk "
                 f"of {unquote(location.path)}",
-                "make room, then ask for the rebuild again; readers keep the generation that they have",
+                "free space, then start the rebuild again; readers keep their present generation",
             )
 
     def remove_unmet(self, slot: str, version: int) -> int:
@@ -172,11 +172,11 @@ class WarehouseSlots:
                 yield connection
         except IntegrityError:
             raise SinkError(
-                "warehouse: the catalog has a table that the sink did not make under a name of the new generation",
-                "rename or drop it; readers keep the generation that they have, and it is tried again",
+                "warehouse: the catalog has a table under a name of the new generation that the sink did not create",
+                "rename or drop it; readers keep their present generation, and the sink tries again",
             ) from None
         except SQLAlchemyError as error:
             raise SinkError(
                 f"warehouse: the catalog's database does not answer ({type(error).__name__})",
-                "check that it can be reached and written; it is tried again",
+                "check that it can be reached and written; the sink tries again",
             ) from None

@@ -318,7 +318,7 @@ class Stager:
             system, path = file_system(uri, self._s3)
             if not is_s3(uri):  # an object store has no folders
                 system.create_dir(path.rpartition("/")[0], recursive=True)
-            # Read once and thrown away: neither statistics nor dictionaries pay.
+            # The file is read once and deleted, so statistics and dictionaries would cost more than they save.
             with pq.ParquetWriter(
                 path,
                 groups[0].schema,

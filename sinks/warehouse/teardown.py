@@ -42,7 +42,7 @@ def warehouse_contents(section: WarehouseConfig, prefix: str, *, removes: bool) 
     except OSError as error:
         raise SinkError(
             f"warehouse: files can't be removed: {error.strerror or type(error).__name__}",
-            "give this user the right to delete them; then the same command again",
+            "give this user the right to delete them, then run the same command again",
         ) from error
 
 

@@ -73,7 +73,7 @@ def test_a_deleted_table_is_not_made_anew_within_its_generation(sink_under_test:
     trial = sink_under_test
     trial.apply(CUSTOMERS.upsert(V, id=1), ORDER_LINES.upsert(V + 1, order_id=1, line_no=1))
     trial.store.delete_table(CUSTOMERS.id)
-    with pytest.raises(SinkError, match=r"customers[^\0]*next: nothing: the sink restarts"):
+    with pytest.raises(SinkError, match=r"customers[^\0]*next: nothing to do: the sink restarts"):
         trial.another().prepare(CUSTOMERS.schema)
     assert trial.another().generation() is None
 

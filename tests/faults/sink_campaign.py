@@ -50,7 +50,7 @@ CATCH_UP_SHARE: Final = 0.4  # how often the stores catch up between two faults
 APPLIED_S_MAX: Final = 240.0
 ENDED_S_MAX: Final = 60.0
 FROZEN_S: Final = (0.5, 6.0)
-ANOTHER_JOB: Final = "another job keeps this store in step now"
+ANOTHER_JOB: Final = "another job writes to this store now"
 JVM_ENDED: Final = "Spark"  # either its Java process ended by itself, or Spark did not start
 
 

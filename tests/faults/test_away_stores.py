@@ -88,7 +88,7 @@ def test_stores_that_are_away_for_long_are_named_and_caught_up_with(setting: Set
     before = driver.num_threads()
     setting.publish(*range(50, 150), text="meanwhile")
     setting.feed.progress()
-    longest = re.compile(rf"sink starts again .*after_s={RETRY_S_MAX}.* sink=(\w+)")
+    longest = re.compile(rf"sink restarts .*after_s={RETRY_S_MAX}.* sink=(\w+)")
     eventually(
         lambda: set(longest.findall(setting.job.said())) == set(STORES),
         AWAY_S_MAX,
@@ -96,7 +96,7 @@ def test_stores_that_are_away_for_long_are_named_and_caught_up_with(setting: Set
     )
     for store, error in setting.errors().items():
         assert re.search(r"(OpenSearch|Redis) at 127\.0\.0\.1:\d+ does not answer", error.message), store
-        assert "check that it runs" in error.next and not error.is_final
+        assert "check that it is running" in error.next and not error.is_final
     assert set(setting.errors()) == set(STORES)
     assert driver.num_threads() < before + THREADS_MORE_MAX
     for server in SERVERS:

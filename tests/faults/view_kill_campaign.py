@@ -40,13 +40,13 @@ from sinks.comparison import TableComparison
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.integration.test_view_maintenance import VIEWS
 from tests.support.captured import Captured, CaptureProcess, under_capture
 from tests.support.folds import documented
 from tests.support.lost_base import drop_base, holds_tables
 from tests.support.sink_job import sink_record
 from tests.support.sink_machine import Machine
 from tests.support.view_process import ViewProcess
+from tests.support.view_queries import VIEWS
 from tests.support.view_source import SourceClient, schema
 from tests.support.view_tables import ALL, Query, recipes
 from tests.support.view_truth import compare_view

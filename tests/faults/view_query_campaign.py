@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, SinkError
 from devstack.stack import Stack
 from tests.conftest import PostgresServer, new_database
 from tests.faults.episodes import Told, run_episodes
@@ -75,17 +75,26 @@ def outcomes_of(dsn: str, seeds: Iterable[int]) -> Iterator[Outcome]:
 
 
 def kept(name: str, query: Query, views: Views, workload: Workload) -> int:
-    """Returns the number of rows that were compared. Raises AssertionError with the step at which they differed."""
+    """Returns the number of rows that were compared. Raises AssertionError with the step at which they differed,
+    ConfigError if two rows have the same key: such a key is rejected."""
     rows = 0
-    with views.base() as base, closing(views.open(name, views.config(query), base)) as maintainer:
-        maintainer.start()
+
+    def compared() -> int:
         until_idle(maintainer)
-        rows += views.assert_equal(name, query)
+        if base.key_finding(maintainer._definition).level == "fail":
+            raise ConfigError(f"view {name}: its key is not unique")
+        return views.assert_equal(name, query)
+
+    with views.base() as base, closing(views.open(name, views.config(query), base)) as maintainer:
+        try:
+            maintainer.start()
+        except SinkError as error:
+            raise ConfigError(error.message) if "rows have the key" in error.message else error from None
+        rows += compared()
         for step in range(STEPS):
             workload.step()
-            until_idle(maintainer)
             try:
-                rows += views.assert_equal(name, query)
+                rows += compared()
             except AssertionError as error:
                 raise AssertionError(f"step {step}: {error}") from None
         base.remove(name)  # its triggers would slow the next one

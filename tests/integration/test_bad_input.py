@@ -173,7 +173,7 @@ def test_a_server_without_a_free_slot(items: Captured) -> None:
             connection.execute("SELECT pg_create_physical_replication_slot('others')")
         items.settings = {"source": {"dsn": server.superuser_dsn}}
         said = refusal(items)
-        assert f"all 1 replication slots of the server are in use, {items.name} would be one more" in said
+        assert f"all 1 replication slots of the server are in use, so {items.name} can't be created" in said
 
 
 # ---- tables and publication
@@ -189,7 +189,7 @@ def test_a_server_without_a_free_slot(items: Captured) -> None:
             "ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (id) DEFERRABLE, REPLICA IDENTITY FULL",
             "table public.items has no key",
         ),
-        ("ALTER TABLE items SET UNLOGGED", "table public.items is not logged"),
+        ("ALTER TABLE items SET UNLOGGED", "table public.items is unlogged"),
         ("ALTER TABLE items RENAME TO i; CREATE VIEW items AS SELECT * FROM i", "public.items is not a table"),
         (
             "CREATE PUBLICATION watershed FOR TABLE items WITH (publish = 'insert, update')",
@@ -201,7 +201,7 @@ def test_a_server_without_a_free_slot(items: Captured) -> None:
         ),
         (
             "ALTER TABLE items ADD more int GENERATED ALWAYS AS (id + 1), REPLICA IDENTITY FULL",
-            "a generated column that is not published, more: PostgreSQL would refuse updates and deletes",
+            "a generated column that is not published, more: PostgreSQL would reject updates and deletes",
         ),
     ],
     ids=["missing", "no key", "nothing", "deferrable", "unlogged", "view", "operations", "columns", "generated"],
@@ -276,7 +276,7 @@ def test_an_owner_who_may_not_create_in_the_database(items: Captured, role: str)
     with psycopg.connect(items.superuser_dsn, autocommit=True) as connection:
         connection.execute(sql.SQL("ALTER TABLE items OWNER TO {}").format(sql.Identifier(role)))
     items.settings = {"source": {"dsn": make_conninfo(items.dsn, user=role)}}
-    assert "who creates it needs CREATE on database" in refusal(items)
+    assert "creating it also requires CREATE on database" in refusal(items)
 
 
 def test_a_partition_with_another_replica_identity_than_its_root(items: Captured) -> None:
@@ -313,7 +313,7 @@ def test_a_table_whose_rows_are_hidden_from_the_role(items: Captured, role: str)
 def test_a_slot_that_is_not_ours(items: Captured) -> None:
     items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
     said = refusal(items)
-    assert f"slot {items.name} exists, but the topics of prefix {items.name} know nothing of it" in said
+    assert f"slot {items.name} exists, but the topics of prefix {items.name} hold no position for it" in said
     assert "choose another source.slot" in said
 
 
@@ -362,7 +362,7 @@ def test_a_topic_of_ours_that_exists_with_several_partitions(items: Captured, to
     name = f"{items.name}.{topic}"
     create_topic(items.bootstrap_servers, name, "delete" if topic == "signals" else "compact", partitions=4)
     said = refusal(items)
-    assert f"topic {name} exists with 4 partitions: capture needs it with one" in said
+    assert f"topic {name} exists with 4 partitions, but capture requires one" in said
     assert f"delete {name}: capture creates it again" in said
 
 
@@ -380,7 +380,7 @@ def check_refuses(items: Captured) -> str:
 def test_check_finds_a_slot_that_is_somebodys(items: Captured) -> None:
     """A start refuses it, so a check that calls the source fit would be wrong."""
     items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
-    told = f"slot {items.name} exists, but the topics of prefix {items.name} know nothing of it"
+    told = f"slot {items.name} exists, but the topics of prefix {items.name} hold no position for it"
     assert told in check_refuses(items)
     assert told in refusal(items)
 
@@ -406,7 +406,7 @@ def test_more_replicas_than_brokers(items: Captured) -> None:
     items.settings = {"topics": {"prefix": items.name, "replication_factor": 3}}
     said = refusal(items)
     assert f"can't create topic {items.name}." in said
-    assert "set topics.replication_factor to the number of brokers" in said
+    assert "set topics.replication_factor to at most the number of brokers" in said
 
 
 def test_an_interrupted_load_drops_only_its_own_slot(items: Captured) -> None:

@@ -174,7 +174,7 @@ def test_a_topic_of_events_that_takes_little_is_met_once_and_has_small_batches(
     )
     sent = [record(events, number, size=15_000)._replace(headers=(), destination=destination) for number in range(5)]
     broker = made(settings, topic, admin)
-    with pytest.raises(ConnectionLost, match=f"topic {events} takes 20000 bytes at once"):
+    with pytest.raises(ConnectionLost, match=f"topic {events} accepts 20000 bytes at once"):
         broker.produce(sent, do_nothing)
     broker.abort()
     broker = made(settings, topic, admin)

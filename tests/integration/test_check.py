@@ -71,7 +71,7 @@ BROKEN = {
         "may not write logical messages",
     ),
     "a slot that is somebody's": Broken(
-        "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')", "history", "know nothing of it"
+        "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')", "history", "hold no position for it"
     ),
     "a replica identity that is nothing": Broken(
         "ALTER TABLE items REPLICA IDENTITY NOTHING", "table public.items", "does not cover its primary key"

@@ -306,10 +306,10 @@ def test_remedies_become_commands_that_can_be_copied(opener: Opener) -> None:
     expect(page.get_by_role("status").filter(has_text="The command is copied")).to_have_count(1)
     assert page.evaluate("navigator.clipboard.readText()") == "cdc dlq replay search"
     cases = [
-        ("start `cdc run`; if it runs, its log says what it waits for", "", ["cdc run"]),
+        ("start `cdc run`; if it is running, its log says what it is waiting for", "", ["cdc run"]),
         ("cdc dlq list s says why; then: cdc dlq replay s", "s", ["cdc dlq list s", "cdc dlq replay s"]),
         ("remove the cause, then: cdc snapshot resume --table public.a", "", ["cdc snapshot resume --table public.a"]),
-        ("cdc rebuild --sink s --drop-old, then ask again", "s", ["cdc rebuild --sink s --drop-old"]),
+        ("cdc rebuild --sink s --drop-old, then start again", "s", ["cdc rebuild --sink s --drop-old"]),
         ("cdc table start, which reads all its rows again", "", ["cdc table start"]),
         ("check that cdc run is running (cdc status)", "", ["cdc run", "cdc status"]),
         ("the cdc package is missing; what cdc.publish() wrote", "", []),

@@ -95,7 +95,7 @@ def test_a_topic_that_was_created_again_stops_the_log_until_it_is_to_be_loaded_a
     accounts.keep()
     before = accounts.view()
     delete_topic(accounts.servers, accounts.topic)
-    with pytest.raises(SinkError, match="of which it has events, does not exist"):
+    with pytest.raises(SinkError, match="from which it holds events, does not exist"):
         accounts.load()
     accounts.create_topic()
     accounts.events.clear()
@@ -164,7 +164,9 @@ def test_events_that_were_deleted_before_they_were_loaded_are_an_error_with_thei
     admin = admin_of(accounts.servers)
     for future in admin.delete_records([TopicPartition(accounts.topic, *end) for end in ends.items()]).values():
         future.result(10)
-    with pytest.raises(RefusedError, match=r"partition \d: the log has events up to offset \d+, the topic begins at"):
+    with pytest.raises(
+        RefusedError, match=r"partition \d: the log has events up to offset \d+, but the topic begins at"
+    ):
         accounts.load()
     accounts.events = kept
     accounts.publish(3)
@@ -210,7 +212,9 @@ def test_records_that_the_log_cant_hold_are_kept_with_the_reason_and_it_goes_on(
         *(rb'{"amount": 1, "note": "\u0000"}', b"\xff", b'{"amount": 2}', b'{"amount": 2}', b"{}")
     ]
     for (reason, _), part in zip(
-        reasons, ("unsupported Unicode", "not UTF-8", "another event has its id", "maximum size", "no id"), strict=True
+        reasons,
+        ("unsupported Unicode", "not UTF-8", "another event has the same id", "maximum size", "no id"),
+        strict=True,
     ):
         assert part in reason
     shown = _counts(accounts)
@@ -232,7 +236,7 @@ def test_a_check_names_what_would_keep_a_log_from_its_events(
     assert not check_logs(accounts.settings, ["accounts"], as_json=True)
     assert json.loads(capsys.readouterr().out)["event_log"] == "accounts"
     (_, form) = log_findings(accounts.settings, "accounts")
-    assert (form.level, "no event of the outbox's form: it has no id" in form.message) == ("warn", True)
+    assert (form.level, "not an event in the form of the outbox: it has no id" in form.message) == ("warn", True)
     set_topics(accounts.servers, [accounts.topic], cleanup_policy="compact")
     assert check_logs(accounts.settings, ["accounts"], as_json=False)
     assert f"accounts: fail: topic {accounts.topic} has cleanup.policy=compact" in capsys.readouterr().out
@@ -249,7 +253,7 @@ def test_a_log_is_removed_when_no_view_reads_it(accounts: Accounts, capsys: pyte
     with pytest.raises(SinkError, match="event log accounts: view states reads it"):
         remove_log(accounts.settings, "accounts", asks=False)
     with accounts.loader() as (_, base):
-        with pytest.raises(SinkError, match="a process loads it"):
+        with pytest.raises(SinkError, match="a process is loading it"):
             remove_log(accounts.settings, "accounts", asks=False)
         with pytest.raises(SinkError, match="views read it"):  # also one that the configuration has no more
             base.remove("accounts")
@@ -260,7 +264,7 @@ def test_a_log_is_removed_when_no_view_reads_it(accounts: Accounts, capsys: pyte
     assert accounts.query(f"SELECT to_regclass('{accounts.schema}.log_accounts')") == [(None,)]
     for own in ("log_offsets", "views"):
         assert accounts.query(f"SELECT count(*) FROM {accounts.schema}.{own}") == [(0,)]
-    with pytest.raises(SinkError, match="event log accounts has never run"):
+    with pytest.raises(SinkError, match="event log accounts has never been loaded"):
         rebuild_log(accounts.settings, "accounts")
 
 

@@ -75,7 +75,7 @@ def test_a_topic_with_new_partitions_while_running_is_a_gap(items: Captured, run
     topic = topic_of(items)
     admin = admin_of(items.bootstrap_servers)
     admin.create_partitions([NewPartitions(topic, 9)])[topic].result(10)
-    assert f"topic {topic} has 9 partitions, it had 4" in running()
+    assert f"topic {topic} has 9 partitions, but had 4" in running()
 
 
 @pytest.mark.long
@@ -191,7 +191,7 @@ def test_another_database_is_a_gap_and_disturbs_nobody(items: Captured, postgres
         with psycopg.connect(other, autocommit=True) as connection:
             connection.execute(SMALL)
         items.settings = {"source": {"dsn": other}}
-        assert "the source is another database" in items.start().await_refusal()
+        assert "the source is a different database" in items.start().await_refusal()
     items.settings = {}
     items.query("INSERT INTO items VALUES (1, 'one')")
     items.await_caught_up()

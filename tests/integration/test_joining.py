@@ -127,7 +127,7 @@ def test_a_table_that_left_and_joins_again_loses_what_was_deleted_meanwhile(
     restart(ITEMS, OTHER)
     stopped = both.states()[OTHER]
     assert (stopped["status"], stopped["is_held"]) == ("stopped", False)
-    assert "its key is (name, id), its records have (id)" in stopped["message"]
+    assert "its key is (name, id), but its records have (id)" in stopped["message"]
 
 
 def test_a_start_waits_for_no_lock_on_a_captured_table(both: Captured, restart: Callable[..., CaptureProcess]) -> None:
@@ -158,7 +158,7 @@ def test_a_table_that_is_locked_joins_when_it_is_not_and_the_others_flow(both: C
         assert OTHER not in both.states()
     eventually(lambda: both.snapshots().get(OTHER, {}).get("status") == "done", 90.0, "it joins")
     both.judge()
-    assert last.said().count("tables are locked, they are added when") == 1
+    assert last.said().count("tables are locked and are added when") == 1
     assert "session lost" not in last.said()
 
 
@@ -167,7 +167,7 @@ def test_a_table_that_is_dropped_while_it_waits_to_join_stops_alone(both: Captur
     with psycopg.connect(both.dsn) as running:
         running.execute("INSERT INTO items VALUES (1001, 'long')")
         capture = both.start()
-        capture.await_said("tables are added when transactions that began earlier have ended")
+        capture.await_said("tables are added as soon as transactions that began earlier have ended")
         both.query("DROP TABLE other")
     eventually(lambda: both.states().get(OTHER, {}).get("status") == "stopped", 90.0, "it stops")
     both.query("INSERT INTO items VALUES (1002, 'behind')")

@@ -121,7 +121,7 @@ def told(config: Config, sink: str) -> str:
     ("change", "says"),
     [
         ({"location": "s3://nowhere/lake"}, "there is no bucket nowhere"),
-        ({"s3": {"endpoint": "http://127.0.0.1:1"}}, "the object store of bucket data does not answer as it should"),
+        ({"s3": {"endpoint": "http://127.0.0.1:1"}}, "the object store of bucket data does not answer as expected"),
     ],
 )
 def test_check_names_a_location_that_cannot_be_used(

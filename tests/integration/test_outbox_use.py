@@ -55,7 +55,7 @@ def shop(
         contract.write_text(json.dumps(CONTRACT))
         outbox["contracts"] = dict.fromkeys(outbox["contracts"], str(contract))
         made.settings = {"outbox": outbox}
-        assert "are there, in their newest version" in made.cdc("outbox", "migrate")
+        assert "exist in their newest version" in made.cdc("outbox", "migrate")
         try:
             yield made
         finally:
@@ -270,7 +270,7 @@ def test_rows_of_an_outbox_that_stopped_stay_and_are_published_again(shop: Captu
     eventually(lambda: shop.states().get(OUTBOX, {}).get("status") == "stopped", 60.0, "the table stopped")
     write(shop, "Meanwhile")
     shop.await_caught_up()
-    assert f"{OUTBOX} stopped, its rows are not published" in refused_prune(shop)
+    assert f"{OUTBOX} is stopped, so its rows are not published" in refused_prune(shop)
     shop.cdc("table", "start", OUTBOX)
     eventually(lambda: shop.states()[OUTBOX]["status"] == "captured", 60.0, "the table joins again")
     write(shop, "After")

@@ -210,7 +210,7 @@ def test_stores_are_rebuilt_swapped_and_put_back_while_they_are_read(pipeline: P
                 full = thread.submit(pipeline.refused, "search")
                 done = pipeline.done(("cache",), ("sql",))
                 said = full.result()
-            assert "cluster_block_exception" in said and "next: make room, then ask" in said
+            assert "cluster_block_exception" in said and "next: free space, then start" in said
             assert [told["generation"] - first[told["sink"]] for told in done] == [1, 1]
             eventually(lambda: len(pipeline.indexes()) == 1, 30.0, "the index that could not be written is deleted")
             same = [told["generation"] for told in pipeline.done(("search",), ("search",))]
@@ -227,7 +227,7 @@ def test_stores_are_rebuilt_swapped_and_put_back_while_they_are_read(pipeline: P
                 f"these serve: {generations}",
             )
         pipeline.done(*((sink, "--drop-old") for sink in both))
-        assert "no generation is kept" in pipeline.refused("search", "--rollback")
+        assert "no former generation is kept" in pipeline.refused("search", "--rollback")
     assert meanwhile.complaints == []
     assert min(*meanwhile.reads.values(), *meanwhile.waits.values()) > 5
     counters.await_caught_up()

@@ -65,7 +65,7 @@ def test_a_proxy_that_hangs_for_ever_is_found_out_once_the_server_has_given_up(
             try:
                 take(stream, 0.05)
             except ConnectionLost as error:
-                return "does not stream to us any more" in error.message
+                return "the server stopped streaming" in error.message
             return False
 
         eventually(is_found_out)

@@ -188,7 +188,7 @@ def test_without_a_daemon_the_next_step_is_said(settings: KafkaConfig, made: Top
     identity = send_signal(settings, made, RECORD)
     with pytest.raises(WatershedError, match=r"capture has not answered in 0\.3 s") as unanswered:
         await_answer(settings, made, identity, 0.3)
-    assert "is `cdc run` running" in unanswered.value.hint
+    assert "check that `cdc run` is running" in unanswered.value.hint
 
 
 def test_where_capture_has_never_run_there_is_nobody_to_ask(

@@ -169,7 +169,7 @@ def test_stores_are_emptied_of_what_is_ours_alone(stores: Stores) -> None:
 
     stores.sql.execute("DROP VIEW public.of_items")
     again = json.loads(stores.teardown("--stores", "--yes", "--json"))
-    nothing = "holds nothing of ours"
+    nothing = "holds nothing that Watershed created"
     outcomes = [step["outcome"] for step in again["steps"][2:]]
     assert (outcomes[:2], outcomes[3], "public.items" in outcomes[2]) == ([nothing, nothing], nothing, True)
     assert stores.left() == only_others

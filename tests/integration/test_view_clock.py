@@ -114,7 +114,7 @@ def test_a_row_appears_at_its_deadline_and_leaves_with_its_minute(clock: ClockBa
 
 
 def test_a_view_waits_for_its_clock(config: SqlConfig, views: ClockViews) -> None:
-    waits = "view overdue: nothing keeps clock.minutes in its base yet"
+    waits = "view overdue: no job has created clock.minutes in its base yet"
     with base_sink(config, [INVOICES, RECEIPTS]):
         with pytest.raises(SinkError, match=waits), views.job("overdue", OVERDUE):
             pass

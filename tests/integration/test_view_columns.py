@@ -91,11 +91,11 @@ def test_a_table_of_the_base_that_was_dropped_is_waited_for(views: Views, shop: 
         with pytest.raises(SinkError):
             until_idle(maintainer)
     with (
-        pytest.raises(SinkError, match=r"view named: table public\.customers is not in its base") as gone,
+        pytest.raises(SinkError, match=r"view named: table public\.customers no longer exists in its base") as gone,
         views.job("named", query),
     ):
         pass
-    assert gone.value.hint.startswith("start its sink base again, which fills the table")
+    assert gone.value.hint.startswith("restart its sink base, which fills the table")
     assert views.query("SELECT count(*) FROM views.named") == [(2,)], "the rows of before serve"
     views.query("ALTER TABLE away RENAME TO customers")
     views.query("DELETE FROM customers WHERE id = 2")

@@ -248,7 +248,7 @@ def test_a_log_that_is_created_again_meanwhile_is_not_folded_while_it_is_empty(
                 base.ask_rebuild("totals")
             with (
                 patch.object(Base, "versions", meanwhile),
-                pytest.raises(SinkError, match="view totals: a table of its base was created again"),
+                pytest.raises(SinkError, match="view totals: a table of its base was dropped and created again"),
             ):
                 maintainer.step()
         assert views.rows("totals", query) == folded != {}
@@ -270,7 +270,7 @@ def test_a_snapshot_of_another_cluster_is_not_used(case: Case) -> None:
     [
         (event(16, kind="bad"), f"{TOTAL} fails at the event no = 16: ValueError: no such kind"),
         (event(16, amount="NULL"), f"{TOTAL} fails at the event no = 16: TypeError: "),
-        (event(16, kind="many"), 'the state has no place in the columns of the fold: value "40008" is out of range'),
+        (event(16, kind="many"), 'the state does not fit the columns of the fold: value "40008" is out of range'),
         (event(16, amount="'NaN'"), f"{TOTAL} fails at the event no = 16: ValueError: a state can't hold"),
     ],
 )
@@ -300,8 +300,8 @@ def test_events_without_a_place_in_the_order_have_their_key_rejected(case: Case)
         case.do(event(16, 1, "NULL"), event(16, 2, "14.5"))
         until_idle(maintainer)
         assert case.rejected() == {
-            "1": "an event has no place in the order of events, because it has a NULL in it: amount = None",
-            "2": "two events have the order amount = 14.5, which must be unique within a key",
+            "1": "the order of an event contains NULL: amount = None",
+            "2": "two events have the same order amount = 14.5, which must be unique within a key",
         }
         case.do("UPDATE account_events SET amount = account_id WHERE no = 16 AND amount IS NULL")
         until_idle(maintainer)

@@ -19,7 +19,9 @@ from tests.support.waiting import eventually
 
 NAMED: Final = Query("SELECT c.id, c.name FROM customers c", ["id"])
 PLACED: Final = Query("SELECT o.id, c.name FROM orders o JOIN customers c ON c.id = o.customer_id", ["id"])
-USED: Final = "view named: it can't lock tables of its base, which other transactions use for more than 2 s"
+USED: Final = (
+    "view named: it can't lock tables of its base, because other transactions have used them for more than 2 s"
+)
 TRIGGERS: Final = "SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname ~ '^watershed_named_' ORDER BY 1"
 
 

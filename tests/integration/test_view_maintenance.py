@@ -15,88 +15,13 @@ from cdc.model.events import TableId, pack_version
 from cdc.model.view_facts import ViewFacts
 from sinks.sql.sink import SqlSink
 from tests.conformance.tables import table
+from tests.support.view_queries import VIEWS
 from tests.support.view_tables import CUSTOMERS, ORDERS, SHOP, Query
 from tests.support.views import Views, Workload, base_config, base_sink, random_run, until_idle
 from views import statements
 from views.definition import ViewDefinition
 from views.maintainer import define
 from views.states import ViewState
-
-VIEWS: Final[Mapping[str, Query]] = {
-    "documents": Query(
-        """
-        SELECT c.id, c.name,
-               (SELECT coalesce(jsonb_agg(jsonb_build_object('id', o.id, 'at', o.placed_at, 'lines',
-                  (SELECT jsonb_agg(jsonb_build_object('sku', l.sku, 'price', l.price) ORDER BY l.no)
-                     FROM lines l WHERE l.order_id = o.id)) ORDER BY o.id), '[]')
-                  FROM orders o WHERE o.customer_id = c.id) AS orders
-          FROM customers c
-        """,
-        ["id"],
-    ),
-    "totals": Query(
-        """
-        SELECT o.id, c.name, l.total, l.lines, o.note
-          FROM public.orders o LEFT JOIN customers c ON c.id = o.customer_id
-          LEFT JOIN (SELECT order_id, sum(price) AS total, count(*) AS lines FROM lines GROUP BY order_id) l
-            ON l.order_id = o.id
-        """,
-        ["id"],
-    ),
-    "by_hour": Query(
-        """
-        SELECT date_trunc('hour', o.placed_at) AS hour, count(DISTINCT o.id) AS orders, sum(l.price) AS revenue,
-               (percentile_disc(0.5) WITHIN GROUP (ORDER BY l.price))::float8 AS median
-          FROM orders o JOIN lines l ON l.order_id = o.id GROUP BY 1
-        """,
-        ["hour"],
-    ),
-    "regions": Query(
-        """
-        SELECT c.region, l.sku, min(l.price)::float8 AS lowest, max(o.placed_at) AS latest, avg(l.price) AS mean
-          FROM customers AS c, orders AS o, lines AS l
-         WHERE c.id = o.customer_id AND o.id = l.order_id AND l.price > 1
-         GROUP BY c.region, l.sku HAVING sum(l.price) > 2
-        """,
-        ["region", "sku"],
-    ),
-    "largest": Query(
-        """
-        WITH named AS (SELECT id, name FROM customers WHERE name <> 'n3')
-        SELECT n.id, n.name,
-               (SELECT jsonb_agg(x.id ORDER BY x.id) FROM (SELECT o.id FROM orders o WHERE o.customer_id = n.id
-                  ORDER BY o.placed_at DESC NULLS LAST, o.id DESC LIMIT 2) x) AS latest
-          FROM named n
-         WHERE n.id IN (SELECT customer_id FROM orders) AND NOT EXISTS
-               (SELECT 1 FROM orders o JOIN lines l ON l.order_id = o.id WHERE o.customer_id = n.id AND l.sku = 's0')
-        """,
-        ["id"],
-    ),
-    "pairs": Query(
-        "SELECT a.id AS one, b.id AS other, a.region FROM customers a JOIN customers b ON b.region = a.region "
-        "AND b.id > a.id",
-        ["one", "other"],
-    ),
-    "feed": Query(
-        """
-        SELECT 'order' AS kind, o.id, 0 AS no, c.name AS what
-          FROM orders o LEFT JOIN customers c ON c.id = o.customer_id
-         UNION ALL
-        SELECT 'line', l.order_id, l.no, (SELECT o.note FROM orders o WHERE o.id = l.order_id) FROM lines l
-        """,
-        ["kind", "id", "no"],
-    ),
-    "regions_and_skus": Query(
-        """
-        SELECT x.label, count(*) AS rows, sum(x.price) AS prices
-          FROM (SELECT region AS label, NULL::numeric AS price FROM customers UNION ALL SELECT sku, price FROM lines) x
-         GROUP BY 1
-        """,
-        ["label"],
-    ),
-    "all": Query("SELECT 'all' AS k, count(*) AS orders, (SELECT sum(price) FROM lines) AS revenue FROM orders", ["k"]),
-}
-
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 
@@ -339,7 +264,7 @@ def test_two_jobs_do_not_keep_one_view(views: Views, shop: SqlSink) -> None:
         views.base() as one,
         views.base() as other,
         closing(views.open("alone", config, one)),
-        pytest.raises(SinkError, match="another process keeps it"),
+        pytest.raises(SinkError, match="another process runs it"),
     ):
         views.open("alone", config, other)
 
@@ -374,7 +299,7 @@ def test_two_jobs_do_not_keep_one_view(views: Views, shop: SqlSink) -> None:
         ),
         (
             "WITH t AS (SELECT id FROM orders) SELECT a.id FROM t a JOIN t b ON b.id = a.id",
-            "uses t of its WITH twice",
+            "uses t of its WITH more than once",
         ),
     ],
 )
@@ -396,7 +321,7 @@ def test_a_query_that_can_not_be_kept_is_refused_by_name(text: str, said: str, v
 )
 def test_a_key_whose_equal_values_have_several_texts_is_refused(expression: str, views: Views, shop: SqlSink) -> None:
     text = f"SELECT {expression} AS k FROM orders o JOIN lines l ON l.order_id = o.id"
-    with views.base() as base, pytest.raises(ConfigError, match=r"column k of its key has type .*, of which equal"):
+    with views.base() as base, pytest.raises(ConfigError, match=r"column k of its key has type .*, whose equal"):
         base.described(define("bad", views.config(Query(text, ["k"])), base))
 
 

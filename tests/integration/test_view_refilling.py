@@ -126,7 +126,7 @@ def test_a_base_table_that_is_created_again_meanwhile_is_not_read_while_it_is_em
                 base.ask_rebuild("regions")
         with (
             patch.object(owner, method, made_again),
-            pytest.raises(SinkError, match="view regions: a table of its base was created again"),
+            pytest.raises(SinkError, match="view regions: a table of its base was dropped and created again"),
         ):
             maintainer.step()
     assert views.query("SELECT region, n FROM views.regions") == [("north", 2)]

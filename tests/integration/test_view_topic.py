@@ -364,7 +364,7 @@ def test_a_record_that_the_topic_does_not_take_is_rejected_by_its_key(pipeline: 
         f"SELECT key, reason FROM watershed_views_{pipeline.topic.split('.')[0]}.rejected"
     )
     assert key == ["1"]
-    assert "where the topic takes" in reason
+    assert "but the topic accepts" in reason
     pipeline.put(3, c1="short")
     pipeline.run()
     assert pipeline.held() == pipeline.wanted()
@@ -372,7 +372,7 @@ def test_a_record_that_the_topic_does_not_take_is_rejected_by_its_key(pipeline: 
 
 @pytest.mark.parametrize(
     ("policy", "partitions", "said"),
-    [("delete", PARTITIONS, "cleanup.policy=delete"), ("compact", PARTITIONS, "a record that is not of view")],
+    [("delete", PARTITIONS, "cleanup.policy=delete"), ("compact", PARTITIONS, "a record that does not belong to view")],
 )
 def test_a_topic_of_others_is_refused(policy: str, partitions: int, said: str, pipeline: Pipeline) -> None:
     pipeline.put(1, c1="a")
@@ -389,7 +389,7 @@ def test_a_topic_with_other_partitions_is_refused(pipeline: Pipeline) -> None:
     pipeline.run()
     admin = admin_of(pipeline.kafka.bootstrap_servers)
     admin.create_partitions([NewPartitions(pipeline.topic, PARTITIONS + 1)])[pipeline.topic].result(10)
-    with pytest.raises(RefusedError, match=f"{PARTITIONS + 1} partitions now, and had {PARTITIONS}"):
+    with pytest.raises(RefusedError, match=f"{PARTITIONS + 1} partitions now, but had {PARTITIONS}"):
         _run_until_seen(pipeline)
 
 

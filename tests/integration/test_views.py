@@ -247,7 +247,7 @@ def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
             assert failing["waiting_changes"] + failing["waiting_keys"] > 0
             assert (failing["failing_seconds"] >= 5, failing["next"]) == (
                 True,
-                "see the server's log for this error; it is tried again",
+                "see the server's log for this error; the job tries again",
             )
             done = run(["status", "--json", "--config", str(shop.config())], deadline_s=60.0)
             assert done.returncode == 1, done.stderr

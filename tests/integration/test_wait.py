@@ -111,8 +111,8 @@ def test_questions_that_cannot_be_answered(pipeline: Pipeline) -> None:
     assert json.loads(pipeline.items.cdc("wait", "--lsn", lsn, "--json"))["is_applied"]
     for words, code, says in (
         (("--sink", "none", "--lsn", lsn), 1, "no sink 'none' has published a position; there are: cache"),
-        (("--lsn", "FFFFFF/0"), 1, "lies behind the end of the source's log"),
-        (("--lsn", lsn, "--timeline", "9"), 1, "is of timeline 9, the source is on timeline 1"),
+        (("--lsn", "FFFFFF/0"), 1, "is beyond the end of the source's WAL"),
+        (("--lsn", lsn, "--timeline", "9"), 1, "belongs to timeline 9, but the source is on timeline 1"),
         (("--lsn", "soon"), 2, "not an LSN"),
     ):
         done = run(["wait", *words, "--config", str(pipeline.config)], deadline_s=60.0)
@@ -166,7 +166,7 @@ def test_a_sinks_last_error_is_published_with_its_remedy(pipeline: Pipeline) -> 
         return next((dict(one) for one in errors if "no longer holds generation 1" in one["message"]), {})
 
     error = eventually(published, 60.0, "the error is published")
-    assert error["next"].startswith("nothing: it is filled again")
+    assert error["next"].startswith("nothing to do: the sink fills it again")
     eventually(lambda: pipeline.sink_http.json("/v1/sinks/cache")["generation"] == 2, 60.0, "it is filled again")
     pipeline.sink_http.await_ready()
     assert pipeline.sink_http.json("/v1/sinks/cache")["error"] == ""

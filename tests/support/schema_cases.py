@@ -39,7 +39,7 @@ class Case:
 # What tells of it first, the stream or the catalog, says it in its own words.
 _NO_KEY: Final = "has no key|is not in the replica identity"
 _GONE: Final = "does not exist|it is called"
-_OTHER_KEY: Final = r"its key is \(number\), its records have \(id\)|dropped or renamed"
+_OTHER_KEY: Final = r"its key is \(number\), but its records have \(id\)|dropped or renamed"
 _OTHER_TYPE: Final = "key column id is text|type of key column"
 
 TYPES: LiteralString = "CREATE TYPE mood AS ENUM ('calm', 'glad')"

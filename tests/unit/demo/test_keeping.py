@@ -40,7 +40,7 @@ def test_waiting_ends_with_enter_with_ctrl_c_and_with_a_process_that_has_ended(c
         raise KeyboardInterrupt
 
     keeping.wait(lambda: False, interrupt)
-    assert "the demo ends" in output.getvalue()
+    assert "the demo is ending" in output.getvalue()
 
     def ended() -> None:
         raise WatershedError("capture ended by itself")

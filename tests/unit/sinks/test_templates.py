@@ -47,10 +47,10 @@ def test_a_row_fills_a_template(text: str, row: dict[str, object], expected: str
         ("user:{{id}", "needs a column's name"),
         ("user:{id}}", "needs a column's name"),
         ("user:{{id}}", "names no column"),
-        ("{id}{name}", "must be a separator"),
-        ("{id}%{name}", "must be a separator"),
-        ("{id}A{name}", "must be a separator"),
-        ("{id}1{name}", "must be a separator"),
+        ("{id}{name}", "must be separated"),
+        ("{id}%{name}", "must be separated"),
+        ("{id}A{name}", "must be separated"),
+        ("{id}1{name}", "must be separated"),
     ],
 )
 def test_what_is_no_template_is_refused(text: str, reason: str) -> None:

@@ -90,7 +90,7 @@ def test_a_store_that_was_filled_takes_fresh_rows_and_nothing_else() -> None:
     filled = [sink_record(2, 900)]
     assert generation_to_watch(store(2), filled, is_fresh=True) == 2
     assert generation_to_watch(store(2, is_running=True), filled, is_fresh=True) == 2
-    with pytest.raises(SinkError, match="holds generation 2 already") as refused:
+    with pytest.raises(SinkError, match="already holds generation 2") as refused:
         generation_to_watch(store(2), filled, is_fresh=False)
     assert "--fresh" in refused.value.hint
 

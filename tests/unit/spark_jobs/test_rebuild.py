@@ -197,7 +197,7 @@ def test_a_kept_generation_serves_again_and_can_be_dropped(world: World) -> None
     world.ask("drop", request="r3")
     assert (world.said.status, world.said.message, world.store.held) == ("done", "dropped: generation 2", {"": 1})
     world.ask("rollback", request="r4")
-    assert (world.said.status, "no generation is kept" in world.said.message) == ("failed", True)
+    assert (world.said.status, "no former generation is kept" in world.said.message) == ("failed", True)
 
 
 def test_a_rebuild_is_refused_while_one_is_kept_unless_nobody_asked_for_it(world: World) -> None:
@@ -277,7 +277,7 @@ def test_a_generation_that_stood_still_for_too_long_is_not_put_back(world: World
     swapped(world)
     world.record(1, "kept", days_ago=4)
     world.ask("rollback", request="r2")
-    assert (world.said.status, "stood still for longer" in world.said.message) == ("failed", True)
+    assert (world.said.status, "was not updated for longer" in world.said.message) == ("failed", True)
     world.record(1, "kept", days_ago=3)
     world.ask("rollback", request="r3")
     assert world.said.status == "running"

@@ -412,7 +412,7 @@ def test_the_watching_thread_is_woken_when_something_was_written() -> None:
 def test_a_job_that_was_overtaken_stops(other: tuple[int, str]) -> None:
     bench = Bench()
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": other})
-    with pytest.raises(RefusedError, match=f"another job keeps this store in step now .job {other[0]}"):
+    with pytest.raises(RefusedError, match=f"another job writes to this store now .job {other[0]}"):
         bench.sync.tend()
 
 
@@ -421,7 +421,7 @@ def test_a_job_that_was_overtaken_during_a_batch_publishes_nothing() -> None:
     bench = Bench(rounds=[wrote(1)] * 20)
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (4, "a")})
     published = len(bench.published)
-    with pytest.raises(RefusedError, match="another job keeps this store in step now"):
+    with pytest.raises(RefusedError, match="another job writes to this store now"):
         bench.batch()
     assert len(bench.published) == published
 

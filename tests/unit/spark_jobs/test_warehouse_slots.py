@@ -96,7 +96,7 @@ def test_a_swap_fails_as_a_whole_and_without_room_none_is_begun(
     for namespace in (("shop__g1",), ("shop__g1", "public")):
         engine.run(f"CREATE NAMESPACE {'.'.join(('watershed', *namespace))}")
     engine.run("CREATE TABLE watershed.shop__g1.public.pairs (a int) USING iceberg")
-    with pytest.raises(SinkError, match="has a table that the sink did not make"):
+    with pytest.raises(SinkError, match="has a table under a name of the new generation that the sink did not create"):
         warehouse.slots.serve("g2")
     assert (warehouse.slots.generation(FIRST), warehouse.read()) == (1, {"a": 1, "b": 1})
     warehouse.slots.check_room()

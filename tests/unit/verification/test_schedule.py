@@ -82,7 +82,7 @@ def test_due_sinks_are_compared_and_failures_are_not_the_end(tmp_path: Path, mon
 
 @pytest.mark.parametrize("every", ["6", "0h", "1w", "-5m", "1.5h", ""])
 def test_an_interval_is_a_number_and_a_unit(tmp_path: Path, every: str) -> None:
-    with pytest.raises(ConfigError, match=r"verify\.every: a number and a unit"):
+    with pytest.raises(ConfigError, match=r"verify\.every: write a number and a unit"):
         load_config(written(tmp_path, every=every))
 
 

@@ -130,8 +130,8 @@ def test_a_store_that_holds_the_table_in_another_way_is_not_compared() -> None:
     contents = Contents()
     contents.generations = iter([7, 7, 7])
     made, _ = comparing(contents)
-    assert "does not hold public.b" in made._not_filled("cache", TableId("public", "b"))
-    assert "another mapping" in made._not_filled("cache", TABLE)
+    assert "does not include public.b" in made._not_filled("cache", TableId("public", "b"))
+    assert "a mapping that differs" in made._not_filled("cache", TABLE)
     assert made._not_filled("cache", TableId("public", "c")) == ""
 
 

@@ -121,5 +121,5 @@ def test_nothing_is_noted_while_another_process_keeps_the_view() -> None:
     ending = Ending(1)
     with capture_logs() as logs:
         keeper(lambda: base).keep(ending)
-    assert "another process keeps it" in logs[0]["error"]
+    assert "another process runs it" in logs[0]["error"]
     assert noted == []

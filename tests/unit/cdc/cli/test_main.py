@@ -104,7 +104,7 @@ def test_every_command_is_where_its_entry_says(name: str) -> None:
 
 def test_the_help_of_a_command_has_its_exit_codes() -> None:
     told = CliRunner().invoke(application(["verify"]), ["verify", "--help"]).stdout
-    assert "Exits 5 where a store differs" in " ".join(told.split())
+    assert "Exits with 5 if a store differs" in " ".join(told.split())
 
 
 @pytest.mark.parametrize("words", [["--help"], ["stack", "--help"], ["stack", "status"]])

@@ -50,7 +50,7 @@ def test_timeout_is_in_seconds_and_for_all_that_the_command_waits_for() -> None:
     found = _options("--timeout")
     assert {"wait", "snapshot start", "snapshot pause", "table start", "rebuild", "outbox prune"} <= found.keys()
     for name, option in found.items():
-        assert str(option.help).startswith("Seconds to wait in all"), name
+        assert str(option.help).startswith("Total seconds to wait"), name
         assert option.default is None or isinstance(option.default, float), name
 
 

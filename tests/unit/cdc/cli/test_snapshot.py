@@ -16,11 +16,11 @@ from cdc.model.errors import ConfigError
     [
         (["--where", "id > 1"], "exactly one --table"),
         (["--after", "1", "--table", "public.a", "--table", "public.b"], "exactly one --table"),
-        (["--where", "id > 1", "--table", "public.a", "--sink", "search"], "are not for --sink"),
-        (["--fresh"], "need --sink"),
-        (["--keep-running"], "need --sink"),
-        (["--sink", "search", "--table", "public.a"], "names what --fresh reads"),
-        (["--sink", "search", "--no-wait"], "waits until the store is filled"),
+        (["--where", "id > 1", "--table", "public.a", "--sink", "search"], "can't be combined with --sink"),
+        (["--fresh"], "require --sink"),
+        (["--keep-running"], "require --sink"),
+        (["--sink", "search", "--table", "public.a"], "--table requires --fresh"),
+        (["--sink", "search", "--no-wait"], "--sink always waits"),
     ],
 )
 def test_options_that_do_not_go_together_are_usage_errors(words: list[str], problem: str) -> None:

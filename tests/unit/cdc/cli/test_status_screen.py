@@ -25,7 +25,7 @@ def test_everything_is_said_with_its_unit() -> None:
         "streaming, epoch 1, 0 records, at 0/3E8, 1,000 B and 0.00 s behind",
         "running, 50 rows, 25 % of about 200, 10/s, 15 s left",
         "1970-01-12 13:46:40Z  0/1F4    1       9     0       4.00 s  scheduled",
-        "warning sink search: search differs from the source: 5 rows when it was compared last (5 of public.orders)",
+        "warning sink search: search differs from the source: 5 rows at the last comparison (5 of public.orders)",
         "documents  serving  30       2.25 s  4     1         1.50 s",
         "warning view documents: 1 rows are rejected by the target",
         "warning table public.orders: 3 changes of public.orders could not be published",

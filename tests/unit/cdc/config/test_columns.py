@@ -73,5 +73,5 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
 
 def test_a_column_that_is_published_already_is_not_left_out_in_silence() -> None:
     ColumnChoice(exclude=("public.customers.other",)).require_unpublished([SCHEMA])
-    with pytest.raises(SourceError, match=r"column phone of table public\.customers is to be left out, but"):
+    with pytest.raises(SourceError, match=r"column phone of table public\.customers is excluded now, but"):
         ColumnChoice(exclude=("public.customers.phone",)).require_unpublished([SCHEMA])

@@ -54,7 +54,7 @@ def test_a_log_has_a_base_and_topics_and_a_name_that_views_use() -> None:
         ({"topics": []}, "at least 1 item"),
         ({"topics": ["no space"]}, "'no space' can't be a topic's name"),
         ({"topics": ["a", "a"]}, "a topic is listed twice"),
-        ({"topics": ["shop.public.orders"]}, "is a topic of capture's own"),
+        ({"topics": ["shop.public.orders"]}, "is an internal topic of capture"),
         ({"outbox": {}}, "section outbox writes no events"),
         ({"outbox": {"tables": [TABLE | {"value.converter": "bytes"}]}}, "value.converter of the outbox is bytes"),
     ],
@@ -70,7 +70,7 @@ def test_writers_of_different_forms_need_the_name_of_one() -> None:
         configured(outbox=outbox)
     named = Config.model_validate(SETTINGS | {"outbox": outbox, "event_logs": {"orders": LOG | {"outbox": "messages"}}})
     assert event_form(named.event_logs["orders"], named.outbox).format == "debezium"
-    with pytest.raises(ValidationError, match=r"public\.other is no writer of events; there are cdc\.outbox, messages"):
+    with pytest.raises(ValidationError, match=r"public\.other does not write events; these do: cdc\.outbox, messages"):
         Config.model_validate(SETTINGS | {"outbox": outbox, "event_logs": {"orders": LOG | {"outbox": "public.other"}}})
     same = {"tables": [TABLE, {"table": "sales.outbox", "retention_s": 60}], "messages": {}}
     assert configured(outbox=same).event_logs

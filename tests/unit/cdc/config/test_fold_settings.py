@@ -27,7 +27,7 @@ def test_columns_have_types(type_name: str) -> None:
         ({"order": [False]}, 'write a column of this name as "no"'),
         ({"columns": {"a": "text", True: "text"}}, 'write a column of this name as "no"'),
         ({"order": []}, "at least 1 item"),
-        ({"order": ["no", "no"]}, "in the order twice"),
+        ({"order": ["no", "no"]}, "listed twice in order"),
         ({"columns": {}}, "at least 1 item"),
         ({"columns": {"a b": "text"}}, "can't be a column's name"),
         ({"columns": {"a": "text); DROP TABLE x"}}, "not the name of a PostgreSQL type"),

@@ -34,8 +34,8 @@ def test_both_sections_make_the_same_masks_of_their_names() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"hash": ["mail"]}, "hash needs hash_key, of 16 characters at least"),
-        ({"hash": ["mail"], "hash_key": KEY[1:]}, "hash needs hash_key, of 16 characters at least"),
+        ({"hash": ["mail"]}, "hash requires hash_key, with at least 16 characters"),
+        ({"hash": ["mail"], "hash_key": KEY[1:]}, "hash requires hash_key, with at least 16 characters"),
         ({"truncate": {"mail": 1}, "asterisks": {"mail": 1}}, "a column is masked twice"),
         ({"truncate": {"mail": -1}}, "greater than or equal to 0"),
         ({"asterisks": {"mail": 1001}}, "less than or equal to 1000"),

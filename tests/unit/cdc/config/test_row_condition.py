@@ -54,13 +54,13 @@ def test_a_condition_is_read_as_sql_reads_it(text: str, condition: object) -> No
         ("a; DROP", "can't be read from character 2 on"),
         ("a b", "needs AND, OR or the end at character 3"),
         ("(a", "needs ) at the end"),
-        ("1 = 1", "a comparison needs a column on one side at least"),
+        ("1 = 1", "a comparison needs a column on at least one side"),
         ("a IN ()", "at character 7"),
         ("a IN (b)", "the list of IN takes literals, not the column b"),
         ("a NOT 1", "needs IN at character 7"),
         ("a IS 1", "needs NULL at character 6"),
         ("NOT " * 60 + "a", "nested more than 50 deep"),
-        ("a" * 5000, "4096 characters at most"),
+        ("a" * 5000, "at most 4096 characters"),
     ],
 )
 def test_a_mistake_is_told_with_its_place(text: str, told: str) -> None:

@@ -107,18 +107,18 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
         (
             "format",
             {"unavailable.value.placeholder": "x"},
-            "format: unavailable.value.placeholder is for profile debezium: in readable such a column is absent",
+            "format: unavailable.value.placeholder is for profile debezium: profile readable leaves such a column out",
         ),
         (
             "format",
             {"profile": "debezium", "unavailable.value.placeholder": "hex:0x"},
-            "format: unavailable.value.placeholder: no hexadecimal digits behind hex:",
+            "format: unavailable.value.placeholder: no hexadecimal digits follow hex:",
         ),
         ("format", {"message.prefix.include.list": "("}, "format.message_prefix_include_list: ( is not a regular"),
         (
             "format",
             {"message.prefix.include.list": "a", "message.prefix.exclude.list": ["b"]},
-            "format: message.prefix.include.list and message.prefix.exclude.list can't go together",
+            "format: message.prefix.include.list and message.prefix.exclude.list can't be combined",
         ),
         (
             "source.exclude_columns",
@@ -128,16 +128,16 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
         (
             "source.slot",
             "My-Slot",
-            "source.slot: a slot's name has lower-case letters, digits and underscores, 63 at most",
+            "source.slot: a slot's name has lower-case letters, digits and underscores, at most 63",
         ),
         ("topics.prefix", "a.b", "topics.prefix: letters, digits, _ and -, 100 at most"),
         ("topics.partitions", 0, "topics.partitions: Input should be greater than or equal to 1"),
         ("kafka.bootstrap_servers", "", "kafka.bootstrap_servers: String should have at least 1 character"),
-        ("kafka.options", {"isolation.level": "read_uncommitted"}, "kafka.options: isolation.level can't be chosen"),
-        ("source.tables", "public.orders", "source.tables: a list is needed: [a, b], or one to a line"),
+        ("kafka.options", {"isolation.level": "read_uncommitted"}, "kafka.options: isolation.level can't be set"),
+        ("source.tables", "public.orders", "source.tables: a list is needed: [a, b], or one item per line"),
         ("sinks", None, "sinks: a section is needed, with keys of its own; {} for an empty one"),
         ("capture.transaction_rows_max", "many", "capture.transaction_rows_max: Input should be a valid integer"),
-        ("spark.driver_memory", "1 gigabyte", "spark.driver_memory: '1 gigabyte' is no size as Java's -Xmx takes it"),
+        ("spark.driver_memory", "1 gigabyte", "spark.driver_memory: '1 gigabyte' is not a size as in Java's -Xmx"),
         (
             "sinks.warehouse",
             {"catalog": {"type": "jdbc", "uri": "jdbc:sqlite:x"}, "location": ""},
@@ -284,13 +284,13 @@ def test_the_default_format_is_readable(tmp_path: Path) -> None:
 )
 def test_sinks_say_by_name_which_format_they_need(tmp_path: Path, chosen: dict[str, Any]) -> None:
     content = changed("sinks.cache.url", "redis://localhost") | {"format": chosen}
-    assert refusal(tmp_path, content).startswith("file: sinks need records of format.profile readable")
+    assert refusal(tmp_path, content).startswith("file: sinks require records of format.profile readable")
     assert load(tmp_path, changed("format", chosen)).format_options.suits_sinks is False
 
 
 def test_tombstones_behind_sweeps_need_keys_that_they_can_read(tmp_path: Path) -> None:
     content = changed("sweep.tombstones", True) | {"format": {"profile": "debezium"}}
-    assert refusal(tmp_path, content).startswith("file: sweep.tombstones reads keys of format.profile readable")
+    assert refusal(tmp_path, content).startswith("file: sweep.tombstones requires keys of format.profile readable")
 
 
 def test_sinks_read_what_has_no_tombstones(tmp_path: Path) -> None:
@@ -320,10 +320,13 @@ def test_masks_name_columns_of_captured_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("masking", "told"),
     [
-        ({"truncate": {"public.other.name": 1}}, "file: masking names public.other.name, which is no column of"),
-        ({"truncate": {"public.orders": 1}}, "file: masking names public.orders, which is no column of source.tables"),
-        ({"hash": ["public.orders.a"]}, "masking: hash needs hash_key, of 16 characters at least"),
-        ({"hash": ["public.orders.a"], "hash_key": "short"}, "masking: hash needs hash_key, of 16 characters at least"),
+        ({"truncate": {"public.other.name": 1}}, "file: masking names public.other.name, which is not a column of"),
+        ({"truncate": {"public.orders": 1}}, "file: masking names public.orders, which is not a column of"),
+        ({"hash": ["public.orders.a"]}, "masking: hash requires hash_key, with at least 16 characters"),
+        (
+            {"hash": ["public.orders.a"], "hash_key": "short"},
+            "masking: hash requires hash_key, with at least 16 characters",
+        ),
         (
             {"truncate": {"public.orders.a": 1}, "asterisks": {"public.orders.a": 1}},
             "masking: a column is masked twice",
@@ -341,5 +344,5 @@ def test_a_size_of_the_driver_s_memory_is_accepted(size: str) -> None:
 
 @pytest.mark.parametrize("size", ["", "1", "0g", "1gb", "1.5g", "-1g", " 1g", "1g\n"])
 def test_another_text_is_no_size_of_memory(size: str) -> None:
-    with pytest.raises(ValidationError, match="is no size as Java's -Xmx takes it"):
+    with pytest.raises(ValidationError, match="is not a size as in Java's -Xmx"):
         SparkConfig(driver_memory=size)

@@ -75,7 +75,7 @@ def test_a_sink_that_is_named_like_a_type_needs_none(tmp_path: Path) -> None:
                     "mapping": {"public.orders": {"mask": {"hash": ["a"], "hash_key": "short"}}},
                 }
             },
-            "sinks.search.mapping.public.orders.mask: hash needs hash_key, of 16 characters at least",
+            "sinks.search.mapping.public.orders.mask: hash requires hash_key, with at least 16 characters",
         ),
         (
             {"search": {"url": "http://s", "mapping": {"public.orders": {"constants": {"n": 1 << 63}}}}},

@@ -35,7 +35,7 @@ def test_three_lines_are_enough() -> None:
     ("options", "message"),
     [
         ({"publish": "c"}, "publish and stream are for mode: invalidate"),
-        ({"mode": "invalidate"}, "needs key"),
+        ({"mode": "invalidate"}, "requires key"),
         ({"mode": "invalidate", "key": "u:{id}", "ttl_s": 5}, "stores nothing"),
         ({"value": "xml"}, "value"),
         ({"ttl_s": 0}, "ttl_s"),
@@ -63,5 +63,5 @@ def test_a_shape_of_the_search_index_that_makes_no_sense_is_refused(options: dic
 
 
 def test_a_certificate_needs_its_key() -> None:
-    with pytest.raises(ValidationError, match="go together"):
+    with pytest.raises(ValidationError, match="must be set together"):
         CacheTls(certificate_file="client.pem")

@@ -90,8 +90,8 @@ def test_a_store_is_one_folder_and_one_line(tmp_path: Path) -> None:
             "nowhere:Config",
             "type broken can't be used: its package says nowhere:Config, which can't be imported",
         ),
-        ("other", "jsonlines_store:JsonLinesConfig", "which is no StoreConfig whose type is 'other'"),
-        ("other", "jsonlines_store:JsonLinesSink", "which is no StoreConfig whose type is 'other'"),
+        ("other", "jsonlines_store:JsonLinesConfig", "which is not a StoreConfig with the new type 'other'"),
+        ("other", "jsonlines_store:JsonLinesSink", "which is not a StoreConfig with the new type 'other'"),
     ],
 )
 def test_a_package_that_can_t_be_used_is_named_where_its_type_is(

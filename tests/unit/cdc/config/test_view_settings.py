@@ -54,9 +54,9 @@ def test_a_view_has_a_base_a_query_a_key_and_a_target() -> None:
         ({"key": ["id", "id"]}, "in the key twice"),
         (
             {"target": WAREHOUSE | {"shapes": {"views.*": {"mode": "history"}}}},
-            "kept as a history, .*leave mode",
+            "can't have mode history, .*leave mode",
         ),
-        ({"target": WAREHOUSE | {"shapes": {"*": {"mode": "changelog"}}}}, "can't be kept as a changelog"),
+        ({"target": WAREHOUSE | {"shapes": {"*": {"mode": "changelog"}}}}, "can't have mode changelog"),
         ({"target": WAREHOUSE | {"namespace": "lake"}}, "shares its store with the sink lake: set another namespace"),
         ({"target": VIEW["target"] | {"mapping": {"public.orders": {"exclude": ["note"]}}}}, "leave the mapping out"),
         ({"target": VIEW["target"] | {"index_prefix": "shop"}}, "shares its store with the sink search"),

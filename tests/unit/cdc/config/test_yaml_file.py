@@ -37,9 +37,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         (b"? [a]\n: b", " is not valid YAML at line 1, column"),
         (b"just words", " has no sections"),
         (b"", " has no sections"),
-        (b"a:\n  b: 1\nc: 2\na: {}", ": key a is there twice, at line 1 and at line 4"),
-        (b"a:\n  b: secret\n  c: 2\n  b: secret", ": key b is there twice, at line 2 and at line 4"),
-        (b"a: [{b: {c: 1, c: 1}}]", ": key c is there twice, at line 1 and at line 1"),
+        (b"a:\n  b: 1\nc: 2\na: {}", ": key a occurs twice, at line 1 and at line 4"),
+        (b"a:\n  b: secret\n  c: 2\n  b: secret", ": key b occurs twice, at line 2 and at line 4"),
+        (b"a: [{b: {c: 1, c: 1}}]", ": key c occurs twice, at line 1 and at line 1"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: bytes, told: str) -> None:

@@ -138,7 +138,7 @@ def test_a_numeric_of_many_thousand_digits_is_no_trouble() -> None:
     ],
 )
 def test_what_has_no_place_is_told_apart_from_what_is_no_value(encode: Encoder, text: str) -> None:
-    with pytest.raises(UnconvertibleError, match="the only values that the chosen format has"):
+    with pytest.raises(UnconvertibleError, match="the chosen format can represent nothing else"):
         encode(text)
 
 

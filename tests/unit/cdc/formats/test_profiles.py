@@ -160,7 +160,7 @@ def test_what_has_no_place_is_null_and_told_once_for_each_column() -> None:
 def test_what_has_no_place_stops_the_table_where_null_is_not_asked_for(column: Column, options: FormatOptions) -> None:
     encode = format_of(column, options).form.encode
     assert encode is not None
-    with pytest.raises(Exception, match="not a finite number, the only values that the chosen format has"):
+    with pytest.raises(Exception, match="not a finite number, and the chosen format can represent nothing else"):
         encode("NaN")
 
 
@@ -182,7 +182,7 @@ OTHER_FORM = "choose another mode in section format, or profile readable without
             nullable(1007, element_oid=23),
             FormatOptions(schemas_enable=True),
             "{{1,2}}",
-            "leave out format.schemas.enable: schemas know no other arrays",
+            "leave out format.schemas.enable: schemas can't describe other arrays",
         ),
     ],
 )

@@ -154,10 +154,10 @@ def test_a_wait_is_answered_when_the_store_shows_the_lsn(server: HttpServer, pip
         ("/v1/sinks/search?wait_for=0/3E8&timeout=0.1", 504, "LSN 0/3E8 was not shown in 0.1 s"),
         ("/v1/sinks/none?wait_for=0/1", 404, "no sink 'none' has published a position; there are: search"),
         ("/v1/sinks/search?wait_for=soon", 404, "not an LSN"),
-        ("/v1/sinks/search?wait_for=0/FFFFFF", 404, "lies behind the end of the source's log, 0/2710"),
-        ("/v1/sinks/search?wait_for=0/1&timeline=2", 404, "is of timeline 2, the source is on timeline 1"),
+        ("/v1/sinks/search?wait_for=0/FFFFFF", 404, "is beyond the end of the source's WAL, 0/2710"),
+        ("/v1/sinks/search?wait_for=0/1&timeline=2", 404, "belongs to timeline 2, but the source is on timeline 1"),
         ("/v1/sinks/search?wait_for=0/1&timeout=soon", 400, "timeout and timeline are numbers"),
-        ("/v1/sinks/search?wait_for=0/1&timeout=1000", 400, "timeout is not within 0 and 300 s"),
+        ("/v1/sinks/search?wait_for=0/1&timeout=1000", 400, "timeout is not between 0 and 300 s"),
     ],
 )
 def test_a_wait_that_cannot_be_answered_is_told_why(server: HttpServer, query: str, code: int, says: str) -> None:

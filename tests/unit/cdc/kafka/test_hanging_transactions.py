@@ -311,7 +311,7 @@ def test_brokers_that_go_away_meanwhile_are_waited_for(monkeypatch: pytest.Monke
 def test_what_stays_open_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_1)
     world.closes = False
-    with pytest.raises(BrokerError, match=r"in p\.public\.t-1, by a producer id") as caught:
+    with pytest.raises(BrokerError, match=r"in p\.public\.t-1; its producer id") as caught:
         end(world, monkeypatch)
     assert f"--topic {ROWS_1.topic} --partition 1 --start-offset 9" in caught.value.hint
     assert Topics("p").state == STATE.topic

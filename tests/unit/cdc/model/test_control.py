@@ -66,7 +66,7 @@ def test_the_checksum_does_not_depend_on_how_the_json_is_written() -> None:
 @pytest.mark.invariant(10)
 def test_an_edited_position_is_a_gap(change: dict[str, object]) -> None:
     edited = json.loads(POSITION.sealed().encode()) | change
-    with pytest.raises(GapError, match="checksum does not fit"):
+    with pytest.raises(GapError, match="checksum does not match"):
         PositionRecord.open(json.dumps(edited).encode(), WHERE)
 
 

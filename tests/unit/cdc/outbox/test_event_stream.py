@@ -121,7 +121,11 @@ def test_a_sealed_message_without_an_event_is_a_dead_letter() -> None:
     [
         (("i", None, "7", "p"), {}, "aggregatetype is null"),
         (("i", "a b", "7", "p"), {}, "not one that Kafka takes"),
-        (("i", "public.orders", "7", "p"), {"route.topic.replacement": "shop.${routedByValue}"}, "capture's own"),
+        (
+            ("i", "public.orders", "7", "p"),
+            {"route.topic.replacement": "shop.${routedByValue}"},
+            "reserved for capture",
+        ),
     ],
 )
 def test_a_row_that_can_not_be_routed_is_a_dead_letter_in_its_tables_topic(

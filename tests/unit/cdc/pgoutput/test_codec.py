@@ -121,7 +121,7 @@ def test_a_moved_row_has_the_hole_under_its_new_key() -> None:
     ],
 )
 def test_old_rows_and_inserted_ones_are_whole(message: bytes, identity: str) -> None:
-    with pytest.raises(ProtocolError, match="column note was left out of a row that has to be whole"):
+    with pytest.raises(ProtocolError, match="column note was left out of a row that must be complete"):
         change(message, identity)
 
 

@@ -35,7 +35,7 @@ def test_a_column_that_is_left_out_may_come_and_go() -> None:
 @pytest.mark.parametrize(
     ("relation", "words"),
     [
-        (replace(RELATION, oid=7), "its oid is 7, it was 16385: the table was recreated"),
+        (replace(RELATION, oid=7), "its oid is 7, but was 16385: the table was recreated"),
         (replace(RELATION, name="clients"), "it is called public.clients now"),
         (replace(RELATION, schema="old"), "it is called old.customers now"),
         (

@@ -18,7 +18,7 @@ REFUSED = 'connection to server at "127.0.0.1", port 5999 failed: '
         ),
         (
             f'{REFUSED}FATAL:  password authentication failed for user "a"',
-            f'the server refuses us: {REFUSED}FATAL: password authentication failed for user "a"',
+            f'the server refuses the connection: {REFUSED}FATAL: password authentication failed for user "a"',
             "correct the user in source.dsn, and the password in PGPASSWORD, ~/.pgpass or source.dsn",
         ),
         (

@@ -127,7 +127,7 @@ def test_a_condition_or_a_range_is_of_one_table_and_sweeps_nothing() -> None:
 def test_a_range_whose_ends_are_no_keys_is_refused() -> None:
     answer, records = Session().signal("snapshot", tables=["public.customers"], up_to=["3", "4"])
     assert not answer.is_accepted
-    assert answer.message == "the key of public.customers has 1 column (id), the range names 2"
+    assert answer.message == "the key of public.customers has 1 column (id), but the range names 2"
     assert snapshots_in(records) == []
 
 
@@ -137,7 +137,7 @@ def test_rows_of_an_outbox_table_are_events_that_no_snapshot_reads() -> None:
     for tables in ((), ("public.customers",)):
         answer, records = session.signal("snapshot", tables=tables)
         assert not answer.is_accepted
-        assert answer.message.startswith("the rows of public.customers are events: `cdc outbox republish`")
+        assert answer.message.startswith("the rows of public.customers are events, which `cdc outbox republish`")
         assert snapshots_in(records) == []
 
 
@@ -196,13 +196,13 @@ def test_a_table_that_can_not_join_is_not_said_to() -> None:
     """It was accepted, and the table stopped again half a second later."""
     held, barred = TableId("public", "held"), TableId("public", "barred")
     why = WatershedError(
-        "table public.barred can't join again: its key is (a), its records have (b)", "give it its key"
+        "table public.barred can't join again: its key is (a), but its records have (b)", "give it its key"
     )
     session = Session(stopped={held: None, barred: why})
     for tables in (["public.barred"], ["public.held", "public.barred"]):
         answer, records = session.signal("start_table", tables=tables)
         assert not answer.is_accepted
-        assert "its key is (a), its records have (b)" in answer.message
+        assert "its key is (a), but its records have (b)" in answer.message
         assert answer.next == "give it its key"
         assert records == []
     assert not session.snapshots.tables_changed
@@ -299,8 +299,8 @@ def test_keys_are_published_again_beside_a_snapshot_and_one_request_at_a_time() 
         ({"keys": ('{"id":1}',), "tables": ("public.none",)}, "is not captured"),
         ({"keys": (), "tables": ("public.customers",)}, "1 to 1000 keys of exactly one table"),
         ({"keys": ('{"id":1}',) * 1_001, "tables": ("public.customers",)}, "1 to 1000 keys of exactly one table"),
-        ({"keys": ('{"no":1}', '{"id":1}'), "tables": ("public.customers",)}, "1 of the keys are no record keys"),
-        ({"keys": ("{",), "tables": ("public.customers",)}, "1 of the keys are no record keys"),
+        ({"keys": ('{"no":1}', '{"id":1}'), "tables": ("public.customers",)}, "1 of the keys are not record keys"),
+        ({"keys": ("{",), "tables": ("public.customers",)}, "1 of the keys are not record keys"),
     ],
 )
 def test_keys_that_can_not_be_published_again_are_refused(fields: dict[str, Any], why: str) -> None:

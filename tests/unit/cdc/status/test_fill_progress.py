@@ -50,12 +50,12 @@ def test_reports_of_an_earlier_snapshot_are_not_taken_for_this_ones() -> None:
 
 def test_rows_that_had_vanished_are_said() -> None:
     told = table_progress(snapshot(status="done", deleted=1_200), None, 1.0)
-    assert told.message == "deleted 1,200 rows that had vanished"
+    assert told.message == "deleted 1,200 rows that no longer exist"
 
 
 def test_silence_is_said() -> None:
     told = table_progress(snapshot(), progress(), 12.3)
-    assert (told.per_s, told.message) == (0.0, "capture has not reported for 12 s: does `cdc run` run?")
+    assert (told.per_s, told.message) == (0.0, "capture has not reported for 12 s: check that `cdc run` is running")
     assert table_progress(snapshot(status="paused"), progress(), 99.0).message == "", "a paused one has nothing to say"
 
 

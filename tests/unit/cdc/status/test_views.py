@@ -107,7 +107,7 @@ def test_changes_that_wait_while_no_process_keeps_the_view_are_an_error() -> Non
         (
             "error",
             "documents",
-            "no process keeps the view, which is in state serving: 1,200 changes and 0 keys wait, for 60 s",
+            "no process runs the view, which is in state serving: 1,200 changes and 0 keys are waiting, for 60 s",
         )
     ]
     assert status.problems[-1].next == "start `cdc view run documents`"
@@ -118,7 +118,7 @@ def test_keys_that_wait_are_observed_as_they_have_no_time() -> None:
     left = view_facts(is_kept=False, keys=7, applied_s=100.0)
     assert problems(views.observe(left)) == []
     (problem,) = problems(views.observe(left, 5.0))
-    assert "0 changes and 7 keys wait, for 5 s" in problem[2]
+    assert "0 changes and 7 keys are waiting, for 5 s" in problem[2]
 
 
 def test_a_view_that_never_ran_is_no_problem() -> None:
@@ -131,7 +131,7 @@ def test_a_process_that_writes_nothing_while_changes_wait_makes_no_progress() ->
     assert problems(Views().observe(view_facts(**slow, applied_s=9.0, state="filling"))) == [], "fills"
     (problem,) = problems(Views().observe(view_facts(**slow, applied_s=9.0)))
     assert problem[:2] == ("error", "documents")
-    assert "makes no progress: 5 changes and 0 keys wait, for 8 s" in problem[2]
+    assert "makes no progress: 5 changes and 0 keys are waiting, for 8 s" in problem[2]
 
 
 def test_a_view_that_gathers_keys_for_a_warehouse_has_more_patience() -> None:
@@ -175,7 +175,7 @@ class TestEventLogs:
         assert (view_of(status).target, view_of(status).behind_records) == ("event log", 1200)
         ((severity, name, message),) = problems(status)
         assert (severity, name) == ("error", "orders")
-        assert message.startswith("no process keeps the event log, which is in state serving: 1,200 records wait")
+        assert message.startswith("no process runs the event log, which is in state serving: 1,200 records are waiting")
         assert problems(self.observed(view_facts(is_kept=False, behind=0))) == []
         assert b'watershed_event_log_lag_records{event_log="orders"} 1200.0' in metrics_text(status, is_ready=True)
 
@@ -183,7 +183,7 @@ class TestEventLogs:
         facts = view_facts(state="failed", rejected=2, error="a topic was created again", behind=0)
         assert [message for _, _, message in problems(self.observed(facts))] == [
             "the event log has stopped: a topic was created again",
-            "2 records are no events of the outbox's form, or can't be held",
+            "2 records are not events in the form of the outbox, or can't be stored",
         ]
 
     def test_a_view_has_no_sample_of_lag(self) -> None:

@@ -55,14 +55,20 @@ def test_what_goes_on_is_no_gap(now: SourceNow) -> None:
     [
         (
             replace(NOW, system_identifier="8"),
-            "the source is another database (system identifier 8, shop) than the one",
+            "the source is a different database (system identifier 8, shop) than the one",
         ),
-        (replace(NOW, database="other"), "the source is another database (system identifier 7, other) than the one"),
+        (
+            replace(NOW, database="other"),
+            "the source is a different database (system identifier 7, other) than the one",
+        ),
         (replace(NOW, timeline=2), "the source is on timeline 2, the position on 1: a failover or a restore"),
         (replace(NOW, slot_wal_status=None), "slot watershed is gone"),
         (replace(NOW, slot_wal_status="lost"), "slot watershed lost its WAL"),
-        (replace(NOW, slot_confirmed_lsn=Lsn(0x1001)), "slot watershed was moved to 0/1001, past our position 0/1000"),
-        (replace(NOW, flush_lsn=Lsn(0x0FFF)), "the source's log ends at 0/FFF, before our position 0/1000"),
+        (
+            replace(NOW, slot_confirmed_lsn=Lsn(0x1001)),
+            "slot watershed was moved to 0/1001, past the position of capture, 0/1000",
+        ),
+        (replace(NOW, flush_lsn=Lsn(0x0FFF)), "the source's log ends at 0/FFF, before the position of capture, 0/1000"),
         (replace(NOW, publication="watershed:def"), "the publication was altered, dropped or recreated"),
         (replace(NOW, publication=None), "the publication was altered, dropped or recreated"),
     ],
@@ -78,7 +84,9 @@ def test_a_source_that_is_not_what_it_was_is_a_gap(now: SourceNow, says: str) ->
 def test_a_half_published_transaction_must_be_read_as_it_was() -> None:
     partial = PartialTransaction(commit_lsn=0x1100, xid=7, next_index=2)
     halfway = POSITION.model_copy(update={"partial": partial, "protocol": "proto_version=2"})
-    with pytest.raises(GapError, match="half published with proto_version=2, this version reads with proto_version=1"):
+    with pytest.raises(
+        GapError, match="partly published with proto_version=2, this version reads with proto_version=1"
+    ):
         require_same_source(halfway, NOW)
     require_same_source(halfway.model_copy(update={"partial": None}), NOW)
 
@@ -93,7 +101,7 @@ def test_a_half_published_transaction_must_be_read_as_it_was() -> None:
         ),
         (
             {"shop.public.orders": topic("id-1", (3, 9, 0))},
-            "topic shop.public.orders has 3 partitions, it had 2",
+            "topic shop.public.orders has 3 partitions, but had 2",
         ),
         (
             {"shop.public.orders": topic("id-1", (3, 3))},

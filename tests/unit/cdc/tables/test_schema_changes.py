@@ -107,7 +107,7 @@ def test_a_key_type_that_was_created_again_has_the_same_keys_where_its_texts_are
 
 
 def test_another_key_has_other_keys() -> None:
-    assert why_other_keys(SCHEMA, ("name",), (ID, NAME)) == "its key is (name), its records have (id)"
+    assert why_other_keys(SCHEMA, ("name",), (ID, NAME)) == "its key is (name), but its records have (id)"
 
 
 def test_the_next_version_asks_for_what_is_new_only() -> None:

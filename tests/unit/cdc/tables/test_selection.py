@@ -102,7 +102,7 @@ def test_a_table_that_was_created_again_is_not_told_to_take_that_back() -> None:
     ("description", "says"),
     [
         (TableDescription(None, None, "", "state", GONE, GONE), "does not exist"),
-        (replace(LOOK, found=replace(FOUND, key=("name",))), r"its key is \(name\), its records have \(id\)"),
+        (replace(LOOK, found=replace(FOUND, key=("name",))), r"its key is \(name\), but its records have \(id\)"),
         (replace(LOOK, found=replace(FOUND, columns=(replace(ID, type_oid=25), NAME))), "its records have integer"),
     ],
 )

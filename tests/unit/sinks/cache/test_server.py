@@ -133,7 +133,7 @@ def test_a_server_with_tls_takes_our_certificate_and_acl_user(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("redis://127.0.0.1:1", "is for an address with TLS"),
+        ("redis://127.0.0.1:1", "requires an address with TLS"),
         ("rediss://127.0.0.1:1", "file /no/such.pem can't be read"),
     ],
 )

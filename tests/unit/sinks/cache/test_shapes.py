@@ -146,7 +146,7 @@ def test_a_change_of_shape_that_is_killed_is_gone_on_with(users: Users, monkeypa
     [
         ({"key": "user:{nr}"}, "names column nr, which public.users does not have"),
         ({"key": "user:{email}"}, "names column email, which is not part of the key"),
-        ({"key": "user:{id}", "lookups": ["user:{email}"]}, "can make the same text"),
+        ({"key": "user:{id}", "lookups": ["user:{email}"]}, "can produce the same text"),
         ({"key": "user:{id}", "lookups": ["user:{id}"]}, "listed twice"),
         ({"lookups": ["{email}"]}, "the sink's own"),
         ({"lookups": ["by:{e_mail}"]}, "names column e_mail"),

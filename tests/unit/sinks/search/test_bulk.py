@@ -125,8 +125,8 @@ def test_anything_else_stops_the_sink(status: int, error_type: str, said: str) -
     ("blocked", "said", "hint"),
     [
         (Busy(0, "ConnectionError"), "does not answer (ConnectionError)", "the sink's url"),
-        (Busy(429, "cluster_block_exception"), "takes no requests (status 429", "free disk space"),
-        (Busy(503, ""), "takes no requests (status 503, no reason given)", "cluster health"),
+        (Busy(429, "cluster_block_exception"), "accepts no requests (status 429", "free disk space"),
+        (Busy(503, ""), "accepts no requests (status 503, no reason given)", "cluster health"),
     ],
 )
 def test_a_store_that_stayed_busy_is_said_with_the_next_step(blocked: Busy, said: str, hint: str) -> None:

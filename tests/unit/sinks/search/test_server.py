@@ -54,7 +54,7 @@ def test_a_busy_or_cut_answer_is_asked_for_again(first: tuple[int, object]) -> N
 def test_a_server_that_only_starts_is_no_error_of_ours() -> None:
     with scripted_server([BUSY]) as scripted:
         server = SearchServer(scripted.url, ONCE)
-        with pytest.raises(SinkError, match=r"takes no requests \(status 503, no_master\)") as caught:
+        with pytest.raises(SinkError, match=r"accepts no requests \(status 503, no_master\)") as caught:
             info(server)
         server.close()
     assert "the sink tries again by itself" in caught.value.hint

@@ -259,7 +259,7 @@ def test_a_request_that_failed_whole_is_sent_again(first: tuple[int, object]) ->
 def test_a_store_that_stays_busy_is_an_error() -> None:
     with scripted_server([(200, {"items": [BUSY]})]) as scripted:
         sink = scripted_sink(scripted)
-        with pytest.raises(SinkError, match=r"takes no requests \(status 429"):
+        with pytest.raises(SinkError, match=r"accepts no requests \(status 429"):
             sink.apply([upsert(1, V)])
         sink.close()
         assert len(scripted.requests) == QUICK.attempt_count_max

@@ -125,7 +125,7 @@ def test_what_the_sink_did_not_make_is_named_before_anything_is_built(database: 
             "CREATE INDEX mine ON public_labels (uses)",
             "CREATE TRIGGER told AFTER INSERT ON public_labels BEGIN SELECT 1; END",
         )
-        wanted = r"public\.labels: .* did not make: index mine, trigger told"
+        wanted = r"public\.labels: .* did not create: index mine, trigger told"
     else:
         database.run(
             "CREATE INDEX mine ON public.labels (uses)",
@@ -134,7 +134,7 @@ def test_what_the_sink_did_not_make_is_named_before_anything_is_built(database: 
             "ALTER TABLE public.labels ADD CONSTRAINT few CHECK (uses < 1000)",
         )
         wanted = (
-            r"public\.labels: .* did not make: constraint few of labels, constraint refers_label_fkey of refers, "
+            r"public\.labels: .* did not create: constraint few of labels, constraint refers_label_fkey of refers, "
             "index mine, view shown"
         )
     with pytest.raises(SinkError, match=wanted):
