@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from cdc.cli.options import CONFIG, ConfigFile
+from cdc.cli.options import CONFIG, ConfigFile, configuration
 from cdc.config.outbox_settings import OutboxTable
-from cdc.config.settings import Config, load_config
+from cdc.config.settings import Config
 from cdc.kafka.signals import deliver
 from cdc.kafka.state_reader import read_lost_events, read_state
 from cdc.model.errors import ConfigError, ConnectionLost, GapError, SourceError, UnreachableError
@@ -51,7 +51,7 @@ def migrate(
     if only_sql:
         typer.echo(migration_sql(names) if downgrade is None else reverting_sql(names, downgrade))
         return
-    source = load_config(config).source
+    source = configuration(config).source
     try:
         if downgrade is None:
             run_migrations(source, names)
@@ -78,7 +78,7 @@ def prune(
     ] = 60.0,
 ) -> None:
     """Delete rows of outbox tables whose events are published and that are older than `retention_s`."""
-    settings = load_config(config)
+    settings = configuration(config)
     tables = _chosen(settings, table)
     while True:
         try:
@@ -115,7 +115,7 @@ def republish(
         raise typer.BadParameter(
             f"--since {since} has no time zone: write {moment.isoformat()}Z or {moment.isoformat()}+02:00"
         )
-    settings = load_config(config)
+    settings = configuration(config)
     tables = _chosen(settings, table)
     lost = read_lost_events(settings)  # read first: a loss that is recorded later is not settled by this command
     with connect(settings.source, application="watershed republish") as connection:

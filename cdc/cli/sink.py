@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from cdc.cli.options import CONFIG, AsJson, ConfigFile, HttpPort, LogJson, LogLevel, configuration
-from cdc.config.settings import load_config
 from cdc.config.sink_settings import sink_config
 from cdc.model.errors import WatershedError
 from cdc.status.model import Part
@@ -92,7 +91,7 @@ def submit(
 
     The first argument that begins with a dash, and all after it, go to spark-submit, for example --conf
     spark.cores.max=8."""
-    settings = load_config(config)
+    settings = configuration(config)
     from jars.java import spark_java
     from jars.resolver import resolve_sets
     from spark_jobs.jar_sets import jar_sets
