@@ -1,5 +1,6 @@
 """Measures views: the freshness of nested documents on the demo's shop, from a commit in PostgreSQL until the document
-is readable by its id; and for each recipe of the documentation the keys per second and the size of the state.
+is readable by its id; for each recipe of the documentation the keys per second and the size of the state; and how fast
+an event log is loaded and folded.
 
     python -m bench.views --seconds 100 --json
     python -m bench.views --parts kinds
@@ -28,6 +29,7 @@ from rich.console import Console
 
 from bench.processes import cores, cpu_by_program
 from bench.snapshot import percentile
+from bench.views_events import events
 from bench.views_kinds import kinds
 from bench.views_readers import READERS, ReadDocument, target
 from devstack.endpoints import Endpoints
@@ -37,7 +39,7 @@ from tests.support.captured import Captured
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 
-PARTS: Final = ("documents", "kinds")
+PARTS: Final = ("documents", "kinds", "events")
 SHOP: Final = Path(__file__).parents[1] / "demo/shop.sql"
 START_S_MAX: Final = 240.0
 SAMPLE_S_MAX: Final = 60.0
@@ -219,6 +221,14 @@ def _await(is_there: Any) -> None:
         time.sleep(POLL_S)
 
 
+def _database(endpoints: Endpoints, name: str) -> str:
+    """Creates a database, and returns its DSN."""
+    superuser = make_conninfo(endpoints.superuser_dsn, dbname="watershed")
+    with psycopg.connect(superuser, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {} OWNER watershed").format(sql.Identifier(name)))
+    return make_conninfo(endpoints.dsn, dbname=name)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=100.0, help="that freshness is measured for")
@@ -234,7 +244,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="watershed-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL may run under another account than ours
-        services = ["postgres", "opensearch", *(["kafka"] if "documents" in arguments.parts else [])]
+        services = ["postgres", "opensearch", *(["kafka"] if {"documents", "events"} & {*arguments.parts} else [])]
         with Stack(folder / "stack", given={}) as stack:
             endpoints = stack.start(*services)
             if "documents" in arguments.parts:
@@ -243,13 +253,12 @@ def main() -> int:
                 )
                 console.print(found["documents"], highlight=False)
             if "kinds" in arguments.parts:
-                superuser = make_conninfo(endpoints.superuser_dsn, dbname="watershed")
-                with psycopg.connect(superuser, autocommit=True) as connection:
-                    connection.execute(sql.SQL("CREATE DATABASE kinds OWNER watershed"))
-                dsn = make_conninfo(endpoints.dsn, dbname="kinds")
-                found["kinds"] = kinds(dsn, endpoints.opensearch_url, arguments.rows)
+                found["kinds"] = kinds(_database(endpoints, "kinds"), endpoints.opensearch_url, arguments.rows)
                 for kind, values in found["kinds"].items():
                     console.print(kind, values, highlight=False)
+            if "events" in arguments.parts:
+                found["events"] = events(endpoints, _database(endpoints, "events"), arguments.rows)
+                console.print(found["events"], highlight=False)
     print(json.dumps(found))
     return 0
 

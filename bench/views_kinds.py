@@ -1,8 +1,11 @@
 """Measures how many keys of each recipe are computed and written per second, the time from one change in the base to
 the written view rows, and the size of the state."""
 
+import sys
+import tempfile
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -14,7 +17,8 @@ from cdc.config.sink_settings import SearchConfig, SqlConfig
 from cdc.config.view_settings import ViewConfig
 from sinks.registry import make_sink
 from tests.conformance.stores import url_of
-from tests.support.view_tables import ALL, Query, recipes
+from tests.support.folds import documented
+from tests.support.view_tables import ALL, recipes
 from tests.support.views import base_sink
 from views.base import Base
 from views.maintainer import RowEncoder, ViewMaintainer, define
@@ -108,14 +112,23 @@ def kinds(dsn: str, search_url: str, rows: int) -> dict[str, Any]:
     config = SqlConfig.model_validate({"url": SecretStr(url_of(dsn)), "shapes": shapes})
     with base_sink(config, ALL), psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(FILL.format(n=rows).encode())
-        return {name: _kind(name, query, config, search_url, connection, rows) for name, query in recipes().items()}
+        sections: dict[str, dict[str, Any]] = {
+            name: {"sql": query.text, "key": query.key} for name, query in recipes().items()
+        }
+        with tempfile.TemporaryDirectory() as folder:  # of the module with the functions of the folds
+            sys.path.insert(0, folder)
+            sections |= documented(Path(folder))
+            found = {
+                name: _kind(name, section, config, search_url, connection, rows) for name, section in sections.items()
+            }
+            sys.path.remove(folder)
+        return found
 
 
 def _kind(
-    name: str, query: Query, config: SqlConfig, search_url: str, connection: psycopg.Connection, rows: int
+    name: str, view: dict[str, Any], config: SqlConfig, search_url: str, connection: psycopg.Connection, rows: int
 ) -> dict[str, Any]:
-    target = {"type": "search", "url": search_url}
-    section = ViewConfig.model_validate({"base": "base", "sql": query.text, "key": query.key, "target": target})
+    section = ViewConfig.model_validate(view | {"base": "base", "target": {"type": "search", "url": search_url}})
     with Base(config, "shop") as base:
         definition = define(name, section, base)
 

@@ -18,7 +18,7 @@ COLORS: Final = {"base": "#5c6bc0", "view": "#26a69a"}
 
 
 def drawn(found: dict[str, Any]) -> str:
-    """Returns the picture: one bar for each percentile of the documents' freshness, and two for each recipe."""
+    """Returns the picture: one bar for each percentile of the documents' freshness, and three for each recipe."""
     parts: list[str] = []
     y = 28
     readable = found["documents"]["readable_ms"]
@@ -41,6 +41,12 @@ def drawn(found: dict[str, Any]) -> str:
         parts += _bar(
             y, name, one["one_change_ms"]["p95"] / longest, f"{one['one_change_ms']['p95']:,}", COLORS["base"]
         )
+    y += 2 * LINE
+    parts.append(_text(8, y, "State: what the view reads in its base, MB", is_bold=True))
+    largest = max(one["state_mb"] for one in found["kinds"].values())
+    for name, one in found["kinds"].items():
+        y += LINE
+        parts += _bar(y, name, one["state_mb"] / largest, f"{one['state_mb']:.1f}", COLORS["view"])
     height = y + LINE
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
