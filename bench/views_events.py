@@ -1,4 +1,4 @@
-"""How fast an event log loads the events of a topic, and the Python fold over it computes the states."""
+"""Measures how fast an event log loads the events of a topic, and how fast a Python fold over it computes the states."""
 
 import json
 import time
