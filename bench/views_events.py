@@ -1,4 +1,4 @@
-"""Measures how fast an event log loads the events of a topic, and how fast a Python fold over it computes the states."""
+"""Measures how fast an event log loads the events of a topic, and how fast a Python fold over it computes states."""
 
 import json
 import time
