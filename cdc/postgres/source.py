@@ -278,7 +278,7 @@ def check_may_create(connection: psycopg.Connection, config: SourceConfig, table
     (may_create,) = read_row(connection, "SELECT has_database_privilege(current_database(), 'CREATE')")
     statement = create_publication_statement(config.publication, config.table_ids).as_string(connection)
     if not may_create or not all(table.is_owned for table in tables):
-        grant = "" if may_create else f"; creating it also requires CREATE on database {connection.info.dbname}"
+        grant = "" if may_create else f" -- creating it also requires CREATE on database {connection.info.dbname}"
         raise SourceError(
             f"publication {config.publication} does not exist and the role may not create it",
             f"as the tables' owner: {statement}{grant}",

@@ -173,5 +173,5 @@ class JsonLinesSink:
     def _lost(self, table: TableId) -> SinkError:
         return SinkError(
             f"JSON lines: the file of {table} in {self._folder} was deleted: rows may be missing",
-            "nothing: the sink restarts and fills the store again from the topics",
+            "nothing to do: the sink restarts and fills the store again from the topics",
         )

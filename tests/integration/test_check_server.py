@@ -125,7 +125,7 @@ def test_a_wrong_password_and_a_host_that_is_not_admitted(server: Server) -> Non
 def test_tls_that_the_server_does_not_have(server: Server) -> None:
     server.items.settings = {"source": {"dsn": make_conninfo(server.items.dsn, sslmode="require")}}
     one = the_one(troubles(server.items), "source", "can't connect with TLS")
-    option, _, value = one.next.partition(" in source.dsn")[0].partition("=")
+    option, _, value = one.next.removeprefix("set ").partition(" in source.dsn")[0].partition("=")
     server.items.settings["source"]["dsn"] = make_conninfo(server.items.dsn, **{option: value})
     assert troubles(server.items) == []
     server.items.settings = {}

@@ -173,7 +173,7 @@ def test_only_those_who_are_named_may_publish_and_all_can_be_taken_back(shop: Ca
                 connection.execute("RESET ROLE")
         there = "SELECT to_regclass('\"team''s\".events')::text, to_regproc('\"team''s\".publish')::text"
         assert None not in shop.query(there)[0]
-        assert "publish() is removed" in shop.cdc("outbox", "migrate", *where, "--downgrade", "0001")
+        assert "publish() was removed" in shop.cdc("outbox", "migrate", *where, "--downgrade", "0001")
         assert shop.query(there) == [('"team\'s".events', None)]
         shop.cdc("outbox", "migrate", *where)
         shop.cdc("outbox", "migrate", *where, "--downgrade", "base")

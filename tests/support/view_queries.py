@@ -65,7 +65,7 @@ VIEWS: Final[Mapping[str, Query]] = {
         SELECT 'order' AS kind, o.id, 0 AS no, c.name AS what
           FROM orders o LEFT JOIN customers c ON c.id = o.customer_id
          UNION ALL
-        SELECT 'line', l.order_id, l.no, (SELECT o.note FROM orders o WHERE o.id = l.order_id) FROM lines l
+        SELECT 'line', l.order_id, l.no, (SELECT o.note::text FROM orders o WHERE o.id = l.order_id) FROM lines l
         """,
         ["kind", "id", "no"],
     ),
