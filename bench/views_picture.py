@@ -19,34 +19,42 @@ COLORS: Final = {"base": "#5c6bc0", "view": "#26a69a"}
 
 def drawn(found: dict[str, Any]) -> str:
     """Returns the picture: one bar for each percentile of the documents' freshness, and three for each recipe."""
+    kinds = found["kinds"]
+    groups = (
+        (
+            "Nested documents: commit to readable, s",
+            {name: value / 1000 for name, value in found["documents"]["readable_ms"].items()},
+            ".2f",
+            COLORS["base"],
+        ),
+        (
+            "Keys computed and written per second",
+            {name: one["keys_per_s"] for name, one in kinds.items()},
+            ",",
+            COLORS["view"],
+        ),
+        (
+            "One change in the base until its view rows are written (p95), ms",
+            {name: one["one_change_ms"]["p95"] for name, one in kinds.items()},
+            ",",
+            COLORS["base"],
+        ),
+        (
+            "State: what the view reads in its base, MB",
+            {name: one["state_mb"] for name, one in kinds.items()},
+            ".1f",
+            COLORS["view"],
+        ),
+    )
     parts: list[str] = []
-    y = 28
-    readable = found["documents"]["readable_ms"]
-    parts.append(_text(8, y, "Nested documents: commit to readable, s", is_bold=True))
-    longest = max(readable.values())
-    for name, value in readable.items():
-        y += LINE
-        parts += _bar(y, name, value / longest, f"{value / 1000:.2f}", COLORS["base"])
-    y += 2 * LINE
-    parts.append(_text(8, y, "Keys computed and written per second", is_bold=True))
-    fastest = max(one["keys_per_s"] for one in found["kinds"].values())
-    for name, one in found["kinds"].items():
-        y += LINE
-        parts += _bar(y, name, one["keys_per_s"] / fastest, f"{one['keys_per_s']:,}", COLORS["view"])
-    y += 2 * LINE
-    parts.append(_text(8, y, "One change in the base until its view rows are written (p95), ms", is_bold=True))
-    longest = max(one["one_change_ms"]["p95"] for one in found["kinds"].values())
-    for name, one in found["kinds"].items():
-        y += LINE
-        parts += _bar(
-            y, name, one["one_change_ms"]["p95"] / longest, f"{one['one_change_ms']['p95']:,}", COLORS["base"]
-        )
-    y += 2 * LINE
-    parts.append(_text(8, y, "State: what the view reads in its base, MB", is_bold=True))
-    largest = max(one["state_mb"] for one in found["kinds"].values())
-    for name, one in found["kinds"].items():
-        y += LINE
-        parts += _bar(y, name, one["state_mb"] / largest, f"{one['state_mb']:.1f}", COLORS["view"])
+    y = 28 - 2 * LINE
+    for title, values, form, color in groups:
+        y += 2 * LINE
+        parts.append(_text(8, y, title, is_bold=True))
+        largest = max(values.values())
+        for name, value in values.items():
+            y += LINE
+            parts += _bar(y, name, value / largest, format(value, form), color)
     height = y + LINE
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '

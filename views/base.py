@@ -41,7 +41,6 @@ from views.states import States
 from views.tracing import BaseColumn
 from views.triggers import Triggers, brief_locks
 
-CHANNEL: Final = "watershed_views"
 CHANGES_PER_ROUND: Final = 5_000
 FILL_ROWS: Final = 500  # that are read together
 KEY_CHARS_SHOWN: Final = 200

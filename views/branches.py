@@ -12,6 +12,7 @@ from typing import Final
 from sqlglot import exp
 
 from cdc.model.errors import ConfigError
+from views.refusals import is_limited
 
 COMBINATIONS_MAX: Final = 64
 _OF_ALL_ROWS: Final = ("order", "limit", "offset", "fetch")
@@ -22,7 +23,7 @@ def single_branches(where: str, tree: exp.Expression) -> Iterator[exp.Expression
     branch. Raises ConfigError for a query with too many combinations of branches, and for a choice among the rows of an
     operation whose order is not defined."""
     for operation in tree.find_all(exp.SetOperation):
-        if any(operation.args.get(name) for name in _OF_ALL_ROWS[1:]) and not operation.args.get("order"):
+        if is_limited(operation) and not operation.args.get("order"):
             raise ConfigError(f"{where}: it takes some rows of a UNION in no order", "write ORDER BY before LIMIT")
     for number, found in enumerate(_singles(tree)):
         if number == COMBINATIONS_MAX:

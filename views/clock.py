@@ -19,7 +19,7 @@ from views.keeping import Keeper
 from views.parsing import named_tables
 from views.states import States
 
-LOOK_S: Final = 1.0  # between two looks at the clock
+POLL_S: Final = 1.0  # between two readings of the clock
 _CREATE: LiteralString = "CREATE TABLE IF NOT EXISTS {minutes} (at timestamptz PRIMARY KEY)"
 _NOW: LiteralString = "date_bin('1 minute', coalesce(%(now)s::timestamptz, statement_timestamp()), timestamptz 'epoch')"
 _IS_BEHIND: LiteralString = "SELECT coalesce(max(at) < {now}, true) FROM {minutes}"
@@ -82,7 +82,7 @@ class Clock:
         return False
 
     def wait(self) -> None:
-        self._base.wait(LOOK_S)
+        self._base.wait(POLL_S)
 
     def close(self) -> None:
         """Does nothing: nothing is open."""

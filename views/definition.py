@@ -169,6 +169,7 @@ class ViewDefinition:
         """Selects the keys, each a jsonb array of texts, that changed rows of one occurrence concern. `taken`: a table
         with columns source and image; for a split key it has every change that is noted. `has_conditions`: whether rows
         that do not meet the query's conditions are passed over, which spares keys."""
+        is_split = self.has_split_key
         parts: list[sql.Composable] = [
             sql.SQL("({}) AS {}").format(self._images(trace.table, taken), _alias(trace.occurrence))
         ]
@@ -183,7 +184,7 @@ class ViewDefinition:
                 for link in links
             )
             rows: sql.Composable = sql.Identifier(*self.places[table])
-            if self.has_split_key:
+            if is_split:
                 columns = sql.SQL(", ").join(map(sql.Identifier, self.traced_columns(table)))
                 rows = sql.SQL("(SELECT {} FROM {} UNION ALL ({}))").format(columns, rows, self._images(table, taken))
             parts.append(sql.SQL("JOIN {} AS {} ON {}").format(rows, _alias(number), on))

@@ -59,7 +59,7 @@ def refusals(root: Scope) -> Iterator[str]:
             continue  # a subquery in an expression: its result concerns the row around it only
         if scope.is_derived_table and scope.external_columns:
             continue  # LATERAL, the same
-        if isinstance(scope.expression, exp.Select) and _is_limited(scope.expression):
+        if isinstance(scope.expression, exp.Select) and is_limited(scope.expression):
             yield "LIMIT and OFFSET are for subqueries that an equality ties to the row around them"
 
 
@@ -67,7 +67,7 @@ def is_chosen(select: exp.Expr, projection: exp.Expr) -> str | None:
     """Returns what makes a row of the SELECT depend on rows with other values of this column of it, which no equality
     in the query around it limits; None if nothing does. Aggregates do not: the columns that leave the SELECT identify
     their groups. DISTINCT ON and windows do not if they list the column."""
-    if _is_limited(select):
+    if is_limited(select):
         return "LIMIT and OFFSET"
     value = projection.unalias()
     distinct = select.args.get("distinct")
@@ -82,7 +82,8 @@ def is_chosen(select: exp.Expr, projection: exp.Expr) -> str | None:
     return None
 
 
-def _is_limited(select: exp.Expr) -> bool:
+def is_limited(select: exp.Expr) -> bool:
+    """Returns whether a SELECT or a set operation returns only some of its rows."""
     return bool(select.args.get("limit") or select.args.get("offset") or select.args.get("fetch"))
 
 
@@ -149,7 +150,7 @@ def _not_deterministic(tree: exp.Expr) -> Iterator[str]:
         distinct = select.args.get("distinct")
         is_on = distinct is not None and distinct.args.get("on") is not None
         is_array = isinstance(select.parent, exp.Array)
-        if is_array or is_on or (_is_limited(select) and not _is_in_exists(select)):
+        if is_array or is_on or (is_limited(select) and not _is_in_exists(select)):
             yield f"{select.sql(DIALECT)} is not deterministic: write ORDER BY inside of it"
     for window in tree.find_all(exp.Window):
         is_ordered = window.args.get("order") or window.args.get("alias")

@@ -1,4 +1,4 @@
-"""Databases under capture, for the tests on real servers."""
+"""Databases under capture and bases of views, for the tests on real servers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,12 @@ from typing import LiteralString
 
 import pytest
 
+from cdc.config.sink_settings import SqlConfig
+from sinks.sql.sink import SqlSink
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
+from tests.support.view_tables import SHOP
+from tests.support.views import Views, base_config, base_sink
 from tests.support.workload import SCHEMA, TABLES
 
 ITEMS, OTHER = "public.items", "public.other"
@@ -58,3 +62,22 @@ def items15(postgres15: PostgresServer, kafka: KafkaBroker, unique: str, tmp_pat
         under_capture(postgres15, kafka, dsn, unique, tmp_path, SMALL, [ITEMS]) as made,
     ):
         yield made
+
+
+@pytest.fixture
+def config(fresh_database: str) -> SqlConfig:
+    """The section of the sink that keeps the base of views."""
+    return base_config(fresh_database)
+
+
+@pytest.fixture
+def shop(config: SqlConfig) -> Iterator[SqlSink]:
+    """The sink that keeps the tables of the shop in the base."""
+    with base_sink(config, SHOP) as sink:
+        yield sink
+
+
+@pytest.fixture
+def views(config: SqlConfig, fresh_database: str) -> Views:
+    """Jobs of views over the base."""
+    return Views(config, fresh_database)

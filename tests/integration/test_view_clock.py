@@ -30,11 +30,6 @@ OVERDUE: Final = Query(
 
 
 @pytest.fixture
-def config(fresh_database: str) -> SqlConfig:
-    return base_config(fresh_database)
-
-
-@pytest.fixture
 def clock(config: SqlConfig) -> Iterator[ClockBase]:
     with ClockBase(config, "shop") as base:
         base.install()

@@ -1,33 +1,15 @@
 """A view notes changes of the columns that its query reads, wherever the query names them."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
-from cdc.config.sink_settings import SqlConfig
 from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import pack_version
 from sinks.sql.sink import SqlSink
-from tests.support.view_tables import CUSTOMERS, ORDERS, SHOP, Query
-from tests.support.views import Views, base_config, base_sink, until_idle
+from tests.support.view_tables import CUSTOMERS, ORDERS, Query
+from tests.support.views import Views, until_idle
 from views.maintainer import define
-
-
-@pytest.fixture
-def config(fresh_database: str) -> SqlConfig:
-    return base_config(fresh_database)
-
-
-@pytest.fixture
-def shop(config: SqlConfig) -> Iterator[SqlSink]:
-    with base_sink(config, SHOP) as sink:
-        yield sink
-
-
-@pytest.fixture
-def views(config: SqlConfig, fresh_database: str) -> Views:
-    return Views(config, fresh_database)
 
 
 @pytest.mark.parametrize(

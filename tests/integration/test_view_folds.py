@@ -29,11 +29,6 @@ from views.folding import Folding
 from views.maintainer import ViewMaintainer, define
 
 
-@pytest.fixture
-def config(fresh_database: str) -> SqlConfig:
-    return base_config(fresh_database)
-
-
 @pytest.fixture(scope="module")
 def shared(postgres: PostgresServer) -> Iterator[FoldViews]:
     """A base for several views, each of other accounts."""

@@ -22,18 +22,13 @@ from sinks.retries import Retries
 from sinks.search.slots import SearchSlots
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, SHOP, Query
-from tests.support.views import Views, base_config, base_sink, killed_at, until_idle
+from tests.support.views import Views, base_sink, killed_at, until_idle
 from views.base import Base
 from views.generations import TargetGenerations
 from views.maintainer import ViewMaintainer, define
 from views.target import Target
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
-
-
-@pytest.fixture
-def config(fresh_database: str) -> SqlConfig:
-    return base_config(fresh_database)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, SHOP, Query
-from tests.support.views import Views, base_config, base_sink, until_idle
+from tests.support.views import Views, base_sink, until_idle
 from tests.support.waiting import eventually
 
 NAMED: Final = Query("SELECT c.id, c.name FROM customers c", ["id"])
@@ -23,11 +23,6 @@ USED: Final = (
     "view named: it can't lock tables of its base, because other transactions have used them for more than 2 s"
 )
 TRIGGERS: Final = "SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname ~ '^watershed_named_' ORDER BY 1"
-
-
-@pytest.fixture
-def config(fresh_database: str) -> SqlConfig:
-    return base_config(fresh_database)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 query's result."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, Final
 from unittest.mock import patch
@@ -17,29 +17,13 @@ from sinks.sql.sink import SqlSink
 from tests.conformance.tables import table
 from tests.support.view_queries import VIEWS
 from tests.support.view_tables import CUSTOMERS, ORDERS, SHOP, Query
-from tests.support.views import Views, Workload, base_config, base_sink, random_run, until_idle
+from tests.support.views import Views, Workload, base_sink, random_run, until_idle
 from views import statements
 from views.definition import ViewDefinition
 from views.maintainer import define
 from views.states import ViewState
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
-
-
-@pytest.fixture
-def config(fresh_database: str) -> SqlConfig:
-    return base_config(fresh_database)
-
-
-@pytest.fixture
-def shop(config: SqlConfig) -> Iterator[SqlSink]:
-    with base_sink(config, SHOP) as sink:
-        yield sink
-
-
-@pytest.fixture
-def views(config: SqlConfig, fresh_database: str) -> Views:
-    return Views(config, fresh_database)
 
 
 def customer(number: int, version: int = 1, **values: Any) -> Any:

@@ -12,21 +12,11 @@ from cdc.config.sink_settings import SqlConfig
 from cdc.model.events import pack_version
 from sinks.contract import Change
 from tests.support.view_tables import CLICKS, CUSTOMERS, PAGE, PAYMENTS, recipes
-from tests.support.views import Views, Workload, base_config, base_sink, random_run, until_idle
+from tests.support.views import Views, Workload, base_sink, random_run, until_idle
 from views.maintainer import define
 
 RECIPES: Final = recipes()
 SEEDS_MAX: Final = 10
-
-
-@pytest.fixture
-def config(fresh_database: str) -> SqlConfig:
-    return base_config(fresh_database)
-
-
-@pytest.fixture
-def views(config: SqlConfig, fresh_database: str) -> Views:
-    return Views(config, fresh_database)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -11,7 +11,7 @@ from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, Query
-from tests.support.views import Views, base_config, base_sink, until_idle
+from tests.support.views import Views, base_sink, until_idle
 from views.base import Base
 from views.definition import ViewDefinition
 from views.states import ViewState
@@ -20,19 +20,9 @@ NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 
 
 @pytest.fixture
-def config(fresh_database: str) -> SqlConfig:
-    return base_config(fresh_database)
-
-
-@pytest.fixture
 def shop(config: SqlConfig) -> Iterator[SqlSink]:
     with base_sink(config, [CUSTOMERS]) as sink:
         yield sink
-
-
-@pytest.fixture
-def views(config: SqlConfig, fresh_database: str) -> Views:
-    return Views(config, fresh_database)
 
 
 def customer(number: int, version: int = 1, **values: Any) -> Any:

@@ -206,7 +206,7 @@ CALLS_MAX: Final = 4
 
 
 class Run(NamedTuple):
-    """What the jobs of a random run did."""
+    """The counts of a random run: what its jobs did."""
 
     rows: int  # that were compared
     kills: int  # jobs that ended without warning
