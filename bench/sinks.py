@@ -31,7 +31,7 @@ from bench.sinks_scaling import rates
 from bench.sinks_tables import rounds
 from bench.snapshot import percentile
 from bench.yardstick import narrow_rows_per_second
-from cdc.model.control import SinkRecord
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cdc.config.settings import load_config
 from cdc.model.topics import Topics
+from configuration.settings import load_config
 from jars.java import spark_java
 from jars.resolver import resolve_sets
 from sinks.contract import Change, Outcome, Result

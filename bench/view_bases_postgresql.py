@@ -9,9 +9,9 @@ from psycopg import sql
 from pydantic import SecretStr
 
 from bench.view_bases_shop import TABLES, Document
-from cdc.config.sink_settings import SqlConfig
-from cdc.config.view_settings import ViewConfig
 from cdc.model.events import TableId, TableSchema
+from configuration.sink_settings import SqlConfig
+from configuration.view_settings import ViewConfig
 from sinks.contract import Change, Outcome, Result
 from sinks.sql.sink import SqlSink
 from tests.conformance.stores import url_of

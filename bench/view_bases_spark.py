@@ -10,8 +10,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.view_bases_shop import CUSTOMERS, LINES, ORDERS, TABLES, Document
-from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.events import TableId
+from configuration.sink_settings import WarehouseConfig
 from jars.java import spark_java
 from jars.resolver import resolve_sets
 from sinks.contract import Change

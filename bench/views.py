@@ -112,7 +112,7 @@ def running_view(endpoints: Endpoints, folder: Path, kind: str) -> Iterator[tupl
         captured.await_caught_up()
         with SinkJob(captured.config(), "base", log_level="info") as job:
             job.wait_applied(captured.progress(), "base", deadline_s=START_S_MAX)
-            command = [sys.executable, "-m", "cdc.cli.main", "view", "run", "--config", str(captured.config())]
+            command = [sys.executable, "-m", "operations.cli.main", "view", "run", "--config", str(captured.config())]
             with (folder / "view.log").open("wb") as log:
                 view = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             try:

@@ -13,8 +13,8 @@ from psycopg import sql
 from pydantic import SecretStr
 
 from bench.snapshot import percentile
-from cdc.config.sink_settings import SearchConfig, SqlConfig
-from cdc.config.view_settings import ViewConfig
+from configuration.sink_settings import SearchConfig, SqlConfig
+from configuration.view_settings import ViewConfig
 from sinks.registry import make_sink
 from tests.conformance.stores import url_of
 from tests.support.folds import documented

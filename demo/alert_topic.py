@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from cdc.config.settings import Config
-from cdc.config.view_settings import view_topics
 from cdc.kafka.client import broker_error, client_settings
 from cdc.kafka.compacted import read_records
+from configuration.settings import Config
+from configuration.view_settings import view_topics
 from demo.shop_views import ALERTS
 from sinks.contract import StoredRow
 

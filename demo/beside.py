@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import CacheConfig
+from configuration.settings import Config
+from configuration.sink_settings import CacheConfig
 from demo import naive
 from demo.drift import SideBySide, side_by_side
 from demo.followed import FollowedNow, FollowedOrder

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from contextlib import closing
 
-from cdc.config.settings import Config
 from cdc.model.errors import WatershedError
-from cdc.postgres.table_rows import TableReader
+from configuration.settings import Config
 from demo.stores import STORES, stored_rows
 from sinks.comparison import SourceRows, TableComparison, compare
+from verification.table_rows import TableReader
 from verification.verifier import table_lineages
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import psycopg
 import redis
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import CacheConfig
 from cdc.model.events import TableId
+from configuration.settings import Config
+from configuration.sink_settings import CacheConfig
 from demo.naive import CUSTOMER, HASH
 from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys
 from sinks.reduction import document_id

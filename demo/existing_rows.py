@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from cdc.config.settings import Config
-from cdc.kafka.snapshot_watch import SnapshotWatch
 from cdc.model.errors import UnreachableError, WatershedError
-from cdc.status.fill_progress import FillProgress
+from configuration.settings import Config
+from monitoring.fill_progress import FillProgress
+from monitoring.snapshot_watch import SnapshotWatch
 
 
 class FirstSnapshots:

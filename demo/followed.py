@@ -17,12 +17,12 @@ from opensearchpy.exceptions import TransportError
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import EqualTo
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
 from cdc.kafka.client import client_settings
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
+from configuration.settings import Config
+from configuration.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
 from demo import rows
 from demo.shopper import Statement, delete, insert, update
 from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys

@@ -12,10 +12,10 @@ import redis
 from rich.console import Console
 from rich.text import Text
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import CacheConfig, SearchConfig
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
+from configuration.settings import Config
+from configuration.sink_settings import CacheConfig, SearchConfig
 from demo.programs import CDC
 from demo.stores import SCHEMA
 from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys

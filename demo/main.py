@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from cdc.config.settings import Config, load_config
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import Lsn, format_lsn
-from cdc.status.fill_progress import FillProgress
+from configuration.settings import Config, load_config
 from demo.beside import Beside
 from demo.books import Balance, Books
 from demo.comparing import compare_stores
@@ -38,6 +37,7 @@ from demo.stores import STORES, Probe, cache_probe, search_probe
 from demo.workload import CommittedSample, Workload, create_shop, flushed_lsn_of
 from devstack.stack import Stack
 from migrations import Names, migrate
+from monitoring.fill_progress import FillProgress
 from sinks.comparison import TableComparison
 
 TICK_S = 0.25

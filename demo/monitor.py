@@ -12,11 +12,12 @@ import psutil  # type: ignore[import-untyped]
 import psycopg
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from cdc.config.settings import Config
 from cdc.kafka.client import client_settings
-from cdc.model.control import ProgressRecord, SinkRecord
+from cdc.model.control import ProgressRecord
 from cdc.model.errors import WatershedError
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
+from configuration.settings import Config
 from demo.figures import Freshness, Lag, Rows, SourceHistory, Spread
 from demo.stores import Probe
 from demo.workload import CommittedSample, flushed_lsn

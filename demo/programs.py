@@ -15,7 +15,7 @@ from cdc.model.errors import WatershedError
 from devstack.keeper import Command, Keeper
 from devstack.processes import Process, identify, send, wait_until_gone, with_descendants
 
-CDC = (sys.executable, "-m", "cdc.cli.main")
+CDC = (sys.executable, "-m", "operations.cli.main")
 STOP_TIMEOUT_S = 20.0  # capture promises 10 s
 LEFT_BEHIND_S = 2.0  # for processes that end when their parent has ended
 LOG_LINES = 15  # of a program that failed, in the error

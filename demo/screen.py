@@ -12,12 +12,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cdc.status.fill_progress import FillProgress
 from demo.beside import BesideNow
 from demo.books import BooksNow
 from demo.figures import Lag, duration, sparkline
 from demo.monitor import Figures
 from demo.panels import plain_beside, render_beside
+from monitoring.fill_progress import FillProgress
 
 PLAIN_INTERVAL_S = 10.0
 SPARK_WIDTH = 40

@@ -7,10 +7,10 @@ import redis
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import TransportError
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
+from configuration.settings import Config
+from configuration.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
 from demo.workload import CommittedSample
 from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys
 from sinks.cache.sink import CacheSink

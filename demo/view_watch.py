@@ -9,11 +9,11 @@ from typing import Final
 import psycopg
 from opensearchpy import OpenSearch
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import SearchConfig, SqlConfig
-from cdc.config.view_settings import TopicTarget, target_prefix
 from cdc.model.errors import WatershedError
 from cdc.postgres.connection import connect
+from configuration.settings import Config
+from configuration.sink_settings import SearchConfig, SqlConfig
+from configuration.view_settings import TopicTarget, target_prefix
 from demo.alert_topic import Alerts, AlertTopic, stored_alerts
 from demo.followed import ORDER, document
 from demo.shop_views import DOCUMENTS, REVENUE, SHOP_VIEWS, ShopView

@@ -18,11 +18,11 @@ import yaml
 from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
-from cdc.config.event_log_settings import EventLogConfig
 from cdc.config.section import DebeziumSection
-from cdc.config.settings import Config
-from cdc.config.store_types import SINK_TYPES, section_class
-from cdc.config.view_settings import TopicTarget, ViewConfig
+from configuration.event_log_settings import EventLogConfig
+from configuration.settings import Config
+from configuration.store_types import SINK_TYPES, section_class
+from configuration.view_settings import TopicTarget, ViewConfig
 
 EXAMPLE: Final = Path(__file__).parent.parent / "watershed.example.yml"
 MEANINGS: Final = Path(__file__).with_name("meanings.yml")

@@ -9,12 +9,12 @@ from typing import Any, Final
 import typer.main
 import yaml
 
-from cdc.cli.main import COMMANDS, application
-from cdc.http.metrics import metric_families
 from cdc.model import errors
-from cdc.status.model import BrokerStatus, CaptureStatus, SourceStatus, Status
 from docs_build.options import SectionOptions, sections
 from docs_build.types import type_rows
+from monitoring.model import BrokerStatus, CaptureStatus, SourceStatus, Status
+from operations.cli.main import COMMANDS, application
+from operations.http.metrics import metric_families
 
 ROOT: Final = Path(__file__).parent.parent
 UNKNOWN: Final = Status(

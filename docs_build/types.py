@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from cdc.config.store_shapes import SearchShape
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.pgoutput.values import encoder_for
+from configuration.store_shapes import SearchShape
 from sinks.search.mapping import Capabilities, fields_of
 from sinks.sql.types import postgres_form, sqlite_form
 from sinks.warehouse.columns import column_type

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, NullPool, create_engine, text
 
 from cdc.config.outbox_settings import MESSAGE_PREFIX
 from cdc.config.settings import SourceConfig
-from cdc.postgres.outbox_tables import transactional_connection
+from cdc.postgres.connection import SourceConnection, connect
 
 LATEST = "head"
 NONE = "base"  # the revision without anything
@@ -108,11 +108,15 @@ def reverting_sql(names: Names, revision: str) -> str:
 
 @contextmanager
 def _transaction(source: SourceConfig) -> Iterator[Connection]:
-    engine = create_engine(
-        "postgresql+psycopg://", creator=lambda: transactional_connection(source), poolclass=NullPool
-    )
+    engine = create_engine("postgresql+psycopg://", creator=lambda: _connection(source), poolclass=NullPool)
     with engine.begin() as connection:
         yield connection
+
+
+def _connection(source: SourceConfig) -> SourceConnection:
+    connection = connect(source, application="watershed migrate")
+    connection.autocommit = False
+    return connection
 
 
 def _config(names: Names, connection: Connection | None = None) -> AlembicConfig:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-from cdc.config.sink_settings import StoreConfig
 from cdc.model.errors import SinkError
+from configuration.sink_settings import StoreConfig
 from sinks.contract import Sink
 from sinks.shaping.sink import shaped
 

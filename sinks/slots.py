@@ -6,7 +6,7 @@ a rebuild writes each row again under the guard (`in_place`); for it, `serve` en
 
 from typing import Final, Protocol
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
+from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
 
 FIRST: Final = ""  # the slot of a store that was never rebuilt
 

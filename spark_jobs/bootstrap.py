@@ -11,15 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import WarehouseConfig, sink_config
 from cdc.daemon.children import end_with_parent
-from cdc.model.control import SinkRecord
 from cdc.model.errors import SinkError
+from cdc.model.sink_records import SinkRecord
+from configuration.settings import Config
+from configuration.sink_settings import WarehouseConfig, sink_config
 from sinks.registry import make_sink
 from spark_jobs.checkpoint import Checkpoints, sink_folder
 
-CDC: Final = (sys.executable, "-m", "cdc.cli.main")
+CDC: Final = (sys.executable, "-m", "operations.cli.main")
 END_S_MAX: Final = 15.0  # `cdc sink run` promises 10 s
 LOG_NAME: Final = "bootstrap.log"
 LOG_LINES: Final = 15  # in the error

@@ -9,12 +9,11 @@ from typing import Final, Literal, TypeGuard
 import structlog
 from pyspark.sql import SparkSession
 
-from cdc.config.settings import Config
-from cdc.model.control import SinkRecord
 from cdc.model.errors import FullError, RefusedError, WatershedError
 from cdc.model.events import pack_version
-from cdc.status.conditions import Conditions
-from cdc.status.fill_progress import newest
+from cdc.model.sink_records import SinkRecord, newest
+from configuration.settings import Config
+from monitoring.conditions import Conditions
 from spark_jobs.applied import Applied, AppliedPosition
 from spark_jobs.failures import reason
 from spark_jobs.rebuild import swap_goal

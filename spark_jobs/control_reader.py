@@ -11,15 +11,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import LEADER_UNKNOWN, NEXT_REACHABLE, broker_error, kafka_error, new_client, tail_settings
 from cdc.kafka.compacted_tail import missing_topics
-from cdc.model.control import (
-    ProgressRecord,
-    RebuildRecord,
-    SchemaRecord,
-    SinkRecord,
-    SweepRecord,
-)
+from cdc.model.control import ProgressRecord, SchemaRecord, SweepRecord
 from cdc.model.errors import BrokerError
 from cdc.model.events import TableId
+from cdc.model.sink_records import RebuildRecord, SinkRecord
 from cdc.model.topics import Topics
 from sinks.lineage import Lineage
 from spark_jobs.applied import PENDING_MAX

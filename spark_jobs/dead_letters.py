@@ -11,8 +11,8 @@ from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_
 from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import UnreachableError
-from cdc.model.rejected_rows import RejectedRow
 from cdc.model.topics import Topics
+from monitoring.rejected_rows import RejectedRow
 from spark_jobs.rejections import Letters
 
 ACKNOWLEDGE_S_MAX: Final = 15.0

@@ -4,19 +4,19 @@ the topics may lack rows.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from cdc.kafka.snapshot_watch import Followed, SnapshotWatch
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.status.fill_progress import (
+from cdc.model.sink_records import newest
+from monitoring.fill_progress import (
     FillProgress,
     HistoryPosition,
     Rate,
     are_complete,
     is_whole,
-    newest,
     sink_progress,
     will_be_complete,
 )
+from monitoring.snapshot_watch import Followed, SnapshotWatch
 
 
 def tables_to_read(

@@ -7,8 +7,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_client
-from cdc.model.control import Record, SinkRecord
+from cdc.model.control import Record
 from cdc.model.errors import BrokerError
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 
 ACKNOWLEDGE_S_MAX: Final = 15.0

@@ -6,9 +6,9 @@ from typing import Final, Literal, Protocol
 
 import structlog
 
-from cdc.model.control import RebuildRecord, SinkRecord
 from cdc.model.errors import FullError, SinkError, WatershedError
 from cdc.model.events import TableId
+from cdc.model.sink_records import RebuildRecord, SinkRecord
 from cdc.model.topics import DELETES_KEPT_S
 from sinks.lineage import Lineage
 from sinks.slots import Slots, slot_of

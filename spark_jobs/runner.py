@@ -19,14 +19,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import StoreConfig, WarehouseConfig, sink_config
 from cdc.kafka.daemon_thread import start_thread
+from cdc.model.condition import Condition
 from cdc.model.errors import SinkError
-from cdc.status.conditions import Conditions
-from cdc.status.facts import Condition
+from configuration.settings import Config
+from configuration.sink_settings import StoreConfig, WarehouseConfig, sink_config
 from jars.java import spark_java
 from jars.resolver import resolve_sets
+from monitoring.conditions import Conditions
 from sinks.registry import make_sink
 from sinks.shaping.sink import shaped
 from sinks.slots import FIRST, open_slots

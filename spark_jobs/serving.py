@@ -7,11 +7,10 @@ from contextlib import ExitStack, closing
 import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cdc.model.control import RebuildRecord, SinkRecord
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
+from cdc.model.sink_records import RebuildRecord, SinkRecord, newest
 from cdc.model.topics import DELETES_KEPT_S
-from cdc.status.fill_progress import newest
 from spark_jobs.applied import Applied, AppliedPosition, covers
 from spark_jobs.building import Builder
 from spark_jobs.checkpoint import next_generation

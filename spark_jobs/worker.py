@@ -19,15 +19,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cdc.config.settings import Config
 from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
-from cdc.model.control import SinkErrorRecord, SinkRecord
+from cdc.model.condition import Condition
 from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.model.events import TableId
+from cdc.model.sink_records import SinkErrorRecord, SinkRecord
 from cdc.model.topics import Topics
-from cdc.status.conditions import Conditions
-from cdc.status.facts import Condition
+from configuration.settings import Config
+from monitoring.conditions import Conditions
 from sinks.contract import Sink
 from sinks.shaping.table import TableShape
 from sinks.slots import FIRST, Slots

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from cdc.cli.main import COMMANDS
-from cdc.config.settings import load_config
-from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, WarehouseConfig
+from configuration.settings import load_config
+from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig, WarehouseConfig
 from devstack.docker import images
+from operations.cli.main import COMMANDS
 from tests.conftest import PostgresServer, new_database
 
 ROOT = Path(__file__).parent.parent
@@ -138,7 +138,7 @@ def test_our_containers_run_commands_that_exist_and_have_no_privileges() -> None
 
 
 def load_config_of_ports() -> dict[str, int]:
-    from cdc.config.settings import HttpConfig
+    from configuration.settings import HttpConfig
 
     defaults = HttpConfig().model_dump()
     assert not {"port", "sink_port"} & yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["http"].keys()

@@ -11,9 +11,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cdc.cli.exit_codes import USAGE
-from cdc.cli.main import COMMANDS
-from cdc.config.settings import HttpConfig, load_config
+from configuration.settings import HttpConfig, load_config
+from operations.cli.exit_codes import USAGE
+from operations.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 MANIFESTS = ROOT / "deploy" / "kubernetes"

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from cdc.config.format_options import FormatConfig
-from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
+from configuration.settings import Config, load_config
+from configuration.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "watershed.example.yml"

@@ -8,12 +8,12 @@ import pytest
 import typer.main
 import yaml
 
-from cdc.cli import exit_codes
-from cdc.cli.main import COMMANDS, application
-from cdc.config.json_schema import config_schema
+from configuration.json_schema import config_schema
 from docs_build.hook import shown
 from docs_build.options import sections
 from docs_build.pages import MARKER, PARTS, commands, table
+from operations.cli import exit_codes
+from operations.cli.main import COMMANDS, application
 
 ROOT: Final = Path(__file__).parent.parent
 README_LINES_MAX: Final = 120

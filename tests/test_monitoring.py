@@ -10,8 +10,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdc.cli.main import COMMANDS
-from cdc.http.metrics import metrics_text
+from operations.cli.main import COMMANDS
+from operations.http.metrics import metrics_text
 from tests.support.status_facts import full_status
 
 FOLDER = Path(__file__).parent.parent / "docker" / "monitoring"

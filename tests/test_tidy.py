@@ -173,7 +173,7 @@ def python(path: str, text: str) -> Source:
         ("migrations/env.py", "from cdc.kafka import broker"),
         ("cdc/kafka/broker.py", "from ..cli.main import main"),
         ("cdc/kafka/__init__.py", "from ..cli import main"),
-        ("cdc/daemon/service.py", "import importlib\nimportlib.import_module('cdc.cli.main')"),
+        ("cdc/daemon/service.py", "import importlib\nimportlib.import_module('operations.cli.main')"),
         ("cdc/daemon/service.py", "import psycopg"),
         ("cdc/postgres/source.py", "import confluent_kafka"),
         ("cdc/daemon/service.py", "from confluent_kafka.admin import AdminClient"),
@@ -185,7 +185,7 @@ def python(path: str, text: str) -> Source:
         ("jars/java.py", "from devstack import place"),
         ("devstack/stack.py", "import demo"),
         ("demo/rows.py", "import tests.support.wire"),
-        ("cdc/cli/run.py", "from tests.support import wire"),
+        ("operations/cli/run.py", "from tests.support import wire"),
     ],
 )
 def test_imports_across_rooms_are_found(path: str, text: str) -> None:
@@ -195,13 +195,13 @@ def test_imports_across_rooms_are_found(path: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("cdc/cli/sink.py", "from sinks.registry import SINKS\nfrom . import main\nimport typer"),
+        ("operations/cli/sink.py", "from sinks.registry import SINKS\nfrom . import main\nimport typer"),
         ("cdc/kafka/broker.py", "import cdc\nfrom cdc import __version__\nfrom cdc.ports.stream import Broker"),
         ("cdc/postgres/source.py", "import psycopg\nfrom cdc.model.errors import SourceError"),
         ("sinks/records.py", "from cdc.model.events import ChangeEvent\nfrom sinks.contract import Sink"),
         ("sinks/search/sink.py", "import opensearchpy\nfrom .server import Server"),
         ("spark_jobs/session.py", "from pyspark.sql import SparkSession\nfrom jars.java import spark_java"),
-        ("tests/unit/test_x.py", "import psycopg, cdc.cli.main"),
+        ("tests/unit/test_x.py", "import psycopg, operations.cli.main"),
     ],
 )
 def test_imports_within_the_rules_pass(path: str, text: str) -> None:

@@ -11,7 +11,20 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("cdc", "migrations", "sinks", "spark_jobs", "verification", "views", "devstack", "jars", "demo")
+PACKAGES = (
+    "cdc",
+    "configuration",
+    "monitoring",
+    "operations",
+    "migrations",
+    "sinks",
+    "spark_jobs",
+    "verification",
+    "views",
+    "devstack",
+    "jars",
+    "demo",
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +51,7 @@ def test_the_wheel_has_every_file_of_its_packages(wheel_files: set[str]) -> None
     files = (path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file())
     wanted = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts}
     assert wanted - wheel_files == set(), "add them to [tool.setuptools] in pyproject.toml"
-    assert {"demo/shop.sql", "cdc/http/console/index.html", "jars/lock.json"} <= wheel_files
+    assert {"demo/shop.sql", "operations/http/console/index.html", "jars/lock.json"} <= wheel_files
 
 
 def test_the_wheel_has_no_other_package(wheel_files: set[str]) -> None:

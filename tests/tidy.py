@@ -14,7 +14,12 @@ FUNCTION_LINES_MAX: Final = 70
 PARAMETERS_MAX: Final = 7
 REASON_CHARS_MIN: Final = 10  # shorter than that says nothing
 
-# The folders of cdc/, from the nouns to the edges: each imports only itself and folders above it in this list.
+# Packages that the command line puts together.
+_PRODUCT: Final = (
+    *("cdc", "configuration", "jars", "migrations", "monitoring", "sinks", "spark_jobs", "verification", "views"),
+)
+
+# The folders of cdc/, from the nouns to the daemon: each imports only itself and folders above it in this list.
 LAYERS: Final = (
     "model",
     "pgoutput",
@@ -25,50 +30,60 @@ LAYERS: Final = (
     "snapshots",
     "capture",
     "tables",
-    "status",
     "postgres",
     "kafka",
     "client",
     "daemon",
-    "http",
-    "cli",
 )
 
 # Who may import what of ours; the longest name that fits a module counts. Names of modules, with all below them.
+# Capture knows nothing of stores and views, and nothing imports the commands.
 ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "cdc": ("cdc.__version__",),
     **{
         f"cdc.{folder}": ("cdc.__version__", *(f"cdc.{above}" for above in LAYERS[: number + 1]))
-        for number, folder in enumerate(LAYERS[:-1])
+        for number, folder in enumerate(LAYERS)
     },
-    "cdc.cli": ("cdc", "migrations", "sinks", "spark_jobs", "verification", "views", "jars", "devstack", "demo"),
+    "configuration": ("configuration", "cdc.model", "cdc.config"),
+    "monitoring": ("monitoring", "configuration", *(f"cdc.{folder}" for folder in LAYERS if folder != "daemon")),
     "migrations": ("migrations", "cdc.model", "cdc.config", "cdc.postgres"),
-    "sinks": ("sinks", "cdc.model", "cdc.config", "cdc.formats"),
-    "spark_jobs": ("spark_jobs", "sinks", "jars", "cdc"),
-    "verification": ("verification", "sinks", "cdc"),
-    "views": ("views", "sinks", "cdc.model", "cdc.config", "cdc.formats", "cdc.postgres", "cdc.kafka"),
+    "sinks": ("sinks", "configuration", "cdc.model", "cdc.config", "cdc.formats"),
+    "spark_jobs": ("spark_jobs", "sinks", "jars", "monitoring", "configuration", "cdc"),
+    "verification": ("verification", "sinks", "monitoring", "configuration", "cdc"),
+    "views": (
+        *("views", "sinks", "configuration", "monitoring.view_facts"),
+        *("cdc.model", "cdc.config", "cdc.formats", "cdc.postgres", "cdc.kafka"),
+    ),
     "jars": ("jars", "cdc.model"),
     "devstack": ("devstack", "jars", "cdc.model"),
-    "demo": ("demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "verification", "views", "cdc"),
-    "bench": ("bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "views", "cdc", "tests"),
-    "examples": ("examples", "sinks", "cdc.config", "cdc.model"),
-    "docs_build": ("docs_build", "sinks", "cdc"),
-    "tests": (
-        *("tests", "docs_build", "examples", "bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs"),
-        *("verification", "views", "cdc"),
-    ),
+    "operations": (*_PRODUCT, "operations", "devstack", "demo"),
+    "demo": (*_PRODUCT, "demo", "devstack"),
+    "bench": (*_PRODUCT, "bench", "demo", "devstack", "tests"),
+    "examples": ("examples", "sinks", "configuration", "cdc.config", "cdc.model"),
+    "docs_build": ("docs_build", "operations", "monitoring", "configuration", "sinks", "cdc"),
+    "tests": (*_PRODUCT, "tests", "operations", "docs_build", "examples", "bench", "demo", "devstack"),
 }
 OURS: Final = tuple(name for name in ROOMS if "." not in name)
 
 # Modules that only these may import.
 RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
-    "cdc.cli": ("cdc.cli", "docs_build", "tests"),
-    "anyio": ("cdc.http", "tests"),
-    "starlette": ("cdc.http", "tests"),
-    "uvicorn": ("cdc.http", "tests"),
-    "prometheus_client": ("cdc.http", "tests"),
-    "psycopg": ("cdc.postgres", "views", "migrations", "devstack", "demo", "bench", "tests"),
-    "confluent_kafka": ("cdc.kafka", "spark_jobs", "devstack", "demo", "bench", "tests"),
+    "operations": ("operations", "docs_build", "tests"),
+    "anyio": ("operations.http", "tests"),
+    "starlette": ("operations.http", "tests"),
+    "uvicorn": ("operations.http", "tests"),
+    "prometheus_client": ("operations.http", "tests"),
+    "psycopg": (
+        "cdc.postgres",
+        "views",
+        "verification",
+        "operations",
+        "migrations",
+        "devstack",
+        "demo",
+        "bench",
+        "tests",
+    ),
+    "confluent_kafka": ("cdc.kafka", "spark_jobs", "views", "devstack", "demo", "bench", "tests"),
     "alembic": ("migrations", "tests"),
     "sqlalchemy": (
         "migrations",
@@ -76,7 +91,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
         "sinks.warehouse.catalog",
         "sinks.warehouse.slots",
         "cdc.outbox.publish",
-        "cdc.cli.outbox",
+        "operations.cli.outbox",
         "tests",
     ),
     "pyspark": ("spark_jobs", "bench", "tests"),
@@ -87,7 +102,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "redis": ("sinks.cache", "devstack", "demo", "bench", "tests"),
     "sqlglot": ("views", "tests"),
     "jgo": ("jars", "tests"),
-    "typer": ("cdc.cli", "docs_build", "tests"),
+    "typer": ("operations.cli", "docs_build", "tests"),
     "psutil": ("devstack", "demo", "bench", "tests"),
     "pytest": ("tests",),
     "hypothesis": ("tests",),
@@ -97,25 +112,16 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
 PURE: Final = (
     *("cdc.model", "cdc.pgoutput", "cdc.ports", "cdc.formats", "cdc.outbox"),
     *("cdc.config.columns", "cdc.config.format_options", "cdc.config.kafka_options", "cdc.config.masking"),
-    *("cdc.config.outbox_routing", "cdc.config.outbox_settings", "cdc.config.section", "cdc.config.topic_names"),
-    *("cdc.capture.toast_batch", "cdc.snapshots.sweeps", "cdc.snapshots.signal_answers", "cdc.status.fill_progress"),
+    *("cdc.config.outbox_routing", "cdc.config.outbox_settings", "cdc.config.section", "configuration.topic_names"),
+    *("cdc.capture.toast_batch", "cdc.snapshots.sweeps", "cdc.snapshots.signal_answers", "monitoring.fill_progress"),
     *("cdc.capture.assembler", "cdc.capture.confirmation", "cdc.capture.kafka_transaction", "cdc.capture.stream_lag"),
     *("cdc.capture.transaction_records", "cdc.tables.continuity", "cdc.tables.schema_changes", "cdc.tables.selection"),
-    *("cdc.status.facts", "cdc.status.model", "cdc.status.history", "cdc.status.compute", "cdc.status.problems"),
-    *("cdc.status.views", "cdc.status.waiting"),
+    *("monitoring.facts", "monitoring.model", "monitoring.history", "monitoring.compute", "monitoring.problems"),
+    *("monitoring.views", "cdc.client.applied"),
 )
 # The loops act, and log, but reach the world through ports only.
 LOOPS: Final = ("cdc.formats.unpublishable", "cdc.snapshots", "cdc.capture", "cdc.tables")
-EDGES: Final = (
-    "cdc.postgres",
-    "cdc.kafka",
-    "cdc.daemon",
-    "cdc.http",
-    "cdc.cli",
-    "psycopg",
-    "confluent_kafka",
-    "socket",
-)
+EDGES: Final = ("cdc.postgres", "cdc.kafka", "cdc.daemon", "operations", "psycopg", "confluent_kafka", "socket")
 WORLD: Final = (
     *("asyncio", "http", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "selectors"),
     *("signal", "structlog", "subprocess", "tempfile", "threading", "time", "urllib.request"),
@@ -136,7 +142,7 @@ FRAGMENTS: Final = (
 )
 PRIVATE_WORDS: Final = re.compile(r"\b(anew|a look|gives? back|given back|told|untold|looks? at|looked at)\b")
 
-TESTED_ROOMS: Final = ("cdc", "migrations", "sinks", "spark_jobs", "verification", "views", "devstack", "jars")
+TESTED_ROOMS: Final = (*_PRODUCT, "operations", "devstack")
 SLEEPER: Final = PurePosixPath("tests/support/waiting.py")
 
 

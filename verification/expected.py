@@ -10,10 +10,10 @@ from decimal import Decimal
 from typing import Any
 
 from cdc.config.masking import Mask
-from cdc.config.store_mapping import Held as Section
 from cdc.formats.masks import masked
 from cdc.model.errors import RefusedError
 from cdc.model.events import TableSchema
+from configuration.store_mapping import Held as Section
 from sinks.comparison import shown
 from sinks.contents import Key
 from sinks.contract import Json

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from cdc.model.comparisons import RUNS_MAX, ComparisonRecord, RunRecord
+from monitoring.comparisons import RUNS_MAX, ComparisonRecord, RunRecord
 from verification.model import TableResult
 
 RETRY_S: Final = 600.0  # after a scheduled run that could not compare anything

@@ -10,16 +10,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cdc.config.settings import Config
 from cdc.kafka.signals import await_answer, send_signal
-from cdc.model.control import SignalRecord
+from cdc.model.control import NEXT_AFTER_OTHERS, REPUBLISHED_MAX, SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.postgres.verified_rows import VerifiedTable
-from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, REPUBLISHED_MAX
+from configuration.settings import Config
 from verification.model import STRAY, Difference, Kind, TableResult
 from verification.settling import Side, settle, with_stale_rows
+from verification.source_rows import VerifiedTable
 from verification.suspects import Suspects
 from verification.verifier import Tell
 from verification.world import World

@@ -12,18 +12,18 @@ from typing import Final
 
 import structlog
 
-from cdc.config.settings import Config
-from cdc.config.store_mapping import matches
 from cdc.daemon.children import end_with_parent
 from cdc.kafka.compacted import read_latest
-from cdc.model.comparisons import ComparisonRecord
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
+from configuration.settings import Config
+from configuration.store_mapping import matches
+from monitoring.comparisons import ComparisonRecord
 from verification.history import due_us
 
 log = structlog.get_logger(__name__)
 
-CDC: Final = (sys.executable, "-m", "cdc.cli.main")
+CDC: Final = (sys.executable, "-m", "operations.cli.main")
 NICENESS: Final = 10
 PAUSE_S: Final = 15.0  # between two looks at the history; less where comparisons are more frequent
 FAILED_PAUSE_S: Final = 60.0

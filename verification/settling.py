@@ -19,10 +19,10 @@ from typing import Final
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.compacted import last_versions
 from cdc.model.events import TableSchema
-from cdc.postgres.verified_rows import RowsTooLargeError, SourceRow, VerifiedTable
 from sinks.contents import Held, StoreContents
 from verification.expected import ExpectedRows, plain_key
 from verification.model import ColumnDifference, Difference, Kind
+from verification.source_rows import RowsTooLargeError, SourceRow, VerifiedTable
 from verification.suspects import Suspect, Suspects
 from verification.world import World
 

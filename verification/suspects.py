@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from cdc.postgres.verified_rows import SourceRow
 from sinks.contents import Held
+from verification.source_rows import SourceRow
 
 CACHE_KIB: Final = 4 * 1024
 PAGE_KEYS: Final = 2_000

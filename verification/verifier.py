@@ -11,20 +11,19 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Self
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import sink_config
-from cdc.config.store_mapping import matches
 from cdc.formats.masks import masks_of
 from cdc.kafka.compacted import read_latest
-from cdc.kafka.sink_letters import read_letters
 from cdc.kafka.state_reader import read_state
 from cdc.model.control import SchemaRecord
 from cdc.model.errors import ConfigError, RefusedError, SinkError, SourceError
 from cdc.model.events import TableId, TableSchema
-from cdc.model.rejected_rows import RejectedRow
 from cdc.model.topics import Topics
 from cdc.postgres.chunk_table import TableUnlikeError
-from cdc.postgres.verified_rows import VerifiedTable
+from configuration.settings import Config
+from configuration.sink_settings import sink_config
+from configuration.store_mapping import matches
+from monitoring.rejected_rows import RejectedRow
+from monitoring.sink_letters import read_letters
 from sinks.comparison import SourceRows
 from sinks.contents import Removal, StoreContents, open_contents
 from sinks.lineage import Lineage
@@ -32,6 +31,7 @@ from sinks.records import encode_json
 from verification.expected import ExpectedRows, plain_key
 from verification.model import LISTED_MAX, Difference, Kind, TableResult
 from verification.settling import Side, settle, with_stale_rows
+from verification.source_rows import VerifiedTable
 from verification.suspects import Suspects
 from verification.world import StandsStillError, World
 

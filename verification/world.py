@@ -3,15 +3,15 @@
 import time
 from typing import Final, Self
 
-from cdc.config.settings import Config
+from cdc.client.applied import is_shown, target_of
 from cdc.kafka.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
-from cdc.model.control import IncompleteRowsRecord, SinkRecord, SnapshotRecord
+from cdc.model.control import IncompleteRowsRecord, SnapshotRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import format_lsn
+from cdc.model.sink_records import SinkRecord, newest
 from cdc.postgres.source_facts import PostgresSourceReader
-from cdc.status.fill_progress import newest
-from cdc.status.waiting import is_shown, target_of
+from configuration.settings import Config
 
 SETTLED_S_MAX: Final = 10.0
 

@@ -26,11 +26,11 @@ from urllib.parse import unquote
 import psycopg
 from psycopg import sql
 
-from cdc.config.sink_settings import SqlConfig
 from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import Column, TableId
 from cdc.model.findings import Finding
 from cdc.postgres.catalog import column_types
+from configuration.sink_settings import SqlConfig
 from views import statements
 from views.connection import Key, Texts, base_error, explained, is_away, is_of_rows, said, texts
 from views.definition import ViewDefinition

@@ -10,10 +10,10 @@ from typing import Final, LiteralString
 
 from psycopg import sql
 
-from cdc.config.clock_settings import MINUTES
-from cdc.config.settings import Config
-from cdc.config.sink_settings import SqlConfig, sink_config
 from cdc.model.errors import ConfigError
+from configuration.clock_settings import MINUTES
+from configuration.settings import Config
+from configuration.sink_settings import SqlConfig, sink_config
 from views.connection import explained
 from views.keeping import Keeper
 from views.parsing import named_tables

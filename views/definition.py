@@ -9,9 +9,9 @@ from typing import Final
 from psycopg import sql
 from sqlglot import exp
 
-from cdc.config.view_settings import ViewConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableId
+from configuration.view_settings import ViewConfig
 from views.fold import Fold
 from views.statements import restored
 from views.tracing import BaseColumn, Trace, TracedQuery, written

@@ -10,9 +10,15 @@ from typing import Final
 
 import structlog
 
-from cdc.config.event_log_settings import EventForm, event_form
-from cdc.config.settings import Config, KafkaConfig
-from cdc.kafka.event_records import (
+from cdc.config.settings import KafkaConfig
+from cdc.model.errors import RefusedError, SinkError, WatershedError
+from cdc.model.findings import Finding
+from configuration.event_log_settings import EventForm, event_form
+from configuration.settings import Config
+from views.event_log_base import Batch, EventLogBase, Rejected
+from views.event_log_figures import Loaded, base_of_log, behind
+from views.event_log_rows import EventRow, MalformedError, event_row
+from views.event_records import (
     Bounds,
     EventConsumer,
     EventRecord,
@@ -21,11 +27,6 @@ from cdc.kafka.event_records import (
     Place,
     TopicIdentity,
 )
-from cdc.model.errors import RefusedError, SinkError, WatershedError
-from cdc.model.findings import Finding
-from views.event_log_base import Batch, EventLogBase, Rejected
-from views.event_log_figures import Loaded, base_of_log, behind
-from views.event_log_rows import EventRow, MalformedError, event_row
 from views.keeping import Keeper
 from views.states import ViewState
 

@@ -18,15 +18,15 @@ from typing import Final, NamedTuple
 import psycopg
 from psycopg import sql
 
-from cdc.config.event_log_settings import log_table
-from cdc.kafka.event_records import EventRecord, Place
 from cdc.model.errors import SinkError
-from cdc.model.view_facts import ViewFacts
+from configuration.event_log_settings import log_table
+from monitoring.view_facts import ViewFacts
 from views import event_log_tables as tables
 from views.connection import explained, said
 from views.event_log_figures import Loaded, read_log_counts, read_offsets
 from views.event_log_rows import EventRow
 from views.event_log_tables import existing_logs
+from views.event_records import EventRecord, Place
 from views.states import States
 from views.triggers import brief_locks
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import SqlConfig, sink_config
-from cdc.kafka.event_records import Bounds, EventTopics, Place
 from cdc.model.errors import WatershedError
-from cdc.model.view_facts import ViewFacts
+from configuration.settings import Config
+from configuration.sink_settings import SqlConfig, sink_config
+from monitoring.view_facts import ViewFacts
 from views.connection import CONNECT_TIMEOUT_S, connect, explained
+from views.event_records import Bounds, EventTopics, Place
 from views.figures import read_counts
 from views.statements import COUNTED_MAX, schema_of
 

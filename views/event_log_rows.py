@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
-from cdc.config.event_log_settings import EventForm
-from cdc.kafka.event_records import EventRecord
+from configuration.event_log_settings import EventForm
 from sinks.json_numbers import JsonNumber, json_text
+from views.event_records import EventRecord
 
 ID_HEADER: Final = "id"
 _CLOUD: Final = "ce_"  # what CloudEvents' attributes begin with in headers

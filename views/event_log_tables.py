@@ -5,9 +5,9 @@ from typing import Any, Final, LiteralString
 
 import psycopg
 
-from cdc.config.clock_settings import MINUTES
-from cdc.config.event_log_settings import SCHEMA_OF_LOGS
 from cdc.model.events import TableId
+from configuration.clock_settings import MINUTES
+from configuration.event_log_settings import SCHEMA_OF_LOGS
 
 CREATE: LiteralString = """
 CREATE TABLE {log} (

@@ -6,8 +6,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from cdc.config.sink_settings import SqlConfig
-from cdc.model.view_facts import ViewFacts
+from configuration.sink_settings import SqlConfig
+from monitoring.view_facts import ViewFacts
 from views import statements
 from views.connection import CONNECT_TIMEOUT_S, connect, explained
 from views.statements import schema_of

@@ -24,9 +24,9 @@ from uuid import UUID
 from psycopg import sql
 from sqlglot import exp, parse_one
 
-from cdc.config.fold_settings import FoldConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from configuration.fold_settings import FoldConfig
 from views.refusals import DIALECT
 from views.tracing import TracedQuery, trace
 

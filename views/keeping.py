@@ -8,8 +8,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import structlog
 
-from cdc.config.view_settings import ViewConfig
 from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
+from configuration.view_settings import ViewConfig
 from views.base import Base
 from views.gathering import Gathering
 from views.generations import TargetGenerations

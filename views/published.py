@@ -10,7 +10,7 @@ from typing import LiteralString, NamedTuple, Self
 
 from psycopg import sql
 
-from cdc.config.sink_settings import SqlConfig
+from configuration.sink_settings import SqlConfig
 from views.connection import connect, explained
 
 

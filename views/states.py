@@ -7,9 +7,9 @@ from typing import Any, Final, LiteralString, NamedTuple, Self
 import psycopg
 from psycopg import sql
 
-from cdc.config.sink_settings import SqlConfig
 from cdc.model.errors import WatershedError
-from cdc.model.view_facts import ViewFacts
+from configuration.sink_settings import SqlConfig
+from monitoring.view_facts import ViewFacts
 from views import statements
 from views.connection import connect, explained
 from views.figures import read_counts

@@ -5,15 +5,15 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Final
 
-from cdc.config.clock_settings import MINUTES
-from cdc.config.event_log_settings import log_table
-from cdc.config.settings import Config
-from cdc.config.sink_settings import SearchConfig, SqlConfig, StoreConfig, WarehouseConfig, sink_config
-from cdc.config.view_settings import TopicTarget, target_prefix, view_topics
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import SinkError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.findings import Finding
+from configuration.clock_settings import MINUTES
+from configuration.event_log_settings import log_table
+from configuration.settings import Config
+from configuration.sink_settings import SearchConfig, SqlConfig, StoreConfig, WarehouseConfig, sink_config
+from configuration.view_settings import TopicTarget, target_prefix, view_topics
 from sinks.check import store_findings
 from sinks.registry import make_sink
 from sinks.removal import store_contents

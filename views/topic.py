@@ -17,17 +17,17 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from cdc.config.settings import Config
-from cdc.config.view_settings import TopicTarget
 from cdc.kafka.topic_admin import TopicDescription
-from cdc.kafka.view_topic import ViewRecord, ViewTopic
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.findings import Finding
 from cdc.model.topics import Topics
+from configuration.settings import Config
+from configuration.view_settings import TopicTarget
 from sinks.contract import Change, Outcome, Result
 from sinks.records import encode_json
 from views.published import Published, PublishedTopic
+from views.topic_writer import ViewRecord, ViewTopic
 
 log = structlog.get_logger(__name__)
 

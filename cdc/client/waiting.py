@@ -14,14 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cdc.config.settings import Config, load_config
+from cdc.client.applied import WaitError, is_shown, target_of
+from cdc.config.settings import PipelineConfig, load_pipeline
 from cdc.kafka.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
-from cdc.model.control import SinkRecord
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import format_lsn, parse_lsn
+from cdc.model.sink_records import SinkRecord, newest
 from cdc.postgres.source_facts import PostgresSourceReader
-from cdc.status.fill_progress import newest
-from cdc.status.waiting import WaitError, is_shown, target_of
 
 TIMEOUT_S: Final = 30.0
 
@@ -31,7 +30,7 @@ class WaitTimeoutError(WatershedError):
 
 
 def wait_for(
-    config: Config | Path,
+    config: PipelineConfig | Path,
     sink: str | Sequence[str] | None,
     lsn: str | int,
     timeout: float = TIMEOUT_S,
@@ -45,8 +44,8 @@ def wait_for(
 class Waiter:
     """Stays connected between waits. One thread at a time waits; others queue up."""
 
-    def __init__(self, config: Config | Path) -> None:
-        loaded = load_config(config) if isinstance(config, Path) else config
+    def __init__(self, config: PipelineConfig | Path) -> None:
+        loaded = load_pipeline(config) if isinstance(config, Path) else config
         self._source = PostgresSourceReader(loaded.source)
         self._watch = PipelineWatch.of(loaded)
         self._is_begun = False

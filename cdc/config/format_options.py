@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from cdc.config.columns import ALL_COLUMNS, ColumnChoice, Patterns
 from cdc.config.masking import Mask
 from cdc.config.section import DebeziumSection
+from cdc.model.topics import Topics
 
 Profile = Literal["readable", "debezium"]
 DecimalMode = Literal["precise", "double", "string"]
@@ -105,6 +106,13 @@ class FormatOptions(FormatConfig):
         """Says whether logical messages are published: chosen ones, or all, as Debezium does."""
         is_chosen = bool(self.message_prefix_include_list or self.message_prefix_exclude_list)
         return is_chosen or self.profile == "debezium"
+
+    def side_topics(self, topics: Topics) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the topics that the options require beside those of tables, of one partition each: compacted ones,
+        and logs, whose records do not replace each other."""
+        logs = (topics.transaction, self.provide_transaction_metadata), (topics.message, self.has_messages)
+        compacted = (topics.heartbeat,) if self.heartbeat_interval_ms else ()
+        return compacted, tuple(name for name, is_wanted in logs if is_wanted)
 
     @property
     def has_context_headers(self) -> bool:

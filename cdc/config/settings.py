@@ -1,4 +1,4 @@
-"""The configuration: one YAML file, checked whole before anything is touched.
+"""The sections of the configuration that capture reads. `configuration.settings` adds those of stores and views.
 
 `CDC__SECTION__KEY` environment variables override the file (`CDC__KAFKA__BOOTSTRAP_SERVERS=...`), and so do files of
 these names in the folder CDC_SECRETS. Unknown keys are refused. Secrets are `SecretStr`: they never appear in a
@@ -7,9 +7,9 @@ message, a log or a repr.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -27,32 +27,20 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from cdc.config.clock_settings import MINUTES, ClockConfig
 from cdc.config.columns import Chosen, ColumnChoice, Patterns
-from cdc.config.event_log_settings import EventLogConfig
-from cdc.config.event_log_settings import problem as problem_of_logs
 from cdc.config.format_options import FormatConfig, FormatOptions
 from cdc.config.kafka_options import without_ours
 from cdc.config.masking import Mask, MaskOptions
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.secret_files import secret_files
 from cdc.config.section import Section
-from cdc.config.sink_settings import shared_names, unmatched_pattern
-from cdc.config.store_mapping import matches
-from cdc.config.store_types import SINK_TYPES, SinksConfig
-from cdc.config.topic_names import problem
-from cdc.config.view_settings import ViewConfig, view_topics
-from cdc.config.view_settings import problem as problem_of_views
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
-from cdc.model.topics import Topics
 
 ENV_PREFIX = "CDC__"
 _NAME = re.compile(r"[a-z0-9_]{1,63}")  # the characters that PostgreSQL allows for a slot
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")  # no dot: `<prefix>.state` must not be another prefix's table
-_DURATION = re.compile(r"(\d{1,6})([smhd])")
-_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class SourceConfig(Section):
@@ -191,63 +179,8 @@ def _column_of(name: str, tables: Sequence[TableId]) -> tuple[TableId, str]:
     raise ValueError(f"masking names {name}, which is not a column of source.tables; write schema.table.column")
 
 
-class SparkConfig(Section):
-    """The Spark application that runs the sinks."""
-
-    checkpoint_location: str = ".watershed/checkpoints"
-    driver_memory: str = "1g"
-    trigger_ms: Annotated[int, Field(ge=0)] = 250  # search and cache
-    warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 10_000
-    bytes_per_write_max: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
-    options: dict[str, str] = Field(default_factory=dict)  # spark.* properties
-
-    @field_validator("driver_memory")
-    @classmethod
-    def _is_size(cls, text: str) -> str:
-        if re.fullmatch("[1-9][0-9]*[kmgt]", text, re.IGNORECASE) is None:
-            raise ValueError(f"{text!r} is not a size as in Java's -Xmx: write a number with k, m, g or t, such as 1g")
-        return text
-
-
-class VerifyConfig(Section):
-    """Comparisons of stores with the source that `cdc sink run` starts by itself."""
-
-    every: str | None = None  # from the beginning of one to that of the next: 30m, 6h, 1d; null: none
-    tables: tuple[str, ...] = ("*",)  # patterns over schema.table
-    sample: Annotated[int, Field(ge=1)] | None = None  # number of random rows of each side; None: all
-    source_share: Annotated[float, Field(ge=0.01, le=1.0)] = 0.1  # share of the time in which the source is read
-
-    @field_validator("every")
-    @classmethod
-    def _every(cls, value: str | None) -> str | None:
-        if value is not None and (_DURATION.fullmatch(value) is None or not _duration_s(value)):
-            raise ValueError("write a number and a unit: 90s, 30m, 6h or 1d")
-        return value
-
-    @property
-    def every_s(self) -> float | None:
-        return None if self.every is None else _duration_s(self.every)
-
-
-def _duration_s(text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    assert found is not None, "the text was checked"
-    return float(int(found[1]) * _UNIT_S[found[2]])
-
-
-class HttpConfig(Section):
-    """The read-only HTTP server of `cdc run`, `cdc sink run` and `cdc view run`: health, status, metrics."""
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=1, le=65535)] | None = 8480  # of `cdc run`; null: no server
-    sink_port: Annotated[int, Field(ge=1, le=65535)] | None = 8481  # of `cdc sink run`
-    view_port: Annotated[int, Field(ge=1, le=65535)] | None = 8482  # of `cdc view run`
-    # How much WAL the disk can hold for the slot, if max_slot_wal_keep_size sets no limit or a greater one.
-    wal_bytes_max: Annotated[int, Field(ge=1)] | None = None
-
-
-class Config(BaseSettings):
-    """The whole file. Values from the environment go before those of secret files, and these before the file's."""
+class PipelineConfig(BaseSettings):
+    """These sections. Values from the environment go before those of secret files, and these before the file's."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__", hide_input_in_errors=True
@@ -262,13 +195,6 @@ class Config(BaseSettings):
     format: FormatConfig = FormatConfig()
     masking: MaskingConfig = MaskingConfig()
     outbox: OutboxConfig = OutboxConfig()
-    sinks: SinksConfig = Field(default_factory=dict)
-    event_logs: dict[str, EventLogConfig] = Field(default_factory=dict)
-    views: dict[str, ViewConfig] = Field(default_factory=dict)
-    clock: ClockConfig = ClockConfig()
-    spark: SparkConfig = SparkConfig()
-    verify: VerifyConfig = VerifyConfig()
-    http: HttpConfig = HttpConfig()
 
     @classmethod
     def settings_customise_sources(
@@ -302,80 +228,43 @@ class Config(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _sinks_can_read(self) -> Self:
-        if self.format_options.suits_sinks:
-            return self
-        if self.sweep.tombstones:
+    def _format_is_possible(self) -> Self:
+        options = self.format_options  # raises ValueError for a mask of another table
+        if self.sweep.tombstones and not options.suits_sinks:
             raise ValueError(
                 "sweep.tombstones requires keys of format.profile readable, without schemas.enable and modes"
             )
-        if self.sinks:
-            raise ValueError(
-                "sinks require records of format.profile readable, without schemas.enable and modes for values: "
-                "configure sinks or another format, not both"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _sinks_are_apart(self) -> Self:
-        said = shared_names(self.sinks, self.topics.prefix) or unmatched_pattern(self.sinks, self.source.table_ids)
-        if said:
-            raise ValueError(f"sinks: {said}")
-        return self
-
-    @model_validator(mode="after")
-    def _verified_tables_are_stored(self) -> Self:
-        stored = self.source.stored_table_ids
-        for pattern in self.verify.tables:
-            if pattern != "*" and not any(matches(pattern, table) for table in stored):
-                raise ValueError(f"verify.tables: {pattern} matches no table of source.tables that stores hold")
-        return self
-
-    @model_validator(mode="after")
-    def _views_can_be_kept(self) -> Self:
-        if said := problem_of_views(self.views, self.sinks, self.topics.prefix):
-            raise ValueError(f"views: {said}")
-        tables = self.source.table_ids
-        if MINUTES in tables and self.views:
-            raise ValueError(
-                f"views: {MINUTES} is a captured table, and the name of the views' clock: rename the table"
-            )
-        if said := problem_of_logs(self.event_logs, self.views, self.sinks, self.outbox, tables, self.topics.prefix):
-            raise ValueError(f"event_logs: {said}")
-        return self
-
-    @model_validator(mode="after")
-    def _topics_differ(self) -> Self:
-        topics_of_views = view_topics(self.views, self.topics.prefix)
-        if said := problem(Topics(self.topics.prefix), self.source.table_ids, self.sinks, topics_of_views):
-            raise ValueError(said)
         return self
 
 
-def load_config(path: Path) -> Config:
-    """Read and check the file. Raises ConfigError that names the file and the key, never a value."""
+Sections = TypeVar("Sections", bound=BaseSettings)
+
+
+def load_pipeline(path: Path) -> PipelineConfig:
+    """Reads capture's sections of the file, and checks no other. Raises ConfigError as `load` does."""
     sections = read_config_file(path)
-    _refuse_unknown_environment(path)
+    own = PipelineConfig.model_fields
+    return load(PipelineConfig, path, {name: sections[name] for name in own if name in sections}, describe)
+
+
+def load(model: type[Sections], path: Path, sections: Mapping[str, Any], described: Callable[[Any], str]) -> Sections:
+    """Returns the sections with their overrides. `described`: describes an error of pydantic. Raises ConfigError that
+    names the file and the key, never a value."""
     try:
-        return Config(**sections)
+        return model(**sections)
     except SettingsError as error:
         raise ConfigError(
             f"an environment variable {ENV_PREFIX}… holds a list or section that is not JSON",
             f"""write it as JSON, for example {ENV_PREFIX}SOURCE__TABLES='["public.orders"]'""",
         ) from error
     except ValidationError as error:
-        problems = "; ".join(
-            f"{_place(e['loc']) or 'file'}: {_say(e)}" for e in error.errors(include_input=False, include_url=False)
-        )
+        problems = "; ".join(map(described, error.errors(include_input=False, include_url=False)))
         raise ConfigError(f"{path}: {problems}", "correct these keys; `cdc config schema` lists all keys") from error
 
 
-def _place(parts: Sequence[int | str]) -> str:
-    """Returns the path of keys. Below a sink, pydantic's path also contains the type, which is not a key."""
-    section = {"sinks": 2, "views": 3}.get(str(parts[0])) if parts else None  # views.<name>.target
-    if section is not None and len(parts) > section and parts[section] in (*SINK_TYPES, "topic"):
-        parts = (*parts[:section], *parts[section + 1 :])
-    return ".".join(map(str, parts))
+def describe(error: Any) -> str:
+    """Returns the key and the problem of one of pydantic's errors."""
+    return f"{'.'.join(map(str, error['loc'])) or 'file'}: {_say(error)}"
 
 
 def _say(error: Any) -> str:
@@ -386,23 +275,7 @@ def _say(error: Any) -> str:
             return "missing"
         case "tuple_type":
             return "a list is needed: [a, b], or one item per line, each after a -"
-        case "union_tag_invalid":
-            types = [*SINK_TYPES, "topic"] if error["loc"][:1] == ("views",) else SINK_TYPES
-            return f"type is one of {', '.join(types)}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return "a section is needed, with keys of its own; {} for an empty one"
         case _:
             return str(error["msg"]).removeprefix("Value error, ")
-
-
-def _refuse_unknown_environment(path: Path) -> None:
-    """Raises ConfigError for a mistyped override, which would otherwise be silently ignored."""
-    named = {name: "environment variable" for name in os.environ if name.startswith(ENV_PREFIX)}
-    named |= dict.fromkeys(secret_files(os.environ, ENV_PREFIX), "secret file")
-    for name, kind in sorted(named.items()):
-        section, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
-        field = Config.model_fields.get(section)
-        if field is None or not key:
-            raise ConfigError(
-                f"{kind} {name} names no section", f"sections of {path}: {', '.join(Config.model_fields)}"
-            )

@@ -15,17 +15,17 @@ from typing import Final
 
 import structlog
 
-from cdc.config.settings import Config, SourceConfig
+from cdc.config.settings import PipelineConfig, SourceConfig
 from cdc.kafka.state_reader import Captured, State
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
 from cdc.model.control import ENDED, SchemaRecord, SnapshotRecord
 from cdc.model.errors import ConnectionLost, SourceError, UnsupportedChangeError
 from cdc.model.events import TableId, TableSchema
+from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
+from cdc.model.lost_events import LostEventsRecord, lost_records
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
-from cdc.outbox.lost import LostEventsRecord, lost_records
 from cdc.ports.source_table import SourceTable
 from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import Publication, schema_of
@@ -121,7 +121,7 @@ class TableAddition:
     """Adds tables. Used with the slot held, earlier producers fenced, and history found continuous for the kept
     tables."""
 
-    def __init__(self, config: Config, admin: TopicAdmin, clock: Clock, probe: Probe) -> None:
+    def __init__(self, config: PipelineConfig, admin: TopicAdmin, clock: Clock, probe: Probe) -> None:
         self._config = config
         self._topics = Topics(config.topics.prefix)
         self._admin = admin

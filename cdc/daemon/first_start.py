@@ -17,10 +17,10 @@ import structlog
 import cdc
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.config.settings import Config
+from cdc.config.settings import PipelineConfig
 from cdc.daemon.gap_state import Heal
 from cdc.formats.records import EnvelopeContext, TableEncoder
-from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
+from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker, WrittenTopics
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.daemon_thread import do_nothing
@@ -35,16 +35,24 @@ from cdc.kafka.state_reader import (
     read_state,
 )
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
-from cdc.model.control import PROTOCOL, PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, TopicState
+from cdc.model.control import (
+    PROTOCOL,
+    PositionRecord,
+    SchemaRecord,
+    SnapshotRecord,
+    SourceIdentity,
+    TopicState,
+    UnpublishedRecord,
+)
 from cdc.model.errors import ConnectionLost, GapError, SourceError
 from cdc.model.events import EPOCH_MAX, TableSchema, pack_version
 from cdc.model.kafka_transactions import HangingTransactionRecord
+from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
+from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
-from cdc.outbox.lost import LostEventsRecord, lost_from, lost_records
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.stream import Clock, Probe
 from cdc.ports.stream_state import StreamState
@@ -71,7 +79,7 @@ class Bootstrap:
     """Leads from no position, or the position of an interrupted load, to a position from which streaming starts."""
 
     def __init__(
-        self, config: Config, admin: TopicAdmin, clock: Clock, should_stop: Callable[[], bool], probe: Probe
+        self, config: PipelineConfig, admin: TopicAdmin, clock: Clock, should_stop: Callable[[], bool], probe: Probe
     ) -> None:
         self._config = config
         self._source = config.source
@@ -376,7 +384,7 @@ class Bootstrap:
         return loads
 
 
-def require_no_slot(slot: Slot | None, config: Config) -> None:
+def require_no_slot(slot: Slot | None, config: PipelineConfig) -> None:
     """Raises SourceError if a slot of the configured name exists although the prefix has no position: it is somebody
     else's."""
     if slot is not None:
@@ -393,7 +401,7 @@ def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> boo
     return (then.system_identifier, then.database, then.slot) == (identity.system_identifier, identity.database, slot)
 
 
-def envelope_context(config: Config, identity: SystemIdentity, epoch: int) -> EnvelopeContext:
+def envelope_context(config: PipelineConfig, identity: SystemIdentity, epoch: int) -> EnvelopeContext:
     return EnvelopeContext(
         config.topics.prefix,
         identity.database,
@@ -405,7 +413,7 @@ def envelope_context(config: Config, identity: SystemIdentity, epoch: int) -> En
 
 
 def open_broker(
-    config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDescription], should_stop: Callable[[], bool]
+    config: PipelineConfig, admin: TopicAdmin, topics: Mapping[str, TopicDescription], should_stop: Callable[[], bool]
 ) -> KafkaBroker:
     """Opens the one producer of a prefix: whoever writes its topics fences the previous writer. `topics`: the tables'
     topics by name."""
@@ -424,7 +432,7 @@ def open_broker(
 
 
 def make_unpublishable(
-    config: Config,
+    config: PipelineConfig,
     admin: TopicAdmin,
     topics: Mapping[str, TopicDescription],
     before: Sequence[UnpublishedRecord],

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from cdc.config.settings import Config
+from cdc.config.settings import PipelineConfig
 from cdc.formats.profiles import column_formats
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -14,10 +14,10 @@ from cdc.outbox.router import Contract
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import schema_of
 from cdc.postgres.connection import connect
-from cdc.postgres.outbox_tables import read_seal_key
+from cdc.postgres.seal_key import read_seal_key
 
 
-def open_outbox(config: Config, *, promises_utf8: bool) -> OutboxStream | None:
+def open_outbox(config: PipelineConfig, *, promises_utf8: bool) -> OutboxStream | None:
     """Opens the outbox; None if no events are configured. `promises_utf8`: see EnvelopeContext. Raises ConfigError,
     SourceError with the next step, ConnectionLost."""
     outbox = config.outbox
@@ -39,7 +39,7 @@ def open_outbox(config: Config, *, promises_utf8: bool) -> OutboxStream | None:
     )
 
 
-def require_format(config: Config, outbox: OutboxStream | None, table: SourceTable) -> None:
+def require_format(config: PipelineConfig, outbox: OutboxStream | None, table: SourceTable) -> None:
     """Raises ConfigError or SourceError if no records can be made of the table's rows, or no events of its rows."""
     schema = schema_of(table, None, Topics(config.topics.prefix))
     column_formats(schema, config.format_options)

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 import structlog
 
 from cdc.capture.consistent_load import LoadStopped
-from cdc.config.settings import Config
+from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AdditionBarrier
 from cdc.daemon.first_start import Bootstrap, require_no_slot
 from cdc.daemon.gap_state import Gap, Heal
@@ -25,6 +25,7 @@ from cdc.daemon.streaming_session import Session
 from cdc.kafka.gap_topics import GapTopics
 from cdc.kafka.state_reader import read_position
 from cdc.kafka.topic_admin import TopicAdmin
+from cdc.model.condition import Condition
 from cdc.model.control import PositionRecord
 from cdc.model.errors import (
     NEXT_AFTER_GAP,
@@ -43,8 +44,6 @@ from cdc.ports.stream import Clock, Probe
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection, SlotInUseError, SlotMissingError, StartLock
 from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot, source_now
-from cdc.status.conditions import Conditions
-from cdc.status.facts import Condition
 from cdc.tables.continuity import require_same_database, require_same_source
 
 log = structlog.get_logger(__name__)
@@ -118,11 +117,13 @@ class Rereads:
 class Service:
     """Capture as a daemon. `check` writes nothing; `run` returns after a request to stop."""
 
-    def __init__(self, config: Config, probe: Probe, conditions: Conditions | None = None) -> None:
-        """`conditions`: receives the state of the service."""
+    def __init__(
+        self, config: PipelineConfig, probe: Probe, on_condition: Callable[[Condition], None] = lambda _: None
+    ) -> None:
+        """`on_condition`: receives each state of the service."""
         self._config = config
         self._probe = probe
-        self._conditions = conditions or Conditions()
+        self._on_condition = on_condition
         self._report("starting", "capture is starting", "nothing to do: it streams in a moment", is_failure=True)
         self._topics = Topics(config.topics.prefix)
         self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
@@ -360,4 +361,4 @@ class Service:
             self._report("starting", "capture is taking over", "nothing to do: it streams in a moment", is_failure=True)
 
     def _report(self, state: str, message: str = "", hint: str = "", *, is_failure: bool = False) -> None:
-        self._conditions.report(Condition("capture", "", state, message, hint, is_failure))
+        self._on_condition(Condition("capture", "", state, message, hint, is_failure))

@@ -15,8 +15,7 @@ from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule
 from cdc.capture.toast_backfill import ToastBackfill
-from cdc.config.settings import Config
-from cdc.config.topic_names import SideTopics
+from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
 from cdc.daemon.first_start import envelope_context, make_unpublishable, open_broker
 from cdc.daemon.outbox_setup import open_outbox
@@ -87,7 +86,7 @@ class Session:
 
     def __init__(
         self,
-        config: Config,
+        config: PipelineConfig,
         admin: TopicAdmin,
         clock: Clock,
         addition_barrier: AdditionBarrier,
@@ -149,8 +148,8 @@ class Session:
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
-        side = SideTopics.of(self._topics, context.format)
-        self._admin.create(self._config.topics, records=side.compacted, logs=side.logs)
+        compacted, logs = context.format.side_topics(self._topics)
+        self._admin.create(self._config.topics, records=compacted, logs=logs)
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
             environment=Environment(

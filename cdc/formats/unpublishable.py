@@ -17,7 +17,7 @@ import structlog
 
 from cdc.config.settings import OnUnpublishable
 from cdc.formats.records import Draft, FinishedRecord, OutRecord, TableEncoder
-from cdc.model.control import PerTableRecord
+from cdc.model.control import UnpublishedRecord
 from cdc.model.errors import NEXT_AFTER_STOP, DamagedTextError, UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema
 from cdc.model.lsn import Lsn
@@ -31,18 +31,6 @@ log = structlog.get_logger(__name__)
 # Bytes that brokers and client count besides key, value and headers: the header of a batch, and lengths.
 OVERHEAD_BYTES: Final = 128
 HEADER_OVERHEAD_BYTES: Final = 10
-
-
-class UnpublishedRecord(PerTableRecord):
-    """The number of a table's changes that could not be published and were left out as configured. Written in the Kafka
-    transaction that would have had the last of them."""
-
-    KEY = "unpublished/"
-    dead_letters: int = 0
-    skipped: int = 0
-    position: str = ""  # of the last one in the source
-    reason: str = ""  # of the last one
-    updated_us: int = 0  # µs since 1970
 
 
 def record_bytes(record: FinishedRecord) -> int:

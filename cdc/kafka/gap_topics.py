@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from cdc.config.settings import Config
+from cdc.config.settings import PipelineConfig
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import SignalReader, deliver
 from cdc.kafka.state_reader import read_state
@@ -29,7 +29,7 @@ class GapTopics:
     """Opens a client for each call; only the reader of signals stays open, until its user closes it. Calls raise
     UnreachableError or ConnectionLost while the brokers are unreachable, BrokerError if they refuse."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: PipelineConfig) -> None:
         self._config = config
         self._topics = Topics(config.topics.prefix)
 

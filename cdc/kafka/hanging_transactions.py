@@ -28,7 +28,7 @@ from typing import Final, cast
 import structlog
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message, TopicPartition
 
-from cdc.config.settings import Config
+from cdc.config.settings import PipelineConfig
 from cdc.kafka.broker import KafkaBroker, StoredRecord
 from cdc.kafka.compacted import read_records, reader
 from cdc.kafka.daemon_thread import do_nothing
@@ -59,7 +59,7 @@ _THEIRS: Final = "a Kafka transaction of another producer is open in a topic of 
 class HangingTransactions:
     """Ends hanging transactions. Earlier producers must be fenced before."""
 
-    def __init__(self, config: Config, admin: TopicAdmin, broker: KafkaBroker, probe: Probe) -> None:
+    def __init__(self, config: PipelineConfig, admin: TopicAdmin, broker: KafkaBroker, probe: Probe) -> None:
         self._config = config
         self._topics = Topics(config.topics.prefix)
         self._admin = admin

@@ -6,12 +6,13 @@ import time
 from contextlib import closing
 from typing import Final, Self
 
-from cdc.config.settings import Config
+from cdc.config.settings import PipelineConfig
 from cdc.kafka.client import NEXT_REACHABLE
 from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.state_reader import T, position_of, record_of, records_of
-from cdc.model.control import PositionRecord, ProgressRecord, SinkRecord
+from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.errors import UnreachableError, WatershedError
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 
 POLL_S: Final = 0.02
@@ -28,7 +29,7 @@ class PipelineWatch:
         self._topics = topics
 
     @classmethod
-    def of(cls, config: Config) -> Self:
+    def of(cls, config: PipelineConfig) -> Self:
         topics = Topics(config.topics.prefix)
         return cls(topics, CompactedTail(config.kafka, [topics.state, topics.progress]))
 
@@ -83,7 +84,7 @@ class PipelineWatch:
 class FollowedPositions:
     """Positions that a thread keeps up to date, from the first request on."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: PipelineConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None

@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cdc.config.settings import Config
-from cdc.formats.unpublishable import UnpublishedRecord
+from cdc.config.settings import PipelineConfig
 from cdc.kafka.compacted import read_latest
 from cdc.model.control import (
     IncompleteRowsRecord,
@@ -16,17 +15,18 @@ from cdc.model.control import (
     SchemaRecord,
     SignalAnswer,
     SignalsRecord,
-    SinkRecord,
     SnapshotRecord,
     SweepRecord,
     TombstonesRecord,
+    UnpublishedRecord,
 )
 from cdc.model.errors import GapError
 from cdc.model.events import TableId, TableSchema, unpack_version
 from cdc.model.kafka_transactions import EventTopicRecord, HangingTransactionRecord
+from cdc.model.lost_events import LostEventsRecord
+from cdc.model.sink_records import SinkRecord
 from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
-from cdc.outbox.lost import LostEventsRecord
 
 T = TypeVar("T", bound=Record)
 
@@ -56,7 +56,7 @@ class Captured:
     answers: dict[str, int]  # signal id → when it was answered, µs since 1970
 
 
-def read_state(config: Config) -> State:
+def read_state(config: PipelineConfig) -> State:
     """Returns the state. Raises GapError for a damaged position record, BrokerError."""
     topic = Topics(config.topics.prefix).state
     values = read_latest(config.kafka, topic)
@@ -79,12 +79,12 @@ def read_state(config: Config) -> State:
     )
 
 
-def read_position(config: Config) -> PositionRecord | None:
+def read_position(config: PipelineConfig) -> PositionRecord | None:
     """Returns the last committed position record; None if there is none. Raises GapError for a damaged one."""
     return read_state(config).position
 
 
-def read_captured(config: Config) -> Captured:
+def read_captured(config: PipelineConfig) -> Captured:
     """Returns the captured tables. Raises BrokerError."""
     topic = Topics(config.topics.prefix).control
     values = read_latest(config.kafka, topic)
@@ -101,7 +101,7 @@ def read_captured(config: Config) -> Captured:
     )
 
 
-def read_lost_events(config: Config) -> list[LostEventsRecord]:
+def read_lost_events(config: PipelineConfig) -> list[LostEventsRecord]:
     """Returns the records of lost events by epoch, even if the position is damaged. Raises BrokerError,
     UnreachableError."""
     topic = Topics(config.topics.prefix).state
@@ -109,13 +109,13 @@ def read_lost_events(config: Config) -> list[LostEventsRecord]:
     return sorted(records, key=lambda record: (record.epoch, record.table))
 
 
-def read_progress(config: Config) -> ProgressRecord | None:
+def read_progress(config: PipelineConfig) -> ProgressRecord | None:
     """Returns the last progress record. Raises BrokerError, UnreachableError."""
     topic = Topics(config.topics.prefix).progress
     return record_of(ProgressRecord, ProgressRecord.KEY, topic, read_latest(config.kafka, topic))
 
 
-def highest_epoch(config: Config) -> int:
+def highest_epoch(config: PipelineConfig) -> int:
     """Returns the highest epoch in the state, control and progress topics; 0 if there is none."""
     topics = Topics(config.topics.prefix)
     epochs = [0]

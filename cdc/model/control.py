@@ -9,16 +9,16 @@
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
 | `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/model/table_state.py) |
 | `<prefix>.state`    | `unpublished/<table>`        | UnpublishedRecord |
-| `<prefix>.state`    | `lost-events/<epoch>`        | LostEventsRecord (cdc/outbox/lost.py) |
+| `<prefix>.state`    | `lost-events/<epoch>`        | LostEventsRecord (cdc/model/lost_events.py) |
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
 | `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
 | `<prefix>.control`  | `signal/<id>`                | SignalAnswer   |
 | `<prefix>.progress` | `progress`                   | ProgressRecord |
 | `<prefix>.progress` | `snapshot/<table>`           | SnapshotProgress |
-| `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord     |
-| `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord |
-| `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord  |
-| `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (cdc/model/comparisons.py) |
+| `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord (cdc/model/sink_records.py) |
+| `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord (the same) |
+| `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord (the same) |
+| `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (monitoring/comparisons.py) |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |
 
 Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key applies.
@@ -90,20 +90,6 @@ class PerTableRecord(Record):
     @property
     def record_key(self) -> str:
         return self.key_of(self.table)
-
-
-class PerSinkRecord(Record):
-    """A record about one sink."""
-
-    sink: str
-
-    @classmethod
-    def key_of(cls, sink: str) -> str:
-        return f"{cls.KEY}{sink}"
-
-    @property
-    def record_key(self) -> str:
-        return self.key_of(self.sink)
 
 
 # ---- state
@@ -233,6 +219,18 @@ class IncompleteRowsRecord(PerTableRecord):
     asked: tuple[str, ...] = ()  # record keys of `keys` that are deleted where the table has no row of them
 
 
+class UnpublishedRecord(PerTableRecord):
+    """The number of a table's changes that could not be published and were left out as configured. Written in the Kafka
+    transaction that would have had the last of them."""
+
+    KEY = "unpublished/"
+    dead_letters: int = 0
+    skipped: int = 0
+    position: str = ""  # of the last one in the source
+    reason: str = ""  # of the last one
+    updated_us: int = 0  # µs since 1970
+
+
 class SignalsRecord(Record):
     """The offset in the signals topic below which every signal has taken effect or was refused."""
 
@@ -321,6 +319,10 @@ def table_key(table: TableId) -> str:
     return f"{quote(table.schema, safe='').replace('.', '%2E')}.{quote(table.name, safe='').replace('.', '%2E')}"
 
 
+REPUBLISHED_MAX: Final = 1_000  # keys of one signal
+NEXT_AFTER_OTHERS: Final = "send the signal again when they are"  # of an answer
+
+
 class SignalRecord(Record):
     """A request of an operator. Without tables it is for all captured tables."""
 
@@ -385,66 +387,3 @@ class ProgressRecord(Record):
     published_ts_us: int  # our clock when this was written, µs since 1970
     end_offsets: dict[str, tuple[int, ...]]  # topic → one offset for each partition
     unpublished: dict[str, int] = {}  # schema.table → changes that were left out, as capture.on_unpublishable says
-
-
-class SinkRecord(Record):
-    """Says that a sink has applied every record below `end_offsets`, and every sweep of `sweeps`.
-
-    `applied_lsn` is the largest progress LSN whose offsets are covered and whose sweeps are done.
-    """
-
-    KEY = "sink/"
-    sink: str
-    generation: int
-    end_offsets: dict[str, tuple[int, ...]]
-    applied_lsn: U64
-    epoch: int  # of applied_lsn; 0 before the first progress
-    commit_ts_us: int  # commit time that belongs to applied_lsn
-    applied_ts_us: int  # our clock when it was readable in the store
-    sweeps: dict[str, U64]  # table key → floor of the last sweep finished
-    written: int  # changes written since the job started
-    stale: int  # changes that were already there, or superseded
-    excluded: tuple[str, ...] = ()  # tables that the store does not hold, as schema.table
-    # schema.table → fingerprint of the mapping with which its rows were written; a table without one has no mapping.
-    mappings: dict[str, str] = {}
-    dead_letters: int = 0  # rows that the store rejected, and of which it has taken no later version
-    job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one continues
-    # Readers see the serving generation only. A building one is filled beside it; a kept one was replaced by it.
-    role: Literal["serving", "building", "kept"] = "serving"
-
-    @classmethod
-    def key_of(cls, sink: str, generation: int) -> str:
-        return f"{cls.KEY}{sink}/{generation}"
-
-    @property
-    def record_key(self) -> str:
-        return self.key_of(self.sink, self.generation)
-
-
-class SinkErrorRecord(PerSinkRecord):
-    """The last error of a sink's job. It is over if the sink's own record is newer."""
-
-    KEY = "sink-error/"
-    message: str
-    next: str
-    is_final: bool  # no restart helps: the sink has stopped
-    at_us: int  # µs since 1970
-
-
-class RebuildRecord(PerSinkRecord):
-    """The last request to build a sink's store again, and what became of it. `cdc rebuild` writes it with status
-    `asked`, the sink's job writes every later status."""
-
-    KEY = "rebuild/"
-    request: str
-    action: Literal["rebuild", "rollback", "drop"]
-    status: Literal["asked", "running", "done", "failed", "cancelled"]
-    keeps_old: bool = True  # whether the replaced generation stays for a rollback
-    generation: int = 0  # that is being built; 0 until it is known
-    message: str = ""
-    next: str = ""
-    asked_us: int  # µs since 1970
-
-    @property
-    def is_open(self) -> bool:
-        return self.status in ("asked", "running")

@@ -41,3 +41,14 @@ class SourceFacts:
     slot: SlotFacts | None
     slot_wal_bytes_max: int | None  # max_slot_wal_keep_size; None: unlimited
     has_publication: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEnd:
+    """The source's history, and the end of its log."""
+
+    system_identifier: str
+    timeline: int
+    insert_lsn: int
+    page_bytes: int
+    segment_bytes: int

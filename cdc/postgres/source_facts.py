@@ -7,9 +7,8 @@ import psycopg
 
 from cdc.config.settings import SourceConfig
 from cdc.model.lsn import parse_lsn
-from cdc.ports.source_facts import SlotFacts, SourceFacts
+from cdc.ports.source_facts import SlotFacts, SourceEnd, SourceFacts
 from cdc.postgres.connection import connect, lost, read_row
-from cdc.status.waiting import SourceEnd
 
 # Columns that older versions do not have are read from the row as JSON.
 _QUERY: Final = """
@@ -34,7 +33,7 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()),
 
 
 class PostgresSourceReader:
-    """Implements cdc.status.facts.SourceReader. Not thread-safe; its connection is kept until it is lost."""
+    """Implements monitoring.facts.SourceReader. Not thread-safe; its connection is kept until it is lost."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config

@@ -8,7 +8,14 @@ from typing import Final
 import structlog
 
 from cdc.config.settings import SnapshotConfig
-from cdc.model.control import SignalAnswer, SignalRecord, SnapshotProgress, SnapshotRecord
+from cdc.model.control import (
+    NEXT_AFTER_OTHERS,
+    REPUBLISHED_MAX,
+    SignalAnswer,
+    SignalRecord,
+    SnapshotProgress,
+    SnapshotRecord,
+)
 from cdc.model.errors import NEXT_AFTER_STOP, GapError, UnsupportedChangeError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.table_state import TableRecord
@@ -26,8 +33,6 @@ log = structlog.get_logger(__name__)
 REPORT_INTERVAL_S: Final = 1.0
 SIGNAL_INTERVAL_S: Final = 0.2
 _RATE_REPORTS: Final = 10  # number of reports over which the rate is computed
-REPUBLISHED_MAX: Final = 1_000  # keys of one signal
-NEXT_AFTER_OTHERS: Final = "send the signal again when they are"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
-from cdc.config.sink_settings import CacheConfig
-from cdc.config.store_shapes import CacheShape, shape_of
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.findings import Finding
+from configuration.sink_settings import CacheConfig
+from configuration.store_shapes import CacheShape, shape_of
 from sinks.cache.forms import TableForm
 from sinks.cache.keys import CacheKeys, cache_keys
 from sinks.cache.server import Command

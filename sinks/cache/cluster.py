@@ -24,9 +24,9 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from cdc.config.sink_settings import CLUSTER_SCHEMES, CacheConfig
-from cdc.config.store_shapes import CacheTls
 from cdc.model.errors import SinkError
+from configuration.sink_settings import CLUSTER_SCHEMES, CacheConfig
+from configuration.store_shapes import CacheTls
 from sinks.cache.scripts import Script
 from sinks.cache.server import ADDRESSES, CONNECTION_OPTIONS, Command, RedisServer, T, tls_options
 from sinks.retries import Retries

@@ -9,9 +9,9 @@ from typing import Any, Final, Self
 
 from opensearchpy.exceptions import ConflictError, NotFoundError
 
-from cdc.config.sink_settings import SearchConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
+from configuration.sink_settings import SearchConfig
 from sinks.contents import Held, Key, StoreContents
 from sinks.retries import Retries
 from sinks.search.documents import DocumentForm

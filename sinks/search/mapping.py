@@ -11,9 +11,9 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Self
 
-from cdc.config.store_shapes import SearchShape
 from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
+from configuration.store_shapes import SearchShape
 
 VERSION_FIELD: Final = "ws_version"
 DELETED_FIELD: Final = "ws_deleted"

@@ -6,7 +6,7 @@ from typing import Any
 
 from opensearchpy import OpenSearch
 
-from cdc.config.sink_settings import SearchConfig
+from configuration.sink_settings import SearchConfig
 from sinks.retries import Retries
 from sinks.search.names import SearchNames
 from sinks.search.server import SearchServer

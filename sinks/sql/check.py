@@ -5,11 +5,11 @@ from contextlib import closing
 
 from sqlalchemy import text
 
-from cdc.config.sink_settings import SqlConfig
 from cdc.model.errors import RefusedError
 from cdc.model.events import TableSchema
 from cdc.model.findings import Finding
 from cdc.model.sql_names import sql_name
+from configuration.sink_settings import SqlConfig
 from sinks.check import ONE_ATTEMPT, held
 from sinks.sql.sink import SqlSink
 

@@ -22,10 +22,10 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, FromClause, MetaData, Table, Text, and_
 from sqlalchemy.types import UserDefinedType
 
-from cdc.config.store_shapes import SqlShape
 from cdc.model.control import table_key
 from cdc.model.errors import RefusedError
 from cdc.model.events import TableId, TableSchema
+from configuration.store_shapes import SqlShape
 from sinks.slots import FIRST
 from sinks.sql.dialects import Dialect
 from sinks.sql.types import ColumnForm

@@ -6,9 +6,9 @@ from typing import Any, Final, Self
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In
 from pyiceberg.table import Table
 
-from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
+from configuration.sink_settings import WarehouseConfig
 from sinks.contents import Held, Key, Removal, StoreContents
 from sinks.json_values import Unholdable
 from sinks.warehouse.catalog import CatalogPlace, catalog_place

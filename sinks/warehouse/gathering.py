@@ -5,9 +5,9 @@ from typing import Final
 
 import structlog
 
-from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import SinkError, WatershedError
 from cdc.model.events import TableId, TableSchema
+from configuration.sink_settings import WarehouseConfig
 from sinks.contract import Change, Result
 from sinks.warehouse.maintenance import Maintenance
 from sinks.warehouse.sink import WarehouseSink

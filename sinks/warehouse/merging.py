@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from cdc.config.store_shapes import WarehouseMode
 from cdc.model.errors import SinkError
+from configuration.store_shapes import WarehouseMode
 from sinks.contract import Json
 from sinks.warehouse import every_change, properties, statements
 from sinks.warehouse.deleted_keys import DeletedKeys

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 
-from cdc.config.store_shapes import WarehouseMode, WarehouseOptions
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
+from configuration.store_shapes import WarehouseMode, WarehouseOptions
 from sinks.contract import Change, Result, StoredRow
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from cdc.config.sink_settings import SqlConfig
 from cdc.model.events import pack_version
+from configuration.sink_settings import SqlConfig
 from sinks.cache.contents import CacheContents
 from sinks.cache.sink import CacheSink
 from sinks.contents import Held, StoreContents

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, LiteralString
 
-from cdc.cli.exit_codes import PARTIAL
-from cdc.config.settings import Config
+from configuration.settings import Config
 from devstack.stack import Stack
+from operations.cli.exit_codes import PARTIAL
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.engine import Engine
 from spark_jobs.engine import SparkEngine

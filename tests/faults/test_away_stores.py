@@ -9,7 +9,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from cdc.kafka.compacted import read_latest
-from cdc.model.control import SinkErrorRecord
+from cdc.model.sink_records import SinkErrorRecord
 from cdc.model.topics import Topics
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack

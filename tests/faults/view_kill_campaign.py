@@ -32,8 +32,8 @@ import psycopg
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchException
 
-from cdc.config.settings import load_config
-from cdc.config.sink_settings import SqlConfig
+from configuration.settings import load_config
+from configuration.sink_settings import SqlConfig
 from devstack.endpoints import Endpoints, Servers
 from devstack.stack import Stack
 from sinks.comparison import TableComparison

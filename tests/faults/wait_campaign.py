@@ -25,7 +25,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pyiceberg.expressions import EqualTo
 
 from cdc.client import Waiter
-from cdc.config.settings import load_config
+from configuration.settings import load_config
 from devstack.stack import Stack
 from sinks.warehouse.catalog import catalog_place
 from tests.conftest import KafkaBroker, PostgresServer, new_database

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from cdc.cli.exit_codes import PARTIAL
 from devstack.stack import Stack
+from operations.cli.exit_codes import PARTIAL
 from tests.faults.drift_campaign import STORES, WAIT_S, command, not_compared, pipeline
 from tests.faults.episodes import run_episodes
 from tests.support import wild_load

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from cdc.config.settings import load_config
+from configuration.settings import load_config
 from devstack.place import PortClaims, choose_ports
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
@@ -28,7 +28,7 @@ APPLIED_S_MAX = 180.0
 def submitted(config: Path, master: str, *names: str) -> Iterator[Path]:
     """The driver; its log."""
     log = config.parent / "driver.log"
-    words = [sys.executable, "-m", "cdc.cli.main", "sink", "submit", "--master", master, "--config", str(config)]
+    words = [sys.executable, "-m", "operations.cli.main", "sink", "submit", "--master", master, "--config", str(config)]
     local = ["--conf", "spark.driver.host=127.0.0.1", "--driver-memory", "512m", "--executor-memory", "512m"]
     with log.open("wb") as output:
         driver = subprocess.Popen(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
 
-from cdc.status.model import Problem
+from monitoring.model import Problem
 from tests.support.browser import opened_browser, violations
 from tests.support.captured import Captured
 from tests.support.console_pipeline import (

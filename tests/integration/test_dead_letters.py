@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from cdc.config.settings import Config
-from cdc.kafka.sink_letters import read_letters
+from configuration.settings import Config
+from monitoring.sink_letters import read_letters
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config

@@ -68,7 +68,7 @@ def running_demo(tmp_path: Path, *options: str) -> Iterator[Demo]:
     folder, output = tmp_path / "demo", tmp_path / "output.txt"
     with output.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cdc.cli.main", "demo", "--folder", str(folder), *options],
+            [sys.executable, "-m", "operations.cli.main", "demo", "--folder", str(folder), *options],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,

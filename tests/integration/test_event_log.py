@@ -12,10 +12,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
 
-from cdc.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
-from cdc.kafka.event_records import EventConsumer, EventTopics
 from cdc.model.errors import ConfigError, RefusedError, SinkError
-from cdc.model.view_facts import ViewFacts
+from monitoring.view_facts import ViewFacts
+from operations.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
 from tests.conftest import KafkaBroker
 from tests.support.event_logs import PARTITIONS, Accounts
 from tests.support.topics import admin_of, delete_topic, set_topics
@@ -24,6 +23,7 @@ from tests.support.waiting import eventually
 from views.event_log import EventLogKeeper, log_findings
 from views.event_log_base import EventLogBase
 from views.event_log_figures import EventLogFigures
+from views.event_records import EventConsumer, EventTopics
 from views.maintainer import ViewMaintainer
 from views.targets import open_base
 

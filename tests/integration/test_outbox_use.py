@@ -16,12 +16,12 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
 
-from cdc.config.settings import load_config
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.outbox.publish import Outbox
 from cdc.postgres.connection import connect
-from cdc.postgres.outbox_tables import read_seal_key
+from cdc.postgres.seal_key import read_seal_key
+from configuration.settings import load_config
 from tests.checker.records import Record, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.support.captured import Captured, under_capture

@@ -11,8 +11,8 @@ import pytest
 import redis as redis_client
 from opensearchpy import OpenSearch
 
-from cdc.model.control import SinkRecord
 from cdc.model.events import TableSchema
+from cdc.model.sink_records import SinkRecord
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cdc.config.settings import load_config
 from cdc.kafka.state_reader import read_captured, read_state
+from configuration.settings import load_config
 from spark_jobs.checkpoint import Checkpoints
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.integration.conftest import ITEMS, SMALL

@@ -83,7 +83,7 @@ def start_owner(folder: Path, kind: str, *services: str) -> subprocess.Popen[str
 
 def cdc(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cdc.cli.main", *arguments],
+        [sys.executable, "-m", "operations.cli.main", *arguments],
         capture_output=True,
         text=True,
         cwd=PROJECT,
@@ -346,7 +346,7 @@ class TestCommands:
             [
                 sys.executable,
                 "-m",
-                "cdc.cli.main",
+                "operations.cli.main",
                 "stack",
                 "up",
                 "postgres",

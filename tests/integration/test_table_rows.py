@@ -9,8 +9,8 @@ import pytest
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId
-from cdc.postgres.table_rows import TableReader, TableShape
 from sinks.equality import same
+from verification.table_rows import TableReader, TableShape
 
 T = TableId("public", "things")
 

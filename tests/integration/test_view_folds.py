@@ -13,9 +13,9 @@ import psycopg
 import pytest
 import yaml
 
-from cdc.config.sink_settings import SqlConfig
 from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import TableId, pack_version
+from configuration.sink_settings import SqlConfig
 from tests.conformance.stores import url_of
 from tests.conformance.tables import table
 from tests.conftest import PostgresServer, new_database

@@ -12,10 +12,10 @@ import pytest
 from opensearchpy import OpenSearch
 from redis import Redis
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
-from cdc.model.view_facts import ViewFacts
+from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig
+from monitoring.view_facts import ViewFacts
 from sinks.cache.sink import CacheSink
 from sinks.registry import make_sink
 from sinks.retries import Retries

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import pytest
 
-from cdc.config.sink_settings import SqlConfig
 from cdc.model.errors import ConfigError, SinkError
 from cdc.model.events import TableId, pack_version
-from cdc.model.view_facts import ViewFacts
+from configuration.sink_settings import SqlConfig
+from monitoring.view_facts import ViewFacts
 from sinks.sql.sink import SqlSink
 from tests.conformance.tables import table
 from tests.support.view_queries import VIEWS

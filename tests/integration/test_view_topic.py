@@ -16,13 +16,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
 
-from cdc.config.settings import Config
 from cdc.kafka.compacted import read_records
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.topic_admin import TopicAdmin
-from cdc.kafka.view_topic import ViewTopic
 from cdc.model.errors import BrokerError, RefusedError, SinkError, WatershedError
 from cdc.model.events import pack_version
+from configuration.settings import Config
 from sinks.sql.sink import SqlSink
 from tests.conformance.stores import url_of
 from tests.conformance.tables import Table
@@ -36,6 +35,7 @@ from views.keeping import ViewKeeper
 from views.maintainer import ViewMaintainer, define
 from views.published import Published
 from views.targets import open_target
+from views.topic_writer import ViewTopic
 
 TOTALS: Final = """
 SELECT o.id, c.name, l.total::text AS total, l.lines

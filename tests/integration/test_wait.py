@@ -13,8 +13,8 @@ import redis as redis_client
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdc.client import Waiter
+from cdc.client.applied import WaitError
 from cdc.model.errors import GapError
-from cdc.status.waiting import WaitError
 from devstack.endpoints import Servers
 from devstack.stack import Stack
 from tests.checker.records import read_topics

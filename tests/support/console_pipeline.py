@@ -9,14 +9,8 @@ from dataclasses import dataclass, field
 
 import uvicorn
 
-from cdc.config.settings import Config
-from cdc.http.letters import Letters
-from cdc.http.routes import CAPTURE, application
-from cdc.http.server import listening_socket
-from cdc.http.waits import Waits
-from cdc.kafka.sink_letters import Letter
-from cdc.model.rejected_rows import RejectedRow
-from cdc.status.model import (
+from configuration.settings import Config
+from monitoring.model import (
     BrokerStatus,
     CaptureStatus,
     Problem,
@@ -29,7 +23,13 @@ from cdc.status.model import (
     ViewStatus,
     WalBudget,
 )
-from cdc.status.trend import INTERVAL_S, Trend
+from monitoring.rejected_rows import RejectedRow
+from monitoring.sink_letters import Letter
+from monitoring.trend import INTERVAL_S, Trend
+from operations.http.letters import Letters
+from operations.http.routes import CAPTURE, application
+from operations.http.server import listening_socket
+from operations.http.waits import Waits
 from tests.support.http_server import HttpServer, free_port
 from tests.support.standings import position
 from tests.support.status_facts import applied, source_end

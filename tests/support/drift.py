@@ -14,10 +14,10 @@ import redis as redis_client
 from opensearchpy import OpenSearch
 from psycopg import sql
 
-from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, WarehouseConfig
 from cdc.kafka.state_reader import read_position
 from cdc.model.events import TableId, pack_version
+from configuration.settings import Config, load_config
+from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig, WarehouseConfig
 from sinks.cache.keys import VERSION_DIGITS, CacheKeys, version_text
 from sinks.search.contents import SearchContents
 from sinks.search.names import SearchNames

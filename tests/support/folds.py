@@ -16,8 +16,8 @@ import yaml
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 
-from cdc.config.sink_settings import SqlConfig
-from cdc.config.view_settings import ViewConfig
+from configuration.sink_settings import SqlConfig
+from configuration.view_settings import ViewConfig
 from tests.support.view_tables import PAGE, Query
 from tests.support.views import Views, until_idle
 from views.maintainer import ViewMaintainer

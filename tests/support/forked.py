@@ -26,9 +26,9 @@ from typing import IO, Final
 
 from tests.support.waiting import PATIENCE
 
-CDC: Final = "cdc.cli.main"
+CDC: Final = "operations.cli.main"
 # What a command imports at once. Not the modules that are run: those are run as `__main__`.
-IMPORTED: Final = ("cdc.cli.run", "cdc.cli.snapshot", "cdc.cli.snapshot_screen")
+IMPORTED: Final = ("operations.cli.run", "operations.cli.snapshot", "operations.cli.snapshot_screen")
 REQUEST_BYTES_MAX: Final = 1 << 17
 STARTS_S_MAX: Final = 60.0
 

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from cdc.config.sink_settings import SqlConfig
+from configuration.sink_settings import SqlConfig
 from tests.support.waiting import eventually
 from views.statements import schema_of
 

@@ -5,7 +5,6 @@ The rule is wrong on PostgreSQL, and tests show that they detect it: `python -m 
 from typing import Any
 
 import cdc.daemon.streaming_session
-from cdc.cli.main import main
 from cdc.ports.chunk_reader import Chunk
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
@@ -13,6 +12,7 @@ from cdc.snapshots.change_memory import ChangeMemory, Unseen
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import OpenChunk, Range
+from operations.cli.main import main
 
 
 class NaiveEngine(SnapshotEngine):

@@ -12,11 +12,10 @@ from typing import Any, Self
 
 import yaml
 
-from cdc.config.settings import Config, load_config
 from cdc.kafka.compacted import read_latest
-from cdc.model.control import SinkRecord
+from cdc.model.sink_records import SinkRecord, newest
 from cdc.model.topics import Topics
-from cdc.status.fill_progress import newest
+from configuration.settings import Config, load_config
 from tests.conftest import INTERPRETED
 from tests.support.config_files import replace_text
 from tests.support.waiting import eventually
@@ -37,7 +36,7 @@ class SinkJob:
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cdc.cli.main", *self._arguments],
+                [sys.executable, "-m", "operations.cli.main", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

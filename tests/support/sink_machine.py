@@ -9,11 +9,10 @@ from typing import Final
 import psutil  # type: ignore[import-untyped]
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from cdc.config.settings import Config
-from cdc.config.sink_settings import WarehouseConfig
-from cdc.model.control import SinkRecord
 from cdc.model.events import TableSchema
-from cdc.status.fill_progress import newest
+from cdc.model.sink_records import SinkRecord, newest
+from configuration.settings import Config
+from configuration.sink_settings import WarehouseConfig
 from devstack.processes import Process, identify, send, with_descendants
 from sinks.contract import StoredRow
 from sinks.registry import make_sink

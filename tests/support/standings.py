@@ -3,15 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cdc.model.control import (
-    PositionRecord,
-    ProgressRecord,
-    Record,
-    SinkRecord,
-    SnapshotProgress,
-    SnapshotRecord,
-    SourceIdentity,
-)
+from cdc.model.control import PositionRecord, ProgressRecord, Record, SnapshotProgress, SnapshotRecord, SourceIdentity
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 
 SOURCE = SourceIdentity(system_identifier="1", timeline=1, database="shop", slot="shop")

@@ -3,19 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from cdc.config.settings import Config
-from cdc.model.comparisons import ComparisonRecord, RunRecord
-from cdc.model.control import SinkErrorRecord, SinkRecord
+from cdc.model.condition import Condition
 from cdc.model.events import TableId
+from cdc.model.sink_records import SinkErrorRecord, SinkRecord
 from cdc.model.table_state import TableRecord
-from cdc.model.view_facts import ViewFacts
-from cdc.ports.source_facts import SlotFacts, SourceFacts
-from cdc.status.compute import Moment, status_of
-from cdc.status.facts import Condition, Reading, TopicFacts
-from cdc.status.fill_progress import FillProgress
-from cdc.status.history import History
-from cdc.status.model import Status
-from cdc.status.waiting import SourceEnd
+from cdc.ports.source_facts import SlotFacts, SourceEnd, SourceFacts
+from configuration.settings import Config
+from monitoring.comparisons import ComparisonRecord, RunRecord
+from monitoring.compute import Moment, status_of
+from monitoring.facts import Reading, TopicFacts
+from monitoring.fill_progress import FillProgress
+from monitoring.history import History
+from monitoring.model import Status
+from monitoring.view_facts import ViewFacts
 from tests.support.standings import position, published, sink
 
 ORDERS = TableId("public", "orders")

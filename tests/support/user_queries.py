@@ -12,11 +12,11 @@ import psycopg
 from psycopg import sql
 from pydantic import SecretStr
 
-from cdc.config.sink_settings import SqlConfig
-from cdc.config.view_settings import ViewConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from cdc.postgres.connection import PINNED_SETTINGS
+from configuration.sink_settings import SqlConfig
+from configuration.view_settings import ViewConfig
 from tests.conformance.stores import url_of
 from views.base import Base
 from views.connection import Key, Texts, texts

@@ -10,12 +10,12 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from cdc.config.fold_settings import FoldConfig
-from cdc.config.settings import Config
-from cdc.config.sink_settings import WarehouseConfig
-from cdc.config.view_settings import TopicTarget, target_prefix, view_topics
 from cdc.model.events import TableId, TableSchema
 from cdc.postgres.connection import PINNED_SETTINGS
+from configuration.fold_settings import FoldConfig
+from configuration.settings import Config
+from configuration.sink_settings import WarehouseConfig
+from configuration.view_settings import TopicTarget, target_prefix, view_topics
 from sinks.comparison import SourceRows, TableComparison, compare
 from sinks.contract import StoredRow
 from sinks.registry import make_sink

@@ -10,9 +10,9 @@ from unittest.mock import patch
 import psycopg
 from pydantic import SecretStr
 
-from cdc.config.sink_settings import SqlConfig
-from cdc.config.view_settings import ViewConfig
 from cdc.model.events import pack_version
+from configuration.sink_settings import SqlConfig
+from configuration.view_settings import ViewConfig
 from sinks.contract import Change, Json, Sink
 from sinks.slots import FIRST
 from sinks.sql.sink import SqlSink

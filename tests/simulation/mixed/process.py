@@ -13,7 +13,7 @@ from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable
 from cdc.formats.records import EnvelopeContext, TableEncoder
-from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
+from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import (
     IncompleteRowsRecord,
     PositionRecord,
@@ -22,6 +22,7 @@ from cdc.model.control import (
     SnapshotRecord,
     SourceIdentity,
     SweepRecord,
+    UnpublishedRecord,
 )
 from cdc.model.events import TableSchema
 from cdc.model.table_state import TableRecord

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from cdc.status.fill_progress import FillProgress
 from demo.existing_rows import Filling
+from monitoring.fill_progress import FillProgress
 
 TABLE = FillProgress("table", "public.orders", "running", 300, 1000, 50.0)
 STORE = FillProgress("sink", "warehouse", "waiting", 0, 0, 0.0, "Spark starts")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cdc.config.settings import Config, load_config
 from cdc.model.errors import WatershedError
+from configuration.settings import Config, load_config
 from demo.keeping import Keeping, Order, commands, console_line
 from demo.place import free_port, write_config
 from tests.support.http_server import free_port as any_port

@@ -5,10 +5,12 @@ import time
 
 import pytest
 
-from cdc.config.settings import Config, KafkaConfig, SourceConfig, TopicConfig
-from cdc.model.control import ProgressRecord, SinkRecord
+from cdc.config.settings import KafkaConfig, SourceConfig, TopicConfig
+from cdc.model.control import ProgressRecord
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import Lsn
+from cdc.model.sink_records import SinkRecord
+from configuration.settings import Config
 from demo.figures import Spread
 from demo.monitor import Monitor, tree_mib
 from demo.workload import CommittedSample

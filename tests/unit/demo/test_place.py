@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config.settings import load_config
-from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from configuration.settings import load_config
+from configuration.sink_settings import WarehouseConfig
 from demo.place import demo_folder, write_config
 from devstack.endpoints import Endpoints
 

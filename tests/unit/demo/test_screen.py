@@ -6,11 +6,11 @@ from io import StringIO
 
 from rich.console import Console
 
-from cdc.status.fill_progress import FillProgress
 from demo.books import BooksNow, Sales
 from demo.figures import Lag, Spread
 from demo.monitor import Figures, StoreFigures
 from demo.screen import Screen, View, plain, render
+from monitoring.fill_progress import FillProgress
 
 
 def view(phase: str = "workload", total_s: float | None = 120.0) -> View:

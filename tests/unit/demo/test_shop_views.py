@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from sqlglot import exp, parse_one
 
-from cdc.config.settings import load_config
-from cdc.config.sink_settings import SqlConfig
 from cdc.model.events import TableId
+from configuration.settings import load_config
+from configuration.sink_settings import SqlConfig
 from demo.place import write_config
 from demo.shop_views import BASE, SHOP_VIEWS, ShopView, base_url
 from tests.unit.demo.test_place import ENDPOINTS

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config.settings import Config, load_config
-from cdc.model.control import SinkRecord
 from cdc.model.errors import ConfigError, SinkError
+from cdc.model.sink_records import SinkRecord
+from configuration.settings import Config, load_config
 from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, read_store
 from spark_jobs.checkpoint import Checkpoints
 from tests.support.sink_job import write_config
@@ -126,7 +126,7 @@ def test_it_ends_with_its_parent(tmp_path: Path, config: Config) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from cdc.config.settings import load_config
+from configuration.settings import load_config
 from spark_jobs.bootstrap import SinkProcess
 config = load_config(Path({str(tmp_path / "watershed.yml")!r}))
 says_its_pid = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"

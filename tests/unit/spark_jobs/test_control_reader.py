@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.model.control import SinkRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.events import TableId
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from sinks.lineage import Lineage
 from spark_jobs import control_reader

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from cdc.config.settings import Config, load_config
-from cdc.kafka.sink_letters import discard_letters, read_letters
+from configuration.settings import Config, load_config
+from monitoring.sink_letters import discard_letters, read_letters
 from spark_jobs.dead_letters import DeadLetters
 from tests.conftest import KafkaBroker
 from tests.support.sink_job import write_config
 from tests.support.topics import delete_topic
 from tests.support.waiting import eventually
-from tests.unit.cdc.model.test_rejected_rows import ROW
+from tests.unit.monitoring.test_rejected_rows import ROW
 
 
 @pytest.fixture

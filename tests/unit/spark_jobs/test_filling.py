@@ -2,11 +2,11 @@
 
 import pytest
 
-from cdc.kafka.snapshot_watch import SnapshotWatch
 from cdc.model.control import SnapshotRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
+from monitoring.snapshot_watch import SnapshotWatch
 from spark_jobs.filling import Filling, tables_to_read
 from tests.support.standings import FakeTail, position, published, sink, snapshot
 

@@ -6,8 +6,8 @@ import pytest
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.compacted import read_latest
-from cdc.model.control import SinkRecord
 from cdc.model.errors import WatershedError
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from spark_jobs.progress_writer import ProgressWriter
 from tests.conftest import KafkaBroker

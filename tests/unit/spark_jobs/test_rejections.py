@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cdc.config.sink_settings import CacheConfig
 from cdc.model.errors import RefusedError
+from configuration.sink_settings import CacheConfig
 from sinks.contract import Change, Outcome, Result
 from spark_jobs.rejections import ROW_BYTES_MAX, Rejections
 from tests.conformance.tables import CUSTOMERS

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from cdc.config.store_mapping import Held
 from cdc.model.events import TableId
+from configuration.store_mapping import Held
 from sinks.lineage import Lineage
 from spark_jobs.reshaping import recorded_mappings, reshaped_tables
 from tests.unit.spark_jobs.records import schema

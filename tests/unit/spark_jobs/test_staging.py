@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema
+from configuration.sink_settings import WarehouseConfig
 from sinks.contract import Change
 from sinks.lineage import Lineage
 from sinks.warehouse.staging import Staged, Stager

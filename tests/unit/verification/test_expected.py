@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cdc.config.masking import Mask
-from cdc.config.store_mapping import Held as Section
 from cdc.model.events import Column, TableId, TableSchema
+from configuration.store_mapping import Held as Section
 from sinks.lineage import Lineage
 from verification.expected import ExpectedRows, plain_key
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cdc.model.comparisons import RUNS_MAX, ComparisonRecord, RunRecord
 from cdc.model.events import TableId
+from monitoring.comparisons import RUNS_MAX, ComparisonRecord, RunRecord
 from verification.history import RETRY_S, due_us, run_of, with_run
 from verification.model import Difference, Kind, TableResult
 

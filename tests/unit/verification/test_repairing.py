@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cdc.cli.snapshot_screen import Lines
-from cdc.cli.verify import _Telling
 from cdc.model.events import TableId
+from operations.cli.snapshot_screen import Lines
+from operations.cli.verify import _Telling
 from verification import repairing
 from verification.model import Difference, Kind, TableResult
 from verification.repairing import Repair

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cdc.config.settings import Config, load_config
-from cdc.model.comparisons import ComparisonRecord, RunRecord
 from cdc.model.errors import ConfigError, UnreachableError
+from configuration.settings import Config, load_config
+from monitoring.comparisons import ComparisonRecord, RunRecord
 from tests.support.waiting import eventually
 from verification import schedule
 from verification.schedule import Schedule

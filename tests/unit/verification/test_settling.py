@@ -5,16 +5,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cdc.config.store_mapping import Held as Section
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.postgres.chunk_table import TableAlteredError
-from cdc.postgres.verified_rows import RowsTooLargeError, SourceRow
+from configuration.store_mapping import Held as Section
 from sinks.contents import Held
 from sinks.lineage import Lineage
 from verification import settling, suspects
 from verification.expected import ExpectedRows
 from verification.model import Difference, Kind
 from verification.settling import ROUNDS_MAX, ROUNDS_MIN, Side, settle
+from verification.source_rows import RowsTooLargeError, SourceRow
 from verification.suspects import Suspects
 
 TABLE = TableSchema(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cdc.postgres.verified_rows import SourceRow
 from sinks.contents import Held
 from verification import suspects as module
+from verification.source_rows import SourceRow
 from verification.suspects import PAGE_KEYS, Suspect, Suspects
 
 

@@ -6,10 +6,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cdc.cli.verify import verify
 from cdc.kafka.pipeline_watch import PipelineWatch
 from cdc.model.topics import Topics
-from cdc.status.waiting import SourceEnd
+from cdc.ports.source_facts import SourceEnd
+from operations.cli.verify import verify
 from tests.support.standings import SOURCE, FakeTail, position
 from verification.world import StandsStillError, World
 

@@ -2,9 +2,9 @@
 
 from pydantic import SecretStr
 
-from cdc.config.sink_settings import CacheConfig
-from cdc.config.view_settings import ViewConfig
 from cdc.model.events import TableId
+from configuration.sink_settings import CacheConfig
+from configuration.view_settings import ViewConfig
 from views.definition import ViewDefinition
 from views.tracing import BaseColumn, trace
 

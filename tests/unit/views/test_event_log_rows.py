@@ -7,15 +7,15 @@ from typing import Any, Final, NoReturn
 
 import pytest
 
-from cdc.config.event_log_settings import EventForm, EventLogConfig, event_form
 from cdc.config.outbox_settings import OutboxConfig
-from cdc.kafka.event_records import EventRecord
 from cdc.outbox.cloudevents import cloudevents
 from cdc.outbox.router import Envelope
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import Insert
+from configuration.event_log_settings import EventForm, EventLogConfig, event_form
 from tests.support.outbox_fixtures import Fixture, Recorded, fixtures
 from views.event_log_rows import EventRow, MalformedError, event_row
+from views.event_records import EventRecord
 
 LOG: Final = EventLogConfig(base="reports", topics=("outbox.event.order",))
 # Fixtures whose payload is a column of another type than text or JSON, or that have no record.

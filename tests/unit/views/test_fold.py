@@ -11,9 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from cdc.config.fold_settings import FoldConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from configuration.fold_settings import FoldConfig
 from views.fold import NO_STATE, Fold, FoldError, fold_of, written
 from views.tracing import trace
 

@@ -1,6 +1,6 @@
 """When keys are written: at once, or together with others after an interval."""
 
-from cdc.config.settings import Config
+from configuration.settings import Config
 from views.gathering import Gathering
 from views.targets import gathering
 

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from cdc.config.secret_files import secret_files
-from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import CacheConfig
 from cdc.model.errors import ConfigError
+from configuration.settings import Config, load_config
+from configuration.sink_settings import CacheConfig
 
 SECTIONS = {
     "source": {"tables": ["public.orders"]},

@@ -10,7 +10,8 @@ from cdc.capture.toast_batch import DraftRecord
 from cdc.config.settings import OnUnpublishable
 from cdc.formats.records import OutRecord, TableEncoder
 from cdc.formats.transaction_metadata import TransactionMetadata
-from cdc.formats.unpublishable import OVERHEAD_BYTES, Unpublishable, UnpublishedRecord, record_bytes
+from cdc.formats.unpublishable import OVERHEAD_BYTES, Unpublishable, record_bytes
+from cdc.model.control import UnpublishedRecord
 from cdc.model.errors import DamagedTextError, UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Column, Position
 from cdc.model.lsn import Lsn

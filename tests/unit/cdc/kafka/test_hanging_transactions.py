@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cdc.config.settings import Config
 from cdc.kafka import hanging_transactions as hanging
 from cdc.kafka.broker import StoredRecord
 from cdc.kafka.daemon_thread import do_nothing
@@ -17,6 +16,7 @@ from cdc.kafka.state_reader import State
 from cdc.model.errors import BrokerError, ConnectionLost, GapError
 from cdc.model.kafka_transactions import HangingTransactionRecord, OpenPart
 from cdc.model.topics import Topics
+from configuration.settings import Config
 
 ROWS_0 = OpenPart(topic="p.public.t", partition=0, start=4, end=6)
 ROWS_1 = OpenPart(topic="p.public.t", partition=1, start=9, end=10)

@@ -13,8 +13,6 @@ from cdc.model.control import (
     SchemaRecord,
     SignalAnswer,
     SignalsRecord,
-    SinkErrorRecord,
-    SinkRecord,
     SnapshotProgress,
     SnapshotRecord,
     SourceIdentity,
@@ -101,24 +99,11 @@ def test_a_sweep_names_its_table() -> None:
     assert SweepRecord.decode(sweep.encode(), "shop.control").table == ORDERS.table
 
 
-def test_progress_and_sinks_come_back_with_their_offsets() -> None:
+def test_progress_comes_back_with_its_offsets() -> None:
     progress = ProgressRecord(
         epoch=1, seq=5, lsn=99, commit_ts_us=1, published_ts_us=2, end_offsets={"shop.public.orders": (1, 2)}
     )
     assert ProgressRecord.decode(progress.encode(), "shop.progress") == progress
-    sink = SinkRecord(
-        sink="cache",
-        generation=2,
-        end_offsets={"shop.public.orders": (1, 2)},
-        applied_lsn=99,
-        epoch=1,
-        commit_ts_us=1,
-        applied_ts_us=2,
-        sweeps={"public.orders": 1 << 48},
-        written=4,
-        stale=1,
-    )
-    assert SinkRecord.decode(sink.encode(), "shop.progress") == sink
 
 
 def test_each_kind_has_its_key() -> None:
@@ -139,11 +124,9 @@ def test_each_kind_has_its_key() -> None:
         (tombstones, "tombstones/public.orders"),
         (SchemaRecord.of(ORDERS), "schema/public.orders/2"),
         (SweepRecord.of(ORDERS.table, 5, 9, 2), "sweep/public.orders"),
-        (SinkErrorRecord(sink="cache", message="m", next="n", is_final=False, at_us=1), "sink-error/cache"),
     ):
         assert record.to("topic") == TopicRecord("topic", key.encode(), record.encode())
         assert type(record).decode(record.encode(), "") == record
-    assert SinkRecord.key_of("cache", 2) == "sink/cache/2"
     assert SignalAnswer.key_of("x1") == "signal/x1"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from cdc.config.settings import SnapshotConfig
 from cdc.model.control import (
+    NEXT_AFTER_OTHERS,
     IncompleteRowsRecord,
     RangeRecord,
     SignalAnswer,
@@ -20,7 +21,7 @@ from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, TableDescribed, TransactionBarrier
 from cdc.ports.stream import Signal
-from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, Restrictions, Snapshots
+from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.signal_answers import KEPT_S, SIGNAL_S_MAX, Answers
 from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals
 from tests.unit.cdc.capture.loops import SCHEMA

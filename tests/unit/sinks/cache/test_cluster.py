@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cdc.config.sink_settings import shared_names
-from cdc.config.store_shapes import CacheShape, CacheTls
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
+from configuration.sink_settings import shared_names
+from configuration.store_shapes import CacheShape, CacheTls
 from sinks.cache.check import cache_findings
 from sinks.cache.cluster import ClusterPlace, ClusterServer, cluster_place
 from sinks.cache.contents import CacheContents

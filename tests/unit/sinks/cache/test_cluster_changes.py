@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cdc.config.store_shapes import CacheShape
 from cdc.model.errors import SinkError
+from configuration.store_shapes import CacheShape
 from sinks.cache.contents import CacheContents
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Outcome

@@ -10,9 +10,9 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from cdc.config.sink_settings import CacheConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
+from configuration.sink_settings import CacheConfig
 from devstack.place import package_folder
 from devstack.redis import PACKAGE
 from sinks.cache.sentinel import SentinelPlace, sentinel_place

@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 from pydantic import SecretStr
 
-from cdc.config.sink_settings import SearchConfig
 from cdc.model.errors import FullError, RefusedError, SinkError
 from cdc.model.events import Column, TableId, pack_version
+from configuration.sink_settings import SearchConfig
 from sinks.contract import Outcome
 from sinks.retries import Retries
 from sinks.search import bulk

@@ -8,9 +8,9 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import create_engine, inspect
 
-from cdc.config.sink_settings import SqlConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
+from configuration.sink_settings import SqlConfig
 from sinks.contract import Outcome
 from sinks.retries import Retries
 from sinks.slots import FIRST

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
+from configuration.sink_settings import WarehouseConfig
 from sinks.contract import Change, Outcome
 from sinks.warehouse import gathering
 from sinks.warehouse.gathering import GatheringSink

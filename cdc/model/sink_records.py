@@ -1,0 +1,92 @@
+"""Records about sinks in the progress topic, which the sinks' jobs and `cdc rebuild` write."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+
+from cdc.model.control import U64, Record
+
+
+class PerSinkRecord(Record):
+    """A record about one sink."""
+
+    sink: str
+
+    @classmethod
+    def key_of(cls, sink: str) -> str:
+        return f"{cls.KEY}{sink}"
+
+    @property
+    def record_key(self) -> str:
+        return self.key_of(self.sink)
+
+
+class SinkRecord(Record):
+    """Says that a sink has applied every record below `end_offsets`, and every sweep of `sweeps`.
+
+    `applied_lsn` is the largest progress LSN whose offsets are covered and whose sweeps are done.
+    """
+
+    KEY = "sink/"
+    sink: str
+    generation: int
+    end_offsets: dict[str, tuple[int, ...]]
+    applied_lsn: U64
+    epoch: int  # of applied_lsn; 0 before the first progress
+    commit_ts_us: int  # commit time that belongs to applied_lsn
+    applied_ts_us: int  # our clock when it was readable in the store
+    sweeps: dict[str, U64]  # table key → floor of the last sweep finished
+    written: int  # changes written since the job started
+    stale: int  # changes that were already there, or superseded
+    excluded: tuple[str, ...] = ()  # tables that the store does not hold, as schema.table
+    # schema.table → fingerprint of the mapping with which its rows were written; a table without one has no mapping.
+    mappings: dict[str, str] = Field(default_factory=dict)
+    dead_letters: int = 0  # rows that the store rejected, and of which it has taken no later version
+    job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one continues
+    # Readers see the serving generation only. A building one is filled beside it; a kept one was replaced by it.
+    role: Literal["serving", "building", "kept"] = "serving"
+
+    @classmethod
+    def key_of(cls, sink: str, generation: int) -> str:
+        return f"{cls.KEY}{sink}/{generation}"
+
+    @property
+    def record_key(self) -> str:
+        return self.key_of(self.sink, self.generation)
+
+
+class SinkErrorRecord(PerSinkRecord):
+    """The last error of a sink's job. It is over if the sink's own record is newer."""
+
+    KEY = "sink-error/"
+    message: str
+    next: str
+    is_final: bool  # no restart helps: the sink has stopped
+    at_us: int  # µs since 1970
+
+
+class RebuildRecord(PerSinkRecord):
+    """The last request to build a sink's store again, and what became of it. `cdc rebuild` writes it with status
+    `asked`, the sink's job writes every later status."""
+
+    KEY = "rebuild/"
+    request: str
+    action: Literal["rebuild", "rollback", "drop"]
+    status: Literal["asked", "running", "done", "failed", "cancelled"]
+    keeps_old: bool = True  # whether the replaced generation stays for a rollback
+    generation: int = 0  # that is being built; 0 until it is known
+    message: str = ""
+    next: str = ""
+    asked_us: int  # µs since 1970
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in ("asked", "running")
+
+
+def newest(sinks: Iterable[SinkRecord], name: str, generation_min: int = 0) -> SinkRecord | None:
+    """Returns the record of the sink's serving generation: that of the newest job. None while one generation replaces
+    another. `generation_min`: earlier ones belong to discarded stores."""
+    own = [sink for sink in sinks if sink.sink == name and sink.generation >= generation_min and sink.role == "serving"]
+    return max(own, key=lambda sink: (sink.job, sink.generation), default=None)

@@ -1,0 +1,35 @@
+"""`cdc wait`: waits until stores show all changes up to an LSN."""
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from cdc.client.applied import WaitError
+from cdc.client.waiting import TIMEOUT_S, read_lsn, wait_for
+from cdc.model.errors import ConfigError
+from operations.cli.options import CONFIG, AsJson, ConfigFile, configuration
+
+
+def wait(
+    lsn: Annotated[str, typer.Option(help="The LSN that pg_current_wal_insert_lsn() returns after the commit.")],
+    sink: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Repeatable; all sinks that have a position by default.")
+    ] = None,
+    timeline: Annotated[int | None, typer.Option(help="The LSN's timeline. It must be that of the source.")] = None,
+    timeout: Annotated[float, typer.Option(help="Total seconds to wait.", min=0)] = TIMEOUT_S,
+    config: ConfigFile = CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until the stores show all transactions that committed up to an LSN, and sweeps (the removal of rows that a
+    snapshot did not find). Exits with 1 after --timeout, 2 if the text is not an LSN, 4 if the LSN belongs to another
+    timeline or epoch."""
+    try:
+        read_lsn(lsn)
+    except WaitError as error:
+        raise ConfigError(error.message, error.hint) from None
+    began = time.monotonic()
+    wait_for(configuration(config, log_level="error"), sink or None, lsn, timeout, timeline)
+    if as_json:
+        typer.echo(json.dumps({"is_applied": True, "lsn": lsn, "seconds": round(time.monotonic() - began, 3)}))

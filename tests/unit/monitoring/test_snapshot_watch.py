@@ -1,0 +1,118 @@
+"""Snapshots followed through what the topics tell."""
+
+import pytest
+
+from cdc.model.errors import GapError, UnreachableError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from monitoring.fill_progress import FillProgress
+from monitoring.snapshot_watch import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
+from tests.support.standings import FakeTail, position, progress, published, sink, snapshot
+
+A, B = TableId("public", "a"), TableId("public", "b")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tail() -> FakeTail:
+    return FakeTail(Topics("shop"))
+
+
+@pytest.fixture
+def watch(tail: FakeTail, clock: Clock) -> SnapshotWatch:
+    return SnapshotWatch(Topics("shop"), tail, clock)  # type: ignore[arg-type]
+
+
+def test_every_tables_last_snapshot_comes_by_name(watch: SnapshotWatch, tail: FakeTail) -> None:
+    tail.tell(snapshot("b"))
+    tail.tell(snapshot("a"))
+    tail.tell(position(7))
+    assert list(watch.snapshots()) == [A, B]
+
+
+def test_rows_come_from_state_and_the_rate_from_progress(watch: SnapshotWatch, tail: FakeTail) -> None:
+    tail.tell(progress())
+    assert watch.progress_of(snapshot()) == FillProgress("table", "public.a", "running", 300, 1000, 50.0)
+
+
+def test_silence_counts_from_the_last_word_of_either_topic(watch: SnapshotWatch, tail: FakeTail, clock: Clock) -> None:
+    clock.now += 8
+    tail.will_tell(progress())
+    watch.poll(0.0)
+    clock.now += 8
+    assert watch.progress_of(snapshot()).message == ""
+    clock.now += 8
+    assert "not reported for 16 s" in watch.progress_of(snapshot()).message
+
+
+def test_what_else_the_topics_tell_is_read(watch: SnapshotWatch, tail: FakeTail) -> None:
+    assert (watch.position(), watch.published(), watch.sinks()) == (None, None, ())
+    told = position(7), published(6), sink(1, 5), sink(2, 4)
+    for record in told:
+        tail.tell(record)
+    assert (watch.position(), watch.published(), *watch.sinks()) == told
+
+
+def test_a_damaged_position_is_not_taken(watch: SnapshotWatch, tail: FakeTail) -> None:
+    tail.tell(position(7).model_copy(update={"resume_lsn": 8}))
+    with pytest.raises(GapError):
+        watch.position()
+
+
+# ---- requests
+
+
+def test_followed_are_the_tables_of_the_request(watch: SnapshotWatch, tail: FakeTail) -> None:
+    tail.tell(snapshot("a", status="done"))
+    tail.tell(snapshot("b"))
+    (told,) = Followed(watch, {A: "r1"}).statuses()
+    assert (told.name, told.status) == ("public.a", "done")
+
+
+def test_a_snapshot_that_another_request_replaced_has_ended(watch: SnapshotWatch, tail: FakeTail) -> None:
+    followed = Followed(watch, {A: "r1"})
+    tail.tell(snapshot(request="r2"))
+    assert [told.status for told in followed.statuses()] == ["replaced"]
+
+
+def test_a_snapshot_has_begun_when_state_shows_it(watch: SnapshotWatch, tail: FakeTail) -> None:
+    tail.tell(snapshot("a", request="r0", status="done"))
+    tail.will_tell(snapshot("a"))
+    tail.will_tell(snapshot("b"))
+    assert await_begun(watch, "r1", [A, B]) == {A: "r1", B: "r1"}
+    assert tail.polls == []
+
+
+def test_one_that_never_shows_is_an_error(watch: SnapshotWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monitoring.snapshot_watch.BEGUN_S_MAX", 0.1)
+    with pytest.raises(UnreachableError, match="was not seen"):
+        await_begun(watch, "r1", [A])
+
+
+def test_healing_has_begun_when_the_next_epoch_streams(watch: SnapshotWatch, tail: FakeTail) -> None:
+    tail.tell(position(7, epoch=1))
+    tail.tell(snapshot("a", request="epoch 1", status="done"))
+    tail.will_tell(position(0, epoch=2, phase="intent"))
+    tail.will_tell(position(9, epoch=2), snapshot("a", request="epoch 2"))
+    assert await_healed(watch, 1) == {A: "epoch 2"}
+
+
+def test_a_damaged_position_is_healed_from_epoch_0(watch: SnapshotWatch, tail: FakeTail) -> None:
+    assert epoch_of(watch) == 0
+    tail.tell(position(7, epoch=3).model_copy(update={"resume_lsn": 8}))
+    assert epoch_of(watch) == 0
+    tail.will_tell(position(9, epoch=4), snapshot("a", request="epoch 4"))
+    assert await_healed(watch, 0) == {A: "epoch 4"}
+    assert epoch_of(watch) == 4
