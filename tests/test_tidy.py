@@ -14,6 +14,7 @@ from packaging.version import Version
 from tests.tidy import (
     FILE_LINES_MAX,
     FUNCTION_LINES_MAX,
+    OURS,
     Source,
     Violation,
     broad_excepts_have_reasons,
@@ -101,7 +102,7 @@ def test_every_source_file_has_its_test_file() -> None:
 def test_documents_name_files_and_definitions_that_exist(name: str) -> None:
     """Paths in code spans, and `name` in `path`, as the section "Where to find what" has them."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    rooms = "cdc|sinks|spark_jobs|tests|demo|bench|devstack|docker|jars|migrations"
+    rooms = "|".join(OURS) + "|docker"
     paths = set(re.findall(rf"`((?:{rooms})/[\w/.-]+)`", text))
     assert sorted(path for path in paths if not (ROOT / path).exists()) == []
     for definition, path in re.findall(rf"`(\w+)(?:\(\))?` in `((?:{rooms})/[\w/.]+)`", text):
