@@ -92,3 +92,13 @@ export function command(text, announce) {
   return h("div", { class: "command" }, h("code", {}, text),
     h("button", { type: "button", class: "copy", onclick: copy, "aria-label": `Copy: ${text}` }, "Copy"));
 }
+
+/** A bar whose length needs no style in the markup. */
+export function bar(share) {
+  return h("span", { class: "bar-track", "data-island": true, island: (element) => {
+    const inner = element.firstChild ?? element.appendChild(document.createElement("span"));
+    inner.style.width = `${(share * 100).toFixed(1)}%`;
+  } });
+}
+
+export const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));

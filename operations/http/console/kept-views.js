@@ -1,9 +1,8 @@
 // Each view: whether it follows its base, what waits, and what it fails for.
 
-import { command, h, pill } from "./dom.js";
+import { command, fact, h, pill } from "./dom.js";
 import { commandsOf, count, plural, seconds } from "./format.js";
 import { state } from "./data.js";
-import { fact } from "./overview.js";
 
 const KINDS = { search: "search index", cache: "cache", sql: "SQL table", warehouse: "warehouse", topic: "topic" };
 

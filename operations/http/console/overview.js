@@ -1,6 +1,6 @@
 // The first section: the picture, the charts, the WAL budget, and what the tables do.
 
-import { h } from "./dom.js";
+import { bar, fact, h } from "./dom.js";
 import { figure } from "./chart.js";
 import { flow } from "./flow.js";
 import { bytes, bytesRate, count, plural, rate, seconds } from "./format.js";
@@ -36,16 +36,6 @@ function budget(status) {
       bar(share)),
     h("dl", { class: "facts" }, fact("Held for the slot", bytes(held)), fact("Limit", limit ? bytes(limit) : "none"), fact("Left", bytes(left)), fact("Written at", bytesRate(speed))));
 }
-
-/** A bar whose length needs no style in the markup. */
-export function bar(share) {
-  return h("span", { class: "bar-track", "data-island": true, island: (element) => {
-    const inner = element.firstChild ?? element.appendChild(document.createElement("span"));
-    inner.style.width = `${(share * 100).toFixed(1)}%`;
-  } });
-}
-
-export const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
 
 function tables(status) {
   const states = ["streaming", "snapshotting", "stopped", "not captured"].map((name) => [name, status.tables.filter((one) => one.state === name).length]);

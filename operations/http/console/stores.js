@@ -1,11 +1,10 @@
 // Each store: how far and how fresh it is, what it wrote, and what comparisons with the source found.
 
-import { command, h, pill, sign } from "./dom.js";
+import { command, fact, h, pill, sign } from "./dom.js";
 import { spark } from "./chart.js";
 import { commandsOf, count, moment, plural, rate, seconds } from "./format.js";
 import { lagOf, newest, state, writtenRates } from "./data.js";
 import { icon, storeName, storeState, storeTone } from "./flow.js";
-import { fact } from "./overview.js";
 
 const SPAN_S = 900;
 const SHOWN_RUNS = 4;

@@ -1,9 +1,8 @@
 // All tables: filter, order, pages. A page has few rows, so that a thousand tables cost what fifty do.
 
-import { command, h, pill } from "./dom.js";
+import { bar, command, h, pill } from "./dom.js";
 import { commandsOf, count, plural, seconds } from "./format.js";
 import { state } from "./data.js";
-import { bar } from "./overview.js";
 
 const PAGE = 50;
 const STATES = ["streaming", "snapshotting", "stopped", "not captured"];
