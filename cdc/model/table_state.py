@@ -26,9 +26,9 @@ class StorageFacts(Record):
     """A relation that holds rows of the table: the table itself, or a leaf of its partitions."""
 
     oid: int
-    file: int  # pg_relation_filenode: another one after the table was rewritten or truncated
+    file: int  # pg_class.relfilenode: another one after the table was rewritten or truncated
     is_met: bool = False  # known from the stream only, which has rows of it
-    attached: str = ""  # xmin of its rows in pg_inherits, up to the root: others if it was detached meanwhile
+    attached: str = ""  # xmin of its rows in pg_inherits, from the root: others if it was detached meanwhile
 
 
 class TableFacts(Record):

@@ -15,18 +15,18 @@ from cdc.postgres.connection import says_lost
 # Catalog rows are written again whenever they change, which their xmin shows. Enums: those of a column's type, of its
 # elements, and of a domain's base type. `reached`: the types of a column and all types within them; built-in types
 # never change, and a domain prints as its base type. A column with a default that is added to a partitioned table has a
-# missing value in the partitions only. pg_partition_tree() locks the partitions: it would wait for an ALTER of one.
+# missing value in the partitions only. All of this is read from the catalog's tables, whose rows are those of one
+# moment: pg_relation_filenode() and pg_partition_ancestors() would return the newest state beside columns that are
+# older, and pg_partition_tree() locks the partitions: it would wait for an ALTER of one.
 _FACTS: LiteralString = """
 SELECT n.nspname::text, c.relname::text, c.oid::int8,
        (SELECT json_agg(json_build_array(a.attnum, a.attname, a.xmin::text,
                  a.atthasmissing OR a.attname = ANY (p.missing), types.forms ->> a.attnum::text) ORDER BY a.attnum)
           FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-       (SELECT json_agg(json_build_array(l.oid::int8, coalesce(pg_relation_filenode(l.oid)::int8, 0),
-                 coalesce((SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid)
-                             FROM pg_partition_ancestors(l.oid) u JOIN pg_inherits i ON i.inhrelid = u.relid
-                            WHERE l.oid <> c.oid), '')) ORDER BY l.oid)
-          FROM (SELECT c.oid WHERE c.relkind <> 'p'
-                UNION ALL SELECT m.oid FROM pg_class m WHERE m.oid = ANY (tree.members) AND m.relkind <> 'p') AS l),
+       (SELECT json_agg(json_build_array(l.oid::int8, l.relfilenode::int8, coalesce(part.attached, '')) ORDER BY l.oid)
+          FROM (SELECT c.oid, NULL WHERE c.relkind <> 'p'
+                UNION ALL SELECT * FROM unnest(tree.members, tree.attached)) AS part(oid, attached)
+          JOIN pg_class l ON l.oid = part.oid AND l.relkind <> 'p'),
        (SELECT coalesce(string_agg(concat_ws(' ', a.attnum, d.oid, d.xmin), ',' ORDER BY a.attnum), '')
           FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
          WHERE a.attrelid = c.oid AND a.attgenerated <> ''),
@@ -46,11 +46,12 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
   JOIN pg_namespace n ON n.nspname = w.schema
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
  CROSS JOIN LATERAL (
-    WITH RECURSIVE part(oid) AS (
-        SELECT c.oid WHERE c.relkind = 'p'
+    WITH RECURSIVE part(oid, attached) AS (
+        SELECT c.oid, NULL WHERE c.relkind = 'p'
         UNION ALL
-        SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid AND NOT i.inhdetachpending
-    ) SELECT array_agg(oid) AS members FROM part) AS tree
+        SELECT i.inhrelid, concat_ws(' ', part.attached, i.xmin)
+          FROM part JOIN pg_inherits i ON i.inhparent = part.oid AND NOT i.inhdetachpending
+    ) SELECT array_agg(oid) AS members, array_agg(attached) AS attached FROM part) AS tree
  CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(DISTINCT a.attname), '{}') AS missing
       FROM pg_attribute a WHERE a.attrelid = ANY (tree.members) AND a.atthasmissing) AS p
