@@ -17,7 +17,7 @@ PYTHON =
 
 bench-sinks: ROWS = 500000
 
-CODE = cdc configuration monitoring operations migrations sinks spark_jobs verification views jars devstack demo bench examples docs_build tests
+CODE = cdc watershed_client configuration monitoring operations migrations sinks spark_jobs verification views jars devstack demo bench examples docs_build tests
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 # Two jobs: while Spark shows what it loads, the code is checked.

@@ -5,7 +5,7 @@ from typing import Final
 from pydantic import Field
 
 from cdc.model.control import U64, Record
-from cdc.model.sink_records import PerSinkRecord
+from monitoring.job_records import PerSinkRecord
 
 RUNS_MAX: Final = 10  # that a record keeps
 

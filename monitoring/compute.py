@@ -9,7 +9,6 @@ from cdc.model.events import TableId
 from cdc.model.lsn import format_lsn
 from cdc.model.sink_records import SinkRecord, newest
 from cdc.model.topics import Topics
-from cdc.ports.source_facts import SlotFacts, SourceFacts
 from configuration.settings import Config
 from monitoring.comparisons import ComparisonRecord
 from monitoring.facts import Reading, TopicFacts
@@ -30,6 +29,7 @@ from monitoring.model import (
 )
 from monitoring.problems import problems_of
 from monitoring.views import view_statuses
+from watershed_client.source_facts import SlotFacts, SourceFacts
 
 _US: Final = 1_000_000
 

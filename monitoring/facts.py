@@ -9,12 +9,13 @@ from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.lost_events import LostEventsRecord
-from cdc.model.sink_records import SinkErrorRecord, SinkRecord
+from cdc.model.sink_records import SinkRecord
 from cdc.model.table_state import TableRecord
-from cdc.ports.source_facts import SourceFacts
 from monitoring.comparisons import ComparisonRecord
 from monitoring.fill_progress import FillProgress
+from monitoring.job_records import SinkErrorRecord
 from monitoring.view_facts import ViewFacts
+from watershed_client.source_facts import SourceFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import Any, Final, Generic, TypeVar
 
 from cdc.model.condition import Condition
 from cdc.model.errors import WatershedError
-from cdc.ports.source_facts import SourceFacts
 from configuration.settings import Config
 from monitoring.compute import Moment, status_of
 from monitoring.facts import Reading, SourceReader, TopicFacts, TopicReader, ViewReader
 from monitoring.history import History
 from monitoring.model import Status
 from monitoring.view_facts import ViewFacts
+from watershed_client.source_facts import SourceFacts
 
 T = TypeVar("T")
 INTERVAL_S: Final = 1.0

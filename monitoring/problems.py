@@ -6,11 +6,11 @@ from typing import Final
 from cdc.model.condition import Condition
 from cdc.model.errors import NEXT_AFTER_GAP, WatershedError
 from cdc.model.topics import DELETES_KEPT_S
-from cdc.ports.source_facts import SourceFacts
 from configuration.settings import Config
 from monitoring.facts import Reading
 from monitoring.model import Part, Problem, SinkStatus, Status
 from monitoring.views import STALLED_S, view_problems
+from watershed_client.source_facts import SourceFacts
 
 GLANCE_S: Final = 1.0  # the least time for which `cdc status` observes
 GLANCE_PATIENCE: Final = 3.0  # times as long a silence, then

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cdc.kafka.client import NEXT_REACHABLE
-from cdc.kafka.compacted_tail import CompactedTail
-from cdc.kafka.pipeline_watch import PipelineWatch
 from cdc.kafka.state_reader import records_of
 from cdc.model.control import SnapshotProgress, SnapshotRecord
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.events import TableId
-from cdc.model.sink_records import RebuildRecord
 from cdc.model.topics import Topics
 from monitoring.fill_progress import FillProgress, replaced, table_progress
+from monitoring.job_records import RebuildRecord
+from watershed_client.compacted_tail import CompactedTail
+from watershed_client.pipeline_watch import PipelineWatch
 
 BEGUN_S_MAX: Final = 30.0  # from a signal's answer until its record is read: both are in one Kafka transaction
 _STEP_S: Final = 0.05

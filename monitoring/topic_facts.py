@@ -7,12 +7,12 @@ from cdc.kafka.state_reader import records_of
 from cdc.model.control import UnpublishedRecord
 from cdc.model.errors import GapError
 from cdc.model.lost_events import LostEventsRecord
-from cdc.model.sink_records import SinkErrorRecord
 from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
 from configuration.settings import Config
 from monitoring.comparisons import ComparisonRecord
 from monitoring.facts import TopicFacts
+from monitoring.job_records import SinkErrorRecord
 from monitoring.snapshot_watch import SnapshotWatch
 
 POLL_S: Final = 0.1

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
-from cdc.model.errors import RefusedError, SinkError, WatershedError
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableSchema
-from cdc.model.findings import Finding
+from configuration.findings import Finding
 from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
+from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.registry import make_sink, needs
 from sinks.retries import Retries

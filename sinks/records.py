@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 import msgspec
 import orjson
 
-from cdc.model.errors import SinkError
 from cdc.model.events import EPOCH_MAX, SEQ_BITS, SEQ_MAX, TableSchema, pack_version
 from sinks.contract import Change, Json, Origin
+from sinks.errors import SinkError
 from sinks.lineage import Lineage
 
 VERSION_HEADER: Final = "watershed.version"

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-from cdc.model.errors import SinkError
 from configuration.sink_settings import StoreConfig
 from sinks.contract import Sink
+from sinks.errors import SinkError
 from sinks.shaping.sink import shaped
 
 

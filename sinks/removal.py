@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from contextlib import closing
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId
 from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
+from sinks.errors import SinkError
 from sinks.registry import needs
 from sinks.slots import open_slots
 

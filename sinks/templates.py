@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Json
+from sinks.errors import RefusedError
 from sinks.records import encode_json
 
 _TOKEN: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cdc.daemon.children import end_with_parent
-from cdc.model.errors import SinkError
 from cdc.model.sink_records import SinkRecord
 from configuration.settings import Config
 from configuration.sink_settings import WarehouseConfig, sink_config
+from monitoring.children import end_with_parent
+from sinks.errors import SinkError
 from sinks.registry import make_sink
 from spark_jobs.checkpoint import Checkpoints, sink_folder
 

@@ -9,11 +9,12 @@ from typing import Final, Literal, TypeGuard
 import structlog
 from pyspark.sql import SparkSession
 
-from cdc.model.errors import FullError, RefusedError, WatershedError
+from cdc.model.errors import WatershedError
 from cdc.model.events import pack_version
 from cdc.model.sink_records import SinkRecord, newest
 from configuration.settings import Config
 from monitoring.conditions import Conditions
+from sinks.errors import FullError, RefusedError
 from spark_jobs.applied import Applied, AppliedPosition
 from spark_jobs.failures import reason
 from spark_jobs.rebuild import swap_goal

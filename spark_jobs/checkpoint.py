@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 
 LOCAL_FOLDER: Final = Path(".watershed/sinks")
 _LOCK: Final = "lock"

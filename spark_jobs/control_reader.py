@@ -9,13 +9,21 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import LEADER_UNKNOWN, NEXT_REACHABLE, broker_error, kafka_error, new_client, tail_settings
-from cdc.kafka.compacted_tail import missing_topics
+from cdc.kafka.client import (
+    LEADER_UNKNOWN,
+    NEXT_REACHABLE,
+    broker_error,
+    kafka_error,
+    missing_topics,
+    new_client,
+    tail_settings,
+)
 from cdc.model.control import ProgressRecord, SchemaRecord, SweepRecord
 from cdc.model.errors import BrokerError
 from cdc.model.events import TableId
-from cdc.model.sink_records import RebuildRecord, SinkRecord
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
+from monitoring.job_records import RebuildRecord
 from sinks.lineage import Lineage
 from spark_jobs.applied import PENDING_MAX
 

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, Window
 from pyspark.sql.functions import col, row_number
 
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.engine import Conflict, Snapshot
 from sinks.warehouse.evolution import Evolution

@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 
 
 def jvm_process(spark: SparkSession) -> Any:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from confluent_kafka import Message
 from msgspec.structs import replace
 
-from cdc.model.errors import RefusedError, SinkError
 from sinks.contract import Change, Origin, Outcome, Result
+from sinks.errors import RefusedError, SinkError
 from sinks.records import UnknownSchemaError, ordinary_change, read_record
 from spark_jobs.reading import Partition, Piece
 from spark_jobs.rejections import Rejections

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import broker_error, new_client, tail_settings
-from cdc.model.errors import RefusedError
+from sinks.errors import RefusedError
 
 RECORDS_MAX: Final = 1000  # taken from the client's queue at once
 # The limit of the client's queue, for all partitions of a task together.

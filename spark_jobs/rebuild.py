@@ -6,10 +6,12 @@ from typing import Final, Literal, Protocol
 
 import structlog
 
-from cdc.model.errors import FullError, SinkError, WatershedError
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.model.sink_records import RebuildRecord, SinkRecord
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import DELETES_KEPT_S
+from monitoring.job_records import RebuildRecord
+from sinks.errors import FullError, SinkError
 from sinks.lineage import Lineage
 from sinks.slots import Slots, slot_of
 from spark_jobs.applied import Applied

@@ -12,10 +12,10 @@ from typing import Final
 import orjson
 from confluent_kafka import Message
 
-from cdc.model.errors import RefusedError
 from configuration.sink_settings import StoreConfig
 from monitoring.rejected_rows import RejectedRow, letter_key
 from sinks.contract import Change, Outcome, Result
+from sinks.errors import RefusedError
 from sinks.records import RecordCoordinates, encode_json
 from sinks.reduction import document_id
 

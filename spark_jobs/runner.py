@@ -21,12 +21,12 @@ from rich.console import Console
 
 from cdc.kafka.daemon_thread import start_thread
 from cdc.model.condition import Condition
-from cdc.model.errors import SinkError
 from configuration.settings import Config
 from configuration.sink_settings import StoreConfig, WarehouseConfig, sink_config
 from jars.java import spark_java
 from jars.resolver import resolve_sets
 from monitoring.conditions import Conditions
+from sinks.errors import SinkError
 from sinks.registry import make_sink
 from sinks.shaping.sink import shaped
 from sinks.slots import FIRST, open_slots

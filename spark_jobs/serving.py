@@ -7,10 +7,11 @@ from contextlib import ExitStack, closing
 import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
-from cdc.model.sink_records import RebuildRecord, SinkRecord, newest
+from cdc.model.sink_records import SinkRecord, newest
 from cdc.model.topics import DELETES_KEPT_S
+from monitoring.job_records import RebuildRecord
+from sinks.errors import RefusedError, SinkError
 from spark_jobs.applied import Applied, AppliedPosition, covers
 from spark_jobs.building import Builder
 from spark_jobs.checkpoint import next_generation

@@ -65,9 +65,9 @@ def submit_command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the driver. Returns the process's exit code; ends the process itself once the sinks have run."""
-    from cdc.daemon.logs import configure_logs
     from cdc.model.errors import WatershedError
     from configuration.settings import load_config
+    from monitoring.logs import configure_logs
     from spark_jobs.runner import run_sinks
 
     parser = argparse.ArgumentParser(prog="watershed-sinks", description="Run sinks as a job of spark-submit.")

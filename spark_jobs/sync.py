@@ -15,11 +15,11 @@ from typing import Final, Protocol
 import structlog
 
 from cdc.model.control import SweepRecord, table_key
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from monitoring.rejected_rows import letters_table
 from sinks.contract import Sink
+from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
 from spark_jobs.applied import Applied, AppliedPosition, Offsets, covers, furthest

@@ -4,16 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cdc.model.errors import (
-    BrokerError,
-    ConfigError,
-    FullError,
-    RefusedError,
-    SinkError,
-    UnreachableError,
-    WatershedError,
-)
+from cdc.model.errors import BrokerError, ConfigError, UnreachableError, WatershedError
 from cdc.model.events import TableId
+from sinks.errors import FullError, RefusedError, SinkError
 from sinks.lineage import Lineage
 from spark_jobs.reading import Partition
 from spark_jobs.rejections import Letters

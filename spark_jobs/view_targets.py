@@ -7,10 +7,10 @@ from typing import Self
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from cdc.model.errors import SinkError
 from configuration.settings import Config
 from configuration.sink_settings import WarehouseConfig
 from configuration.view_settings import target_prefix
+from sinks.errors import SinkError
 from sinks.slots import FIRST
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.gathering import GatheringSink

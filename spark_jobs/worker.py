@@ -22,13 +22,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
 from cdc.model.condition import Condition
-from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.events import TableId
-from cdc.model.sink_records import SinkErrorRecord, SinkRecord
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from configuration.settings import Config
 from monitoring.conditions import Conditions
+from monitoring.job_records import SinkErrorRecord
 from sinks.contract import Sink
+from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
 from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition

@@ -12,12 +12,15 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tests.tidy import (
+    CAPTURE,
+    CAPTURE_LINES_MAX,
     FILE_LINES_MAX,
     FUNCTION_LINES_MAX,
     OURS,
     Source,
     Violation,
     broad_excepts_have_reasons,
+    capture_is_small,
     dependencies_have_reasons,
     docstrings_are_sentences,
     imports,
@@ -90,6 +93,10 @@ def test_python_files(rule: Callable[[Source], Iterator[Violation]]) -> None:
 @pytest.mark.parametrize("rule", WORD_RULES, ids=lambda rule: rule.__name__)
 def test_all_files(rule: Callable[[Source], Iterator[Violation]]) -> None:
     assert_none(violation for source in tree() for violation in rule(source))
+
+
+def test_capture_is_small_and_contains_nothing_else() -> None:
+    assert_none(capture_is_small(tree()))
 
 
 def test_every_source_file_has_its_test_file() -> None:
@@ -237,6 +244,26 @@ def test_relative_imports_are_resolved() -> None:
 )
 def test_io_in_the_middle_is_found(path: str, text: str, is_kept: bool) -> None:
     assert (list(the_middle_is_pure(python(path, text))) == []) is is_kept
+
+
+def test_what_capture_does_not_need_is_found_in_it() -> None:
+    service = python(f"{CAPTURE.replace('.', '/')}.py", "from cdc.kafka import broker\nfrom cdc.model.lsn import Lsn")
+    needed = [
+        python("cdc/kafka/broker.py", ""),
+        python("cdc/model/lsn.py", "def parse(): ..."),
+        python("sinks/x.py", ""),
+    ]
+    assert list(capture_is_small([service, *needed])) == []
+    (found,) = capture_is_small([service, *needed, python("cdc/kafka/tail.py", "from cdc.model.lsn import Lsn")])
+    assert str(found.path) == "cdc/kafka/tail.py"
+
+
+def test_too_many_lines_of_capture_are_found() -> None:
+    def service(line_count: int) -> Source:
+        return python(f"{CAPTURE.replace('.', '/')}.py", "x = 1\n" * line_count)
+
+    assert list(capture_is_small([service(CAPTURE_LINES_MAX)])) == []
+    assert list(capture_is_small([service(CAPTURE_LINES_MAX + 1)]))
 
 
 def test_a_missing_docstring_is_found_and_an_empty_file_needs_none() -> None:

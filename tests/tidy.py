@@ -12,11 +12,16 @@ from typing import Final
 FILE_LINES_MAX: Final = 450
 FUNCTION_LINES_MAX: Final = 70
 PARAMETERS_MAX: Final = 7
+CAPTURE_LINES_MAX: Final = 18_600  # of cdc/: what a newcomer has to enter
 REASON_CHARS_MIN: Final = 10  # shorter than that says nothing
+
+# The module from which all of capture is reached.
+CAPTURE: Final = "cdc.daemon.service"
 
 # Packages that the command line puts together.
 _PRODUCT: Final = (
     *("cdc", "configuration", "jars", "migrations", "monitoring", "sinks", "spark_jobs", "verification", "views"),
+    "watershed_client",
 )
 
 # The folders of cdc/, from the nouns to the daemon: each imports only itself and folders above it in this list.
@@ -32,7 +37,6 @@ LAYERS: Final = (
     "tables",
     "postgres",
     "kafka",
-    "client",
     "daemon",
 )
 
@@ -45,11 +49,15 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         for number, folder in enumerate(LAYERS)
     },
     "configuration": ("configuration", "cdc.model", "cdc.config"),
-    "monitoring": ("monitoring", "configuration", *(f"cdc.{folder}" for folder in LAYERS if folder != "daemon")),
+    "watershed_client": ("watershed_client", *(f"cdc.{folder}" for folder in ("model", "config", "kafka", "postgres"))),
+    "monitoring": (
+        *("monitoring", "watershed_client", "configuration"),
+        *(f"cdc.{folder}" for folder in LAYERS if folder != "daemon"),
+    ),
     "migrations": ("migrations", "cdc.model", "cdc.config", "cdc.postgres"),
     "sinks": ("sinks", "configuration", "cdc.model", "cdc.config", "cdc.formats"),
-    "spark_jobs": ("spark_jobs", "sinks", "jars", "monitoring", "configuration", "cdc"),
-    "verification": ("verification", "sinks", "monitoring", "configuration", "cdc"),
+    "spark_jobs": ("spark_jobs", "sinks", "jars", "monitoring", "watershed_client", "configuration", "cdc"),
+    "verification": ("verification", "sinks", "monitoring", "watershed_client", "configuration", "cdc"),
     "views": (
         *("views", "sinks", "configuration", "monitoring.view_facts"),
         *("cdc.model", "cdc.config", "cdc.formats", "cdc.postgres", "cdc.kafka"),
@@ -75,6 +83,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "psycopg": (
         "cdc.postgres",
         "views",
+        "watershed_client",
         "verification",
         "operations",
         "migrations",
@@ -83,14 +92,17 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
         "bench",
         "tests",
     ),
-    "confluent_kafka": ("cdc.kafka", "spark_jobs", "views", "devstack", "demo", "bench", "tests"),
+    "confluent_kafka": (
+        *("cdc.kafka", "watershed_client", "verification", "spark_jobs", "views"),
+        *("devstack", "demo", "bench", "tests"),
+    ),
     "alembic": ("migrations", "tests"),
     "sqlalchemy": (
         "migrations",
         "sinks.sql",
         "sinks.warehouse.catalog",
         "sinks.warehouse.slots",
-        "cdc.outbox.publish",
+        "watershed_client.outbox",
         "operations.cli.outbox",
         "tests",
     ),
@@ -117,7 +129,7 @@ PURE: Final = (
     *("cdc.capture.assembler", "cdc.capture.confirmation", "cdc.capture.kafka_transaction", "cdc.capture.stream_lag"),
     *("cdc.capture.transaction_records", "cdc.tables.continuity", "cdc.tables.schema_changes", "cdc.tables.selection"),
     *("monitoring.facts", "monitoring.model", "monitoring.history", "monitoring.compute", "monitoring.problems"),
-    *("monitoring.views", "cdc.client.applied"),
+    *("monitoring.views", "watershed_client.applied"),
 )
 # The loops act, and log, but reach the world through ports only.
 LOOPS: Final = ("cdc.formats.unpublishable", "cdc.snapshots", "cdc.capture", "cdc.tables")
@@ -387,6 +399,26 @@ def sources_have_tests(sources: Sequence[Source], covered: Mapping[str, str]) ->
             yield Violation(PurePosixPath(name), 1, "is excepted, and is not there")
         if PurePosixPath(test_name) not in known or len(why) < REASON_CHARS_MIN:
             yield Violation(PurePosixPath(name), 1, f"its exception names no test file and reason: {reason}")
+
+
+def capture_is_small(sources: Sequence[Source]) -> Iterator[Violation]:
+    """cdc/ has CAPTURE_LINES_MAX lines at most, and holds only modules that capture's process imports."""
+    modules = {source.module: source for source in sources if source.is_python and source.path.parts[0] == "cdc"}
+    lines = sum(len(source.text.splitlines()) for source in modules.values())
+    if lines > CAPTURE_LINES_MAX:
+        yield Violation(PurePosixPath("cdc"), lines, f"cdc/ has {lines} lines, {CAPTURE_LINES_MAX} at most")
+    reached: set[str] = set()
+    found = [CAPTURE]
+    while found:
+        name = found.pop()
+        # `from a import b` imports a, and b too if it is a module.
+        for module in (name, name.rpartition(".")[0]):
+            if module in modules and module not in reached:
+                reached.add(module)
+                found += [imported for _, imported in imports(modules[module])]
+    for module, source in modules.items():
+        if module not in reached and source.path.name != "__init__.py":
+            yield Violation(source.path, 1, f"{CAPTURE} does not need it: it belongs to the package that does")
 
 
 def only_declares(source: Source) -> bool:

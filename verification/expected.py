@@ -11,13 +11,13 @@ from typing import Any
 
 from cdc.config.masking import Mask
 from cdc.formats.masks import masked
-from cdc.model.errors import RefusedError
 from cdc.model.events import TableSchema
 from configuration.store_mapping import Held as Section
 from sinks.comparison import shown
 from sinks.contents import Key
 from sinks.contract import Json
 from sinks.equality import UNLIKE, same, source_form, store_form
+from sinks.errors import RefusedError
 from sinks.lineage import Lineage
 from sinks.records import decode_json, encode_json
 from sinks.shaping.table import TableShape

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cdc.kafka.signals import await_answer, send_signal
 from cdc.model.control import NEXT_AFTER_OTHERS, REPUBLISHED_MAX, SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
@@ -22,6 +21,7 @@ from verification.source_rows import VerifiedTable
 from verification.suspects import Suspects
 from verification.verifier import Tell
 from verification.world import World
+from watershed_client.signal_sender import await_answer, send_signal
 
 ANSWER_S_MAX: Final = 30.0
 KEYS_BYTES_MAX: Final = 128 * 1024  # of one signal

@@ -12,12 +12,12 @@ from typing import Final
 
 import structlog
 
-from cdc.daemon.children import end_with_parent
 from cdc.kafka.compacted import read_latest
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from configuration.settings import Config
 from configuration.store_mapping import matches
+from monitoring.children import end_with_parent
 from monitoring.comparisons import ComparisonRecord
 from verification.history import due_us
 

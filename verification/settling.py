@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.compacted import last_versions
 from cdc.model.events import TableSchema
 from sinks.contents import Held, StoreContents
 from verification.expected import ExpectedRows, plain_key
 from verification.model import ColumnDifference, Difference, Kind
 from verification.source_rows import RowsTooLargeError, SourceRow, VerifiedTable
 from verification.suspects import Suspect, Suspects
+from verification.topic_versions import last_versions
 from verification.world import World
 
 ROUNDS_MAX: Final = 10

@@ -15,7 +15,7 @@ from cdc.formats.masks import masks_of
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.state_reader import read_state
 from cdc.model.control import SchemaRecord
-from cdc.model.errors import ConfigError, RefusedError, SinkError, SourceError
+from cdc.model.errors import ConfigError, SourceError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topics import Topics
 from cdc.postgres.chunk_table import TableUnlikeError
@@ -26,6 +26,7 @@ from monitoring.rejected_rows import RejectedRow
 from monitoring.sink_letters import read_letters
 from sinks.comparison import SourceRows
 from sinks.contents import Removal, StoreContents, open_contents
+from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.records import encode_json
 from verification.expected import ExpectedRows, plain_key

@@ -3,15 +3,15 @@
 import time
 from typing import Final, Self
 
-from cdc.client.applied import is_shown, target_of
-from cdc.kafka.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
 from cdc.model.control import IncompleteRowsRecord, SnapshotRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import format_lsn
 from cdc.model.sink_records import SinkRecord, newest
-from cdc.postgres.source_facts import PostgresSourceReader
 from configuration.settings import Config
+from watershed_client.applied import is_shown, target_of
+from watershed_client.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
+from watershed_client.source_reader import PostgresSourceReader
 
 SETTLED_S_MAX: Final = 10.0
 

@@ -26,11 +26,12 @@ from urllib.parse import unquote
 import psycopg
 from psycopg import sql
 
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableId
-from cdc.model.findings import Finding
 from cdc.postgres.catalog import column_types
+from configuration.findings import Finding
 from configuration.sink_settings import SqlConfig
+from sinks.errors import SinkError
 from views import statements
 from views.connection import Key, Texts, base_error, explained, is_away, is_of_rows, said, texts
 from views.definition import ViewDefinition

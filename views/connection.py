@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import psycopg
 
-from cdc.model.errors import SinkError
 from cdc.postgres.connection import PINNED_SETTINGS
 from configuration.sink_settings import SqlConfig
+from sinks.errors import SinkError
 
 CONNECT_TIMEOUT_S: Final = 10
 NEXT_QUERY_FAILS: Final = (

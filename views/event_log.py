@@ -11,10 +11,11 @@ from typing import Final
 import structlog
 
 from cdc.config.settings import KafkaConfig
-from cdc.model.errors import RefusedError, SinkError, WatershedError
-from cdc.model.findings import Finding
+from cdc.model.errors import WatershedError
 from configuration.event_log_settings import EventForm, event_form
+from configuration.findings import Finding
 from configuration.settings import Config
+from sinks.errors import RefusedError, SinkError
 from views.event_log_base import Batch, EventLogBase, Rejected
 from views.event_log_figures import Loaded, base_of_log, behind
 from views.event_log_rows import EventRow, MalformedError, event_row

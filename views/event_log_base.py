@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 import psycopg
 from psycopg import sql
 
-from cdc.model.errors import SinkError
 from configuration.event_log_settings import log_table
 from monitoring.view_facts import ViewFacts
+from sinks.errors import SinkError
 from views import event_log_tables as tables
 from views.connection import explained, said
 from views.event_log_figures import Loaded, read_log_counts, read_offsets

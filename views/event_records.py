@@ -17,7 +17,8 @@ from confluent_kafka import (
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import LEADER_UNKNOWN, broker_error, kafka_error, new_client, reading_settings, translated
 from cdc.kafka.topic_admin import ANSWER_S_MAX, TopicAdmin
-from cdc.model.errors import BrokerError, SinkError
+from cdc.model.errors import BrokerError
+from sinks.errors import SinkError
 
 END_MS: Final = 100  # within which the end of a partition is reported
 _BUFFER_KB: Final = 16 * 1024  # of records that the client has fetched ahead

@@ -15,7 +15,7 @@ from typing import Any, Final, LiteralString, NamedTuple
 import psycopg
 from psycopg import sql
 
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 from views.connection import Key, Texts, is_of_rows, said, texts
 from views.definition import ViewDefinition
 from views.fold import NO_STATE, Fold, FoldError

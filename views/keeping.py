@@ -8,8 +8,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import structlog
 
-from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, WatershedError
 from configuration.view_settings import ViewConfig
+from sinks.errors import RefusedError, SinkError
 from views.base import Base
 from views.gathering import Gathering
 from views.generations import TargetGenerations

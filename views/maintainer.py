@@ -14,13 +14,14 @@ import structlog
 
 from cdc.config.format_options import READABLE
 from cdc.formats.profiles import column_formats
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableSchema, pack_version
 from configuration.clock_settings import MINUTES
 from configuration.event_log_settings import SCHEMA_OF_LOGS
 from configuration.sink_settings import CacheConfig
 from configuration.view_settings import ViewConfig
 from sinks.contract import Change, Json, Outcome
+from sinks.errors import SinkError
 from sinks.records import decode_json
 from views.base import KEY_TOO_LONG, Base, is_too_long, not_deterministic, shortened
 from views.connection import Key, Texts

@@ -6,15 +6,16 @@ from functools import partial
 from typing import Final
 
 from cdc.kafka.topic_admin import TopicAdmin
-from cdc.model.errors import SinkError, WatershedError
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
-from cdc.model.findings import Finding
 from configuration.clock_settings import MINUTES
 from configuration.event_log_settings import log_table
+from configuration.findings import Finding
 from configuration.settings import Config
 from configuration.sink_settings import SearchConfig, SqlConfig, StoreConfig, WarehouseConfig, sink_config
 from configuration.view_settings import TopicTarget, target_prefix, view_topics
 from sinks.check import store_findings
+from sinks.errors import SinkError
 from sinks.registry import make_sink
 from sinks.removal import store_contents
 from sinks.slots import Slots, open_slots

@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 import structlog
 
 from cdc.kafka.topic_admin import TopicDescription
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId, TableSchema
-from cdc.model.findings import Finding
 from cdc.model.topics import Topics
+from configuration.findings import Finding
 from configuration.settings import Config
 from configuration.view_settings import TopicTarget
 from sinks.contract import Change, Outcome, Result
+from sinks.errors import RefusedError, SinkError
 from sinks.records import encode_json
 from views.published import Published, PublishedTopic
 from views.topic_writer import ViewRecord, ViewTopic

@@ -11,7 +11,8 @@ from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.client import Undelivered, broker_error, kafka_error, new_client, writing_settings
 from cdc.kafka.compacted import read_records, reader
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
-from cdc.model.errors import SinkError, UnreachableError
+from cdc.model.errors import UnreachableError
+from sinks.errors import SinkError
 
 ANSWER_S_MAX: Final = (
     20.0  # for unreachable brokers; then the writer is opened again, and checks whether the transaction was committed

@@ -12,9 +12,9 @@ from typing import Any, Final, LiteralString, NamedTuple
 import psycopg
 from psycopg import sql
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId
 from cdc.postgres.connection import PINNED_SETTINGS
+from sinks.errors import SinkError
 from views import statements
 from views.definition import ViewDefinition
 

@@ -3,15 +3,15 @@ errors."""
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from cdc.config.settings import KafkaConfig
-from cdc.model.errors import BrokerError, ConfigError, UnreachableError
+from cdc.model.errors import BrokerError, ConfigError, UnreachableError, WatershedError
 
 log = structlog.get_logger(__name__)
 Client = TypeVar("Client")
@@ -24,6 +24,9 @@ QUEUE_KIBIBYTES_MAX = 64 * 1024
 
 METADATA_MS = 2_000
 """Milliseconds within which a new topic or a new leader is found."""
+
+ANSWER_S_MAX: Final = 8.0
+"""Seconds to wait for an answer to one request."""
 
 NEXT_REACHABLE = "check kafka.bootstrap_servers and kafka.options, and that the brokers are running"
 
@@ -205,3 +208,20 @@ def translated(what: str, hint: str = NEXT_REACHABLE) -> Iterator[None]:
         raise broker_error(what, exception, hint) from exception
     except TimeoutError as error:
         raise UnreachableError(f"Kafka: {what}: the brokers did not answer in time", NEXT_REACHABLE) from error
+
+
+def missing_topics(client: Consumer | Producer, names: Iterable[str]) -> list[str]:
+    """Returns the topics that do not exist. Raises UnreachableError, BrokerError."""
+    with translated("no broker answers"):
+        # Lists all topics: a request for one topic would create it on brokers with auto-creation.
+        existing = client.list_topics(timeout=ANSWER_S_MAX).topics
+    return [name for name in names if name not in existing]
+
+
+def require_topics(client: Consumer | Producer, names: Iterable[str]) -> None:
+    """Raises WatershedError for a topic that capture has not created yet, UnreachableError, BrokerError."""
+    for name in missing_topics(client, names):
+        raise WatershedError(
+            f"there is no topic {name}: capture has never run on prefix {name.rpartition('.')[0]}",
+            "start capture with `cdc run`, or correct topics.prefix",
+        )

@@ -1,21 +1,18 @@
 """Reads a topic to its present end: the last value of each key, or the version of its record."""
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
-import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import NEXT_REACHABLE, new_client, tail_settings, translated
+from cdc.kafka.client import ANSWER_S_MAX, NEXT_REACHABLE, new_client, tail_settings, translated
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.model.errors import UnreachableError
-from cdc.model.events import pack_version
 from cdc.ports.stream import WhileWaiting
 
-ANSWER_S_MAX: Final = 8.0
 READ_S_MAX: Final = 60.0  # seconds without a record
 _STEP_S: Final = 0.1
 _FETCH_COUNT: Final = 5_000
@@ -39,35 +36,6 @@ def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
             else:
                 latest[key] = value
     return latest
-
-
-def last_versions(
-    kafka: KafkaConfig, topic: str, keys: Collection[bytes], plain: Callable[[bytes], bytes]
-) -> dict[bytes, int]:
-    """Key → version, of those of the keys that the topic has; `plain` makes a record's key one of them. The topic is
-    read from its beginning to its end. Raises UnreachableError, BrokerError."""
-    last: dict[bytes, int] = {}
-    with reader(kafka, f"can't read topic {topic}") as consumer:
-        partitions = consumer.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic].partitions
-        for partition in partitions:
-            for message in read_records(consumer, TopicPartition(topic, partition, 0)):
-                key = plain(message.key() or b"")
-                version = version_of(message.value(), message.headers() or []) if key in keys else None
-                if version is not None:
-                    last[key] = version
-    return last
-
-
-def version_of(value: bytes | None, headers: object) -> int | None:
-    """Returns the version that a record has; None for a record of another program."""
-    try:
-        if value is None:
-            assert isinstance(headers, list)
-            return int(dict(headers)[_VERSION_HEADER])
-        source = orjson.loads(value)["source"]
-        return pack_version(source["epoch"], source["seq"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 @contextmanager

@@ -1,8 +1,6 @@
 """Signals: the requests of an operator to capture, and capture's answers."""
 
 import time
-import uuid
-from contextlib import closing
 from typing import Final
 
 import structlog
@@ -17,13 +15,12 @@ from cdc.kafka.client import (
     kafka_error,
     new_client,
     reading_settings,
+    require_topics,
     translated,
 )
-from cdc.kafka.compacted_tail import CompactedTail, require_topics
-from cdc.model.control import SignalAnswer, SignalRecord
+from cdc.model.control import SignalRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.topic_record import TopicRecord
-from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
 
 log = structlog.get_logger(__name__)
@@ -105,14 +102,6 @@ class _ErrorLog:
         log.warning("signals can't be read", topic=self._topic, error=error.str(), code=error.name())
 
 
-def send_signal(kafka: KafkaConfig, topics: Topics, record: SignalRecord) -> str:
-    """Returns the signal's id when the brokers have acknowledged it. Raises WatershedError if capture has never run on
-    the prefix, UnreachableError, BrokerError."""
-    identity = uuid.uuid4().hex
-    deliver(kafka, TopicRecord(topics.signals, identity.encode(), record.encode()))
-    return identity
-
-
 def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
     """Produces one record outside of Kafka transactions, which fences no producer. Returns when the brokers have
     acknowledged it. Raises like `send_signal`."""
@@ -135,20 +124,3 @@ def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
             f"Kafka: topic {record.topic}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s; the record may have arrived",
             NEXT_REACHABLE,
         )
-
-
-def await_answer(kafka: KafkaConfig, topics: Topics, identity: str, timeout_s: float) -> SignalAnswer:
-    """Returns capture's answer to the signal. Raises WatershedError if there is none within `timeout_s`."""
-    key = SignalAnswer.key_of(identity)
-    deadline = time.monotonic() + timeout_s
-    with closing(CompactedTail(kafka, [topics.control])) as tail:
-        tail.read_to_end()
-        answers = tail.latest[topics.control]
-        while key not in answers:
-            if time.monotonic() > deadline:
-                raise WatershedError(
-                    f"capture has not answered in {timeout_s:g} s: the signal waits in topic {topics.signals}",
-                    f"check that `cdc run` is running on prefix {topics.prefix}; it accepts the signal for a day",
-                )
-            tail.poll(_STEP_S)
-        return SignalAnswer.decode(answers[key], f"topic {topics.control}, key {key}")

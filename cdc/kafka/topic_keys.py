@@ -16,8 +16,8 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import LEADER_UNKNOWN, kafka_error
-from cdc.kafka.compacted import ANSWER_S_MAX, reader
+from cdc.kafka.client import ANSWER_S_MAX, LEADER_UNKNOWN, kafka_error
+from cdc.kafka.compacted import reader
 from cdc.model.errors import BrokerError, UnreachableError, WatershedError
 from cdc.model.events import pack_version
 from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, ReadFailed

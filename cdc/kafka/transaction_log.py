@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import kafka_error
-from cdc.kafka.compacted import ANSWER_S_MAX, read_records, reader
+from cdc.kafka.client import ANSWER_S_MAX, kafka_error
+from cdc.kafka.compacted import read_records, reader
 from cdc.ports.stream import WhileWaiting
 
 TOPIC: Final = "__transaction_state"

@@ -55,19 +55,6 @@ class StackError(WatershedError):
     """A server of the development stack could not be started, or died."""
 
 
-class SinkError(WatershedError):
-    """A derived store or a sink's job can't continue."""
-
-
-class FullError(SinkError):
-    """The disk or the memory of a store is full. A sink tries again; a rebuild gives up and deletes what it has
-    built."""
-
-
-class RefusedError(SinkError):
-    """A table or a row that a store can never hold. A retry can't help: the sink stops, nothing is skipped."""
-
-
 class ProtocolError(WatershedError):
     """Bytes that violate PostgreSQL's protocol. The error has the message's type, the offset and the position."""
 

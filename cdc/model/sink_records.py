@@ -1,4 +1,4 @@
-"""Records about sinks in the progress topic, which the sinks' jobs and `cdc rebuild` write."""
+"""The position of a sink in the progress topic, which its job writes."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -6,20 +6,6 @@ from typing import Literal
 from pydantic import Field
 
 from cdc.model.control import U64, Record
-
-
-class PerSinkRecord(Record):
-    """A record about one sink."""
-
-    sink: str
-
-    @classmethod
-    def key_of(cls, sink: str) -> str:
-        return f"{cls.KEY}{sink}"
-
-    @property
-    def record_key(self) -> str:
-        return self.key_of(self.sink)
 
 
 class SinkRecord(Record):
@@ -54,35 +40,6 @@ class SinkRecord(Record):
     @property
     def record_key(self) -> str:
         return self.key_of(self.sink, self.generation)
-
-
-class SinkErrorRecord(PerSinkRecord):
-    """The last error of a sink's job. It is over if the sink's own record is newer."""
-
-    KEY = "sink-error/"
-    message: str
-    next: str
-    is_final: bool  # no restart helps: the sink has stopped
-    at_us: int  # µs since 1970
-
-
-class RebuildRecord(PerSinkRecord):
-    """The last request to build a sink's store again, and what became of it. `cdc rebuild` writes it with status
-    `asked`, the sink's job writes every later status."""
-
-    KEY = "rebuild/"
-    request: str
-    action: Literal["rebuild", "rollback", "drop"]
-    status: Literal["asked", "running", "done", "failed", "cancelled"]
-    keeps_old: bool = True  # whether the replaced generation stays for a rollback
-    generation: int = 0  # that is being built; 0 until it is known
-    message: str = ""
-    next: str = ""
-    asked_us: int  # µs since 1970
-
-    @property
-    def is_open(self) -> bool:
-        return self.status in ("asked", "running")
 
 
 def newest(sinks: Iterable[SinkRecord], name: str, generation_min: int = 0) -> SinkRecord | None:

@@ -85,7 +85,7 @@ class Clock(Protocol):
 
 
 Probe = Callable[[str], None]
-"""Called with the name of each point at which tests kill the process (see cdc/daemon/failpoints.py)."""
+"""Called with the name of each point at which tests kill the process (see operations/failpoints.py)."""
 
 
 def unarmed(_name: str) -> None:

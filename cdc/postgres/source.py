@@ -15,7 +15,7 @@ from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn, parse_lsn
 from cdc.model.sql_names import sql_name
-from cdc.ports.source_facts import SourceNow
+from cdc.ports.source_now import SourceNow
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import (
     Publication,

@@ -12,7 +12,7 @@ from cdc.model.errors import NEXT_AFTER_GAP, GapError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import format_lsn
 from cdc.model.topics import Topics
-from cdc.ports.source_facts import SourceNow
+from cdc.ports.source_now import SourceNow
 
 
 def require_same_database(position: PositionRecord, system_identifier: str, database: str) -> None:

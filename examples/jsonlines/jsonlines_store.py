@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 from urllib.parse import quote
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from configuration.sink_settings import StoreConfig
 from sinks.contract import Change, Outcome, Result, StoredRow
+from sinks.errors import SinkError
 from sinks.reduction import document_id, with_kept
 
 Rows = dict[

@@ -12,12 +12,12 @@ from rich.console import Console
 from cdc.kafka.state_reader import read_lost_events
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.model.findings import Finding
 from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
 from cdc.model.lost_events import LostEventsRecord
 from cdc.model.topics import Topics
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import schema_of
+from configuration.findings import Finding
 from configuration.settings import Config
 from operations.cli.options import CONFIG, AsJson, ConfigFile, configuration
 from operations.findings.capture import capture_findings

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cdc.kafka.signals import await_answer, send_signal
 from cdc.kafka.state_reader import read_captured
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import WatershedError
@@ -23,6 +22,7 @@ from monitoring.sink_letters import Letter, discard_letters, read_letters
 from monitoring.snapshot_watch import SnapshotWatch
 from operations.cli.keys_condition import keys_condition
 from operations.cli.options import CONFIG, ConfigFile, configuration, table_id
+from watershed_client.signal_sender import await_answer, send_signal
 
 ANSWER_S_MAX: Final = 20.0
 

@@ -6,9 +6,10 @@ from dataclasses import asdict
 
 import typer
 
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError
 from configuration.event_log_settings import log_table
 from configuration.settings import Config
+from sinks.errors import SinkError
 from views.event_log import log_findings, open_log_base
 from views.parsing import named_tables
 

@@ -7,9 +7,9 @@ import typer
 from pydantic import SecretStr
 
 from cdc.config.settings import SourceConfig
-from cdc.daemon.logs import configure_logs
 from cdc.model.errors import ConfigError, SourceError
 from cdc.postgres.connection import connect
+from monitoring.logs import configure_logs
 from operations.setup.new_file import NewConfiguration, configuration_text, source_sql
 from operations.setup.prospects import capture_dsn, database_settings, table_prospects
 

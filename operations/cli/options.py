@@ -5,9 +5,9 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from cdc.daemon.logs import configure_logs
 from cdc.model.events import TableId
 from configuration.settings import Config, load_config
+from monitoring.logs import configure_logs
 
 CONFIG: Final = Path("watershed.yml")
 

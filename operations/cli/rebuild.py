@@ -12,16 +12,17 @@ import typer
 from rich.console import Console
 
 from cdc.kafka.signals import deliver
-from cdc.model.errors import SinkError, WatershedError
-from cdc.model.sink_records import RebuildRecord
+from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from configuration.settings import Config
 from configuration.sink_settings import sink_config
 from monitoring.fill_progress import FillProgress, HistoryPosition, Rate, sink_progress
+from monitoring.job_records import RebuildRecord
 from monitoring.snapshot_watch import SnapshotWatch
 from operations.cli.interrupts import interrupted, sigterm_as_interrupt
 from operations.cli.options import CONFIG, ConfigFile, Timeout, Wait, configuration
 from operations.cli.snapshot_screen import Screen, screen_for
+from sinks.errors import SinkError
 from sinks.slots import no_rebuild
 from spark_jobs.bootstrap import SinkProcess
 from spark_jobs.checkpoint import Checkpoints

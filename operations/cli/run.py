@@ -2,10 +2,10 @@
 
 import os
 
-from cdc.daemon.failpoints import armed_probe
 from cdc.daemon.service import Service
 from monitoring.conditions import Conditions
 from operations.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel, configuration
+from operations.failpoints import armed_probe
 
 
 def run(

@@ -11,7 +11,6 @@ from typing import Annotated, Final, Literal, NoReturn
 import typer
 from rich.console import Console
 
-from cdc.kafka.signals import await_answer, send_signal
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
@@ -24,6 +23,7 @@ from operations.cli.options import CONFIG, ConfigFile, Timeout, Wait, configurat
 from operations.cli.snapshot_screen import Screen, screen_for, status_table
 from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, read_store
 from spark_jobs.filling import Filling, tables_to_read
+from watershed_client.signal_sender import await_answer, send_signal
 
 Action = Literal["snapshot", "pause", "resume", "cancel", "heal"]
 

@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cdc.kafka.signals import await_answer, send_signal
 from cdc.kafka.state_reader import read_state
 from cdc.model.control import SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from operations.cli.options import CONFIG, AsJson, ConfigFile, configuration, table_id
+from watershed_client.signal_sender import await_answer, send_signal
 
 ANSWER_S_MAX: Final = 20.0
 

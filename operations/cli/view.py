@@ -18,11 +18,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cdc.client.waiting import Waiter, WaitTimeoutError
 from cdc.model.condition import Condition
-from cdc.model.errors import ConfigError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.events import TableId
-from cdc.postgres.source_facts import PostgresSourceReader
 from configuration.event_log_settings import SCHEMA_OF_LOGS
 from configuration.settings import Config
 from configuration.sink_settings import WarehouseConfig
@@ -35,6 +33,7 @@ from operations.cli.exit_codes import FAILED
 from operations.cli.interrupts import sigterm_as_interrupt
 from operations.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel, configuration
 from operations.cli.view_readers import view_readers
+from sinks.errors import SinkError
 from sinks.slots import no_rebuild
 from views.clock import ClockKeeper, bases_with_clock
 from views.event_log import EventLogKeeper, wait_for_log
@@ -53,6 +52,8 @@ from views.targets import (
     target_findings,
     target_generations,
 )
+from watershed_client.source_reader import PostgresSourceReader
+from watershed_client.waiting import Waiter, WaitTimeoutError
 
 if TYPE_CHECKING:  # brings Spark, which most views do not need
     from spark_jobs.view_targets import WarehouseTargets

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from cdc.model.errors import SinkError
 from configuration.settings import Config
 from configuration.sink_settings import SqlConfig, sink_config
 from monitoring.facts import ViewReader
 from monitoring.view_facts import ViewFacts
+from sinks.errors import SinkError
 from views.event_log_figures import EventLogFigures
 from views.figures import ViewFigures
 

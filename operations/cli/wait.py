@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cdc.client.applied import WaitError
-from cdc.client.waiting import TIMEOUT_S, read_lsn, wait_for
 from cdc.model.errors import ConfigError
 from operations.cli.options import CONFIG, AsJson, ConfigFile, configuration
+from watershed_client.applied import WaitError
+from watershed_client.waiting import TIMEOUT_S, read_lsn, wait_for
 
 
 def wait(

@@ -4,17 +4,17 @@ the first failure.
 
 from collections.abc import Iterator, Sequence
 
-from cdc.daemon.failpoints import armed_probe
 from cdc.daemon.outbox_setup import open_outbox, require_format
 from cdc.daemon.service import Service
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
 from cdc.model.errors import WatershedError
-from cdc.model.findings import Finding
 from cdc.model.topics import Topics
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.connection import connect
 from cdc.postgres.source import Source, check_source
+from configuration.findings import Finding
 from configuration.settings import Config
+from operations.failpoints import armed_probe
 from operations.findings.source import SOURCE, source_findings
 from operations.findings.topics import BROKERS, broker_setting_findings, existing_topic_findings
 

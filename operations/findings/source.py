@@ -10,7 +10,6 @@ import psycopg
 from cdc.config.settings import SnapshotConfig, SourceConfig
 from cdc.model.errors import ConfigError, ConnectionLost, WatershedError
 from cdc.model.events import TableId
-from cdc.model.findings import Finding
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.connection import APPLICATION, says_lost
@@ -24,6 +23,7 @@ from cdc.postgres.source import (
     read_slot,
     setting_errors,
 )
+from configuration.findings import Finding
 
 SOURCE: Final = "source"
 TIMEOUT_MS_MIN: Final = 10_000

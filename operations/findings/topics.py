@@ -8,7 +8,7 @@ from cdc.kafka.broker import TRANSACTION_TIMEOUT_MS
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
 from cdc.model.errors import WatershedError
-from cdc.model.findings import Finding
+from configuration.findings import Finding
 from configuration.settings import Config
 
 BROKERS: Final = "brokers"

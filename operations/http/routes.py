@@ -13,8 +13,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cdc import __version__
-from cdc.client.applied import WaitError
-from cdc.client.waiting import WaitTimeoutError
 from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
 from monitoring.model import Node, Part, Problem, SinkStatus, Status, TableStatus, ViewStatus
 from monitoring.trend import Recent
@@ -22,6 +20,8 @@ from operations.http.console_files import console_routes
 from operations.http.letters import DeadLetters, Letters
 from operations.http.metrics import CONTENT_TYPE, metrics_text
 from operations.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Waits
+from watershed_client.applied import WaitError
+from watershed_client.waiting import WaitTimeoutError
 
 
 class Health(Node):

@@ -9,9 +9,7 @@ from typing import Final
 import structlog
 import uvicorn
 
-from cdc.kafka.pipeline_watch import FollowedPositions
 from cdc.model.errors import ConfigError
-from cdc.postgres.source_facts import PostgresSourceReader
 from configuration.settings import Config
 from monitoring.conditions import Conditions
 from monitoring.facts import ViewReader
@@ -22,6 +20,8 @@ from monitoring.trend import Trend
 from operations.http.letters import Letters
 from operations.http.routes import Scope, application
 from operations.http.waits import Waits
+from watershed_client.pipeline_watch import FollowedPositions
+from watershed_client.source_reader import PostgresSourceReader
 
 log = structlog.get_logger(__name__)
 

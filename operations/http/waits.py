@@ -8,13 +8,13 @@ from typing import Final
 import anyio
 from anyio.to_thread import run_sync
 
-from cdc.client.applied import Target, is_shown, target_of
-from cdc.client.waiting import WaitTimeoutError, read_lsn, sinks_of
 from cdc.model.control import PositionRecord
 from cdc.model.errors import UnreachableError
 from cdc.model.lsn import format_lsn
 from cdc.model.sink_records import SinkRecord
-from cdc.ports.source_facts import SourceEnd
+from watershed_client.applied import Target, is_shown, target_of
+from watershed_client.source_facts import SourceEnd
+from watershed_client.waiting import WaitTimeoutError, read_lsn, sinks_of
 
 TIMEOUT_S: Final = 30.0
 TIMEOUT_S_MAX: Final = 300.0
@@ -38,7 +38,7 @@ class Waits:
 
     async def wait_for(self, sink: str | None, lsn: str, timeout_s: float, timeline: int | None) -> None:
         """Return when the sink (None: every sink that has published a position) shows the LSN. Raises WatershedError as
-        cdc.client.wait_for does."""
+        watershed_client.wait_for does."""
         if self._waiting >= WAITING_MAX:
             raise UnreachableError(f"{WAITING_MAX} requests are waiting already", "try again in a moment")
         self._waiting += 1

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId, TableSchema
-from cdc.model.findings import Finding
+from configuration.findings import Finding
 from configuration.sink_settings import CacheConfig
 from configuration.store_shapes import CacheShape, shape_of
 from sinks.cache.forms import TableForm
@@ -14,6 +13,7 @@ from sinks.cache.keys import CacheKeys, cache_keys
 from sinks.cache.server import Command
 from sinks.cache.sink import CacheSink
 from sinks.check import ONE_ATTEMPT, held
+from sinks.errors import RefusedError, SinkError
 from sinks.templates import Part
 
 _DEFAULT_SHAPE: Final = CacheShape()

@@ -24,11 +24,11 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from cdc.model.errors import SinkError
 from configuration.sink_settings import CLUSTER_SCHEMES, CacheConfig
 from configuration.store_shapes import CacheTls
 from sinks.cache.scripts import Script
 from sinks.cache.server import ADDRESSES, CONNECTION_OPTIONS, Command, RedisServer, T, tls_options
+from sinks.errors import SinkError
 from sinks.retries import Retries
 
 PORT: Final = 6379

@@ -8,12 +8,12 @@ from typing import Any, Final, Self
 
 import orjson
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
 from configuration.store_shapes import CacheShape
 from sinks.cache.keys import DOCUMENT_FIELD, VERSION_DIGITS, CacheKeys, hash_tag
 from sinks.cache.scripts import KEEP
 from sinks.contract import Json
+from sinks.errors import RefusedError
 from sinks.records import decode_json
 from sinks.reduction import bounded_id
 from sinks.templates import Part, Template, check_apart, overlap, parts_beginning, value_text

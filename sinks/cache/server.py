@@ -26,10 +26,10 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from cdc.model.errors import FullError, SinkError
 from configuration.store_shapes import CacheTls
 from sinks.cache.scripts import Script
 from sinks.cache.sentinel import SentinelPlace, sentinel_place
+from sinks.errors import FullError, SinkError
 from sinks.retries import Retries
 
 CONNECT_TIMEOUT_S = 5

@@ -9,7 +9,6 @@ from typing import Any, Final, Self
 import structlog
 from msgspec.structs import replace
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from configuration.sink_settings import CacheConfig
 from configuration.store_shapes import CacheShape, shape_of
@@ -20,6 +19,7 @@ from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, Cac
 from sinks.cache.scripts import APPLY
 from sinks.cache.server import Command, RedisServer
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
+from sinks.errors import SinkError
 from sinks.reduction import completed, key_text
 from sinks.retries import Retries
 from sinks.slots import generation_of

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId
 from configuration.sink_settings import CacheConfig
 from sinks.cache.calls import SCRIPT_KEYS_MAX
@@ -20,6 +19,7 @@ from sinks.cache.forms import RowKeys, lookup_keys
 from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, cache_keys, version_text
 from sinks.cache.scripts import REMOVE_UNSEEN
 from sinks.cache.sink import tables_of
+from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.slots import FIRST, generation_of, slot_of
 

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from cdc.model.errors import FullError, SinkError
 from sinks.contract import Outcome, Result
+from sinks.errors import FullError, SinkError
 from sinks.records import encode_json
 from sinks.search.documents import encode
 from sinks.search.mapping import DELETED_AT_FIELD, DELETED_FIELD, VERSION_FIELD

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, Final
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
-from cdc.model.findings import Finding
+from configuration.findings import Finding
 from configuration.sink_settings import SearchConfig
 from sinks.check import ONE_ATTEMPT, held
+from sinks.errors import SinkError
 from sinks.search.server import SearchServer
 from sinks.search.sink import SearchSink
 

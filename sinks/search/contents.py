@@ -9,10 +9,10 @@ from typing import Any, Final, Self
 
 from opensearchpy.exceptions import ConflictError, NotFoundError
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from configuration.sink_settings import SearchConfig
 from sinks.contents import Held, Key, StoreContents
+from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.search.documents import DocumentForm
 from sinks.search.mapping import DELETED_FIELD, LIVE, VERSION_FIELD

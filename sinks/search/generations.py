@@ -14,8 +14,8 @@ import structlog
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConflictError, NotFoundError, RequestError
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId
+from sinks.errors import SinkError
 from sinks.search.names import SearchNames
 from sinks.search.server import SearchServer, error_type
 

@@ -22,9 +22,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import TableId
 from configuration.store_shapes import SearchShape, shape_of
+from sinks.errors import RefusedError
 
 NAME_BYTES_MAX: Final = 255
 _DEFAULT_SHAPE: Final = SearchShape()

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from opensearchpy.exceptions import NotFoundError, OpenSearchException, RequestError
 
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 from sinks.search.mapping import VERSION_FIELD
 from sinks.search.server import SearchServer
 

@@ -19,8 +19,8 @@ import structlog
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import NotFoundError, RequestError, TransportError
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId, TableSchema
+from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.search import mapping
 from sinks.search.generations import Generations, Mark, Overtaken

@@ -19,7 +19,7 @@ from opensearchpy.exceptions import (
 )
 from opensearchpy.serializer import JSONSerializer
 
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 from sinks.json_numbers import read_json
 from sinks.retries import Retries
 from sinks.search.bulk import BLOCKED, TRANSIENT_STATUSES, Busy, busy

@@ -6,11 +6,11 @@ from typing import Final, NamedTuple, Self
 
 from opensearchpy.exceptions import NotFoundError, TransportError
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from configuration.sink_settings import SearchConfig
 from configuration.store_shapes import TOMBSTONE_TTL_S, SearchShape
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
+from sinks.errors import SinkError
 from sinks.lineage import Lineage
 from sinks.reduction import completed
 from sinks.retries import Retries

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from opensearchpy.exceptions import NotFoundError, RequestError
 
-from cdc.model.errors import SinkError
 from configuration.sink_settings import SearchConfig
+from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.search.generations import Generations, serving_slot
 from sinks.search.mapping import LIVE

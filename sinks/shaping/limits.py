@@ -6,7 +6,7 @@ from typing import Final
 import yaml
 
 from cdc.model.events import TableId
-from cdc.model.findings import Finding
+from configuration.findings import Finding
 from configuration.partitioning import parse_sort, parse_transform
 from configuration.sink_settings import StoreConfig, WarehouseConfig
 from sinks.shaping.table import TableShape

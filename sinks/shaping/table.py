@@ -6,10 +6,10 @@ from typing import Final
 
 from cdc.config.masking import Mask
 from cdc.formats.masks import is_text, masked
-from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableSchema
 from configuration.store_mapping import Held, is_pattern
 from sinks.contract import Change, Json, Origin
+from sinks.errors import RefusedError
 from sinks.lineage import Lineage
 from sinks.records import encode_json
 from sinks.shaping.bounds import FLAG, Test, beyond

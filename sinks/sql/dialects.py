@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from sqlalchemy import Connection, Insert, Table, text
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId
+from sinks.errors import RefusedError
 from sinks.records import encode_json
 from sinks.sql.types import ColumnForm, postgres_form, sqlite_form
 

@@ -14,9 +14,9 @@ from sqlalchemy import Connection, Index, MetaData, Table, inspect
 from sqlalchemy.schema import CreateIndex, CreateSchema, CreateTable, DropIndex, DropTable
 
 from cdc.model.control import table_key
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
 from cdc.model.sql_names import sql_name
+from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.sql.server import LostTable, RefusedStatement, RefusedValue, SqlServer
 from sinks.sql.tables import INDEX_BEGINNING, OwnTables, Place, TableForm

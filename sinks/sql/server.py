@@ -12,7 +12,7 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from cdc.model.errors import FullError, SinkError
+from sinks.errors import FullError, SinkError
 from sinks.retries import Retries
 from sinks.sql.dialects import dialect_of
 

@@ -15,11 +15,11 @@ from urllib.parse import unquote
 from sqlalchemy import ColumnElement, Connection, case, exists, func, or_, select, true
 from sqlalchemy.schema import CreateTable
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId, TableSchema
 from configuration.sink_settings import SqlConfig
 from configuration.store_shapes import SqlShape, shape_of
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
+from sinks.errors import RefusedError, SinkError
 from sinks.json_values import Unholdable
 from sinks.lineage import Lineage
 from sinks.retries import Retries

@@ -13,10 +13,10 @@ from urllib.parse import unquote
 from sqlalchemy import Connection, MetaData, Table, inspect, text
 from sqlalchemy.schema import DropTable
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId
 from configuration.sink_settings import SqlConfig
 from configuration.store_shapes import SqlShape, shape_of
+from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.slots import FIRST, slot_of
 from sinks.sql.server import LostTable, SqlServer

@@ -23,9 +23,9 @@ from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, FromClause, M
 from sqlalchemy.types import UserDefinedType
 
 from cdc.model.control import table_key
-from cdc.model.errors import RefusedError
 from cdc.model.events import TableId, TableSchema
 from configuration.store_shapes import SqlShape
+from sinks.errors import RefusedError
 from sinks.slots import FIRST
 from sinks.sql.dialects import Dialect
 from sinks.sql.types import ColumnForm

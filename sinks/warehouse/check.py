@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pyiceberg.exceptions import NoSuchNamespaceError
 
-from cdc.model.errors import SinkError
 from configuration.warehouse_catalog import is_s3
+from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.object_store import file_system
 

@@ -6,10 +6,10 @@ from typing import Any, Final, Self
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In
 from pyiceberg.table import Table
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from configuration.sink_settings import WarehouseConfig
 from sinks.contents import Held, Key, Removal, StoreContents
+from sinks.errors import RefusedError, SinkError
 from sinks.json_values import Unholdable
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.columns import column_type

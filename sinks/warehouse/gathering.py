@@ -5,10 +5,11 @@ from typing import Final
 
 import structlog
 
-from cdc.model.errors import SinkError, WatershedError
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
 from configuration.sink_settings import WarehouseConfig
 from sinks.contract import Change, Result
+from sinks.errors import SinkError
 from sinks.warehouse.maintenance import Maintenance
 from sinks.warehouse.sink import WarehouseSink
 from sinks.warehouse.staging import Staged, Stager, delete_staged

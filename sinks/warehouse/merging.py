@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from cdc.model.errors import SinkError
 from configuration.store_shapes import WarehouseMode
 from sinks.contract import Json
+from sinks.errors import SinkError
 from sinks.warehouse import every_change, properties, statements
 from sinks.warehouse.deleted_keys import DeletedKeys
 from sinks.warehouse.engine import Conflict, Engine, Snapshot

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import TableId, TableSchema
 from configuration.store_shapes import WarehouseMode
+from sinks.errors import RefusedError
 
 VERSION = "ws_version"
 NEXT_VERSION = "ws_next_version"  # the version of the next row in a history, None for the newest

@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 
 from cdc.model.control import table_key
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId, TableSchema
+from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Conflict, Engine

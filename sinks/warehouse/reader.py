@@ -9,10 +9,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import DataScan
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId
 from configuration.store_shapes import WarehouseMode
 from sinks.contract import StoredRow
+from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.every_change import SWEPT
 from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION

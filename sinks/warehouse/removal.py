@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from cdc.model.errors import SinkError
 from cdc.model.events import Column
 from sinks.contents import Key, batched
 from sinks.contract import Json
+from sinks.errors import SinkError
 from sinks.warehouse.columns import column_type
 from sinks.warehouse.engine import Conflict, Engine
 from sinks.warehouse.merging import ATTEMPT_COUNT_MAX

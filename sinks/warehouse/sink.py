@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from configuration.store_shapes import WarehouseMode, WarehouseOptions
 from sinks.contract import Change, Result, StoredRow
+from sinks.errors import SinkError
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements
 from sinks.warehouse.deleted_keys import DeletedKeys

@@ -16,9 +16,9 @@ from urllib.parse import unquote, urlsplit
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId
 from configuration.sink_settings import WarehouseConfig
+from sinks.errors import SinkError
 from sinks.slots import FIRST, slot_of
 from sinks.warehouse import properties, statements
 from sinks.warehouse.catalog import CatalogPlace

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
+from sinks.errors import SinkError
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES
 from tests.conformance.trial import Trial
 

@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import pack_version
 from sinks.contract import Change, Outcome
+from sinks.errors import RefusedError
 from tests.conformance.model import assert_rows
 from tests.conformance.tables import CUSTOMERS, LABELS, MEASURES, NESTED_ARRAYS, ODD_NAMES, PAIRS, draw_row, values_of
 from tests.conformance.trial import Trial

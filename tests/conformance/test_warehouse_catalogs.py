@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import Column, pack_version
+from sinks.errors import SinkError
 from sinks.warehouse.check import check_place
 from sinks.warehouse.contents import WarehouseContents
 from tests.conformance.stores import STORES

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
 from configuration.store_shapes import WarehouseOptions
 from sinks.contract import Change, Json, Origin
+from sinks.errors import RefusedError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.maintenance import Maintenance
 from sinks.warehouse.naming import place

@@ -19,9 +19,9 @@ from signal import SIGCONT, SIGSTOP
 import structlog
 from psycopg.conninfo import conninfo_to_dict
 
-from cdc.daemon.failpoints import FAILPOINTS
 from cdc.model.errors import WatershedError
 from devstack.stack import Stack
+from operations.failpoints import FAILPOINTS
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import Told, run_episodes
 from tests.simulation.run import Run

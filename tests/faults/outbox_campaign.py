@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from cdc.daemon.failpoints import FAILPOINTS
 from devstack.stack import Stack
+from operations.failpoints import FAILPOINTS
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
 from tests.support.captured import Captured, CaptureProcess

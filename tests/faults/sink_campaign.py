@@ -29,11 +29,12 @@ from confluent_kafka import KafkaException
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchException
 
-from cdc.model.errors import SinkError, StackError
+from cdc.model.errors import StackError
 from cdc.model.events import TableSchema
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from sinks.contract import StoredRow
+from sinks.errors import SinkError
 from tests.faults.episodes import run_episodes
 from tests.support.captured import frozen
 from tests.support.feed import Feed

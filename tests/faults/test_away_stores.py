@@ -9,10 +9,10 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from cdc.kafka.compacted import read_latest
-from cdc.model.sink_records import SinkErrorRecord
 from cdc.model.topics import Topics
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
+from monitoring.job_records import SinkErrorRecord
 from spark_jobs.worker import RETRY_S_MAX
 from tests.faults.episodes import servers
 from tests.support.feed import Feed

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cdc.config.settings import TopicConfig
-from cdc.daemon.failpoints import FAILPOINTS
+from operations.failpoints import FAILPOINTS
 from tests.checker.judge import table_topic
 from tests.checker.large import SCHEMA as LARGE
 from tests.checker.large import TABLE as LARGE_TABLE

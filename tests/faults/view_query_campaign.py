@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError
 from devstack.stack import Stack
+from sinks.errors import SinkError
 from tests.conftest import PostgresServer, new_database
 from tests.faults.episodes import Told, run_episodes
 from tests.support.random_queries import random_query

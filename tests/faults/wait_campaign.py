@@ -24,7 +24,6 @@ from opensearchpy import OpenSearch
 from psycopg.conninfo import conninfo_to_dict
 from pyiceberg.expressions import EqualTo
 
-from cdc.client import Waiter
 from configuration.settings import load_config
 from devstack.stack import Stack
 from sinks.warehouse.catalog import catalog_place
@@ -33,6 +32,7 @@ from tests.faults.episodes import servers
 from tests.support.drift import Background
 from tests.support.pipeline import Pipeline, pipeline_of
 from tests.support.stores import sinks_section, table_id
+from watershed_client import Waiter
 
 KEYS: Final = 40
 ROWS_AT_ONCE: Final = 30

@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from cdc.config.settings import KafkaConfig, TopicConfig
-from cdc.daemon.logs import configure_logs
 from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord, WrittenTopics
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.daemon_thread import do_nothing
@@ -20,6 +19,7 @@ from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topic_admin import TopicAdmin, record_limits
 from cdc.model.errors import BrokerError, ConnectionLost
 from cdc.model.topic_record import EventDestination, TopicRecord
+from monitoring.logs import configure_logs
 from tests import conftest
 from tests.checker.records import partition_of, read_topics
 from tests.support.captured import frozen

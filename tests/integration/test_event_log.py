@@ -12,9 +12,10 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
 
-from cdc.model.errors import ConfigError, RefusedError, SinkError
+from cdc.model.errors import ConfigError
 from monitoring.view_facts import ViewFacts
 from operations.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
+from sinks.errors import RefusedError, SinkError
 from tests.conftest import KafkaBroker
 from tests.support.event_logs import PARTITIONS, Accounts
 from tests.support.topics import admin_of, delete_topic, set_topics

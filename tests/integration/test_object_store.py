@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from cdc.model.errors import SinkError
 from configuration.settings import Config
 from configuration.sink_settings import WarehouseConfig
+from sinks.errors import SinkError
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.check import check_place
 from sinks.warehouse.object_store import file_system

@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session
 
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn, format_lsn
-from cdc.outbox.publish import Outbox
 from cdc.postgres.connection import connect
 from cdc.postgres.seal_key import read_seal_key
 from configuration.settings import load_config
@@ -28,6 +27,7 @@ from tests.support.captured import Captured, under_capture
 from tests.support.forked import run, start
 from tests.support.topics import create_topic, delete_topic
 from tests.support.waiting import eventually
+from watershed_client.outbox import Outbox
 
 PAGE: Final = Path(__file__).parents[2] / "docs/how-to/events.md"
 ORDERS, OUTBOX = "public.orders", "cdc.outbox"

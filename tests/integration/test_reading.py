@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from cdc.config.settings import KafkaConfig
-from cdc.model.errors import RefusedError
+from sinks.errors import RefusedError
 from spark_jobs.reading import RECORDS_MAX, Partition, PartitionReader, Piece
 from spark_jobs.rounds import TopicEnds
 from tests.conftest import KafkaBroker

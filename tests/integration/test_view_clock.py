@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from pydantic import ValidationError
 
-from cdc.model.errors import SinkError
 from configuration.clock_settings import MINUTES
 from configuration.settings import Config
 from configuration.sink_settings import SqlConfig
+from sinks.errors import SinkError
 from tests.conformance.stores import url_of
 from tests.support.view_tables import INVOICES, PAGE, RECEIPTS, Query
 from tests.support.views import Views, base_config, base_sink, until_idle

@@ -4,8 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError
 from cdc.model.events import pack_version
+from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, ORDERS, Query
 from tests.support.views import Views, until_idle

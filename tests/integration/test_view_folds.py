@@ -13,9 +13,10 @@ import psycopg
 import pytest
 import yaml
 
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError
 from cdc.model.events import TableId, pack_version
 from configuration.sink_settings import SqlConfig
+from sinks.errors import SinkError
 from tests.conformance.stores import url_of
 from tests.conformance.tables import table
 from tests.conftest import PostgresServer, new_database

@@ -12,11 +12,11 @@ import pytest
 from opensearchpy import OpenSearch
 from redis import Redis
 
-from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig
 from monitoring.view_facts import ViewFacts
 from sinks.cache.sink import CacheSink
+from sinks.errors import SinkError
 from sinks.registry import make_sink
 from sinks.retries import Retries
 from sinks.search.slots import SearchSlots

@@ -9,9 +9,9 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from configuration.sink_settings import SqlConfig
+from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, SHOP, Query
 from tests.support.views import Views, base_sink, until_idle

@@ -9,10 +9,11 @@ from unittest.mock import patch
 
 import pytest
 
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError
 from cdc.model.events import TableId, pack_version
 from configuration.sink_settings import SqlConfig
 from monitoring.view_facts import ViewFacts
+from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from tests.conformance.tables import table
 from tests.support.view_queries import VIEWS

@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from configuration.sink_settings import SqlConfig
+from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, Query
 from tests.support.views import Views, base_sink, until_idle

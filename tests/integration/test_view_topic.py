@@ -19,9 +19,10 @@ from confluent_kafka.cimpl import NewPartitions
 from cdc.kafka.compacted import read_records
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.topic_admin import TopicAdmin
-from cdc.model.errors import BrokerError, RefusedError, SinkError, WatershedError
+from cdc.model.errors import BrokerError, WatershedError
 from cdc.model.events import pack_version
 from configuration.settings import Config
+from sinks.errors import RefusedError, SinkError
 from sinks.sql.sink import SqlSink
 from tests.conformance.stores import url_of
 from tests.conformance.tables import Table

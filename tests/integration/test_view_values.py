@@ -6,9 +6,10 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError
 from cdc.model.events import pack_version
 from sinks.contract import Change
+from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from tests.conformance.tables import table
 from tests.conftest import PostgresServer, new_database

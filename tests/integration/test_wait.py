@@ -12,8 +12,6 @@ import pytest
 import redis as redis_client
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdc.client import Waiter
-from cdc.client.applied import WaitError
 from cdc.model.errors import GapError
 from devstack.endpoints import Servers
 from devstack.stack import Stack
@@ -24,6 +22,8 @@ from tests.support.forked import run
 from tests.support.pipeline import END, Pipeline, pipeline_of
 from tests.support.waiting import eventually
 from tests.test_monitoring import METRIC, expressions
+from watershed_client import Waiter
+from watershed_client.applied import WaitError
 
 WRITES = 12  # a thousand, into every store, in tests/faults/wait_campaign.py
 ASKED = 3

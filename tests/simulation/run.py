@@ -25,7 +25,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.listeners import Listeners
-from cdc.ports.source_facts import SourceNow
+from cdc.ports.source_now import SourceNow
 from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
 from cdc.snapshots.coordination import Snapshots

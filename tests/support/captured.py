@@ -20,7 +20,6 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.signals import await_answer, send_signal
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.topics import Topics
 from devstack.endpoints import Servers
@@ -34,6 +33,7 @@ from tests.conftest import KafkaBroker, PostgresServer
 from tests.support.config_files import replace_text
 from tests.support.forked import CDC, Forked, run, start
 from tests.support.waiting import eventually
+from watershed_client.signal_sender import await_answer, send_signal
 
 NAIVE = "tests.support.naive_capture"
 ENDS_S_MAX = 20.0

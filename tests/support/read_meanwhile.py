@@ -1,7 +1,7 @@
 """Readers of a store, while the source is written: no row may be missing, stale or deleted too late at any moment.
 
 The table is `counters (id int PRIMARY KEY, n bigint, note text)`. One thread writes random rows: it numbers all writes,
-and `n` of a row is the number of its last write. For each sink one thread waits, with `cdc.client`, until the store
+and `n` of a row is the number of its last write. For each sink one thread waits, with a `Waiter`, until the store
 shows everything that was committed, and notes the number. Other threads read random rows through the name that readers
 use: what they find is the row's last write before that number, or a later one.
 """
@@ -23,9 +23,9 @@ import redis
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import NotFoundError, TransportError
 
-from cdc.client import Waiter
 from cdc.model.events import TableId
 from sinks.warehouse.catalog import CatalogPlace
+from watershed_client import Waiter
 
 TABLE: Final = "public.counters"
 SCHEMA: LiteralString = "CREATE TABLE counters (id int PRIMARY KEY, n bigint NOT NULL DEFAULT 0, note text);"

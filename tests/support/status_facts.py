@@ -5,18 +5,19 @@ from typing import Any
 
 from cdc.model.condition import Condition
 from cdc.model.events import TableId
-from cdc.model.sink_records import SinkErrorRecord, SinkRecord
+from cdc.model.sink_records import SinkRecord
 from cdc.model.table_state import TableRecord
-from cdc.ports.source_facts import SlotFacts, SourceEnd, SourceFacts
 from configuration.settings import Config
 from monitoring.comparisons import ComparisonRecord, RunRecord
 from monitoring.compute import Moment, status_of
 from monitoring.facts import Reading, TopicFacts
 from monitoring.fill_progress import FillProgress
 from monitoring.history import History
+from monitoring.job_records import SinkErrorRecord
 from monitoring.model import Status
 from monitoring.view_facts import ViewFacts
 from tests.support.standings import position, published, sink
+from watershed_client.source_facts import SlotFacts, SourceEnd, SourceFacts
 
 ORDERS = TableId("public", "orders")
 TOPIC = "shop.public.orders"

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from cdc.model.errors import UnreachableError
-from cdc.ports.source_facts import SourceFacts
 from monitoring.facts import TopicFacts
 from monitoring.monitor import ANSWER_AGE_S_MAX, Monitor
 from monitoring.view_facts import ViewFacts
 from tests.support.status_facts import condition, config, source, topics, view_facts
 from tests.support.waiting import eventually
+from watershed_client.source_facts import SourceFacts
 
 
 class FakeSource:

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import SinkError, WatershedError
+from cdc.model.errors import WatershedError
 from monitoring.model import Status, ViewStatus
 from monitoring.view_facts import ViewFacts
 from monitoring.views import STALLED_S
 from operations.http.metrics import metrics_text
+from sinks.errors import SinkError
 from tests.support.status_facts import VIEW, Clock, condition, config, reading, view_facts
 
 AWAY = SinkError("the base of the view does not answer", "check that it runs")

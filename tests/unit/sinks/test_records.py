@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Origin
+from sinks.errors import SinkError
 from sinks.lineage import Lineage
 from sinks.records import UnknownSchemaError, decode_json, encode_json, ordinary_change, read_record
 

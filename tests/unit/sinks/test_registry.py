@@ -6,8 +6,8 @@ import sys
 import pytest
 from pydantic import SecretStr
 
-from cdc.model.errors import SinkError
 from configuration.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
+from sinks.errors import SinkError
 from sinks.registry import make_sink
 
 
@@ -52,7 +52,7 @@ def test_a_client_library_that_is_not_installed_is_named_with_its_extra(name: st
 import sys
 sys.modules[{module!r}] = None
 from configuration.sink_settings import CacheConfig, SearchConfig
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 from sinks.registry import make_sink
 assert not {{"opensearchpy", "redis"}} & {{name for name, module in sys.modules.items() if module}}
 try:

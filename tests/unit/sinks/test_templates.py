@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
+from sinks.errors import RefusedError
 from sinks.templates import Template, check_apart, overlap, parts_beginning, value_text
 
 TABLE = TableId("public", "users")

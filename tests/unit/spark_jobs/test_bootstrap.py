@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError
 from cdc.model.sink_records import SinkRecord
 from configuration.settings import Config, load_config
+from sinks.errors import SinkError
 from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, read_store
 from spark_jobs.checkpoint import Checkpoints
 from tests.support.sink_job import write_config

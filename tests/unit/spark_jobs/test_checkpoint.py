@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 from spark_jobs.checkpoint import LOCAL_FOLDER, Checkpoints, next_generation, sink_folder
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 from sinks.warehouse import maintenance
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.engine import Conflict

@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Sequence
 
-from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from sinks.contract import Change, Result
+from sinks.errors import SinkError
 from spark_jobs.reading import Piece
 from spark_jobs.task_report import TaskReport
 from spark_jobs.tasks import Limits, Share, TaskRunner

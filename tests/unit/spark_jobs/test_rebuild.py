@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cdc.model.errors import FullError, RefusedError, SinkError, WatershedError
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.model.sink_records import RebuildRecord, SinkRecord
+from cdc.model.sink_records import SinkRecord
+from monitoring.job_records import RebuildRecord
+from sinks.errors import FullError, RefusedError, SinkError
 from sinks.lineage import Lineage
 from spark_jobs.applied import NOTHING, Applied
 from spark_jobs.rebuild import NEXT_FULL, SERVING_SILENT_S, Rebuild, swap_goal

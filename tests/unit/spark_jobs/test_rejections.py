@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import RefusedError
 from configuration.sink_settings import CacheConfig
 from sinks.contract import Change, Outcome, Result
+from sinks.errors import RefusedError
 from spark_jobs.rejections import ROW_BYTES_MAX, Rejections
 from tests.conformance.tables import CUSTOMERS
 from tests.unit.spark_jobs.records import upsert

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import TableId
+from sinks.errors import RefusedError
 from spark_jobs.reading import Partition
 from spark_jobs.rounds import TASK_RECORDS_MIN, RoundReport, lag, shares
 from spark_jobs.task_report import Failure, TaskReport

@@ -9,8 +9,9 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError
 from configuration.settings import Config, load_config
+from sinks.errors import SinkError
 from spark_jobs import runner
 from spark_jobs.runner import run_sinks
 from tests.support.sink_job import write_config

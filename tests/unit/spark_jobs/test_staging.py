@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from configuration.sink_settings import WarehouseConfig
 from sinks.contract import Change
+from sinks.errors import SinkError
 from sinks.lineage import Lineage
 from sinks.warehouse.staging import Staged, Stager
 from spark_jobs.applied import Offsets

@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 from cdc.model.control import ProgressRecord, SweepRecord
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.sink_records import SinkRecord
 from monitoring.rejected_rows import RejectedRow
 from sinks.contract import Change, Result
+from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from spark_jobs.applied import AppliedPosition, Offsets
 from spark_jobs.control_reader import News

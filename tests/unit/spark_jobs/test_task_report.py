@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cdc.model.errors import ConfigError, FullError, RefusedError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, WatershedError
+from sinks.errors import FullError, RefusedError, SinkError
 from spark_jobs.task_report import Failure
 
 

@@ -6,8 +6,9 @@ from copy import deepcopy
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from cdc.model.errors import RefusedError, SinkError, UnreachableError
+from cdc.model.errors import UnreachableError
 from cdc.model.events import TableId, pack_version
+from sinks.errors import RefusedError, SinkError
 from spark_jobs import tasks
 from spark_jobs.reading import Piece
 from spark_jobs.task_report import Failure, TaskReport

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from cdc.kafka.daemon_thread import do_nothing
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId, pack_version
 from configuration.settings import Config
 from configuration.sink_settings import WarehouseConfig
+from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from sinks.warehouse import gathering as gathering_module
 from sinks.warehouse.catalog import CatalogPlace, catalog_place

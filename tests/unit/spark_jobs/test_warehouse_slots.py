@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from configuration.sink_settings import WarehouseConfig
+from sinks.errors import SinkError
 from sinks.slots import FIRST, no_rebuild
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.reader import WarehouseReader

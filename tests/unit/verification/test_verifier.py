@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
 from cdc.postgres.chunk_table import TableAlteredError, TableUnlikeError
 from configuration.store_mapping import Held
 from operations.cli.snapshot_screen import Lines
 from operations.cli.verify import _Telling
+from sinks.errors import RefusedError, SinkError
 from verification import verifier
 from verification.model import Difference, Kind, TableResult
 from verification.verifier import Verifier

@@ -6,12 +6,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cdc.kafka.pipeline_watch import PipelineWatch
 from cdc.model.topics import Topics
-from cdc.ports.source_facts import SourceEnd
 from operations.cli.verify import verify
 from tests.support.standings import SOURCE, FakeTail, position
 from verification.world import StandsStillError, World
+from watershed_client.pipeline_watch import PipelineWatch
+from watershed_client.source_facts import SourceEnd
 
 
 def test_a_sink_that_makes_no_progress_is_said_with_the_option_that_waits_longer() -> None:

@@ -5,7 +5,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 from sinks.slots import Slots
 from views.generations import TargetGenerations
 from views.target import Target

@@ -8,10 +8,11 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from cdc.model.errors import ConfigError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.events import TableId
 from configuration.sink_settings import CacheConfig
 from configuration.view_settings import ViewConfig
+from sinks.errors import SinkError
 from views.base import Base
 from views.keeping import ViewKeeper
 

@@ -9,7 +9,7 @@ from cdc.model.errors import GapError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
-from cdc.ports.source_facts import SourceNow
+from cdc.ports.source_now import SourceNow
 from cdc.tables.continuity import Tables, compare_tables, require_same_source, require_same_topics
 
 POSITION = PositionRecord(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
 from configuration.sink_settings import shared_names
 from configuration.store_shapes import CacheShape, CacheTls
@@ -20,6 +19,7 @@ from sinks.cache.server import RedisServer
 from sinks.cache.sink import CacheSink
 from sinks.cache.slots import CacheSlots
 from sinks.contract import Outcome
+from sinks.errors import RefusedError, SinkError
 from tests.support.http_server import free_port
 from tests.support.redis_cluster import Cluster, cluster_client, free_ports
 from tests.unit.sinks.cache.cluster_rows import QUICK, USERS, V, config, opened, rows, schema_of, upsert

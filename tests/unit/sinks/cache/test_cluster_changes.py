@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import SinkError
 from configuration.store_shapes import CacheShape
 from sinks.cache.contents import CacheContents
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Outcome
+from sinks.errors import SinkError
 from sinks.reduction import reduce_changes
 from sinks.retries import Retries
 from tests.support.redis_cluster import Cluster, cluster_client

@@ -10,7 +10,6 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from configuration.sink_settings import CacheConfig
 from devstack.place import package_folder
@@ -19,6 +18,7 @@ from sinks.cache.sentinel import SentinelPlace, sentinel_place
 from sinks.cache.server import RedisServer
 from sinks.cache.sink import CacheSink
 from sinks.contract import Outcome
+from sinks.errors import SinkError
 from sinks.retries import Retries
 from tests.conformance.tables import LABELS
 from tests.support.http_server import free_port

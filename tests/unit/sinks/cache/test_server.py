@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import redis as client
 
-from cdc.model.errors import SinkError
 from configuration.store_shapes import CacheTls
 from sinks.cache.keys import SHAPE, version_text
 from sinks.cache.scripts import APPLY
 from sinks.cache.server import Command, RedisServer
+from sinks.errors import SinkError
 from sinks.retries import Retries
 from tests.unit.sinks.cache.conftest import OwnRedis, TlsProxy
 

@@ -13,12 +13,12 @@ import structlog
 from msgspec import structs
 from pydantic import SecretStr
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from configuration.sink_settings import CacheConfig
 from configuration.store_shapes import CacheShape
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Outcome
+from sinks.errors import RefusedError, SinkError
 from sinks.reduction import reduce_changes
 from sinks.retries import Retries
 from tests.conformance.trial import delivered

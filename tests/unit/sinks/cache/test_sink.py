@@ -10,7 +10,6 @@ import redis as client
 from msgspec import structs
 from pydantic import SecretStr
 
-from cdc.model.errors import FullError, SinkError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from configuration.sink_settings import CacheConfig
 from sinks.cache import calls
@@ -18,6 +17,7 @@ from sinks.cache import sink as cache_sink
 from sinks.cache.server import RedisServer
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Outcome
+from sinks.errors import FullError, SinkError
 from sinks.retries import Retries
 from tests.unit.sinks.cache.conftest import OwnRedis
 

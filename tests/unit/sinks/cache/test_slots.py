@@ -9,13 +9,13 @@ import pytest
 import redis as redis_client
 from pydantic import SecretStr
 
-from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from configuration.sink_settings import CacheConfig
 from configuration.store_shapes import CacheShape
 from sinks.cache.sink import CacheSink
 from sinks.cache.slots import CacheSlots
 from sinks.contract import Change, Outcome
+from sinks.errors import SinkError
 from sinks.retries import Retries
 from tests.support.redis_cluster import cluster_client
 from tests.unit.sinks.cache.conftest import OwnRedis

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import SinkError
 from sinks.contract import Outcome, Result
+from sinks.errors import SinkError
 from sinks.search.bulk import BULK_BYTES_MAX, BULK_DOCUMENTS_MAX, Busy, Item, busy, item, outcome, requests
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
 from configuration.store_shapes import SearchShape
+from sinks.errors import RefusedError
 from sinks.json_numbers import read_json
 from sinks.search.documents import DocumentForm, encode, has_few_digits
 from sinks.search.mapping import Capabilities

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId
+from sinks.errors import SinkError
 from sinks.search.generations import Generations, Overtaken
 from sinks.search.names import SearchNames
 from tests.unit.sinks.search.conftest import TABLE, Place

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
 from configuration.store_shapes import SearchShape
+from sinks.errors import RefusedError
 from sinks.search.mapping import (
     LIVE,
     Capabilities,

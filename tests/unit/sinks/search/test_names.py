@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import TableId
+from sinks.errors import RefusedError
 from sinks.search.names import SearchNames
 
 CUSTOMERS = TableId("public", "customers")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
+from sinks.errors import SinkError
 from sinks.search import pages
 from sinks.search.mapping import LIVE
 from sinks.search.sink import SearchSink

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableSchema, pack_version
 from sinks.contract import Change, Outcome
+from sinks.errors import RefusedError, SinkError
 from sinks.search.server import SearchServer
 from sinks.search.sink import SearchSink
 from tests.unit.sinks.search.conftest import QUICK, SCHEMA, TABLE, Place, delete, upsert

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from opensearchpy.exceptions import NotFoundError
 
-from cdc.model.errors import SinkError
+from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.search.server import SearchServer
 from tests.unit.sinks.search.scripted import scripted_server

@@ -8,11 +8,11 @@ import pytest
 from msgspec import structs
 from pydantic import SecretStr
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import pack_version
 from configuration.sink_settings import SearchConfig
 from configuration.store_shapes import SearchShape
 from sinks.contract import Outcome
+from sinks.errors import RefusedError, SinkError
 from sinks.search.sink import SearchSink
 from tests.unit.sinks.search.conftest import QUICK, SCHEMA, TABLE, Place, delete, upsert
 

@@ -8,10 +8,10 @@ import pytest
 from msgspec import structs
 from pydantic import SecretStr
 
-from cdc.model.errors import FullError, RefusedError, SinkError
 from cdc.model.events import Column, TableId, pack_version
 from configuration.sink_settings import SearchConfig
 from sinks.contract import Outcome
+from sinks.errors import FullError, RefusedError, SinkError
 from sinks.retries import Retries
 from sinks.search import bulk
 from sinks.search.sink import SearchSink

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from cdc.model.errors import SinkError
 from configuration.sink_settings import SearchConfig
+from sinks.errors import SinkError
 from sinks.search import slots as module
 from sinks.search.sink import SearchSink
 from sinks.search.slots import SearchSlots

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import Column
 from configuration.store_mapping import Held
+from sinks.errors import RefusedError
 from sinks.lineage import Lineage
 from sinks.shaping.table import TableShape
 from sinks.warehouse.columns import column_type

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import TableId
+from sinks.errors import RefusedError
 from sinks.sql.dialects import DIALECTS, dialect_of
 
 ORDERS = TableId("sales", "orders")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, inspect
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import pack_version
+from sinks.errors import RefusedError
 from tests.conformance.tables import LABELS, ORDER_LINES
 from tests.unit.sinks.sql.conftest import Open
 

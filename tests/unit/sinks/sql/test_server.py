@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from cdc.model.errors import FullError, SinkError
+from sinks.errors import FullError, SinkError
 from sinks.retries import Retries
 from sinks.sql.server import RefusedValue, SqlServer
 from tests.conformance.stores import url_of

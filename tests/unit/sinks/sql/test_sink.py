@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import pack_version
 from sinks.contract import Change, Outcome
+from sinks.errors import RefusedError, SinkError
 from sinks.sql.sink import SqlSink
 from tests.conformance.tables import CUSTOMERS, LABELS, ORDER_LINES
 from tests.support.waiting import eventually

@@ -8,10 +8,10 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import create_engine, inspect
 
-from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from configuration.sink_settings import SqlConfig
 from sinks.contract import Outcome
+from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.slots import FIRST
 from sinks.sql.sink import SqlSink

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.model.errors import SinkError
 from configuration.sink_settings import WarehouseConfig
+from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.check import check_place
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contents import Held
+from sinks.errors import RefusedError, SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.contents import WarehouseContents
 from sinks.warehouse.naming import place

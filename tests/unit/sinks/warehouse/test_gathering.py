@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from cdc.model.errors import SinkError
 from cdc.model.events import pack_version
 from configuration.sink_settings import WarehouseConfig
 from sinks.contract import Change, Outcome
+from sinks.errors import SinkError
 from sinks.warehouse import gathering
 from sinks.warehouse.gathering import GatheringSink
 from sinks.warehouse.maintenance import Maintenance

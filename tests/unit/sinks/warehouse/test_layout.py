@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
 from configuration.store_shapes import WarehouseShape
+from sinks.errors import RefusedError
 from sinks.warehouse.layout import Layout, layout_of
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json
+from sinks.errors import SinkError
 from sinks.warehouse.deleted_keys import DeletedKeys
 from sinks.warehouse.engine import Snapshot
 from sinks.warehouse.merging import (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
 from configuration.store_shapes import WarehouseMode
+from sinks.errors import RefusedError
 from sinks.warehouse.naming import check_columns, place, quoted
 
 

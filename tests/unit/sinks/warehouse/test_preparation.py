@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
+from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.warehouse.columns import column_type
 from sinks.warehouse.evolution import Evolution

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cdc.model.errors import SinkError
 from cdc.model.events import TableId
 from sinks.contract import StoredRow
+from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.naming import place
 from sinks.warehouse.reader import WarehouseReader

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.model.errors import SinkError
 from cdc.model.events import Column
+from sinks.errors import SinkError
 from sinks.warehouse.engine import Conflict
 from sinks.warehouse.naming import Place
 from sinks.warehouse.removal import removal, remove

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Outcome
+from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.merging import ATTEMPT_COUNT_MAX
 from sinks.warehouse.reader import WarehouseReader

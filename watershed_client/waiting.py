@@ -4,7 +4,7 @@ with psycopg.connect(...) as connection:
     connection.execute("UPDATE ...")
     connection.commit()
     (lsn,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-cdc.client.wait_for(Path("watershed.yml"), "search", lsn, timeout=10)
+watershed_client.wait_for(Path("watershed.yml"), "search", lsn, timeout=10)
 """
 
 import threading
@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cdc.client.applied import WaitError, is_shown, target_of
 from cdc.config.settings import PipelineConfig, load_pipeline
-from cdc.kafka.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import format_lsn, parse_lsn
 from cdc.model.sink_records import SinkRecord, newest
-from cdc.postgres.source_facts import PostgresSourceReader
+from watershed_client.applied import WaitError, is_shown, target_of
+from watershed_client.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
+from watershed_client.source_reader import PostgresSourceReader
 
 TIMEOUT_S: Final = 30.0
 

@@ -7,8 +7,8 @@ import psycopg
 
 from cdc.config.settings import SourceConfig
 from cdc.model.lsn import parse_lsn
-from cdc.ports.source_facts import SlotFacts, SourceEnd, SourceFacts
 from cdc.postgres.connection import connect, lost, read_row
+from watershed_client.source_facts import SlotFacts, SourceEnd, SourceFacts
 
 # Columns that older versions do not have are read from the row as JSON.
 _QUERY: Final = """

@@ -2,10 +2,10 @@
 
 import pytest
 
-from cdc.client.applied import PAGE_HEADER_BYTES, SEGMENT_HEADER_BYTES, Target, WaitError, is_shown, target_of
 from cdc.model.errors import GapError
 from tests.support.standings import position, sink
 from tests.support.status_facts import MIB, source_end
+from watershed_client.applied import PAGE_HEADER_BYTES, SEGMENT_HEADER_BYTES, Target, WaitError, is_shown, target_of
 
 SEGMENT = 16 * MIB
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.kafka.compacted import version_of
 from cdc.model.events import pack_version
+from verification.topic_versions import version_of
 
 
 def test_a_record_and_a_tombstone_have_a_version() -> None:

@@ -8,12 +8,12 @@ from typing import Final, Self
 
 from cdc.config.settings import PipelineConfig
 from cdc.kafka.client import NEXT_REACHABLE
-from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.state_reader import T, position_of, record_of, records_of
 from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
+from watershed_client.compacted_tail import CompactedTail
 
 POLL_S: Final = 0.02
 CHECK_S: Final = 2.0  # interval of checks that the brokers answer

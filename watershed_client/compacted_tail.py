@@ -1,16 +1,23 @@
 """Follows compacted topics from their beginning: the present last value of each key."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, new_client, tail_settings, translated
-from cdc.model.errors import BrokerError, UnreachableError, WatershedError
+from cdc.kafka.client import (
+    NEXT_REACHABLE,
+    broker_error,
+    missing_topics,
+    new_client,
+    require_topics,
+    tail_settings,
+    translated,
+)
+from cdc.model.errors import BrokerError, UnreachableError
 
-ANSWER_S_MAX: Final = 8.0
 LEADER_S_MAX: Final = 3.0
 READ_S_MAX: Final = 60.0
 _STEP_S: Final = 0.05
@@ -90,20 +97,3 @@ class CompactedTail:
 
     def close(self) -> None:
         self._consumer.close()
-
-
-def missing_topics(client: Consumer | Producer, names: Iterable[str]) -> list[str]:
-    """Returns the topics that do not exist. Raises UnreachableError, BrokerError."""
-    with translated("no broker answers"):
-        # Lists all topics: a request for one topic would create it on brokers with auto-creation.
-        existing = client.list_topics(timeout=ANSWER_S_MAX).topics
-    return [name for name in names if name not in existing]
-
-
-def require_topics(client: Consumer | Producer, names: Iterable[str]) -> None:
-    """Raises WatershedError for a topic that capture has not created yet, UnreachableError, BrokerError."""
-    for name in missing_topics(client, names):
-        raise WatershedError(
-            f"there is no topic {name}: capture has never run on prefix {name.rpartition('.')[0]}",
-            "start capture with `cdc run`, or correct topics.prefix",
-        )

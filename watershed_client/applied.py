@@ -15,7 +15,7 @@ from cdc.model.control import PositionRecord
 from cdc.model.errors import NEXT_AFTER_GAP, GapError, WatershedError
 from cdc.model.lsn import format_lsn
 from cdc.model.sink_records import SinkRecord, newest
-from cdc.ports.source_facts import SourceEnd
+from watershed_client.source_facts import SourceEnd
 
 PAGE_HEADER_BYTES: Final = 24
 SEGMENT_HEADER_BYTES: Final = 40  # of the first page of a segment

@@ -2,21 +2,6 @@
 
 from dataclasses import dataclass
 
-from cdc.model.lsn import Lsn
-
-
-@dataclass(frozen=True, slots=True)
-class SourceNow:
-    """The present state of the source."""
-
-    system_identifier: str
-    timeline: int
-    database: str
-    flush_lsn: Lsn
-    slot_wal_status: str | None
-    slot_confirmed_lsn: Lsn | None
-    publication: str | None  # fingerprint; None: there is no such publication
-
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import cdc
-from cdc.daemon.failpoints import FAILPOINTS, armed_probe
 from cdc.model.errors import ConfigError
 from cdc.ports.stream import unarmed
+from operations.failpoints import FAILPOINTS, armed_probe
 
 
 def test_nobody_asked_nobody_dies() -> None:
@@ -42,7 +42,7 @@ def test_a_name_that_does_not_exist_is_refused(wanted: str) -> None:
 
 def test_the_process_is_killed_at_the_passing_that_was_asked_for() -> None:
     code = (
-        "from cdc.daemon.failpoints import armed_probe\n"
+        "from operations.failpoints import armed_probe\n"
         "probe = armed_probe({'CDC_FAILPOINT': 'kafka.after-commit:3'})\n"
         "for number in range(5):\n"
         "    probe('kafka.before-commit')\n"
@@ -56,7 +56,7 @@ def test_the_process_is_killed_at_the_passing_that_was_asked_for() -> None:
 
 def test_it_is_frozen_where_that_was_asked_for() -> None:
     code = (
-        "from cdc.daemon.failpoints import armed_probe\n"
+        "from operations.failpoints import armed_probe\n"
         "armed_probe({'CDC_FAILPOINT': 'status.sent:1:stop'})('status.sent')\n"
         "print('awake')\n"
     )

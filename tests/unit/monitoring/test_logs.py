@@ -5,7 +5,7 @@ import json
 import pytest
 import structlog
 
-from cdc.daemon.logs import configure_logs
+from monitoring.logs import configure_logs
 
 
 def test_people_read_key_and_value(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,43 @@
+"""Reads the versions of given keys from a topic."""
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+import orjson
+from confluent_kafka import TopicPartition
+
+from cdc.config.settings import KafkaConfig
+from cdc.kafka.client import ANSWER_S_MAX
+from cdc.kafka.compacted import read_records, reader
+from cdc.model.events import pack_version
+
+_VERSION_HEADER: Final = "watershed.version"
+
+
+def last_versions(
+    kafka: KafkaConfig, topic: str, keys: Collection[bytes], plain: Callable[[bytes], bytes]
+) -> dict[bytes, int]:
+    """Key → version, of those of the keys that the topic has; `plain` makes a record's key one of them. The topic is
+    read from its beginning to its end. Raises UnreachableError, BrokerError."""
+    last: dict[bytes, int] = {}
+    with reader(kafka, f"can't read topic {topic}") as consumer:
+        partitions = consumer.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic].partitions
+        for partition in partitions:
+            for message in read_records(consumer, TopicPartition(topic, partition, 0)):
+                key = plain(message.key() or b"")
+                version = version_of(message.value(), message.headers() or []) if key in keys else None
+                if version is not None:
+                    last[key] = version
+    return last
+
+
+def version_of(value: bytes | None, headers: object) -> int | None:
+    """Returns the version that a record has; None for a record of another program."""
+    try:
+        if value is None:
+            assert isinstance(headers, list)
+            return int(dict(headers)[_VERSION_HEADER])
+        source = orjson.loads(value)["source"]
+        return pack_version(source["epoch"], source["seq"])
+    except (ValueError, KeyError, TypeError):
+        return None
