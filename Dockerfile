@@ -55,7 +55,7 @@ RUN apt-get update \
 COPY --from=sinks-packages /opt/watershed /opt/watershed
 ENV WATERSHED_CACHE=/opt/watershed/cache
 # Spark starts with half the processor time.
-RUN python -m spark_jobs.class_archive
+RUN python -m spark_jobs.archive_maker
 USER 10001
 WORKDIR /var/lib/watershed
 ENTRYPOINT ["cdc"]

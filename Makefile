@@ -160,7 +160,7 @@ $(BIN)/python:
 
 # Kafka and OpenSearch start in half the time from a cache of their loaded classes, made once for each machine.
 .venv/.classes: .venv/.jars
-	$(BIN)/python -m devstack.startup_cache
+	$(BIN)/python -m devstack.startup_recorder
 	@touch $@
 
 .venv/.java: .venv/.project
@@ -174,5 +174,5 @@ $(BIN)/python:
 
 # A Spark job starts with half the processor time from such an archive, which fits this environment's jars alone.
 .venv/.spark: .venv/.jars .venv/.java
-	$(BIN)/python -m spark_jobs.class_archive
+	$(BIN)/python -m spark_jobs.archive_maker
 	@touch $@

@@ -1,6 +1,6 @@
 """Loaded classes of Kafka and OpenSearch, cached for the next start (Java's ahead-of-time cache, since version 24).
 
-    python -m devstack.startup_cache      creates missing caches: each server is started once and recorded
+`devstack/startup_recorder.py` creates the caches.
 
 Measured on two cores, processor seconds until a server is ready: Kafka 4.7 → 2.0, OpenSearch 9.8 → 4.5. The runtime
 from the wheel has no class archive, so most of a start is loading and verifying classes. Java refuses a cache that does
@@ -8,47 +8,21 @@ not fit its version or the jars; servers then start without a cache, as they do 
 """
 
 import hashlib
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
-from rich.console import Console
-
-from cdc.model.errors import StackError
 from devstack.java import Jvm
-from devstack.keeper import Command, Keeper
-from devstack.place import Place, PortClaims, choose_ports, unprivileged_account
-from devstack.server import Server, see_log, wait_until_ready
-from devstack.state import new_state
-from jars.resolver import default_cache, resolve_sets
+from devstack.place import Place
 
-JAVA_MAJOR_MIN = 24
-EXIT_TIMEOUT_S = 120.0
-_OPTION = "-XX:AOT"
-
-
-class JavaServer(Server, Protocol):
-    """A server whose start can be recorded."""
-
-    def jvm(self, place: Place) -> Jvm: ...
-
-    def recording(self, file: Path) -> "JavaServer":
-        """Returns the same server, started so that it writes its loaded classes to `file` when it ends."""
+OPTION = "-XX:AOT"
 
 
 def options(name: str, jvm: Jvm, place: Place, record: Path | None = None) -> list[str]:
     """Returns Java options that write loaded classes to `record`, or use the cache if there is a suitable one."""
     if record:
-        return [f"{_OPTION}Mode=record", f"{_OPTION}Configuration={record}"]
+        return [f"{OPTION}Mode=record", f"{OPTION}Configuration={record}"]
     file = cache_file(name, jvm, place.cache)
     # Java would log a warning for each part of the cache that it can't use.
-    return [f"{_OPTION}Cache={place.public(file)}", "-Xlog:aot*=off"] if file.exists() else []
+    return [f"{OPTION}Cache={place.public(file)}", "-Xlog:aot*=off"] if file.exists() else []
 
 
 def cache_file(name: str, jvm: Jvm, cache: Path) -> Path:
@@ -58,83 +32,3 @@ def cache_file(name: str, jvm: Jvm, cache: Path) -> Path:
     jars = "\n".join(f"{jar.name} {jar.stat().st_size}" for jar in jvm.class_path)
     text = f"{jvm.release}\n{jvm.general_options}\n{jars}"
     return cache / "startup" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.aot"
-
-
-def make(server: JavaServer, cache: Path) -> bool:
-    """Creates the server's cache unless it exists. Returns False if this Java has no such cache. Raises StackError."""
-    resolve_sets(server.jar_sets, cache)
-    with tempfile.TemporaryDirectory(prefix="watershed-startup-") as name, PortClaims() as claims:
-        folder = Path(name)
-        folder.chmod(0o711)  # the server may run under another account
-        ports = dict(zip(server.port_names, choose_ports(len(server.port_names), claims), strict=True))
-        place = Place(folder / server.name, ports, new_state().identity, unprivileged_account(), cache)
-        jvm = server.jvm(place)
-        target = cache_file(server.name, jvm, cache)
-        if target.exists():
-            return True
-        if jvm.major < JAVA_MAJOR_MIN:
-            return False
-        classes, made = place.own("startup") / "classes", place.own("startup") / "cache"
-        command = server.recording(classes).prepare(place)
-        _run_once(server, place, command)
-        _create(command, [f"{_OPTION}Mode=create", f"{_OPTION}Configuration={classes}", f"{_OPTION}Cache={made}"])
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for outdated in target.parent.glob(f"{server.name}-*.aot"):
-            outdated.unlink(missing_ok=True)
-        partial = target.with_suffix(f".{os.getpid()}")
-        shutil.copyfile(made, partial)  # a copy, because a link would still belong to the other account
-        partial.replace(target)
-    return True
-
-
-def _run_once(server: JavaServer, place: Place, command: Command) -> None:
-    """Runs the server until it is ready, and ends it cleanly, at which it writes the recording."""
-    keeper = Keeper()
-    try:
-        pid = keeper.spawn(command, bound=True)
-        wait_until_ready(server, place, pid, 0, lambda: keeper.exit_code(pid), lambda: False)
-        os.kill(pid, signal.SIGTERM)
-        if not keeper.wait(pid, EXIT_TIMEOUT_S):
-            raise StackError(f"{server.title} does not end", see_log(place.log))
-    finally:
-        keeper.close()
-
-
-def _create(command: Command, create: Sequence[str]) -> None:
-    program, *rest = command.argv
-    kept = [word for word in rest if not word.startswith(_OPTION)]
-    done = subprocess.run(
-        [program, *create, *kept],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=dict(command.env),
-        cwd=command.cwd,
-        user=command.uid,
-        group=command.uid,
-        extra_groups=None if command.uid is None else [],
-        check=False,
-    )
-    if done.returncode:
-        raise StackError(f"Java could not make its startup cache (exit code {done.returncode})", done.stdout[-500:])
-
-
-def main() -> int:
-    """Creates both caches. Failures are printed but do not fail the set-up: servers then only start more slowly."""
-    from devstack.kafka import Kafka
-    from devstack.opensearch import OpenSearch
-
-    console = Console(stderr=True)
-    servers: tuple[JavaServer, ...] = (Kafka(), OpenSearch())
-    for server in servers:
-        try:
-            with console.status(f"preparing quick starts of {server.title}"):
-                known = make(server, default_cache())
-            console.print(f"{server.title} {'starts quickly' if known else 'has a Java without startup cache'}")
-        except StackError as error:
-            console.print(f"{server.title} will start slowly: {error}", soft_wrap=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

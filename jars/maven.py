@@ -3,23 +3,29 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from cdc.model.errors import StackError
 from jars.lock import Jar
-from jars.resolver import MIRROR_VARIABLE, TIMEOUT_S
 
-try:
-    from jgo.maven import MavenContext, PythonResolver
-except ImportError as error:
-    raise StackError(
-        "jars are missing and the library that fetches them, jgo, is not installed",
-        "pip install 'watershed-cdc[stack]'",
-    ) from error
+if TYPE_CHECKING:
+    from jgo.maven import MavenContext
+
+MIRROR_VARIABLE: Final = "WATERSHED_MAVEN_REPOSITORY"
+TIMEOUT_S: Final = 60
 
 
-def context(cache: Path, address: str | None = None, received: Callable[[int], None] | None = None) -> MavenContext:
+def context(cache: Path, address: str | None = None, received: Callable[[int], None] | None = None) -> "MavenContext":
     """The library set up for Maven Central, or for the mirror whose root `address` is. It writes straight to the final
-    names in `cache`, so a cache must not be shared."""
+    names in `cache`, so a cache must not be shared. Raises StackError if the library is not installed: it is an extra,
+    because a filled cache works without it."""
+    try:
+        from jgo.maven import MavenContext, PythonResolver
+    except ImportError as error:
+        raise StackError(
+            "jars are missing and the library that fetches them, jgo, is not installed",
+            "pip install 'watershed-cdc[stack]'",
+        ) from error
 
     @contextmanager
     def progress(_name: str, _size: int) -> Iterator[Callable[[int], None]]:

@@ -14,12 +14,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from cdc.model.errors import StackError
 from jars.lock import Jar, Lock, read_lock
+from jars.maven import MIRROR_VARIABLE, MavenRepository
 
 CACHE_VARIABLE = "WATERSHED_CACHE"
-MIRROR_VARIABLE = "WATERSHED_MAVEN_REPOSITORY"
 WORKERS = 8  # most jars are small: the wait is for answers, not for bytes
 TRIES = 3
-TIMEOUT_S = 60
 
 
 class Repository(Protocol):
@@ -171,6 +170,4 @@ def _bar(console: Console | None, title: str, total: int) -> Iterator[Callable[[
 
 
 def _default_repository() -> Repository:
-    from jars.maven import MavenRepository  # the resolver library is an extra: a warm cache works without it
-
     return MavenRepository(mirror())

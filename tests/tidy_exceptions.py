@@ -90,6 +90,7 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "sinks/search/contents.py": "tests/conformance/test_contents.py: documents of a real server",
     "sinks/contents.py": f"{_VERIFY}: opens contents of real stores",
     "sinks/warehouse/slots.py": "tests/unit/spark_jobs/test_warehouse_slots.py: with a real Spark session",
+    "spark_jobs/archive_maker.py": "tests/unit/spark_jobs/test_class_archive.py: a session maps what it made",
     "spark_jobs/removal.py": "tests/faults/drift_campaign.py: in a Spark session of its own",
     "monitoring/children.py": "tests/unit/spark_jobs/test_bootstrap.py: a sink's process that ends with its parent",
     "cdc/model/kafka_transactions.py": "tests/unit/cdc/kafka/test_hanging_transactions.py: notes of open parts",

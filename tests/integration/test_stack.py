@@ -21,7 +21,7 @@ from opensearchpy import OpenSearch
 from opensearchpy.helpers import bulk
 
 from cdc.model.errors import StackError
-from devstack import startup_cache
+from devstack import startup_recorder
 from devstack.endpoints import SERVICES, Servers
 from devstack.kafka import Kafka
 from devstack.place import HOST
@@ -383,7 +383,7 @@ class TestCommands:
 
 def test_a_start_uses_the_startup_cache(folder: Path) -> None:
     """Made here, if `make setup` has not made it."""
-    assert startup_cache.make(Kafka(), default_cache())
+    assert startup_recorder.make(Kafka(), default_cache())
     with Stack(folder, given={}) as stack:
         stack.start("kafka")
         maps = (Path("/proc") / str(stack.pid("kafka")) / "maps").read_text()
