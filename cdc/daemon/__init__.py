@@ -1,1 +1,1 @@
-"""The wiring of the process `cdc run`: every start, the first one, tables that are added, state GAP, and logs."""
+"""The wiring of the process `cdc run`: every start, the first one, tables that are added, and state GAP."""

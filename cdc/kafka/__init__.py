@@ -1,1 +1,1 @@
-"""Kafka: producers, consumers and administration. The only importer of confluent_kafka."""
+"""Kafka: producers, consumers and administration. The only importer of confluent_kafka in cdc/."""

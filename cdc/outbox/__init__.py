@@ -1,3 +1,1 @@
-"""Public events: rows of outbox tables, and messages without a table, become records. Pure, except for `publish`, which
-applications call.
-"""
+"""Public events: rows of outbox tables, and messages without a table, become records. Pure."""

@@ -31,10 +31,13 @@ KEEP: Final = "\0"  # an argument that stands for a lookup key that does not cha
 #   10 `live`: rows that are not live stay as they are (used by sweeps)
 #   11 in a rebuild: the hash that collects the primary keys of the rows that it writes. A rebuild also writes rows at
 #      the version that is held, unless keys are deleted by every change. Empty: no rebuild.
-# and for each row: the text of its primary key; its key (empty: KEYS[1] and that text); its version; the number of
-# lookup keys, and these (empty: none, KEEP: as before); the number of values, and these: a document, or fields and
-# values of a hash; no values delete the row. The script builds whatever it can, to keep the arguments short.
-# The script returns 1 for each row that was written, 0 where the version held is the same or newer. A row's version is
+#   12 `keys`: the rows' keys follow. Otherwise each key is KEYS[1] and the text of the primary key.
+#   13 the number of lookup keys of each row
+#   14 the versions of all rows, 19 digits each
+# and then, each for all rows: the texts of the primary keys; the values (a document, or the number of arguments that a
+# hash has; empty: the row is deleted); the keys, if 12 says so (empty: as without them); the lookup keys (empty: none,
+# KEEP: as before); the fields and values of the hashes. The script builds whatever it can, to keep the arguments short.
+# The script returns the numbers of the rows, from 1, at which it left the same or a newer version. A row's version is
 # written last, so that a row at which the script fails is written completely by the next attempt.
 #
 # A lookup key holds the primary key of the row with the highest version among those that have its value. The owner's
