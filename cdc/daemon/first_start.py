@@ -21,10 +21,9 @@ from cdc.config.settings import PipelineConfig
 from cdc.daemon.gap_state import Heal
 from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
-from cdc.kafka.broker import KafkaBroker, WrittenTopics
+from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.daemon_thread import do_nothing
-from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import (
     highest_epoch,
@@ -107,8 +106,8 @@ class Bootstrap:
             elif previous is None or not _is_of(previous, identity, self._source.slot):
                 require_no_slot(read_slot(connection, self._source.slot), self._config)
             topics = self._create_topics()
-            broker = open_broker(self._config, self._admin, topics, self._should_stop)
-            resources.callback(broker.close)
+            broker = KafkaBroker(self._config, self._admin, topics.values(), self._should_stop)
+            resources.callback(broker.abort)
             broker.fence_predecessors(do_nothing)
             with suppress(GapError):  # all rows are read under a new epoch, so nothing that is lost matters
                 HangingTransactions(self._config, self._admin, broker, self._probe).end(do_nothing)
@@ -409,25 +408,6 @@ def envelope_context(config: PipelineConfig, identity: SystemIdentity, epoch: in
         cdc.__version__,
         config.format_options,
         promises_utf8=identity.promises_utf8,
-    )
-
-
-def open_broker(
-    config: PipelineConfig, admin: TopicAdmin, topics: Mapping[str, TopicDescription], should_stop: Callable[[], bool]
-) -> KafkaBroker:
-    """Opens the one producer of a prefix: whoever writes its topics fences the previous writer. `topics`: the tables'
-    topics by name."""
-    return KafkaBroker(
-        config.kafka,
-        transactional_id=f"watershed-{config.topics.prefix}",
-        admin=admin,
-        topics=WrittenTopics(
-            partition_counts={topic.name: topic.partition_count for topic in topics.values()},
-            record_bytes_max=record_limits(config.kafka, topics.values()),
-            own=Topics(config.topics.prefix).written,
-        ),
-        events=EventTopics(admin, config.topics, config.kafka),
-        should_stop=should_stop,
     )
 
 

@@ -17,7 +17,7 @@ from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
-from cdc.daemon.first_start import envelope_context, make_unpublishable, open_broker
+from cdc.daemon.first_start import envelope_context, make_unpublishable
 from cdc.daemon.outbox_setup import open_outbox
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.records import EnvelopeContext, TableEncoder
@@ -121,8 +121,8 @@ class Session:
             connection.send_status(resume_lsn, resume_lsn, reply_requested=False)
 
         topics = self._admin.check([self._topics.table(table) for table in self._config.source.table_ids])
-        broker = open_broker(self._config, self._admin, topics, self._should_stop)
-        resources.callback(broker.close)
+        broker = KafkaBroker(self._config, self._admin, topics.values(), self._should_stop)
+        resources.callback(broker.abort)
         stay_connected()
         broker.fence_predecessors(stay_connected)
         HangingTransactions(self._config, self._admin, broker, self._probe).end(stay_connected)
@@ -274,7 +274,7 @@ class Session:
             self._probe("join.recorded")
             if tables.joining:
                 self._addition_barrier.close()
-        broker.follow({topic.name: topic.partition_count for topic in topics.values()})
+        broker.follow(topics.values())
         return these
 
     def _newly_stopped(self, selection: TableSelection, state: State) -> list[TopicRecord]:
