@@ -19,10 +19,9 @@ from cdc.capture.consistent_load import LoadStopped
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AdditionBarrier
 from cdc.daemon.first_start import Bootstrap, require_no_slot
-from cdc.daemon.gap_state import Gap, Heal
+from cdc.daemon.gap_state import Gap, GapTopics, Heal
 from cdc.daemon.outbox_setup import open_outbox, require_format
 from cdc.daemon.streaming_session import Session
-from cdc.kafka.gap_topics import GapTopics
 from cdc.kafka.state_reader import read_position
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.condition import Condition
