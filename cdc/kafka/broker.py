@@ -1,8 +1,8 @@
 """The transactional producer (cdc.ports.stream.Broker)."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from cdc.kafka.client import (
     new_client,
     writing_settings,
 )
-from cdc.kafka.daemon_thread import WAIT_S, call_in_thread, do_nothing, start_thread
+from cdc.kafka.daemon_thread import WAIT_S, do_nothing, start_thread
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topic_admin import EndOffsets, TopicAdmin, TopicDescription, record_limits
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
@@ -154,16 +154,18 @@ class KafkaBroker:
         if self._is_open:
             self._require_connections()
             return
-        if self._check is not None:  # a check in progress would take the new transaction for a hanging one
-            self._check, self._checked_losses = None, _NEVER
         deadline = time.monotonic() + AWAY_S_MAX
-        while self._has_lost_brokers():
+        self.check_after_outage()
+        # A check in progress would take the new transaction for a hanging one.
+        while self._check is not None or self.has_lost_connection:
             if time.monotonic() > deadline:
                 raise ConnectionLost("Kafka: the brokers don't say whether a transaction is hanging")
-            self._evaluate(lambda: call_in_thread(self._find_hanging, while_waiting))
-            if self._checked_losses == _NEVER:
-                while_waiting()
+            while_waiting()
+            if self._check is not None:
+                wait([self._check], WAIT_S)
+            else:  # brokers are unreachable
                 time.sleep(WAIT_S)
+            self.check_after_outage()
         self._begin()
 
     def _begin(self) -> None:
@@ -212,18 +214,14 @@ class KafkaBroker:
             if self._check is not None:
                 if self._check.done():
                     check, self._check = self._check, None
-                    self._evaluate(check.result)
+                    self._evaluate(check)
             elif self._is_open:
                 self._require_connections()
-            elif self._has_lost_brokers():
+            elif self.has_lost_connection:
+                self._checked_losses = self._losses()
                 self._check = start_thread(self._find_hanging)
         except (BrokerError, UnreachableError) as error:
             raise ConnectionLost(error.message) from error  # the next session reports it to the user
-
-    def _has_lost_brokers(self) -> bool:
-        """Returns whether a connection was lost since the last check, and begins a new one."""
-        checked, self._checked_losses = self._checked_losses, self._losses()
-        return self._checked_losses != checked
 
     def _names(self) -> set[str]:
         return {*self._partition_counts, *self._events.record_bytes_max, *self._own}
@@ -231,9 +229,9 @@ class KafkaBroker:
     def _find_hanging(self) -> list[OpenPart]:
         return self._admin.open_parts(self._names(), MARKED_S_MAX, do_nothing, self._partition_counts)
 
-    def _evaluate(self, check: Callable[[], list[OpenPart]]) -> None:
+    def _evaluate(self, check: "Future[list[OpenPart]]") -> None:
         try:
-            found = check()
+            found = check.result()
         except (ConnectionLost, UnreachableError):
             self._checked_losses = _NEVER  # the brokers are still unreachable
             return
@@ -241,18 +239,6 @@ class KafkaBroker:
             raise self._translate("can't check for hanging transactions", exception, is_final=True) from exception
         if found:
             raise ConnectionLost(f"Kafka: a transaction hangs in topic {found[0].topic}")
-
-    def find_hanging(self, names: Collection[str], while_waiting: WhileWaiting) -> list[OpenPart]:
-        """Returns the partitions of these topics in which a transaction stays open. Waits for brokers that are
-        unreachable."""
-        while True:
-            try:
-                return call_in_thread(
-                    lambda: self._admin.open_parts(names, MARKED_S_MAX, do_nothing, names), while_waiting
-                )
-            except (ConnectionLost, UnreachableError):
-                while_waiting()
-                time.sleep(WAIT_S)
 
     def _hand_over(self, while_waiting: WhileWaiting, *record: Any, **more: Any) -> None:
         while True:
