@@ -1,11 +1,9 @@
 """A start with other tables than the last one: some are added, some were removed; the others are not read again.
 
-A table is added in three steps. It is added to the publication. Then every transaction must end that runs at that time:
-PostgreSQL decodes each change with the publication of that moment, or with one that it cached later, so it is not
-certain whether it sends theirs. Only then an LSN is read (`since_lsn`). What commits before it is in the snapshot and
-never in the stream, whatever is sent, also because the table may have had another schema; what commits after it began
-when the table was published. One Kafka transaction records that the table is captured and that its rows are to be read:
-if the process dies before it, the next start adds the table.
+A table is added to the publication, then every transaction must end that runs at that time, and only then an LSN is
+read (`since_lsn`). ARCHITECTURE ("Tables that are added or removed") says why each step is needed. One Kafka
+transaction records that the table is captured and that its rows are to be read: if the process dies before it, the next
+start adds the table.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -149,6 +149,8 @@ class Session:
         engine = self._engine(these, state, context, sweeps, unpublishable)
         snapshots = self._snapshots(resources, engine, these, found)
         tracker = self._tracker(resources, snapshots, these, found)
+        rows = PostgresRowReader(self._config.source, these.publication, these.schemas)
+        resources.callback(rows.close)
         since = {schema.table: these.lineage.topics[schema.topic].since_lsn for schema in these.schemas}
         tables = CapturedTables(these.schemas, since, these.leaving)
         listeners, resume = Listeners(engine, tracker), StreamState.of(current)
@@ -160,15 +162,10 @@ class Session:
         self._admin.create(self._config.topics, records=compacted, logs=logs)
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
-            environment=Environment(
-                stream=connection,
-                broker=broker,
-                clock=self._clock,
-                probe=self._probe,
-            ),
+            environment=Environment(connection, broker, self._clock, self._probe),
             pipeline=Pipeline(
                 assembler=Assembler(tables, context, resume, sweeps, listeners, unpublishable, outbox),
-                backfill=self._backfill(resources, engine, these, unpublishable),
+                backfill=ToastBackfill(rows, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts),
                 snapshots=snapshots,
                 publisher=Publisher(these.lineage, self._config.capture),
             ),
@@ -295,14 +292,6 @@ class Session:
                 completions=Completions(these.schemas, state.holes),
             ),
         )
-
-    def _backfill(
-        self, resources: ExitStack, engine: SnapshotEngine, these: _Capturable, unpublishable: Unpublishable
-    ) -> ToastBackfill:
-        reader = resources.enter_context(
-            closing(PostgresRowReader(self._config.source, these.publication, these.schemas))
-        )
-        return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts)
 
     def _snapshots(
         self,

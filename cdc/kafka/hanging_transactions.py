@@ -1,15 +1,11 @@
 """Ends hanging transactions: Kafka transactions that the brokers decided and did not end.
 
-A commit returns when the coordinator has written its decision; a marker in each partition follows. If a partition has
-no leader at that moment, Kafka 4.3.1 takes its topic for deleted and leaves the marker out: after `kill -9` of a single
-broker, or of all replicas, a transaction can be complete for its coordinator and open in the log for good.
-(KRaftMetadataCache.getPartitionLeaderEndpoint returns nothing for a partition without a leader, which
-TransactionMarkerChannelManager takes for a deleted topic.) `read_committed` readers see nothing behind it. And its
-records share the fate of the next transaction that the same producer id ends there: an abort would discard what was
-committed and is covered by its position record.
+ARCHITECTURE ("Hanging transactions") says how they come about, and what is not covered. In Kafka 4.3.1 it is
+KRaftMetadataCache.getPartitionLeaderEndpoint that returns nothing for a partition without a leader, and
+TransactionMarkerChannelManager that takes this for a deleted topic.
 
-So after earlier producers are fenced, and before anything else is read or written, each partition that capture writes
-to is checked. Where the last stable offset stays below the high watermark, the coordinator's log tells the decision
+After earlier producers are fenced, and before anything else is read or written, each partition that capture writes to
+is checked. Where the last stable offset stays below the high watermark, the coordinator's log tells the decision
 (cdc/kafka/transaction_log.py):
 
 - Aborted: it is aborted again, by another transaction that writes there and is aborted.
