@@ -19,7 +19,7 @@ from cdc.kafka.client import (
     new_client,
     writing_settings,
 )
-from cdc.kafka.daemon_thread import WAIT_S, do_nothing, start_thread
+from cdc.kafka.daemon_thread import WAIT_S, start_thread
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topic_admin import EndOffsets, TopicAdmin, TopicDescription, record_limits
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
@@ -227,7 +227,7 @@ class KafkaBroker:
         return {*self._partition_counts, *self._events.record_bytes_max, *self._own}
 
     def _find_hanging(self) -> list[OpenPart]:
-        return self._admin.open_parts(self._names(), MARKED_S_MAX, do_nothing, self._partition_counts)
+        return self._admin.open_parts(self._names(), MARKED_S_MAX, self._partition_counts)
 
     def _evaluate(self, check: "Future[list[OpenPart]]") -> None:
         try:

@@ -99,14 +99,14 @@ class HangingTransactions:
         names |= set() if state.position is None else state.position.topics.keys()
         if self._config.outbox.is_used:
             names |= {record.topic for record in self._open_event_topics()}
-        return self._admin.open_parts(names, SETTLES_S, while_waiting, [self._topics.state])
+        return call_in_thread(lambda: self._admin.open_parts(names, SETTLES_S, [self._topics.state]), while_waiting)
 
     def _open_event_topics(self) -> list[EventTopicRecord]:
         """Returns the topics of events whose first event is in the open transaction."""
         state, where = [self._topics.state], f"{self._topics.state}, beyond what is committed"
         return [
             EventTopicRecord.decode(message.value() or b"", where)
-            for message in self._read(self._admin.open_parts(state, 0, do_nothing, state), do_nothing)
+            for message in self._read(self._admin.open_parts(state, 0, state), do_nothing)
             if (message.key() or b"").startswith(EventTopicRecord.KEY.encode())
         ]
 
@@ -187,9 +187,7 @@ class HangingTransactions:
         deadline = time.monotonic() + FAILS_OVER_S_MAX
         while True:
             try:
-                found = call_in_thread(
-                    lambda: self._admin.open_parts(names, MARKED_S_MAX, do_nothing, names), while_waiting
-                )
+                found = call_in_thread(lambda: self._admin.open_parts(names, MARKED_S_MAX, names), while_waiting)
             except (ConnectionLost, UnreachableError):
                 while_waiting()
                 time.sleep(WAIT_S)

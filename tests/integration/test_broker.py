@@ -240,7 +240,7 @@ def test_where_a_server_is_down_what_is_open_stops_a_transaction_and_not_who_end
     other.flush(30)
     broker = eventually(unlucky)
     assert broker is not None
-    assert [part.partition for part in TopicAdmin(settings).open_parts([topic], 0, do_nothing)] == [0]
+    assert [part.partition for part in TopicAdmin(settings).open_parts([topic], 0)] == [0]
     broker.put([StoredRecord(topic, 1, b"ours", b"v")], do_nothing)
     broker.commit(do_nothing)
     with pytest.raises(ConnectionLost, match=f"a transaction hangs in topic {topic}"):

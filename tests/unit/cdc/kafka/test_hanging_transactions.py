@@ -77,7 +77,6 @@ class World:
         self,
         names: Iterable[str],
         settles_s: float,  # noqa: ARG002
-        while_waiting: object,  # noqa: ARG002
         required: Iterable[str] = (),  # noqa: ARG002
     ) -> list[OpenPart]:
         if self.failures and "abort" in self.done:
