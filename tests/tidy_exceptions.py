@@ -98,7 +98,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "verification/model.py": f"{_VERIFY}: what a pipeline's comparison has found",
     "operations/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",
     "operations/cli/demo.py": "tests/integration/test_demo.py: started as a user does, as a process",
-    "cdc/kafka/gap_topics.py": "tests/integration/test_snapshots.py: signals in state GAP through a real broker",
     "cdc/kafka/state_reader.py": f"{_CAPTURE}: reads what capture wrote to a real broker",
     "cdc/kafka/compacted.py": "tests/integration/test_topics.py: reads topics of a real broker",
     "watershed_client/signal_sender.py": "tests/integration/test_signals.py: signals and answers through a real broker",

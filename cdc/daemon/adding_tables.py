@@ -1,16 +1,14 @@
 """A start with other tables than the last one: some are added, some were removed; the others are not read again.
 
-A table is added in three steps. It is added to the publication. Then every transaction must end that runs at that time:
-PostgreSQL decodes each change with the publication of that moment, or with one that it cached later, so it is not
-certain whether it sends theirs. Only then an LSN is read (`since_lsn`). What commits before it is in the snapshot and
-never in the stream, whatever is sent, also because the table may have had another schema; what commits after it began
-when the table was published. One Kafka transaction records that the table is captured and that its rows are to be read:
-if the process dies before it, the next start adds the table.
+A table is added to the publication, then every transaction must end that runs at that time, and only then an LSN is
+read (`since_lsn`). ARCHITECTURE ("Tables that are added or removed") says why each step is needed. One Kafka
+transaction records that the table is captured and that its rows are to be read: if the process dies before it, the next
+start adds the table.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -18,7 +16,7 @@ import structlog
 from cdc.config.settings import PipelineConfig, SourceConfig
 from cdc.kafka.state_reader import Captured, State
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
-from cdc.model.control import ENDED, SchemaRecord, SnapshotRecord
+from cdc.model.control import ENDED, SchemaRecord, SnapshotRecord, TopicState
 from cdc.model.errors import ConnectionLost, SourceError, UnsupportedChangeError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
@@ -109,12 +107,13 @@ class AdditionBarrier:
 
 @dataclass(frozen=True, slots=True)
 class AddedTables:
-    """The result of adding tables."""
+    """The result of adding tables; without arguments, but `snapshots`, that of adding none."""
 
-    schemas: tuple[TableSchema, ...]  # of the added tables
-    since_lsn: Lsn
-    records: tuple[TopicRecord, ...]  # for the Kafka transaction of the position
     snapshots: tuple[SnapshotRecord, ...]  # all snapshots in state, after these records
+    schemas: tuple[TableSchema, ...] = ()  # of the added tables
+    topics: Mapping[str, TopicDescription] = field(default_factory=dict)  # theirs
+    states: Mapping[str, TopicState] = field(default_factory=dict)  # theirs, for the position
+    records: tuple[TopicRecord, ...] = ()  # for the Kafka transaction of the position
 
 
 class TableAddition:
@@ -150,20 +149,20 @@ class TableAddition:
         topics = self._make_topics(tables.joining, captured)
         with connect(self._config.source, application="watershed join") as connection:
             source = self._config.source
-            found = [self._found(connection, table, publication) for table in tables.joining]
+            found = [self._found(connection, table, publication, captured) for table in tables.joining]
             since_lsn = read_log_end(connection)
         schemas = [schema_of(table, captured.schemas.get(table.table), self._topics) for table in found]
         for schema in schemas:
-            self._require_same_key(schema, captured.schemas.get(schema.table), topics[schema.topic])
             log.info("table added", table=str(schema.table), since=format_lsn(since_lsn))
         for topic in tables.left:
             if topic not in topics:  # else it is removed and added again
                 log.info("changes of a table are no longer published", topic=topic)
-        assert state.position is not None, "tables are added to a position"
-        again = [table for table in tables.joining if source.is_outbox(table) and table in captured.schemas]
+        position = state.position
+        assert position is not None, "tables are added to a position"
         lost = [
-            LostEventsRecord(epoch=state.position.epoch, table=str(table), from_lsn=0, to_lsn=since_lsn)
-            for table in again
+            LostEventsRecord(epoch=position.epoch, table=str(table), from_lsn=0, to_lsn=since_lsn)
+            for table in tables.joining
+            if source.is_outbox(table) and table in captured.schemas
         ]
         for record in lost:
             log.warning(str(record), next=NEXT_AFTER_LOSS)
@@ -174,7 +173,16 @@ class TableAddition:
         ]
         return AddedTables(
             schemas=tuple(schemas),
-            since_lsn=since_lsn,
+            topics=topics,
+            states={
+                schema.topic: TopicState(
+                    topic_id=topics[schema.topic].topic_id,
+                    end_offsets=position.topics[schema.topic].end_offsets if schema.topic in position.topics else (),
+                    publication_entry=publication.entries.get(schema.table, ""),
+                    since_lsn=since_lsn,
+                )
+                for schema in schemas
+            },
             records=(
                 *(SchemaRecord.of(schema).to(self._topics.control) for schema in schemas),
                 *(record.to(self._topics.state) for record in changed),
@@ -183,12 +191,19 @@ class TableAddition:
             snapshots=tuple((snapshots | {record.table: record for record in changed}).values()),
         )
 
-    def _found(self, connection: SourceConnection, table: TableId, publication: Publication) -> SourceTable:
+    def _found(
+        self, connection: SourceConnection, table: TableId, publication: Publication, captured: Captured
+    ) -> SourceTable:
+        """Raises ConnectionLost for a table that can't be added. It could when the session began; the next session
+        stops it, alone."""
         try:
-            return checked_table(connection, table, publication, self._config.source.chosen(table))
+            found = checked_table(connection, table, publication, self._config.source.chosen(table))
         except SourceError as error:
-            # It could be captured when the session began; the next session stops it, alone.
             raise ConnectionLost(f"a table was altered while it was added: {error.message}") from error
+        before = captured.schemas.get(table)
+        if before is not None and before.key != found.key:
+            raise ConnectionLost(f"table {table} got another key while it was added")
+        return found
 
     # ---- topics
 
@@ -205,20 +220,6 @@ class TableAddition:
         self._admin.check(wanted)
         self._admin.create(self._config.topics, tables=wanted)
         return self._admin.check(wanted)
-
-    def _require_same_key(self, schema: TableSchema, before: TableSchema | None, topic: TopicDescription) -> None:
-        """Refuses another key: a row would be in the topic twice, under two keys."""
-        if before is None or before.key == schema.key:
-            return
-        ends = self._admin.request_end_offsets({topic.name: topic.partition_count}).wait()
-        if any(ends[topic.name]):
-            raise UnsupportedChangeError(
-                f"table {schema.table} is added again with key ({', '.join(schema.key)}), but its topic holds records "
-                f"with key ({', '.join(before.key)})",
-                "take it out of source.tables, or start with a new topics.prefix and slot",
-                table=schema.table,
-                is_held=False,
-            )
 
     # ---- snapshots
 

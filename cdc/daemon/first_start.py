@@ -21,10 +21,9 @@ from cdc.config.settings import PipelineConfig
 from cdc.daemon.gap_state import Heal
 from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
-from cdc.kafka.broker import KafkaBroker, WrittenTopics
+from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.daemon_thread import do_nothing
-from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import (
     highest_epoch,
@@ -107,8 +106,8 @@ class Bootstrap:
             elif previous is None or not _is_of(previous, identity, self._source.slot):
                 require_no_slot(read_slot(connection, self._source.slot), self._config)
             topics = self._create_topics()
-            broker = open_broker(self._config, self._admin, topics, self._should_stop)
-            resources.callback(broker.close)
+            broker = KafkaBroker(self._config, self._admin, topics.values(), self._should_stop)
+            resources.callback(broker.abort)
             broker.fence_predecessors(do_nothing)
             with suppress(GapError):  # all rows are read under a new epoch, so nothing that is lost matters
                 HangingTransactions(self._config, self._admin, broker, self._probe).end(do_nothing)
@@ -128,21 +127,23 @@ class Bootstrap:
             records = (*(heal.records if heal else ()), *self._captured(connection), *self._completed(lost, slot))
             if self._is_chunked(heal):
                 self._begin_streaming(broker, lineage, slot.consistent_point, schemas, records)
-                return self._recorded()
-            reader = resources.enter_context(closing(SnapshotReader(self._source, slot.snapshot_name)))
-            load = InitialLoad(
-                broker=broker,
-                publisher=Publisher(lineage, self._config.capture),
-                consistent_point=slot.consistent_point,
-                clock=self._clock,
-                should_stop=self._should_stop,
-                probe=self._probe,
-                unpublishable=make_unpublishable(
-                    self._config, self._admin, topics, read_state(self._config).unpublished
-                ),
-            )
-            load.run(self._table_loads(schemas, reader, lineage, slot.consistent_point, publication, identity), records)
-        return self._recorded()
+            else:
+                reader = resources.enter_context(closing(SnapshotReader(self._source, slot.snapshot_name)))
+                unpublished = read_state(self._config).unpublished
+                load = InitialLoad(
+                    broker=broker,
+                    publisher=Publisher(lineage, self._config.capture),
+                    consistent_point=slot.consistent_point,
+                    clock=self._clock,
+                    should_stop=self._should_stop,
+                    probe=self._probe,
+                    unpublishable=make_unpublishable(self._config, self._admin, topics, unpublished),
+                )
+                context = envelope_context(self._config, identity, epoch)
+                load.run(self._table_loads(schemas, reader, context, slot.consistent_point, publication), records)
+        position = read_position(self._config)
+        assert position is not None, "it was recorded a moment ago"
+        return position
 
     def _next_epoch(self, previous: PositionRecord | None, heal: Heal | None) -> int:
         if heal is not None:
@@ -167,11 +168,6 @@ class Bootstrap:
         """Says whether rows are read beside the stream. Method `consistent` reads them first, unless there are none to
         read."""
         return self._config.snapshot.method == "chunked" or (heal is None and self._config.snapshot.mode == "never")
-
-    def _recorded(self) -> PositionRecord:
-        position = read_position(self._config)
-        assert position is not None, "it was recorded a moment ago"
-        return position
 
     def _begin_streaming(
         self,
@@ -245,19 +241,19 @@ class Bootstrap:
     # ---- publication and slot
 
     def _publication(self, connection: SourceConnection) -> Publication:
-        publication = read_publication(connection, self._source.publication, self._source.table_ids)
+        name, tables = self._source.publication, self._source.table_ids
+        publication = read_publication(connection, name, tables)
         if publication is None:
             publication = create_publication(connection, self._source)
-            log.info("publication created", publication=publication.name)
-        missing = [table for table in self._source.table_ids if table not in publication.columns]
+            log.info("publication created", publication=name)
+        missing = [table for table in tables if table not in publication.columns]
         for table in missing:
-            publication = add_to_publication(connection, self._source, table)
+            add_to_publication(connection, self._source, table)
         if missing:
             log.info("tables added to the publication", tables=" ".join(map(str, missing)))
-        tables = self._source.table_ids
-        publication = read_publication(connection, publication.name, tables, filters=tables)
+        publication = read_publication(connection, name, tables, filters=tables)
         if publication is None:
-            raise ConnectionLost(f"publication {self._source.publication} was dropped meanwhile")
+            raise ConnectionLost(f"publication {name} was dropped meanwhile")
         return publication
 
     def _lineage(
@@ -276,32 +272,21 @@ class Bootstrap:
         }
         return Lineage(epoch, source, publication.fingerprint, captured)
 
-    def _lost_events(
-        self, previous: PositionRecord | None, heal: Heal | None, epoch: int
-    ) -> tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None:
-        """Returns records of the events that this start loses, if events are published, and of those in state from
-        earlier ones."""
+    def _lost_events(self, previous: PositionRecord | None, heal: Heal | None, epoch: int) -> LostEventsRecord | None:
+        """Returns the record of the events that this start loses, if events are published."""
         if not self._config.outbox.is_used or (previous is None and heal is None):
             return None
-        progress, earlier = read_progress(self._config), read_lost_events(self._config)
-        lost = lost_from(previous, earlier, epoch, progress.commit_ts_us if progress else 0)
-        return None if lost is None else (lost, earlier)
+        progress = read_progress(self._config)
+        return lost_from(previous, read_lost_events(self._config), epoch, progress.commit_ts_us if progress else 0)
 
-    def _completed(
-        self, lost: tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None, slot: CreatedSlot
-    ) -> list[TopicRecord]:
+    def _completed(self, lost: LostEventsRecord | None, slot: CreatedSlot) -> list[TopicRecord]:
         if lost is None:
             return []
-        ended = lost[0].ended(slot.consistent_point)
+        ended = lost.ended(slot.consistent_point)
         log.warning(str(ended), next=NEXT_AFTER_LOSS)
         return lost_records(self._topics, ended)
 
-    def _record_intent(
-        self,
-        broker: KafkaBroker,
-        lineage: Lineage,
-        lost: tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None,
-    ) -> None:
+    def _record_intent(self, broker: KafkaBroker, lineage: Lineage, lost: LostEventsRecord | None) -> None:
         """Writes the intent before the slot exists: after a crash the next start knows whose slot it is, and from where
         events are lost."""
         intent = PositionRecord(
@@ -313,7 +298,7 @@ class Bootstrap:
             publication=lineage.publication,
             protocol=PROTOCOL,
         ).sealed()
-        records = [] if lost is None else lost_records(self._topics, *lost)
+        records = [] if lost is None else lost_records(self._topics, lost, read_lost_events(self._config))
         if HangingTransactionRecord.KEY in read_latest(self._config.kafka, self._topics.state):
             records.append(TopicRecord(self._topics.state, HangingTransactionRecord.KEY.encode(), None))
         broker.produce([*records, intent.to(self._topics.state)], do_nothing)
@@ -366,12 +351,10 @@ class Bootstrap:
         self,
         schemas: Sequence[TableSchema],
         reader: SnapshotReader,
-        lineage: Lineage,
+        context: EnvelopeContext,
         consistent_point: Lsn,
         publication: Publication,
-        identity: SystemIdentity,
     ) -> list[TableLoad]:
-        context = envelope_context(self._config, identity, lineage.epoch)
         estimates = reader.estimate(self._source.table_ids)
         loads = []
         for schema in schemas:
@@ -409,25 +392,6 @@ def envelope_context(config: PipelineConfig, identity: SystemIdentity, epoch: in
         cdc.__version__,
         config.format_options,
         promises_utf8=identity.promises_utf8,
-    )
-
-
-def open_broker(
-    config: PipelineConfig, admin: TopicAdmin, topics: Mapping[str, TopicDescription], should_stop: Callable[[], bool]
-) -> KafkaBroker:
-    """Opens the one producer of a prefix: whoever writes its topics fences the previous writer. `topics`: the tables'
-    topics by name."""
-    return KafkaBroker(
-        config.kafka,
-        transactional_id=f"watershed-{config.topics.prefix}",
-        admin=admin,
-        topics=WrittenTopics(
-            partition_counts={topic.name: topic.partition_count for topic in topics.values()},
-            record_bytes_max=record_limits(config.kafka, topics.values()),
-            own=Topics(config.topics.prefix).written,
-        ),
-        events=EventTopics(admin, config.topics, config.kafka),
-        should_stop=should_stop,
     )
 
 

@@ -5,15 +5,18 @@ which there is no gap. So a signal is refused only if nobody else has answered i
 position is where the gap was found. Brokers that can't be reached are waited for, as in streaming.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from cdc.kafka.gap_topics import GapTopics, KnownState
-from cdc.model.control import SignalAnswer
+from cdc.config.settings import PipelineConfig
+from cdc.kafka.compacted import read_latest
+from cdc.kafka.signals import SignalReader, deliver
+from cdc.kafka.state_reader import read_state
+from cdc.model.control import PositionRecord, SignalAnswer
 from cdc.model.errors import ConnectionLost, GapError, UnreachableError
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
@@ -37,6 +40,35 @@ class Heal:
     found_in: int  # the position's epoch when the gap was found, 0 for none; a later one means that it was healed
     epoch: int | None = None
     records: tuple[TopicRecord, ...] = ()
+
+
+class GapTopics:
+    """The topics of a process in state GAP. Opens a client for each call; only the reader of signals stays open, until
+    its user closes it. Calls raise UnreachableError or ConnectionLost while the brokers are unreachable, BrokerError if
+    they refuse."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        self._config = config
+
+    def known(self) -> tuple[PositionRecord | None, int]:
+        """Returns the position, None if it is missing or damaged, and the offset of the next signal."""
+        try:
+            state = read_state(self._config)
+        except GapError:
+            return None, 0
+        return state.position, state.signals_offset
+
+    def answered(self) -> Collection[str]:
+        """Returns the ids of the signals that have an answer."""
+        keys = read_latest(self._config.kafka, Topics(self._config.topics.prefix).control)
+        return {key.removeprefix(SignalAnswer.KEY) for key in keys if key.startswith(SignalAnswer.KEY)}
+
+    def signals(self, offset: int) -> SignalReader:
+        return SignalReader(self._config.kafka, Topics(self._config.topics.prefix).signals, offset)
+
+    def answer(self, record: TopicRecord) -> None:
+        """Writes the record and returns when the brokers acknowledged it. Fences no producer."""
+        deliver(self._config.kafka, record)
 
 
 @dataclass(slots=True)
@@ -75,20 +107,21 @@ class Gap:
         known = self._await_known()
         if known is None:
             return None
+        position, signals_offset = known
         if self._has_events:
-            log.warning(_lost_by_healing(known), next="after healing, cdc check names both LSNs")
+            log.warning(_lost_by_healing(position), next="after healing, cdc check names both LSNs")
         if heals_itself:
             log.warning("healing automatically, as configured")
-            return Heal(known.epoch)
-        with closing(self._port.signals(known.signals_offset)) as signals:
+            return Heal(_epoch(position))
+        with closing(self._port.signals(signals_offset)) as signals:
             while not self._is_stopped(POLL_S):
                 until = self._clock.monotonic() + GRACE_S
                 self._waiting += [_Waiting(signal, until) for signal in signals.poll()]
                 try:
-                    heal = self._healing(known)
+                    heal = self._healing(position)
                     if heal is not None:
                         return heal
-                    if self._refuse_unanswered(known):
+                    if self._refuse_unanswered(position):
                         log.info("another instance has continued meanwhile")
                         return None
                 except PASSING as error:
@@ -96,7 +129,7 @@ class Gap:
                     self._is_stopped(RETRY_S)
         return None
 
-    def _await_known(self) -> KnownState | None:
+    def _await_known(self) -> tuple[PositionRecord | None, int] | None:
         while True:
             try:
                 return self._port.known()
@@ -105,7 +138,7 @@ class Gap:
                 if self._is_stopped(RETRY_S):
                     return None
 
-    def _healing(self, known: KnownState) -> Heal | None:
+    def _healing(self, position: PositionRecord | None) -> Heal | None:
         """Looks for a signal to heal that has no answer: if the state was lost, old signals come again, and an answered
         one was for another gap."""
         if not self._waiting:
@@ -118,20 +151,21 @@ class Gap:
             if signal.record is not None and signal.record.action == "heal" and not is_late(signal.record, now_us):
                 log.info("healing, as requested", signal=signal.identity)
                 refused = [self._refusal(before.signal) for before in self._waiting[:place]]
-                lost = f"; {_lost_by_healing(known)}: see cdc check" if self._has_events else ""
+                lost = f"; {_lost_by_healing(position)}: see cdc check" if self._has_events else ""
                 accepted = SignalAnswer(is_accepted=True, message=f"healing under a new epoch{lost}")
                 healed = answer_record(self._topics, signal, accepted, now_us)
                 records = (*refused, healed, offset_record(self._topics, signal))
-                return Heal(known.epoch, signal.record.epoch, records)
+                return Heal(_epoch(position), signal.record.epoch, records)
         return None
 
-    def _refuse_unanswered(self, known: KnownState) -> bool:
+    def _refuse_unanswered(self, position: PositionRecord | None) -> bool:
         """Refuses signals that nobody else has answered. Returns True if another instance continues: then they are its
         business."""
         now = self._clock.monotonic()
         if not any(waiting.until <= now for waiting in self._waiting):
             return False
-        if self._port.known().position != known.position:
+        now_there, _ = self._port.known()
+        if now_there != position:
             return True
         while self._waiting and self._waiting[0].until <= now:
             signal = self._waiting[0].signal
@@ -152,6 +186,10 @@ class Gap:
         return answer_record(self._topics, signal, answer, now_us)
 
 
-def _lost_by_healing(known: KnownState) -> str:
-    begin = f" from {format_lsn(Lsn(known.position.resume_lsn))} on" if known.position else ""
+def _epoch(position: PositionRecord | None) -> int:
+    return position.epoch if position else 0
+
+
+def _lost_by_healing(position: PositionRecord | None) -> str:
+    begin = f" from {format_lsn(Lsn(position.resume_lsn))} on" if position else ""
     return f"events that committed{begin} are not published by healing"

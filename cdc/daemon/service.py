@@ -19,10 +19,9 @@ from cdc.capture.consistent_load import LoadStopped
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AdditionBarrier
 from cdc.daemon.first_start import Bootstrap, require_no_slot
-from cdc.daemon.gap_state import Gap, Heal
+from cdc.daemon.gap_state import Gap, GapTopics, Heal
 from cdc.daemon.outbox_setup import open_outbox, require_format
 from cdc.daemon.streaming_session import Session
-from cdc.kafka.gap_topics import GapTopics
 from cdc.kafka.state_reader import read_position
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.condition import Condition
@@ -184,21 +183,18 @@ class Service:
                     log.warning("not drained, the next start continues from the position record", error=error.message)
                 else:
                     in_s = backoff.next_s()
-                    self._report("retrying", error.message, error.hint or NEXT_RETRY, is_failure=True)
                     log.warning("session lost, restarting", error=error.message, in_s=round(in_s, 1))
-                    self._stop.wait(in_s)
+                    self._pause(error, in_s)
             except UnsupportedChangeError as error:
                 if (failure := self._rereads.stopping_error(error)) is not None:
                     if error.table is None or self._is_loading:
                         raise failure from error  # no session could continue without the table
                     self._failures[TableId(*error.table)] = failure
-                self._report("retrying", error.message, error.hint or NEXT_RETRY, is_failure=True)
-                self._stop.wait(backoff.next_s())
+                self._pause(error, backoff.next_s())
             except ProtocolError as error:
                 if self._rereads.is_final(error):
                     raise
-                self._report("retrying", error.message, NEXT_RETRY, is_failure=True)
-                self._stop.wait(backoff.next_s())
+                self._pause(error, backoff.next_s())
             except LoadStopped:
                 log.info("initial load interrupted, the next start restarts it")
             except GapError as error:
@@ -215,10 +211,14 @@ class Service:
                 self._heal = gap.await_heal(heals_itself=is_first and self._config.snapshot.mode == "when_needed")
         log.info("stopped")
 
+    def _pause(self, error: WatershedError, delay_s: float) -> None:
+        """Waits before the next session begins."""
+        self._report("retrying", error.message, error.hint or NEXT_RETRY, is_failure=True)
+        self._stop.wait(delay_s)
+
     def _is_known(self) -> bool:
         """Says whether an earlier process has started capture."""
         try:
-            self._admin.broker_count()
             position = read_position(self._config)
         except (GapError, UnreachableError, ConnectionLost):
             return False  # the next step reports it

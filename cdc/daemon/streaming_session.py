@@ -16,8 +16,8 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
-from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
-from cdc.daemon.first_start import envelope_context, make_unpublishable, open_broker
+from cdc.daemon.adding_tables import AddedTables, AdditionBarrier, TableAddition
+from cdc.daemon.first_start import envelope_context, make_unpublishable
 from cdc.daemon.outbox_setup import open_outbox
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.records import EnvelopeContext, TableEncoder
@@ -67,18 +67,29 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class _Found:
+    """The state and the source when the session begins. History is continuous between them."""
+
+    state: State
+    position: PositionRecord
+    captured: Captured
+    topics: Mapping[str, TopicDescription]  # of the configured tables, as far as they exist
+    descriptions: Mapping[TableId, TableDescription]
+    publication: Publication
+    selection: TableSelection
+
+
+@dataclass(frozen=True, slots=True)
 class _Capturable:
     """The tables that this session captures."""
 
     schemas: tuple[TableSchema, ...]
     leaving: tuple[TableSchema, ...]  # removed, but captured until a transaction that is published in part ends
-    since: Mapping[TableId, int]  # of tables that were added later
     publication: Publication
     topics: Mapping[str, TopicDescription]
     snapshots: Sequence[SnapshotRecord]
-    publisher: Publisher
-    selection: TableSelection
-    facts: Mapping[TableId, TableFacts | None]
+    lineage: Lineage
+    facts: Mapping[TableId, TableFacts | None]  # as of the last catalog poll
 
 
 class Session:
@@ -121,28 +132,27 @@ class Session:
             connection.send_status(resume_lsn, resume_lsn, reply_requested=False)
 
         topics = self._admin.check([self._topics.table(table) for table in self._config.source.table_ids])
-        broker = open_broker(self._config, self._admin, topics, self._should_stop)
-        resources.callback(broker.close)
+        broker = KafkaBroker(self._config, self._admin, topics.values(), self._should_stop)
+        resources.callback(broker.abort)
         stay_connected()
         broker.fence_predecessors(stay_connected)
         HangingTransactions(self._config, self._admin, broker, self._probe).end(stay_connected)
         state = read_state(self._config)
-        current = state.position
         stay_connected()
-        if current is None:
-            raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
-        captured = read_captured(self._config)
-        selection, descriptions, publication = self._require_continuity(current, identity, topics, captured, state)
+        found = self._require_continuity(state, identity, topics)
         stay_connected()
-        these = self._capturable(broker, selection, descriptions, publication, state, captured, stay_connected)
+        these = self._capturable(broker, found, stay_connected)
+        current = found.position
         context = envelope_context(self._config, identity, current.epoch)
-        sweeps = Sweeps(self._topics, current.epoch, captured.floors)
+        sweeps = Sweeps(self._topics, current.epoch, found.captured.floors)
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
         engine = self._engine(these, state, context, sweeps, unpublishable)
-        snapshots = self._snapshots(resources, engine, these, descriptions, state.signals_offset, captured)
-        is_half_published = current.partial is not None
-        tracker = self._tracker(resources, snapshots, these, descriptions, is_half_published=is_half_published)
-        tables = CapturedTables(these.schemas, these.since, these.leaving)
+        snapshots = self._snapshots(resources, engine, these, found)
+        tracker = self._tracker(resources, snapshots, these, found)
+        rows = PostgresRowReader(self._config.source, these.publication, these.schemas)
+        resources.callback(rows.close)
+        since = {schema.table: these.lineage.topics[schema.topic].since_lsn for schema in these.schemas}
+        tables = CapturedTables(these.schemas, since, these.leaving)
         listeners, resume = Listeners(engine, tracker), StreamState.of(current)
         outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
@@ -152,17 +162,12 @@ class Session:
         self._admin.create(self._config.topics, records=compacted, logs=logs)
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
-            environment=Environment(
-                stream=connection,
-                broker=broker,
-                clock=self._clock,
-                probe=self._probe,
-            ),
+            environment=Environment(connection, broker, self._clock, self._probe),
             pipeline=Pipeline(
                 assembler=Assembler(tables, context, resume, sweeps, listeners, unpublishable, outbox),
-                backfill=self._backfill(resources, engine, these, unpublishable),
+                backfill=ToastBackfill(rows, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts),
                 snapshots=snapshots,
-                publisher=these.publisher,
+                publisher=Publisher(these.lineage, self._config.capture),
             ),
             topics=self._topics,
             schedule=self._schedule(patience_s, context, self._watch(these, tracker, broker)),
@@ -181,15 +186,13 @@ class Session:
         )
 
     def _require_continuity(
-        self,
-        position: PositionRecord,
-        identity: SystemIdentity,
-        topics: Mapping[str, TopicDescription],
-        captured: Captured,
-        state: State,
-    ) -> tuple[TableSelection, Mapping[TableId, TableDescription], Publication]:
-        """Checks that history is continuous for the tables that are captured already."""
-        source = self._config.source
+        self, state: State, identity: SystemIdentity, topics: Mapping[str, TopicDescription]
+    ) -> _Found:
+        """Checks that history is continuous for the tables that are captured already. `topics`: see _Found."""
+        source, position = self._config.source, state.position
+        if position is None:
+            raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
+        captured = read_captured(self._config)
         with connect(source) as sql:
             flush_lsn = read_flush_lsn(sql)
             slot = read_slot(sql, source.slot)
@@ -207,28 +210,16 @@ class Session:
             position.model_copy(update={"topics": kept}),
             {t.name: TopicState(topic_id=t.topic_id, end_offsets=ends[t.name]) for t in topics.values()},
         )
-        return selection, descriptions, publication
+        return _Found(state, position, captured, topics, descriptions, publication, selection)
 
-    def _capturable(
-        self,
-        broker: KafkaBroker,
-        selection: TableSelection,
-        descriptions: Mapping[TableId, TableDescription],
-        publication: Publication,
-        state: State,
-        captured: Captured,
-        stay_connected: Callable[[], None],
-    ) -> _Capturable:
+    def _capturable(self, broker: KafkaBroker, found: _Found, stay_connected: Callable[[], None]) -> _Capturable:
         """Adds the tables that can be added, leaves out those that are stopped, and commits that. Other tables wait for
         a later session."""
-        position = state.position
-        assert position is not None
-        since = {schema.table: position.topics[schema.topic].since_lsn for schema in selection.kept}
-        kept, snapshots, schemas = {schema.topic for schema in selection.kept}, state.snapshots, selection.kept
-        joining = TableAddition(self._config, self._admin, self._clock, self._probe)
+        state, position, publication, selection = found.state, found.position, found.publication, found.selection
+        addition = TableAddition(self._config, self._admin, self._clock, self._probe)
         if selection.joining:
             before = dict(publication.entries)
-            publication = joining.publish(selection.joining, publication)
+            publication = addition.publish(selection.joining, publication)
             if any(before.get(s.table) != publication.entries.get(s.table) for s in selection.kept):
                 raise ConnectionLost("the publication was altered meanwhile")
         joins = self._addition_barrier.published(selection.joining, publication)
@@ -238,43 +229,40 @@ class Session:
                 tables=" ".join(map(str, joins)),
             )
             joins = ()
-        tables = Tables(selection.kept, tuple(joins), tuple(sorted(position.topics.keys() - kept)))
-        records = self._newly_stopped(selection, state)
-        if tables.joining or tables.left:
-            joined = joining.join(tables, publication, state, captured)
-            schemas, snapshots = (*schemas, *joined.schemas), joined.snapshots
-            records += joined.records
-            since |= {schema.table: joined.since_lsn for schema in joined.schemas}
+        kept = {schema.topic: position.topics[schema.topic] for schema in selection.kept}
+        left = tuple(sorted(position.topics.keys() - kept.keys()))
+        added = AddedTables(snapshots=state.snapshots)
+        if joins or left:
+            added = addition.join(Tables(selection.kept, tuple(joins), left), publication, state, found.captured)
+        schemas = (*selection.kept, *added.schemas)
         names = [schema.table for schema in schemas]
+        last_facts = {table: record.facts for table, record in state.tables.items()}
         entries = {table: entry for table, entry in publication.entries.items() if table in names}
-        topics = self._admin.check([schema.topic for schema in schemas])
+        leaving = {topic: position.topics[topic] for topic in left}
         these = _Capturable(
             schemas=schemas,
-            leaving=tuple(
-                schema
-                for schema in captured.schemas.values()
-                if schema.topic in tables.left and schema.table not in names
-            ),
-            since=since,
+            leaving=tuple(s for s in found.captured.schemas.values() if s.topic in left and s.table not in names),
             publication=replace(publication, entries=entries),
-            topics=topics,
-            snapshots=snapshots,
-            publisher=self._publisher(position, tables.left, schemas, since, publication, topics),
-            selection=selection,
-            facts=self._facts(schemas, joins, descriptions, state),
+            topics={topic: found.topics[topic] for topic in kept} | dict(added.topics),
+            snapshots=added.snapshots,
+            lineage=Lineage(
+                position.epoch, position.source, publication.fingerprint, kept | dict(added.states), leaving
+            ),
+            facts={t: found.descriptions[t].facts if t in joins else last_facts.get(t) for t in names},
         )
-        if records or tables.joining or tables.left:
+        records = [*self._newly_stopped(selection, state), *added.records]
+        if records or joins or left:
             now_us = self._clock.now_us()
             records += [
                 TableRecord.captured(table, these.facts[table], now_us).to(self._topics.state) for table in joins
             ]
-            now = these.publisher.position(StreamState.of(position))
+            now = Publisher(these.lineage, self._config.capture).position(StreamState.of(position))
             broker.produce([*records, now.to(self._topics.state)], stay_connected)
             broker.commit(stay_connected)
             self._probe("join.recorded")
-            if tables.joining:
+            if joins:
                 self._addition_barrier.close()
-        broker.follow({topic.name: topic.partition_count for topic in topics.values()})
+        broker.follow(these.topics.values())
         return these
 
     def _newly_stopped(self, selection: TableSelection, state: State) -> list[TopicRecord]:
@@ -284,21 +272,6 @@ class Session:
                 "table stopped, the others continue", table=str(record.table), error=record.message, next=record.next
             )
         return [record.to(self._topics.state) for record in records]
-
-    def _facts(
-        self,
-        schemas: Sequence[TableSchema],
-        joined: Sequence[TableId],
-        descriptions: Mapping[TableId, TableDescription],
-        state: State,
-    ) -> dict[TableId, TableFacts | None]:
-        """Returns the facts of the captured tables as of the last catalog poll."""
-        facts: dict[TableId, TableFacts | None] = {}
-        for schema in schemas:
-            record = state.tables.get(schema.table)
-            known = record.facts if record is not None and record.status == "captured" else None
-            facts[schema.table] = descriptions[schema.table].facts if schema.table in joined else known
-        return facts
 
     def _engine(
         self,
@@ -320,22 +293,12 @@ class Session:
             ),
         )
 
-    def _backfill(
-        self, resources: ExitStack, engine: SnapshotEngine, these: _Capturable, unpublishable: Unpublishable
-    ) -> ToastBackfill:
-        reader = resources.enter_context(
-            closing(PostgresRowReader(self._config.source, these.publication, these.schemas))
-        )
-        return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts)
-
     def _snapshots(
         self,
         resources: ExitStack,
         engine: SnapshotEngine,
         these: _Capturable,
-        descriptions: Mapping[TableId, TableDescription],
-        signals_offset: int,
-        captured: Captured,
+        found: _Found,
     ) -> Snapshots:
         limits = self._config.snapshot
         reader = PostgresChunkReader(
@@ -343,12 +306,12 @@ class Session:
         )
         resources.enter_context(closing(reader))
         keys = resources.enter_context(closing(KafkaKeyReader(self._config.kafka)))
-        signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
+        signals = SignalReader(self._config.kafka, self._topics.signals, found.state.signals_offset)
         resources.enter_context(closing(signals))
-        unchunkable = frozenset(table for table, found in descriptions.items() if found.unchunkable is not None)
-        answers = Answers(self._topics, captured.answers)
-        outboxes = frozenset(filter(self._config.source.is_outbox, descriptions))
-        stopped = {table: None if stop.is_held else stop.why for table, stop in these.selection.stopped.items()}
+        unchunkable = frozenset(table for table, now in found.descriptions.items() if now.unchunkable is not None)
+        answers = Answers(self._topics, found.captured.answers)
+        outboxes = frozenset(filter(self._config.source.is_outbox, found.descriptions))
+        stopped = {table: None if stop.is_held else stop.why for table, stop in found.selection.stopped.items()}
         return Snapshots(
             engine,
             Readers(reader, keys),
@@ -364,11 +327,9 @@ class Session:
         resources: ExitStack,
         snapshots: Snapshots,
         these: _Capturable,
-        descriptions: Mapping[TableId, TableDescription],
-        *,
-        is_half_published: bool,
+        found: _Found,
     ) -> SchemaTracker:
-        source = self._config.source
+        source, is_half_published = self._config.source, found.position.partial is not None
         catalog = resources.enter_context(closing(PostgresCatalogReader(source, self._topics)))
 
         def described(oid: int, sent: Sequence[RelationColumn]) -> Sequence[Column]:
@@ -385,8 +346,8 @@ class Session:
                     for schema in these.schemas
                 },
                 stopped={
-                    table: "" if is_half_published else descriptions[table].state
-                    for table, stop in these.selection.stopped.items()
+                    table: "" if is_half_published else found.descriptions[table].state
+                    for table, stop in found.selection.stopped.items()
                     if not stop.is_held
                 },
                 publication=these.publication.fingerprint,
@@ -397,29 +358,6 @@ class Session:
             rows=snapshots,
             now_us=self._clock.now_us,
         )
-
-    def _publisher(
-        self,
-        position: PositionRecord,
-        left: Sequence[str],
-        schemas: Sequence[TableSchema],
-        since: Mapping[TableId, int],
-        publication: Publication,
-        topics: Mapping[str, TopicDescription],
-    ) -> Publisher:
-        tables = {schema.topic: schema.table for schema in schemas}
-        captured = {
-            name: TopicState(
-                topic_id=topic.topic_id,
-                end_offsets=position.topics[name].end_offsets if name in position.topics else (),
-                publication_entry=publication.entries.get(tables[name], ""),
-                since_lsn=since[tables[name]],
-            )
-            for name, topic in topics.items()
-        }
-        leaving = {topic: position.topics[topic] for topic in left}
-        lineage = Lineage(position.epoch, position.source, publication.fingerprint, captured, leaving)
-        return Publisher(lineage, self._config.capture)
 
     def _watch(self, these: _Capturable, tracker: SchemaTracker, broker: KafkaBroker) -> Callable[[], None]:
         topics = TopicWatch(self._admin, these.topics)

@@ -1,16 +1,15 @@
 """The transactional producer (cdc.ports.stream.Broker)."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdc.config.settings import KafkaConfig
+from cdc.config.settings import PipelineConfig
 from cdc.kafka.client import (
     MESSAGE_BYTES_MAX,
     Outage,
@@ -20,12 +19,13 @@ from cdc.kafka.client import (
     new_client,
     writing_settings,
 )
-from cdc.kafka.daemon_thread import WAIT_S, call_in_thread, do_nothing, start_thread
+from cdc.kafka.daemon_thread import WAIT_S, start_thread
 from cdc.kafka.event_topics import EventTopics
-from cdc.kafka.topic_admin import EndOffsets, TopicAdmin
+from cdc.kafka.topic_admin import EndOffsets, TopicAdmin, TopicDescription, record_limits
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
 from cdc.model.kafka_transactions import OpenPart
-from cdc.model.topic_record import EventDestination, TopicRecord
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
 from cdc.ports.stream import WhileWaiting
 
 log = structlog.get_logger(__name__)
@@ -62,40 +62,28 @@ class StoredRecord(NamedTuple):
     timestamp_ms: int = 0  # since 1970; 0: now
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenTopics:
-    """The topics that a session writes, except those of events."""
-
-    partition_counts: Mapping[str, int]  # of the table topics
-    record_bytes_max: Mapping[str, int] = field(default_factory=dict)  # the size limit of topics at the start
-    own: Collection[str] = ()  # other topics than those of tables
-
-
 class KafkaBroker:
-    """Implements cdc.ports.stream.Broker. Constructing it does not touch the brokers' transaction state;
-    `fence_predecessors` does."""
+    """Implements cdc.ports.stream.Broker: the one producer of a prefix. Whoever writes its topics fences the previous
+    writer. Constructing it does not touch the brokers' transaction state; `fence_predecessors` does."""
 
     def __init__(
         self,
-        kafka: KafkaConfig,
-        *,
-        transactional_id: str,
+        config: PipelineConfig,
         admin: TopicAdmin,
-        topics: WrittenTopics,
-        events: EventTopics,
+        topics: Iterable[TopicDescription],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`should_stop`: returns whether the process was asked to stop."""
-        self.transactional_id = transactional_id
+        """`topics`: those of tables. `should_stop`: returns whether the process was asked to stop."""
+        self.transactional_id = f"watershed-{config.topics.prefix}"
+        self._kafka = config.kafka
         self._admin = admin
-        self._record_bytes_max = dict(topics.record_bytes_max)
-        self._events = events
+        self._events = EventTopics(admin, config.topics, config.kafka)
+        self._own = Topics(config.topics.prefix).written
+        self._should_stop = should_stop
+        self.follow(topics)
         # Topics of events may have lower limits, which an earlier session found.
         known = (*self._record_bytes_max.values(), *admin.event_bytes_max.values())
         self._batch_bytes = min(BATCH_BYTES_MAX, *known, MESSAGE_BYTES_MAX)
-        self._partition_counts = dict(topics.partition_counts)
-        self._own = topics.own
-        self._should_stop = should_stop
         self._is_open = False
         self._outage = Outage()
         self._committed_at = 0.0  # monotonic seconds
@@ -107,8 +95,8 @@ class KafkaBroker:
         self._producer = new_client(
             Producer,
             writing_settings(
-                kafka,
-                transactional_id,
+                config.kafka,
+                self.transactional_id,
                 **{
                     "error_cb": self._outage.note,
                     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
@@ -131,21 +119,17 @@ class KafkaBroker:
         try:
             self._open(while_waiting)
             producer = self._producer
-            for topic, key, value, headers, destination in records:
+            for record in records:
+                topic, key, value, headers, destination = record
                 if destination is not None:
-                    event = TopicRecord(topic, key, value, headers, destination)
-                    topic, key, value, headers, destination = self._events.accepted(event, while_waiting)
-                    self._require_fitting_batches(topic)
-                    for note in self._events.unrecorded():
-                        self._hand_over(while_waiting, note.topic, note.value, note.key)
+                    self._produce_event(record, while_waiting)
+                    continue
                 while True:
                     try:
                         if headers is None:
                             producer.produce(topic, value, key or None)
-                        elif destination is None:
-                            producer.produce(topic, value, key or None, headers=[*headers])
                         else:
-                            self._produce_event(topic, key, value, headers, destination)
+                            producer.produce(topic, value, key or None, headers=[*headers])
                         break
                     except BufferError:
                         self._await_room(while_waiting)
@@ -170,16 +154,18 @@ class KafkaBroker:
         if self._is_open:
             self._require_connections()
             return
-        if self._check is not None:  # a check in progress would take the new transaction for a hanging one
-            self._check, self._checked_losses = None, _NEVER
         deadline = time.monotonic() + AWAY_S_MAX
-        while self._has_lost_brokers():
+        self.check_after_outage()
+        # A check in progress would take the new transaction for a hanging one.
+        while self._check is not None or self.has_lost_connection:
             if time.monotonic() > deadline:
                 raise ConnectionLost("Kafka: the brokers don't say whether a transaction is hanging")
-            self._evaluate(lambda: call_in_thread(self._find_hanging, while_waiting))
-            if self._checked_losses == _NEVER:
-                while_waiting()
+            while_waiting()
+            if self._check is not None:
+                wait([self._check], WAIT_S)
+            else:  # brokers are unreachable
                 time.sleep(WAIT_S)
+            self.check_after_outage()
         self._begin()
 
     def _begin(self) -> None:
@@ -228,28 +214,24 @@ class KafkaBroker:
             if self._check is not None:
                 if self._check.done():
                     check, self._check = self._check, None
-                    self._evaluate(check.result)
+                    self._evaluate(check)
             elif self._is_open:
                 self._require_connections()
-            elif self._has_lost_brokers():
+            elif self.has_lost_connection:
+                self._checked_losses = self._losses()
                 self._check = start_thread(self._find_hanging)
         except (BrokerError, UnreachableError) as error:
             raise ConnectionLost(error.message) from error  # the next session reports it to the user
-
-    def _has_lost_brokers(self) -> bool:
-        """Returns whether a connection was lost since the last check, and begins a new one."""
-        checked, self._checked_losses = self._checked_losses, self._losses()
-        return self._checked_losses != checked
 
     def _names(self) -> set[str]:
         return {*self._partition_counts, *self._events.record_bytes_max, *self._own}
 
     def _find_hanging(self) -> list[OpenPart]:
-        return self._admin.open_parts(self._names(), MARKED_S_MAX, do_nothing, self._partition_counts)
+        return self._admin.open_parts(self._names(), MARKED_S_MAX, self._partition_counts)
 
-    def _evaluate(self, check: Callable[[], list[OpenPart]]) -> None:
+    def _evaluate(self, check: "Future[list[OpenPart]]") -> None:
         try:
-            found = check()
+            found = check.result()
         except (ConnectionLost, UnreachableError):
             self._checked_losses = _NEVER  # the brokers are still unreachable
             return
@@ -257,18 +239,6 @@ class KafkaBroker:
             raise self._translate("can't check for hanging transactions", exception, is_final=True) from exception
         if found:
             raise ConnectionLost(f"Kafka: a transaction hangs in topic {found[0].topic}")
-
-    def find_hanging(self, names: Collection[str], while_waiting: WhileWaiting) -> list[OpenPart]:
-        """Returns the partitions of these topics in which a transaction stays open. Waits for brokers that are
-        unreachable."""
-        while True:
-            try:
-                return call_in_thread(
-                    lambda: self._admin.open_parts(names, MARKED_S_MAX, do_nothing, names), while_waiting
-                )
-            except (ConnectionLost, UnreachableError):
-                while_waiting()
-                time.sleep(WAIT_S)
 
     def _hand_over(self, while_waiting: WhileWaiting, *record: Any, **more: Any) -> None:
         while True:
@@ -292,23 +262,16 @@ class KafkaBroker:
             self._admin.event_bytes_max[topic] = bytes_max
             raise ConnectionLost(f"Kafka: topic {topic} accepts {bytes_max} bytes at once, so batches must be smaller")
 
-    def _produce_event(
-        self,
-        topic: str,
-        key: bytes,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes | None]],
-        destination: EventDestination,
-    ) -> None:
+    def _produce_event(self, record: TopicRecord, while_waiting: WhileWaiting) -> None:
+        """Produces an event, or the dead letter that replaces it."""
+        topic, key, value, headers, destination = self._events.accepted(record, while_waiting)
+        self._require_fitting_batches(topic)
+        for note in self._events.unrecorded():
+            self._hand_over(while_waiting, note.topic, note.value, note.key)
+        assert destination is not None, "a dead letter has one as well"
         partition = _ANY_PARTITION if destination.partition is None else destination.partition
-        self._producer.produce(
-            topic,
-            value,
-            key if destination.has_key else None,
-            partition,
-            headers=[*headers],
-            timestamp=destination.timestamp_ms,
-        )
+        more = {"headers": [*(headers or ())], "timestamp": destination.timestamp_ms}
+        self._hand_over(while_waiting, topic, value, key if destination.has_key else None, partition, **more)
 
     def commit(self, while_waiting: WhileWaiting) -> None:
         self._until_answered("commit_transaction", while_waiting)
@@ -347,15 +310,14 @@ class KafkaBroker:
             said = kafka_error(error).str() if isinstance(error, KafkaException) else error.message
             log.warning("could not abort the Kafka transaction", error=said)
 
-    def follow(self, partition_counts: Mapping[str, int]) -> None:
-        self._partition_counts = dict(partition_counts)
+    def follow(self, topics: Iterable[TopicDescription]) -> None:
+        """Takes the topics of the tables that are captured from now on."""
+        described = list(topics)
+        self._partition_counts = {topic.name: topic.partition_count for topic in described}
+        self._record_bytes_max = record_limits(self._kafka, described)
 
     def request_end_offsets(self) -> EndOffsets:
         return self._admin.request_end_offsets(self._partition_counts)
-
-    def close(self) -> None:
-        """Aborts the open transaction and forgets the producer."""
-        self.abort()
 
     # ---- errors
 

@@ -1,6 +1,5 @@
 """Topics of events. They belong to applications, which add topics while capture runs."""
 
-from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -39,26 +38,17 @@ class EventTopics:
         return [EventTopicRecord(topic=name).to(self._state) for name in names]
 
     def accepted(self, record: TopicRecord, while_waiting: WhileWaiting) -> TopicRecord:
-        """Returns the record, or the dead letter that replaces it if its topic refuses it. Calls `while_waiting` while
-        a topic is being created. Raises BrokerError, UnreachableError, ConnectionLost."""
+        """Returns the record, or the dead letter that replaces it if its topic refuses it, cut to the size limit of its
+        own topic. Calls `while_waiting` while a topic is being created. Raises BrokerError, UnreachableError,
+        ConnectionLost."""
         destination = record.destination
         assert destination is not None
-        if destination.cut is not None:
-            return self._letter(record, destination.cut, while_waiting)
+        if destination.cut is not None:  # a dead letter
+            self._open(record.topic, while_waiting)
+            bytes_max = self.record_bytes_max[record.topic]
+            return record if _bytes(record) <= bytes_max else destination.cut(bytes_max)
         why_not = self._refusal(record, destination, while_waiting)
-        if why_not is None:
-            return record
-        letter = destination.refused(why_not)
-        assert letter.destination is not None and letter.destination.cut is not None, "a refused event is a dead letter"
-        return self._letter(letter, letter.destination.cut, while_waiting)
-
-    def _letter(
-        self, letter: TopicRecord, cut: Callable[[int], TopicRecord], while_waiting: WhileWaiting
-    ) -> TopicRecord:
-        """Returns the dead letter, cut to the size limit of its topic."""
-        self._open(letter.topic, while_waiting)
-        bytes_max = self.record_bytes_max[letter.topic]
-        return letter if _bytes(letter) <= bytes_max else cut(bytes_max)
+        return record if why_not is None else self.accepted(destination.refused(why_not), while_waiting)
 
     def _refusal(self, record: TopicRecord, destination: EventDestination, while_waiting: WhileWaiting) -> str | None:
         """Returns why the topic refuses the record, or None."""

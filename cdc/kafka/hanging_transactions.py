@@ -1,15 +1,11 @@
 """Ends hanging transactions: Kafka transactions that the brokers decided and did not end.
 
-A commit returns when the coordinator has written its decision; a marker in each partition follows. If a partition has
-no leader at that moment, Kafka 4.3.1 takes its topic for deleted and leaves the marker out: after `kill -9` of a single
-broker, or of all replicas, a transaction can be complete for its coordinator and open in the log for good.
-(KRaftMetadataCache.getPartitionLeaderEndpoint returns nothing for a partition without a leader, which
-TransactionMarkerChannelManager takes for a deleted topic.) `read_committed` readers see nothing behind it. And its
-records share the fate of the next transaction that the same producer id ends there: an abort would discard what was
-committed and is covered by its position record.
+ARCHITECTURE ("Hanging transactions") says how they come about, and what is not covered. In Kafka 4.3.1 it is
+KRaftMetadataCache.getPartitionLeaderEndpoint that returns nothing for a partition without a leader, and
+TransactionMarkerChannelManager that takes this for a deleted topic.
 
-So after earlier producers are fenced, and before anything else is read or written, each partition that capture writes
-to is checked. Where the last stable offset stays below the high watermark, the coordinator's log tells the decision
+After earlier producers are fenced, and before anything else is read or written, each partition that capture writes to
+is checked. Where the last stable offset stays below the high watermark, the coordinator's log tells the decision
 (cdc/kafka/transaction_log.py):
 
 - Aborted: it is aborted again, by another transaction that writes there and is aborted.
@@ -29,14 +25,14 @@ import structlog
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message, TopicPartition
 
 from cdc.config.settings import PipelineConfig
-from cdc.kafka.broker import KafkaBroker, StoredRecord
+from cdc.kafka.broker import MARKED_S_MAX, KafkaBroker, StoredRecord
 from cdc.kafka.compacted import read_records, reader
-from cdc.kafka.daemon_thread import do_nothing
+from cdc.kafka.daemon_thread import WAIT_S, call_in_thread, do_nothing
 from cdc.kafka.state_reader import State, read_state
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.kafka.transaction_log import outcomes
 from cdc.model.control import PositionRecord, ProgressRecord
-from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError
+from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError, UnreachableError
 from cdc.model.kafka_transactions import (
     EventTopicRecord,
     HangingTransactionRecord,
@@ -103,27 +99,27 @@ class HangingTransactions:
         names |= set() if state.position is None else state.position.topics.keys()
         if self._config.outbox.is_used:
             names |= {record.topic for record in self._open_event_topics()}
-        return self._admin.open_parts(names, SETTLES_S, while_waiting, [self._topics.state])
+        return call_in_thread(lambda: self._admin.open_parts(names, SETTLES_S, [self._topics.state]), while_waiting)
 
     def _open_event_topics(self) -> list[EventTopicRecord]:
         """Returns the topics of events whose first event is in the open transaction."""
         state, where = [self._topics.state], f"{self._topics.state}, beyond what is committed"
         return [
             EventTopicRecord.decode(message.value() or b"", where)
-            for message in self._read(self._admin.open_parts(state, 0, do_nothing, state), do_nothing)
+            for message in self._read(self._admin.open_parts(state, 0, state), do_nothing)
             if (message.key() or b"").startswith(EventTopicRecord.KEY.encode())
         ]
 
     def _write_again(self, parts: Sequence[OpenPart], state: State, while_waiting: WhileWaiting) -> None:
         messages = [message for message in self._read(parts, while_waiting) if self._is_ours(message)]
         has_position = any(self._is_position(message) for message in messages)
-        if not has_position:  # the state topic has at most a record of this class, which the next one replaces
+        if not has_position:
+            # The state topic has at most a record of this class, which the next one replaces.
             parts = [part for part in parts if part.topic != self._topics.state]
             messages = [message for message in messages if message.topic() != self._topics.state]
-        if not has_position and state.hanging is not None and state.hanging.parts != tuple(parts):
-            self._abort(parts, while_waiting)
-            raise self._lost(state.hanging.parts, _DIED)
-        if not has_position:
+            if state.hanging is not None and state.hanging.parts != tuple(parts):
+                self._abort(parts, while_waiting)
+                raise self._lost(state.hanging.parts, _DIED)
             self._commit_note(parts, while_waiting)
         self._probe("left-open.recorded")
         parts = self._abort(parts, while_waiting)
@@ -161,10 +157,7 @@ class HangingTransactions:
         written behind the others would become part of them."""
         if not parts:
             return []
-        self._broker.put(
-            [StoredRecord(p.topic, p.partition, _NOTE_KEY, b"") for p in parts],
-            while_waiting,
-        )
+        self._broker.put([StoredRecord(p.topic, p.partition, _NOTE_KEY, b"") for p in parts], while_waiting)
         self._broker.flush_and_abort(while_waiting)
         return self._ended(parts, while_waiting)
 
@@ -188,16 +181,22 @@ class HangingTransactions:
 
     def _ended(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> list[OpenPart]:
         """Returns the parts that are ended. In topics of events an application may have a transaction open. Raises
-        BrokerError if one stays open where only capture may write."""
+        BrokerError if one stays open where only capture may write. Waits for brokers that are unreachable: a session
+        that ended now would leave aborted records that nobody writes again."""
+        names = {part.topic for part in parts}
         deadline = time.monotonic() + FAILS_OVER_S_MAX
         while True:
-            still = {_place(part) for part in self._broker.find_hanging({part.topic for part in parts}, while_waiting)}
-            open_parts = [part for part in parts if _place(part) in still]
-            own = [part for part in open_parts if self._is_own(part.topic)]
-            is_away = self._broker.has_lost_connection
-            if not own or not is_away or time.monotonic() > deadline:
+            try:
+                found = call_in_thread(lambda: self._admin.open_parts(names, MARKED_S_MAX, names), while_waiting)
+            except (ConnectionLost, UnreachableError):
+                while_waiting()
+                time.sleep(WAIT_S)
+                continue
+            still = set(map(_place, found))
+            own = [part for part in parts if _place(part) in still and self._is_own(part.topic)]
+            if not own or time.monotonic() > deadline:
                 break
-        if own and is_away:
+        if own and self._broker.has_lost_connection:
             raise ConnectionLost(f"Kafka: the hanging transaction in {_names(own)} is still open")
         if own:
             first = own[0]
@@ -206,9 +205,10 @@ class HangingTransactions:
                 f"kafka-transactions.sh --bootstrap-server … abort --topic {first.topic} --partition {first.partition} "
                 f"--start-offset {first.start}, then cdc snapshot heal if it was committed",
             )
-        if open_parts:
-            log.warning(_THEIRS, where=_names(open_parts))
-        return [part for part in parts if part not in open_parts]
+        theirs = [part for part in parts if _place(part) in still]
+        if theirs:
+            log.warning(_THEIRS, where=_names(theirs))
+        return [part for part in parts if part not in theirs]
 
     def _is_own(self, topic: str) -> bool:
         """Returns whether only capture writes to the topic. Applications may write to topics of events."""

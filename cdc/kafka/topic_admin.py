@@ -27,7 +27,6 @@ from cdc.kafka.client import (
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
 from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topics import DELETES_KEPT_S
-from cdc.ports.stream import WhileWaiting
 
 log = structlog.get_logger(__name__)
 
@@ -253,19 +252,6 @@ class TopicAdmin:
         """Requests the descriptions of topics; does not wait."""
         return self._admin.describe_topics(TopicCollection(list(names)), request_timeout=ANSWER_S_MAX)
 
-    def partition_counts(self, names: Collection[str], required: Collection[str] = ()) -> dict[str, int]:
-        """Returns the number of partitions of those topics that exist. Raises UnreachableError also if brokers that
-        just started do not know all yet: a `required` topic is missing, or one has no partition."""
-        with translated("can't list topics"):
-            topics = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
-        counts = {name: len(topics[name].partitions) for name in names if name in topics}
-        for name in required:
-            if not counts.get(name):
-                raise UnreachableError(f"Kafka: topic {name} is not known to the brokers", NEXT_REACHABLE)
-        if not all(counts.values()):
-            raise UnreachableError("Kafka: the brokers don't know all partitions yet", NEXT_REACHABLE)
-        return counts
-
     def are_replicated(self, names: Collection[str]) -> bool:
         """Returns whether brokers answer and each partition of the topics has more than one replica in sync."""
         try:
@@ -275,12 +261,16 @@ class TopicAdmin:
         found = [partition for name in names if name in topics for partition in topics[name].partitions.values()]
         return all(len(partition.isrs) > 1 for partition in found)
 
-    def open_parts(
-        self, names: Collection[str], settles_s: float, while_waiting: WhileWaiting, required: Collection[str] = ()
-    ) -> list[OpenPart]:
-        """Returns the partitions where records below the present high watermark are still not decided after `settles_s`
-        seconds. `required`: topics that exist. Raises BrokerError, UnreachableError, ConnectionLost."""
-        counts = self.partition_counts(names, required)
+    def open_parts(self, names: Collection[str], settles_s: float, required: Collection[str] = ()) -> list[OpenPart]:
+        """Returns the partitions of those topics that exist where records below the present high watermark are still
+        not decided after `settles_s` seconds. Raises BrokerError, UnreachableError, ConnectionLost, also if brokers
+        that just started do not know all yet: a `required` topic is missing, or one has no partition."""
+        with translated("can't list topics"):
+            topics = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
+        counts = {name: len(topics[name].partitions) for name in names if name in topics}
+        for name in (*required, *counts):
+            if not counts.get(name):
+                raise UnreachableError(f"Kafka: topic {name} is not known to the brokers", NEXT_REACHABLE)
         ends = self.request_end_offsets(counts).wait()
         deadline = time.monotonic() + settles_s
         while True:
@@ -293,7 +283,6 @@ class TopicAdmin:
             ]
             if not found or time.monotonic() > deadline:
                 return found
-            while_waiting()
             time.sleep(_POLL_S)
 
     def request_end_offsets(

@@ -7,17 +7,16 @@ database, of which CACHE_KIBIBYTES are in memory and the rest in a file that dis
 import queue
 import sqlite3
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from typing import Final
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import ANSWER_S_MAX, LEADER_UNKNOWN, kafka_error
-from cdc.kafka.compacted import reader
+from cdc.kafka.client import ANSWER_S_MAX
+from cdc.kafka.compacted import read_records, reader
 from cdc.model.errors import BrokerError, UnreachableError, WatershedError
 from cdc.model.events import pack_version
 from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, ReadFailed
@@ -28,16 +27,11 @@ PAGE_KEYS: Final = 1_000
 PAGE_BYTES: Final = 1024 * 1024
 CACHE_KIBIBYTES: Final = 16 * 1024
 QUEUE_KIBIBYTES_MAX: Final = 16 * 1024
-_STEP_S: Final = 0.2
-_FETCH_COUNT: Final = 2_000
+_BATCH_KEYS: Final = 2_000
 _JOIN_S: Final = 2.0
 
 _EPOCH: Final = b',"epoch":'
 _SEQ: Final = b',"seq":'
-
-
-_Ends = dict[int, tuple[int, int]]
-"""Partition → its first offset, and the offset behind its last record."""
 
 
 class _ClosedError(Exception):
@@ -47,9 +41,8 @@ class _ClosedError(Exception):
 class KafkaKeyReader:
     """Implements cdc.snapshots.readers.Reader[KeyPage], with a thread that starts at the first request."""
 
-    def __init__(self, kafka: KafkaConfig, answer_s_max: float = ANSWER_S_MAX) -> None:
+    def __init__(self, kafka: KafkaConfig) -> None:
         self._kafka = kafka
-        self._answer_s_max = answer_s_max
         self._requests: queue.SimpleQueue[KeyPage | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -94,56 +87,39 @@ class KafkaKeyReader:
 
     def _pages(self, topic: str, below: int | None) -> Iterator[tuple[bytes, ...]]:
         """Yields pages of keys, none of them empty."""
-        settings = {"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}
         with closing(sqlite3.connect("", isolation_level=None)) as live:
             live.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
             live.execute("CREATE TABLE live (key BLOB PRIMARY KEY) WITHOUT ROWID")
             live.execute("BEGIN")
-            with reader(self._kafka, f"can't read topic {topic}", **settings) as consumer:
-                self._read(consumer, topic, self._ends(consumer, topic), below, live)
+            self._read(topic, below, live)
             yield from _paged(key for (key,) in live.execute("SELECT key FROM live ORDER BY key"))
 
-    def _ends(self, consumer: Consumer, topic: str) -> "_Ends":
-        described = consumer.list_topics(topic, timeout=self._answer_s_max).topics[topic]
-        if described.error is not None:
-            raise KafkaException(described.error)
-        deadline = time.monotonic() + self._answer_s_max
-        while True:
-            try:
-                return {
-                    number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=self._answer_s_max)
-                    for number in described.partitions
-                }
-            except KafkaException as exception:
-                # A new client does not know the leader of each partition yet.
-                if kafka_error(exception).code() not in LEADER_UNKNOWN or time.monotonic() > deadline:
-                    raise
-            if self._closing.wait(_STEP_S):
-                raise _ClosedError
-
-    def _read(self, consumer: Consumer, topic: str, ends: "_Ends", below: int | None, live: sqlite3.Connection) -> None:
-        consumer.assign([TopicPartition(topic, number, begin) for number, (begin, _) in ends.items()])
-        left = {number for number, (begin, end) in ends.items() if end > begin}
-        while left:
-            if self._closing.is_set():
-                raise _ClosedError
+    def _read(self, topic: str, below: int | None, live: sqlite3.Connection) -> None:
+        settings = {"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}
+        with reader(self._kafka, f"can't read topic {topic}", **settings) as consumer:
+            described = consumer.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic]
+            if described.error is not None:
+                raise KafkaException(described.error)
             rows: dict[bytes, bool] = {}  # key → whether its last record among these is a row
-            for message in consumer.consume(_FETCH_COUNT, _STEP_S):
-                error = message.error()
-                if error is None:
+            for number in described.partitions:
+                for message in read_records(consumer, TopicPartition(topic, number), while_waiting=self._require_open):
                     key, value = message.key(), message.value()
                     if key is not None:
                         rows[key] = value is not None and (below is None or _version(value) < below)
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    raise KafkaException(error)
-            live.executemany(
-                "INSERT OR IGNORE INTO live VALUES (?)", [(key,) for key, is_row in rows.items() if is_row]
-            )
-            live.executemany("DELETE FROM live WHERE key = ?", [(key,) for key, is_row in rows.items() if not is_row])
-            # The position counts transaction markers, which may have the last offsets of the log.
-            for place in consumer.position([TopicPartition(topic, number) for number in left]):
-                if place.offset >= ends[place.partition][1]:
-                    left.discard(place.partition)
+                    if len(rows) >= _BATCH_KEYS:
+                        _note(live, rows)
+                        rows = {}
+            _note(live, rows)
+
+    def _require_open(self) -> None:
+        if self._closing.is_set():
+            raise _ClosedError
+
+
+def _note(live: sqlite3.Connection, rows: Mapping[bytes, bool]) -> None:
+    """Adds the keys that are rows now, and removes the others."""
+    live.executemany("INSERT OR IGNORE INTO live VALUES (?)", [(key,) for key, is_row in rows.items() if is_row])
+    live.executemany("DELETE FROM live WHERE key = ?", [(key,) for key, is_row in rows.items() if not is_row])
 
 
 def _version(value: bytes) -> int:

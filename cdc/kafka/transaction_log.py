@@ -5,11 +5,10 @@ TransactionLogValue (versions 0 and 1, of which 1 is flexible: KIP-482), describ
 transaction-coordinator/src/main/resources/common/message of its source.
 """
 
+import io
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, TypeVar
+from collections.abc import Iterator
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -19,46 +18,25 @@ from cdc.kafka.compacted import read_records, reader
 from cdc.ports.stream import WhileWaiting
 
 TOPIC: Final = "__transaction_state"
+PREPARE_COMMIT: Final = 2  # Kafka's numbers of transaction states, those in which a transaction is decided
+PREPARE_ABORT: Final = 3
 _FIXED: Final = struct.Struct(">hqhib")  # version, producer's id and epoch, timeout in ms, state
-_INT32: Final = struct.Struct(">i")
 _REFUSED: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 }
-Item = TypeVar("Item")
+Place = tuple[str, int]
+"""Topic and partition."""
 
 
-class TransactionState(IntEnum):
-    """Kafka's numbers of transaction states."""
-
-    EMPTY = 0
-    ONGOING = 1
-    PREPARE_COMMIT = 2
-    PREPARE_ABORT = 3
-    COMPLETE_COMMIT = 4
-    COMPLETE_ABORT = 5
-    DEAD = 6
-    PREPARE_EPOCH_FENCE = 7
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionEntry:
-    """An entry of the log for a transactional id."""
-
-    state: TransactionState
-    partitions: frozenset[tuple[str, int]]  # topic and partition; empty once the transaction is complete
-
-
-def outcomes(
-    kafka: KafkaConfig, transactional_id: str, while_waiting: WhileWaiting
-) -> dict[tuple[str, int], bool] | None:
-    """Returns topic and partition → whether the id's last transaction that wrote there and was decided was committed.
-    None if the log can't be read: the role may not, it is elsewhere, or has another format.
+def outcomes(kafka: KafkaConfig, transactional_id: str, while_waiting: WhileWaiting) -> dict[Place, bool] | None:
+    """Returns whether the id's last transaction that wrote to a partition and was decided was committed. None if the
+    log can't be read: the role may not, it is elsewhere, or has another format.
 
     Raises UnreachableError.
     """
-    found: dict[tuple[str, int], bool] = {}
+    found: dict[Place, bool] = {}
     with reader(kafka, f"can't read topic {TOPIC}") as consumer:
         try:
             partitions = consumer.list_topics(timeout=ANSWER_S_MAX).topics.get(TOPIC)
@@ -69,9 +47,9 @@ def outcomes(
             for message in read_records(consumer, place, while_waiting=while_waiting):
                 value = message.value()
                 if message.key() == wanted and value is not None:
-                    entry = decode_entry(value)
-                    if entry.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
-                        found |= dict.fromkeys(entry.partitions, entry.state is TransactionState.PREPARE_COMMIT)
+                    state, places = decode_entry(value)
+                    if state in (PREPARE_COMMIT, PREPARE_ABORT):
+                        found |= dict.fromkeys(places, state == PREPARE_COMMIT)
         except ValueError:
             return None
         except KafkaException as exception:
@@ -91,15 +69,14 @@ def partition_of(transactional_id: str, count: int) -> int:
     return 0 if absolute == 1 << 31 else absolute % count
 
 
-def decode_entry(value: bytes) -> TransactionEntry:
-    """Returns the entry. Raises ValueError for bytes in another format."""
+def decode_entry(value: bytes) -> tuple[int, frozenset[Place]]:
+    """Returns the state of an entry, and where its transaction wrote (nothing once it is complete). Raises ValueError
+    for bytes in another format."""
     try:
         version, _, _, _, state = _FIXED.unpack_from(value)
         if version not in (0, 1):
             raise ValueError(f"{TOPIC}: a value of the unknown version {version}")
-        read = _Reader(value, _FIXED.size, is_flexible=version == 1)
-        partitions = frozenset((topic, partition) for topic, numbers in read.array(read.topic) for partition in numbers)
-        return TransactionEntry(TransactionState(state), partitions)
+        return state, frozenset(_places(io.BytesIO(value[_FIXED.size :]), is_flexible=version == 1))
     except (struct.error, IndexError) as error:
         raise ValueError(f"{TOPIC}: an invalid value: {error}") from error
 
@@ -110,46 +87,31 @@ def entry_key(transactional_id: str) -> bytes:
     return struct.pack(">hh", 0, len(text)) + text
 
 
-class _Reader:
-    """Reads Kafka's primitive types from an offset on."""
+def _places(data: io.BytesIO, *, is_flexible: bool) -> Iterator[Place]:
+    """Yields the items of an array of topics with their partitions; none for a null array."""
 
-    def __init__(self, data: bytes, offset: int, *, is_flexible: bool) -> None:
-        self._data = data
-        self._at = offset
-        self._is_flexible = is_flexible
+    def size(form: str) -> int:
+        if is_flexible:
+            return _unsigned(data) - 1
+        (number,) = struct.unpack(form, data.read(struct.calcsize(form)))
+        return int(number)
 
-    def array(self, item: Callable[[], Item]) -> Iterator[Item]:
-        """Yields the items; none for a null array."""
-        count = self._unsigned() - 1 if self._is_flexible else self._int32()
-        for _ in range(count):
-            yield item()
+    for _ in range(size(">i")):
+        topic = data.read(size(">h")).decode()
+        count = size(">i")
+        for partition in struct.unpack(f">{count}i", data.read(4 * count)):
+            yield topic, partition
+        for _ in range(_unsigned(data) if is_flexible else 0):  # tagged fields, none of them ours
+            _unsigned(data)
+            data.read(_unsigned(data))
 
-    def topic(self) -> tuple[str, list[int]]:
-        size = self._unsigned() - 1 if self._is_flexible else int.from_bytes(self._take(2))
-        name = self._take(size).decode()
-        partitions = list(self.array(self._int32))
-        for _ in range(self._unsigned() if self._is_flexible else 0):  # tagged fields, none of them ours
-            self._unsigned()
-            self._take(self._unsigned())
-        return name, partitions
 
-    def _int32(self) -> int:
-        (number,) = _INT32.unpack(self._take(4))
-        assert isinstance(number, int)
-        return number
-
-    def _unsigned(self) -> int:
-        """Returns an unsigned varint."""
-        number = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-            shift += 7
-
-    def _take(self, size: int) -> bytes:
-        if size < 0 or self._at + size > len(self._data):
-            raise ValueError(f"the value is truncated at byte {len(self._data)}")
-        self._at += size
-        return self._data[self._at - size : self._at]
+def _unsigned(data: io.BytesIO) -> int:
+    """Reads an unsigned varint."""
+    number = shift = 0
+    while True:
+        byte = data.read(1)[0]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number
+        shift += 7

@@ -84,7 +84,7 @@ def assign(
             stopped[table] = Stop(WatershedError(record.message, record.next), is_held=True)
         elif description.barrier is not None:
             stopped[table] = Stop(description.barrier, is_held=False)
-        elif record is not None and before is not None and (why := why_not_added(before, description)) is not None:
+        elif before is not None and (why := why_not_added(before, description)) is not None:
             stopped[table] = Stop(why, is_held=False)
         elif table in failures:
             stopped[table] = Stop(failures[table], failures[table].is_held)

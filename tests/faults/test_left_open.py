@@ -10,11 +10,8 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.broker import KafkaBroker as Producer
-from cdc.kafka.broker import WrittenTopics
 from cdc.kafka.daemon_thread import do_nothing
-from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import ConnectionLost
 from cdc.model.topic_record import TopicRecord
@@ -23,7 +20,7 @@ from tests.conftest import KafkaBroker, PostgresServer
 from tests.support.captured import Captured, under_capture
 from tests.support.kafka_logs import data_of, forget_ends, is_over, last_transaction
 from tests.support.outbox_workload import Writers, with_outbox
-from tests.support.topics import create_topic, delete_topic
+from tests.support.topics import create_topic, delete_topic, producer_config
 from tests.support.waiting import eventually
 from tests.support.workload import SCHEMA, TABLES, Workload
 
@@ -64,7 +61,7 @@ def killed_when_ended(kafka: KafkaBroker, *transactional_ids: str) -> None:
 def forgotten(captured: Captured, kafka: KafkaBroker, *topics: str, state: bool = True) -> None:
     """The last transaction's end is nowhere, or in state only; and of these topics, each written to by the producer of
     its name."""
-    killed_when_ended(kafka, f"watershed-{captured.name}", *topics)
+    killed_when_ended(kafka, *(f"watershed-{name}" for name in (captured.name, *topics)))
     data = data_of(kafka.stack)
     _, places = last_transaction(data, f"watershed-{captured.name}")
     assert (f"{captured.name}.state", 0) in places
@@ -139,10 +136,9 @@ def test_who_lives_notices(captured: Captured, kafka: KafkaBroker) -> None:
 def idle_producer(kafka: KafkaBroker, name: str) -> Producer:
     """It has committed a record to a topic of its name."""
     create_topic(kafka.bootstrap_servers, name, partitions=1)
-    settings = KafkaConfig(bootstrap_servers=kafka.bootstrap_servers)
-    admin = TopicAdmin(settings)
-    events = EventTopics(admin, TopicConfig(prefix=name), settings)
-    producer = Producer(settings, transactional_id=name, admin=admin, topics=WrittenTopics({name: 1}), events=events)
+    config = producer_config(kafka.bootstrap_servers, name)
+    admin = TopicAdmin(config.kafka)
+    producer = Producer(config, admin, admin.describe([name]).values())
     producer.fence_predecessors(do_nothing)
     producer.produce([TopicRecord(name, b"key", b"value")], do_nothing)
     producer.commit(do_nothing)

@@ -5,25 +5,25 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from cdc.config.settings import KafkaConfig, TopicConfig
-from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord, WrittenTopics
+from cdc.config.settings import KafkaConfig
+from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.daemon_thread import do_nothing
-from cdc.kafka.event_topics import EventTopics
-from cdc.kafka.topic_admin import TopicAdmin, record_limits
+from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import BrokerError, ConnectionLost
 from cdc.model.topic_record import EventDestination, TopicRecord
 from monitoring.logs import configure_logs
 from tests import conftest
 from tests.checker.records import partition_of, read_topics
 from tests.support.captured import frozen
-from tests.support.topics import create_topic, delete_topic
+from tests.support.topics import create_topic, delete_topic, producer_config
 from tests.support.waiting import eventually
 
 PARTITIONS = 3
@@ -44,13 +44,8 @@ def topic(kafka: conftest.KafkaBroker, unique: str) -> Iterator[str]:
 def made(settings: KafkaConfig, topic: str, admin: TopicAdmin | None = None) -> KafkaBroker:
     """A producer that has fenced the ones before it."""
     admin = admin or TopicAdmin(settings)
-    broker = KafkaBroker(
-        settings,
-        transactional_id=topic,
-        admin=admin,
-        topics=WrittenTopics({topic: PARTITIONS}),
-        events=EventTopics(admin, TopicConfig(prefix=topic), settings),
-    )
+    config = producer_config(settings.bootstrap_servers, topic)
+    broker = KafkaBroker(config, admin, admin.describe([topic]).values())
     broker.fence_predecessors(do_nothing)
     return broker
 
@@ -73,7 +68,7 @@ def test_records_lie_where_javas_producers_put_them_with_their_headers(settings:
     assert len(records) == 201
     assert all(r.partition == partition_of(r.key, PARTITIONS) for r in records)
     assert [(r.value, r.headers) for r in records if r.key == b"gone"] == [(None, (("watershed.version", b"7"),))]
-    broker.close()
+    broker.abort()
 
 
 def test_what_is_aborted_is_not_seen_and_the_next_transaction_is(settings: KafkaConfig, topic: str) -> None:
@@ -99,7 +94,7 @@ def test_a_fenced_producer_writes_nothing_more(
         first.produce([record(topic, 4)], do_nothing)
     second.produce([record(topic, 2)], do_nothing)
     second.commit(do_nothing)
-    first.close()
+    first.abort()
     assert keys(settings, topic) == [b'{"id":2}']
     second.produce([record(topic, 3)], do_nothing)
     second.commit(do_nothing)  # the first one's end has not fenced it
@@ -143,15 +138,10 @@ def test_a_topic_that_takes_less_than_it_did_is_looked_at_anew(settings: KafkaCo
     """Its records were thought to fit. Small ones share a batch: it is no larger than one record may be."""
     create_topic(settings.bootstrap_servers, unique, partitions=PARTITIONS, max_message_bytes="20000")
     admin = TopicAdmin(settings)
-    limits = record_limits(settings, admin.describe([unique]).values())
-    assert limits == {unique: 20_000}
-    broker = KafkaBroker(
-        settings,
-        transactional_id=unique,
-        admin=admin,
-        topics=WrittenTopics({unique: PARTITIONS}, limits | {unique: 21_000}),
-        events=EventTopics(admin, TopicConfig(prefix=unique), settings),
-    )
+    found = admin.describe([unique])[unique]
+    assert found.record_bytes_max == 20_000
+    config = producer_config(settings.bootstrap_servers, unique)
+    broker = KafkaBroker(config, admin, [replace(found, record_bytes_max=21_000)])
     broker.fence_predecessors(do_nothing)
     broker.produce([record(unique, number, size=15_000) for number in range(20)], do_nothing)
     broker.commit(do_nothing)
@@ -250,7 +240,7 @@ def test_where_a_server_is_down_what_is_open_stops_a_transaction_and_not_who_end
     other.flush(30)
     broker = eventually(unlucky)
     assert broker is not None
-    assert [part.partition for part in broker.find_hanging([topic], do_nothing)] == [0]
+    assert [part.partition for part in TopicAdmin(settings).open_parts([topic], 0)] == [0]
     broker.put([StoredRecord(topic, 1, b"ours", b"v")], do_nothing)
     broker.commit(do_nothing)
     with pytest.raises(ConnectionLost, match=f"a transaction hangs in topic {topic}"):
@@ -317,6 +307,6 @@ def test_a_closed_producer_leaves_no_thread(settings: KafkaConfig, topic: str, w
     for _ in range(3):
         broker = made(settings, topic)
         broker.produce([record(topic, 1)], do_nothing)
-        broker.close()
+        broker.abort()
         del broker
     assert thread_count() <= before

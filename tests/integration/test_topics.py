@@ -12,7 +12,6 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.compacted import read_latest
-from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import BrokerError, UnreachableError
 from tests.conftest import KafkaBroker
@@ -55,11 +54,11 @@ def test_a_required_topic_that_the_brokers_do_not_know_yet_is_waited_for(
 ) -> None:
     """What is open in it can't be seen: that is not nothing."""
     admin = TopicAdmin(settings)
-    assert admin.open_parts(topics, 0, do_nothing) == []
+    assert admin.open_parts(topics, 0) == []
     with pytest.raises(UnreachableError, match=f"topic {topics[0]} is not known to the brokers"):
-        admin.open_parts(topics, 0, do_nothing, topics)
+        admin.open_parts(topics, 0, topics)
     admin.create(TopicConfig(prefix=unique), tables=topics[:3], records=topics[3:])
-    assert admin.open_parts(topics, 0, do_nothing, topics) == []
+    assert admin.open_parts(topics, 0, topics) == []
 
 
 def test_a_topic_that_exists_already_is_no_error(settings: KafkaConfig, topics: list[str], unique: str) -> None:

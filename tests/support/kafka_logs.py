@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cdc.kafka.transaction_log import TOPIC, TransactionEntry, TransactionState, decode_entry, entry_key
+from cdc.kafka.transaction_log import PREPARE_ABORT, PREPARE_COMMIT, TOPIC, Place, decode_entry, entry_key
 from devstack.endpoints import Servers
 from devstack.place import servers_home
 from devstack.stack import Stack
@@ -15,6 +15,7 @@ from devstack.stack import Stack
 SEGMENT = "00000000000000000000.log"
 _HEAD = struct.Struct(">qiibIhiqqqhii")  # of a record batch, version 2
 _CONTROL = 0x20
+_OVER = 0, 4, 5  # of a transactional id: empty, complete and committed, complete and aborted
 
 
 class Batch(NamedTuple):
@@ -33,21 +34,18 @@ def data_of(servers: Servers) -> Path:
 
 def is_over(data: Path, transactional_id: str) -> bool:
     """Whether the last transaction's end is in all partitions, and that is noted: else a restart would write it."""
-    return list(_entries(data, transactional_id))[-1].state in (
-        TransactionState.COMPLETE_COMMIT,
-        TransactionState.COMPLETE_ABORT,
-        TransactionState.EMPTY,
-    )
+    last_state, _ = list(_entries(data, transactional_id))[-1]
+    return last_state in _OVER
 
 
-def last_transaction(data: Path, transactional_id: str) -> tuple[bool, frozenset[tuple[str, int]]]:
+def last_transaction(data: Path, transactional_id: str) -> tuple[bool, frozenset[Place]]:
     """Whether the last one that was ended is committed, and where it wrote."""
-    ends = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
-    last = [entry for entry in _entries(data, transactional_id) if entry.state in ends][-1]
-    return last.state is TransactionState.PREPARE_COMMIT, last.partitions
+    decided = [entry for entry in _entries(data, transactional_id) if entry[0] in (PREPARE_COMMIT, PREPARE_ABORT)]
+    state, places = decided[-1]
+    return state == PREPARE_COMMIT, places
 
 
-def _entries(data: Path, transactional_id: str) -> Iterator[TransactionEntry]:
+def _entries(data: Path, transactional_id: str) -> Iterator[tuple[int, frozenset[Place]]]:
     wanted = entry_key(transactional_id)
     for batch in _batches(data / f"{TOPIC}-0" / SEGMENT):
         for key, value in _records(batch.records):
@@ -55,7 +53,7 @@ def _entries(data: Path, transactional_id: str) -> Iterator[TransactionEntry]:
                 yield decode_entry(value)
 
 
-def forget_ends(data: Path, places: Collection[tuple[str, int]]) -> None:
+def forget_ends(data: Path, places: Collection[Place]) -> None:
     """Take the last marker out of each partition's log, as if it had never been written."""
     for topic, partition in places:
         folder = data / f"{topic}-{partition}"

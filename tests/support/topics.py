@@ -7,7 +7,19 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from cdc.config.settings import PipelineConfig
 from tests.support.waiting import eventually
+
+
+def producer_config(bootstrap_servers: str, prefix: str) -> PipelineConfig:
+    """What a producer needs of one; nothing else reads it."""
+    return PipelineConfig.model_validate(
+        {
+            "source": {"dsn": "host=a", "tables": ["public.t"]},
+            "kafka": {"bootstrap_servers": bootstrap_servers},
+            "topics": {"prefix": prefix},
+        }
+    )
 
 
 def admin_of(bootstrap_servers: str) -> AdminClient:

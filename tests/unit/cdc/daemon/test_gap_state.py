@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from structlog.testing import capture_logs
 
 from cdc.daemon.gap_state import GRACE_S, POLL_S, Gap, Heal
-from cdc.kafka.gap_topics import KnownState
 from cdc.model.control import PositionRecord, SignalAnswer, SignalRecord, SignalsRecord, SourceIdentity
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.topic_record import TopicRecord
@@ -37,11 +36,11 @@ class World:
     ends_at: float = 60.0
     opened_at: int | None = None
 
-    # cdc.kafka.gap_topics.GapTopics
+    # cdc.daemon.gap_state.GapTopics
 
-    def known(self) -> KnownState:
+    def known(self) -> tuple[PositionRecord | None, int]:
         self._reached()
-        return KnownState(self.position, self.offset)
+        return self.position, self.offset
 
     def answered(self) -> Collection[str]:
         self._reached()

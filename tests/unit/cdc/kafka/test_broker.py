@@ -7,14 +7,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
-from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka import broker as broker_module
-from cdc.kafka.broker import ANSWER_S_MAX, STOPPING_S_MAX, KafkaBroker, WrittenTopics
+from cdc.kafka.broker import ANSWER_S_MAX, STOPPING_S_MAX, KafkaBroker
 from cdc.kafka.daemon_thread import do_nothing
-from cdc.kafka.event_topics import EventTopics
+from cdc.kafka.topic_admin import TopicDescription
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
 from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topic_record import TopicRecord
+from tests.support.topics import producer_config
 from tests.support.waiting import eventually
 
 CODES = sorted({code for name, code in vars(KafkaError).items() if name.isupper() and isinstance(code, int) and code})
@@ -107,15 +107,8 @@ def made(
     monkeypatch: pytest.MonkeyPatch, should_stop: Callable[[], bool] = lambda: False
 ) -> tuple[KafkaBroker, Producer, Admin]:
     monkeypatch.setattr(broker_module, "Producer", Producer)
-    admin, kafka = Admin(), KafkaConfig(bootstrap_servers="b")
-    broker = KafkaBroker(
-        kafka,
-        transactional_id="t",
-        admin=admin,  # type: ignore[arg-type]
-        topics=WrittenTopics({"p.t": 1}),
-        events=EventTopics(admin, TopicConfig(prefix="p"), kafka),  # type: ignore[arg-type]
-        should_stop=should_stop,
-    )
+    admin, topics = Admin(), [TopicDescription("p.t", "id", 1, "compact")]
+    broker = KafkaBroker(producer_config("b", "p"), admin, topics, should_stop)  # type: ignore[arg-type]
     producer = broker._producer
     assert isinstance(producer, Producer)
     return broker, producer, admin

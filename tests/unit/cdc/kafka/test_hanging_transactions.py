@@ -13,7 +13,7 @@ from cdc.kafka.broker import StoredRecord
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import State
-from cdc.model.errors import BrokerError, ConnectionLost, GapError
+from cdc.model.errors import BrokerError, ConnectionLost, GapError, UnreachableError
 from cdc.model.kafka_transactions import HangingTransactionRecord, OpenPart
 from cdc.model.topics import Topics
 from configuration.settings import Config
@@ -64,6 +64,7 @@ class World:
         self.others_open: set[str] = set()  # topics where somebody else has a transaction open
         self.theirs: set[tuple[str, int]] = set()  # topic and offset of what is committed by others
         self.has_lost_connection = False
+        self.failures = 0  # to come, of questions behind the abort
         self.state_keys = [b"position"]
         self.done: list[object] = []
         self.transactional_id = "watershed-p"
@@ -76,9 +77,11 @@ class World:
         self,
         names: Iterable[str],
         settles_s: float,  # noqa: ARG002
-        while_waiting: object,  # noqa: ARG002
         required: Iterable[str] = (),  # noqa: ARG002
     ) -> list[OpenPart]:
+        if self.failures and "abort" in self.done:
+            self.failures -= 1
+            raise UnreachableError("Kafka: can't list topics")
         wanted = set(names)
         return [part for part in self.parts if part.topic in wanted]
 
@@ -91,9 +94,6 @@ class World:
             else:
                 told = (record.topic, record.partition, record.value, tuple(record.headers), record.timestamp_ms)
                 self.done.append(("put", *told))
-
-    def find_hanging(self, names: Iterable[str], while_waiting: object) -> list[OpenPart]:
-        return self.open_parts(names, 0, while_waiting)
 
     def commit(self, while_waiting: object) -> None:  # noqa: ARG002
         if isinstance(last := self.done[-1], tuple) and last[0] == "note":
@@ -128,6 +128,7 @@ def end(world: World, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setattr(hanging, "read_state", lambda _: world.state)
     monkeypatch.setattr(hanging, "outcomes", lambda *_: world.decided)
     monkeypatch.setattr(hanging, "read_records", records)
+    monkeypatch.setattr(hanging, "FAILS_OVER_S_MAX", 0)
     monkeypatch.setattr(hanging, "reader", lambda *_, **settings: nullcontext(Reader(settings)))
     config = Config.model_validate(
         {
@@ -302,10 +303,18 @@ def test_nothing_is_written_anew_behind_what_stays_open(monkeypatch: pytest.Monk
 def test_brokers_that_go_away_meanwhile_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_0, STATE)
     world.closes, world.has_lost_connection = False, True
-    monkeypatch.setattr(hanging, "FAILS_OVER_S_MAX", 0)
     with pytest.raises(ConnectionLost, match="still open"):
         end(world, monkeypatch)
     assert world.done[-1] == "abort"
+
+
+def test_brokers_that_can_not_be_reached_behind_the_abort_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another session would find nothing open, and a gap."""
+    world = World(ROWS_0)
+    world.failures = 2
+    monkeypatch.setattr(hanging, "WAIT_S", 0.0)
+    assert end(world, monkeypatch)[-2:] == [FORGET, "commit"]
+    assert world.failures == 0
 
 
 def test_what_stays_open_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

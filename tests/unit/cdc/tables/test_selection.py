@@ -143,6 +143,12 @@ def test_a_table_without_a_fitting_index_can_not_join_again() -> None:
     )
 
 
+def test_a_table_with_another_key_than_its_records_can_not_join_again() -> None:
+    """Also where state has no record of it: each row would be in the topic twice."""
+    found = selection(replace(LOOK, found=replace(FOUND, key=("name",))), is_kept=False)
+    assert "its key is (name), but its records have (id)" in found.stopped[ITEMS.table].why.message
+
+
 def test_a_stopped_table_is_recorded_once() -> None:
     failure = UnsupportedChangeError("a value is not UTF-8", "correct it", table=ITEMS.table)
     found = selection(failures={ITEMS.table: failure})
