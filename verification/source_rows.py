@@ -21,8 +21,8 @@ from cdc.postgres.chunk_statements import (
     sample_statement,
 )
 from cdc.postgres.chunk_table import TableAlteredError, begin_read, describe_for_chunks, size
-from cdc.postgres.connection import SourceConnection, connect, copy_options, lost
-from cdc.postgres.copy_lines import Copied, copy_lines, fields_of, key_of
+from cdc.postgres.connection import SourceConnection, connect, lost
+from cdc.postgres.copy_lines import copy_lines, fields_of, key_of
 from verification.table_rows import APPLICATION, TableReader
 
 CHUNK_ROWS_MAX: Final = 10_000
@@ -139,7 +139,7 @@ class VerifiedTable:
         places = range(len(self._table.key))
         with _explained(self.schema):
             self._begin()
-            copied = self._copied(statement, SAMPLE_BYTES_MAX)
+            copied = copy_lines(self._connection, statement, SAMPLE_BYTES_MAX)
         if copied.is_ended:
             self._end()
         else:
@@ -174,7 +174,7 @@ class VerifiedTable:
         statement = chunk_statement(self._table, self.schema.columns, RowSelection(after=after), CHUNK_ROWS_MAX)
         with _explained(self.schema):
             self._begin(prefers_index=not self._table.row_filter)
-            copied = self._copied(statement, CHUNK_BYTES_MAX)
+            copied = copy_lines(self._connection, statement, CHUNK_BYTES_MAX)
             if copied.is_ended:
                 self._end()
             else:
@@ -183,7 +183,7 @@ class VerifiedTable:
 
     def _by_texts(self, keys: Sequence[Key]) -> list[SourceRow]:
         statement = reread_statement(self._table, [column.name for column in self.schema.columns], keys)
-        copied = self._copied(statement, BY_KEY_BYTES_MAX)
+        copied = copy_lines(self._connection, statement, BY_KEY_BYTES_MAX)
         if not copied.is_ended or len(copied.lines) < copied.row_count:
             self._again()
             raise RowsTooLargeError
@@ -193,9 +193,6 @@ class VerifiedTable:
             if xmin is not None:
                 rows.append(SourceRow(xmin, tuple(texts[len(self._table.key) :])))
         return rows
-
-    def _copied(self, statement: psycopg.sql.Composed, bytes_max: int) -> Copied:
-        return copy_lines(self._connection, statement + copy_options(self._connection), bytes_max)
 
     def _begin(self, *, prefers_index: bool = False) -> None:
         if begin_read(self._connection, self._table, prefers_index=prefers_index) is None:

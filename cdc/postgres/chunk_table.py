@@ -29,7 +29,7 @@ from cdc.postgres.chunk_statements import (
     begin_statement,
     sample_statement,
 )
-from cdc.postgres.connection import copy_options, read_row
+from cdc.postgres.connection import read_row
 from cdc.postgres.copy_lines import copy_lines, key_of
 
 # Enough for ranges that differ by a few percent, if rows of a page have adjacent keys.
@@ -162,7 +162,7 @@ def bounds(connection: psycopg.Connection, table: ChunkTable, pages: int, ranges
     """Returns ascending keys between ranges of about equal numbers of rows; empty if there are too few rows. Raises
     psycopg.Error, SourceError."""
     statement = sample_statement(table, min(100.0, max(100.0 * _SAMPLE_PAGES / max(pages, 1), 1e-6)))
-    copied = copy_lines(connection, statement + copy_options(connection), _SAMPLE_BYTES_MAX)
+    copied = copy_lines(connection, statement, _SAMPLE_BYTES_MAX)
     assert copied.is_ended, "the keys of the sampled pages fit"
     lines = copied.lines
     if len(lines) < ranges * _SAMPLE_ROWS_MIN:

@@ -41,7 +41,7 @@ from cdc.postgres.chunk_statements import (
     watermark_statement,
 )
 from cdc.postgres.chunk_table import TableAlteredError, begin_read, bounds, describe_for_chunks, size
-from cdc.postgres.connection import SourceConnection, copy_options, holds_any_bytes
+from cdc.postgres.connection import SourceConnection, holds_any_bytes
 from cdc.postgres.connection_worker import RECONNECT_S, ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.postgres.key_lookup import absent_keys
@@ -156,7 +156,7 @@ class PostgresChunkReader:
         if request.where is not None:
             _require_condition(connection, condition_statement(described, request.where))
         began = time.monotonic()
-        copied = copy_lines(connection, statement + copy_options(connection), request.bytes_max)
+        copied = copy_lines(connection, statement, request.bytes_max)
         places = [[column.name for column in schema.columns].index(name) for name in schema.key]
         is_utf8 = not holds_any_bytes(connection.pgconn)
         read = ChunkRead(

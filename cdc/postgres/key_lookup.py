@@ -10,7 +10,6 @@ from cdc.model.events import TableSchema
 from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key
 from cdc.postgres.chunk_statements import ChunkTable, lookup_statement
-from cdc.postgres.connection import copy_options
 from cdc.postgres.copy_lines import copy_lines, key_of
 
 _BYTES_MAX: Final = 64 * 1024 * 1024  # a page of keys has a few MB at most
@@ -50,7 +49,7 @@ def _absent(
     statement = lookup_statement(chunk_table, candidates, after=after, up_to=up_to)
     connection.execute("SAVEPOINT keys")
     try:
-        copied = copy_lines(connection, statement + copy_options(connection), _BYTES_MAX)
+        copied = copy_lines(connection, statement, _BYTES_MAX)
     except psycopg.DataError:
         # A key is not a valid value of its type (any more). The others are looked up without it, in the same
         # transaction snapshot.
