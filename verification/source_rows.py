@@ -13,14 +13,8 @@ from cdc.model.events import TableSchema
 from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key
 from cdc.postgres.catalog import read_publication
-from cdc.postgres.chunk_statements import (
-    ChunkTable,
-    RowSelection,
-    chunk_statement,
-    reread_statement,
-    sample_statement,
-)
-from cdc.postgres.chunk_table import TableAlteredError, begin_read, describe_for_chunks, size
+from cdc.postgres.chunk_statements import ChunkTable, chunk_statement, reread_statement, sample_statement
+from cdc.postgres.chunk_table import begin_read, describe_for_chunks, size
 from cdc.postgres.connection import SourceConnection, connect, lost
 from cdc.postgres.copy_lines import copy_lines, fields_of, key_of
 from verification.table_rows import APPLICATION, TableReader
@@ -163,15 +157,15 @@ class VerifiedTable:
 
     def _described(self) -> ChunkTable:
         """Reads the description of the table, in a transaction that stays open."""
-        source, tables = self._source, self._source.table_ids
-        publication = read_publication(self._connection, source.publication, tables)
+        source = self._source
+        publication = read_publication(self._connection, source.publication, [self.schema.table])
         if publication is None:
             raise SourceError(f"there is no publication {source.publication}", "start capture: cdc run")
         chosen = source.chosen(self.schema.table)
-        return describe_for_chunks(self._connection, self.schema, publication, tables, chosen)[1]
+        return describe_for_chunks(self._connection, self.schema, publication, chosen)[1]
 
     def _chunk(self, after: Key | None) -> tuple[Sequence[bytes], bool]:
-        statement = chunk_statement(self._table, self.schema.columns, RowSelection(after=after), CHUNK_ROWS_MAX)
+        statement = chunk_statement(self._table, self.schema.columns, CHUNK_ROWS_MAX, after=after)
         with _explained(self.schema):
             self._begin(prefers_index=not self._table.row_filter)
             copied = copy_lines(self._connection, statement, CHUNK_BYTES_MAX)
@@ -191,12 +185,11 @@ class VerifiedTable:
         for line in copied.lines:
             _, xmin, *texts = _texts(line)
             if xmin is not None:
-                rows.append(SourceRow(xmin, tuple(texts[len(self._table.key) :])))
+                rows.append(SourceRow(xmin, tuple(texts[2 * len(self._table.key) :])))
         return rows
 
     def _begin(self, *, prefers_index: bool = False) -> None:
-        if begin_read(self._connection, self._table, prefers_index=prefers_index) is None:
-            raise TableAlteredError(f"table {self.schema.table} was altered while it was compared", "compare it again")
+        begin_read(self._connection, self._table, prefers_index=prefers_index)
 
     def _end(self) -> None:
         self._connection.execute("ROLLBACK")

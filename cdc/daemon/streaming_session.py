@@ -6,7 +6,7 @@ One session lasts until a server is lost, or until a request to stop.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -246,7 +246,6 @@ class Session:
             records += joined.records
             since |= {schema.table: joined.since_lsn for schema in joined.schemas}
         names = [schema.table for schema in schemas]
-        entries = {table: entry for table, entry in publication.entries.items() if table in names}
         topics = self._admin.check([schema.topic for schema in schemas])
         these = _Capturable(
             schemas=schemas,
@@ -256,7 +255,7 @@ class Session:
                 if schema.topic in tables.left and schema.table not in names
             ),
             since=since,
-            publication=replace(publication, entries=entries),
+            publication=publication,
             topics=topics,
             snapshots=snapshots,
             publisher=self._publisher(position, tables.left, schemas, since, publication, topics),
@@ -323,9 +322,7 @@ class Session:
     def _backfill(
         self, resources: ExitStack, engine: SnapshotEngine, these: _Capturable, unpublishable: Unpublishable
     ) -> ToastBackfill:
-        reader = resources.enter_context(
-            closing(PostgresRowReader(self._config.source, these.publication, these.schemas))
-        )
+        reader = resources.enter_context(closing(PostgresRowReader(self._config.source, these.publication)))
         return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts)
 
     def _snapshots(
@@ -339,7 +336,7 @@ class Session:
     ) -> Snapshots:
         limits = self._config.snapshot
         reader = PostgresChunkReader(
-            self._config.source, these.publication, these.schemas, limits.workers, limits.split_rows_min, self._probe
+            self._config.source, these.publication, limits.workers, limits.split_rows_min, self._probe
         )
         resources.enter_context(closing(reader))
         keys = resources.enter_context(closing(KafkaKeyReader(self._config.kafka)))

@@ -26,7 +26,7 @@ from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import may_succeed_later
 from cdc.postgres.chunk_statements import ChunkTable, reread_statement, watermark_statement
-from cdc.postgres.chunk_table import TableUnlikeError, begin_read, describe_for_chunks
+from cdc.postgres.chunk_table import TableAlteredError, TableUnlikeError, begin_read, describe_for_chunks
 from cdc.postgres.connection import SourceConnection
 from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, fields_of
@@ -56,10 +56,9 @@ class _Request:
 class PostgresRowReader:
     """Implements cdc.ports.row_reader.RowReader. Thread and connection start at the first request."""
 
-    def __init__(self, source: SourceConfig, publication: Publication, tables: Sequence[TableSchema]) -> None:
+    def __init__(self, source: SourceConfig, publication: Publication) -> None:
         self._source = source
         self._publication = publication
-        self._tables = [schema.table for schema in tables]
         self._chunk_tables: dict[TableId, ChunkTable] = {}
         self._closing = threading.Event()
         self._answers: queue.SimpleQueue[tuple[int, Found | Unreadable | None]] = queue.SimpleQueue()
@@ -131,12 +130,11 @@ class PostgresRowReader:
     def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, ChunkTable]:
         described = self._chunk_tables.get(schema.table)
         if described is not None:
-            snapshot = begin_read(connection, described)
-            if snapshot is not None:
-                return snapshot, described
+            with suppress(TableAlteredError):
+                return begin_read(connection, described), described
             connection.execute("ROLLBACK")
         chosen = self._source.chosen(schema.table)
-        snapshot, described = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
+        snapshot, described = describe_for_chunks(connection, schema, self._publication, chosen)
         self._chunk_tables[schema.table] = described
         return snapshot, described
 
@@ -152,9 +150,9 @@ def _rows(wanted: Wanted, lines: Sequence[bytes]) -> tuple[list[tuple[bytes | No
         row: WantedRow = wanted.rows[int(number or b"")]
         if int(number or b"") == len(rows):
             rows.append(None)
-        key = tuple(field.decode() for field in fields[:key_size] if field is not None)
+        key = tuple(field.decode() for field in fields[key_size : 2 * key_size] if field is not None)
         if key == row.key:  # not a key that the index only takes for equal
-            rows[-1] = tuple(fields[key_size:])
+            rows[-1] = tuple(fields[2 * key_size :])
             is_ours = is_ours and xmin == b"%d" % row.xid
     return rows, is_ours and None not in rows
 

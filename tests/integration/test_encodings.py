@@ -161,7 +161,7 @@ def test_bytes_that_are_not_utf_8_are_read_by_key_as_they_are(postgres: Postgres
         schema = source.schema(THINGS)
         rows = tuple(WantedRow((schema.topic, key.encode()), (key,), 0, 0) for key in ("k", "l"))
         config = SourceConfig.model_validate({"dsn": source.dsn, "tables": (str(THINGS),)})
-        with closing(PostgresRowReader(config, source.publication(THINGS), [schema])) as reader:
+        with closing(PostgresRowReader(config, source.publication(THINGS))) as reader:
             found = reader.read(Wanted(schema, ("v",), rows), 1 << 20, lambda: None)
         assert isinstance(found, Found), found
         assert found.rows == ((b"Zo\xeb",), (b"other",))
