@@ -6,7 +6,6 @@ before the watermark is written, so that it is there when the watermark arrives 
 """
 
 import queue
-import threading
 import time
 from dataclasses import replace
 from typing import Final
@@ -78,12 +77,11 @@ class PostgresChunkReader:
         self._probe = probe
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._chunk_tables: dict[str, ChunkTable] = {}  # by fingerprint
-        self._closing = threading.Event()
         self._chunks: _Queue = queue.SimpleQueue()
         # Served by a thread of their own, because a transaction barrier may last for hours.
         self._others: _Queue = queue.SimpleQueue()
         self._workers = [
-            ConnectionWorker(source, requests, self._serve, self._closing, _SETTINGS)
+            ConnectionWorker(source, requests, self._serve, _SETTINGS)
             for requests in (self._others, *[self._chunks] * workers)
         ]
 
@@ -99,7 +97,6 @@ class PostgresChunkReader:
 
     def close(self) -> None:
         """Cancels running requests; requests without an answer get none. Idempotent."""
-        self._closing.set()
         close_workers(self._workers)
 
     # ---- in the threads
@@ -117,15 +114,15 @@ class PostgresChunkReader:
                     self._look_up(worker, request)
         except Exception as error:  # noqa: BLE001 - the outermost handler of the thread: every request must be answered
             worker.drop()
-            if not self._closing.is_set():
+            if not worker.closing.is_set():
                 failure = failed(request, error)
                 if isinstance(request, TransactionBarrier):
                     log.warning("transaction barrier failed", error=failure.error.message, next=failure.error.hint)
-                    self._closing.wait(RECONNECT_S)
+                    worker.closing.wait(RECONNECT_S)
                 self._answers.put(failure)
 
     def _barrier(self, worker: ConnectionWorker[Request], request: TransactionBarrier) -> None:
-        snapshot = pass_barrier(worker.connection(), self._closing)
+        snapshot = pass_barrier(worker.connection(), worker.closing)
         if snapshot is not None:
             self._answers.put(BarrierPassed(request.nonce, snapshot))
 

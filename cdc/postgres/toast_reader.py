@@ -8,7 +8,6 @@ There is one thread, so a server that does not answer delays the stream for at m
 """
 
 import queue
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -60,13 +59,10 @@ class PostgresRowReader:
         self._source = source
         self._publication = publication
         self._chunk_tables: dict[TableId, ChunkTable] = {}
-        self._closing = threading.Event()
         self._answers: queue.SimpleQueue[tuple[int, Found | Unreadable | None]] = queue.SimpleQueue()
         self._number = 0  # number of the last request
         self._is_late = False
-        self._worker: ConnectionWorker[_Request] = ConnectionWorker(
-            source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS
-        )
+        self._worker: ConnectionWorker[_Request] = ConnectionWorker(source, queue.SimpleQueue(), self._serve, _SETTINGS)
 
     def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
         self._number += 1
@@ -90,7 +86,6 @@ class PostgresRowReader:
         return None
 
     def close(self) -> None:
-        self._closing.set()
         close_workers([self._worker])
 
     # ---- in the thread
