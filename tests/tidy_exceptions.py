@@ -111,7 +111,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/postgres/chunks.py": "tests/integration/test_chunks.py: chunks and marks of a real server",
     "cdc/postgres/connection.py": f"{_CAPTURE}: opens and loses connections to a real server",
     "cdc/postgres/transaction_barrier.py": "tests/integration/test_chunk_waits.py: transactions of a real server",
-    "cdc/postgres/key_lookup.py": "tests/integration/test_chunk_keys.py: keys and rows of a real server",
     "cdc/postgres/connection_worker.py": "tests/integration/test_chunk_waits.py: ends while a real server hangs",
     "cdc/postgres/exported_snapshot.py": "tests/integration/test_values.py: COPY from a real server",
     "cdc/postgres/replication.py": "tests/integration/test_values.py: the stream of a real server",

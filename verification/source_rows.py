@@ -13,16 +13,10 @@ from cdc.model.events import TableSchema
 from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key
 from cdc.postgres.catalog import read_publication
-from cdc.postgres.chunk_statements import (
-    ChunkTable,
-    RowSelection,
-    chunk_statement,
-    reread_statement,
-    sample_statement,
-)
-from cdc.postgres.chunk_table import TableAlteredError, begin_read, describe_for_chunks, size
-from cdc.postgres.connection import SourceConnection, connect, copy_options, lost
-from cdc.postgres.copy_lines import Copied, copy_lines, fields_of, key_of
+from cdc.postgres.chunk_statements import ChunkTable, chunk_statement, reread_statement, sample_statement
+from cdc.postgres.chunk_table import begin_read, describe_for_chunks, size
+from cdc.postgres.connection import SourceConnection, connect, lost
+from cdc.postgres.copy_lines import copy_lines, fields_of, key_of
 from verification.table_rows import APPLICATION, TableReader
 
 CHUNK_ROWS_MAX: Final = 10_000
@@ -139,7 +133,7 @@ class VerifiedTable:
         places = range(len(self._table.key))
         with _explained(self.schema):
             self._begin()
-            copied = self._copied(statement, SAMPLE_BYTES_MAX)
+            copied = copy_lines(self._connection, statement, SAMPLE_BYTES_MAX)
         if copied.is_ended:
             self._end()
         else:
@@ -163,18 +157,18 @@ class VerifiedTable:
 
     def _described(self) -> ChunkTable:
         """Reads the description of the table, in a transaction that stays open."""
-        source, tables = self._source, self._source.table_ids
-        publication = read_publication(self._connection, source.publication, tables)
+        source = self._source
+        publication = read_publication(self._connection, source.publication, [self.schema.table])
         if publication is None:
             raise SourceError(f"there is no publication {source.publication}", "start capture: cdc run")
         chosen = source.chosen(self.schema.table)
-        return describe_for_chunks(self._connection, self.schema, publication, tables, chosen)[1]
+        return describe_for_chunks(self._connection, self.schema, publication, chosen)[1]
 
     def _chunk(self, after: Key | None) -> tuple[Sequence[bytes], bool]:
-        statement = chunk_statement(self._table, self.schema.columns, RowSelection(after=after), CHUNK_ROWS_MAX)
+        statement = chunk_statement(self._table, self.schema.columns, CHUNK_ROWS_MAX, after=after)
         with _explained(self.schema):
             self._begin(prefers_index=not self._table.row_filter)
-            copied = self._copied(statement, CHUNK_BYTES_MAX)
+            copied = copy_lines(self._connection, statement, CHUNK_BYTES_MAX)
             if copied.is_ended:
                 self._end()
             else:
@@ -183,7 +177,7 @@ class VerifiedTable:
 
     def _by_texts(self, keys: Sequence[Key]) -> list[SourceRow]:
         statement = reread_statement(self._table, [column.name for column in self.schema.columns], keys)
-        copied = self._copied(statement, BY_KEY_BYTES_MAX)
+        copied = copy_lines(self._connection, statement, BY_KEY_BYTES_MAX)
         if not copied.is_ended or len(copied.lines) < copied.row_count:
             self._again()
             raise RowsTooLargeError
@@ -191,15 +185,11 @@ class VerifiedTable:
         for line in copied.lines:
             _, xmin, *texts = _texts(line)
             if xmin is not None:
-                rows.append(SourceRow(xmin, tuple(texts[len(self._table.key) :])))
+                rows.append(SourceRow(xmin, tuple(texts[2 * len(self._table.key) :])))
         return rows
 
-    def _copied(self, statement: psycopg.sql.Composed, bytes_max: int) -> Copied:
-        return copy_lines(self._connection, statement + copy_options(self._connection), bytes_max)
-
     def _begin(self, *, prefers_index: bool = False) -> None:
-        if begin_read(self._connection, self._table, prefers_index=prefers_index) is None:
-            raise TableAlteredError(f"table {self.schema.table} was altered while it was compared", "compare it again")
+        begin_read(self._connection, self._table, prefers_index=prefers_index)
 
     def _end(self) -> None:
         self._connection.execute("ROLLBACK")

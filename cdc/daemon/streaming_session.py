@@ -6,7 +6,7 @@ One session lasts until a server is lost, or until a request to stop.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -149,7 +149,7 @@ class Session:
         engine = self._engine(these, state, context, sweeps, unpublishable)
         snapshots = self._snapshots(resources, engine, these, found)
         tracker = self._tracker(resources, snapshots, these, found)
-        rows = PostgresRowReader(self._config.source, these.publication, these.schemas)
+        rows = PostgresRowReader(self._config.source, these.publication)
         resources.callback(rows.close)
         since = {schema.table: these.lineage.topics[schema.topic].since_lsn for schema in these.schemas}
         tables = CapturedTables(these.schemas, since, these.leaving)
@@ -237,12 +237,11 @@ class Session:
         schemas = (*selection.kept, *added.schemas)
         names = [schema.table for schema in schemas]
         last_facts = {table: record.facts for table, record in state.tables.items()}
-        entries = {table: entry for table, entry in publication.entries.items() if table in names}
         leaving = {topic: position.topics[topic] for topic in left}
         these = _Capturable(
             schemas=schemas,
             leaving=tuple(s for s in found.captured.schemas.values() if s.topic in left and s.table not in names),
-            publication=replace(publication, entries=entries),
+            publication=publication,
             topics={topic: found.topics[topic] for topic in kept} | dict(added.topics),
             snapshots=added.snapshots,
             lineage=Lineage(
@@ -302,7 +301,7 @@ class Session:
     ) -> Snapshots:
         limits = self._config.snapshot
         reader = PostgresChunkReader(
-            self._config.source, these.publication, these.schemas, limits.workers, limits.split_rows_min, self._probe
+            self._config.source, these.publication, limits.workers, limits.split_rows_min, self._probe
         )
         resources.enter_context(closing(reader))
         keys = resources.enter_context(closing(KafkaKeyReader(self._config.kafka)))

@@ -69,11 +69,14 @@ class Draft:
 
     def encoded(self, column: str, value: bytes | None) -> str | None:
         """Converts a value's text as PostgreSQL prints it, None for NULL, to the form of `columns`. Returns None for an
-        unknown column, or a value that the column can't hold: the table was altered since."""
+        unknown column or a value that the column can't hold, because the table was altered since; and for a text that
+        is not UTF-8, so that the row is read again as an existing row, to which `capture.on_unpublishable` applies."""
         try:
-            return self.encoder.column(column, value)
+            encoded = self.encoder.column(column, value)
+            encoded.encode("latin-1").decode()
         except (MalformedValueError, ValueError):
             return None
+        return encoded
 
     def without_holes(self) -> bytes:
         """Returns the value with no hole filled."""

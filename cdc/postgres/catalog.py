@@ -144,9 +144,9 @@ class Publication:
     columns: dict[TableId, tuple[str, ...]]  # published columns of each table
     row_filters: dict[TableId, str]  # row filters of the tables for which they were requested
 
-    def is_as(self, then: "Publication") -> bool:
-        """Returns whether the publication is unchanged for the tables of both reads."""
-        return (self.fingerprint, self.entries) == (then.fingerprint, then.entries)
+    def is_as(self, then: "Publication", table: TableId) -> bool:
+        """Returns whether the publication is unchanged for this table."""
+        return self.fingerprint == then.fingerprint and self.entries.get(table) == then.entries.get(table)
 
 
 @says_lost()

@@ -3,7 +3,6 @@ cdc/tables/schema_tracking.py).
 """
 
 import queue
-import threading
 from typing import LiteralString
 
 import psycopg
@@ -36,10 +35,9 @@ class PostgresCatalogReader:
     def __init__(self, source: SourceConfig, topics: Topics) -> None:
         self._source = source
         self._topics = topics
-        self._closing = threading.Event()
         self._answers: queue.SimpleQueue[CatalogAnswer | CatalogPollFailed] = queue.SimpleQueue()
         self._worker: ConnectionWorker[CatalogPoll] = ConnectionWorker(
-            source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS
+            source, queue.SimpleQueue(), self._serve, _SETTINGS
         )
 
     def ask(self, poll: CatalogPoll) -> None:
@@ -50,7 +48,6 @@ class PostgresCatalogReader:
         return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def close(self) -> None:
-        self._closing.set()
         close_workers([self._worker])
 
     # ---- in the thread
@@ -67,7 +64,7 @@ class PostgresCatalogReader:
         except Exception as error:  # noqa: BLE001 - the outermost handler of the thread: every poll must be answered
             worker.drop()
             self._answers.put(CatalogPollFailed(poll.nonce))
-            if not self._closing.is_set():
+            if not worker.closing.is_set():
                 # The stream will notice a lost server, with a more specific error.
                 reason = error.message if isinstance(error, WatershedError) else type(error).__name__
                 log.debug("catalog poll failed", error=reason)

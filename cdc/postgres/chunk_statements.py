@@ -104,23 +104,23 @@ def watermark_statement(nonce: str) -> sql.Composed:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RowSelection:
-    """The rows of a chunk, of those that are published. Each part limits them."""
-
-    where: str | None = None  # an operator's condition
-    after: Key | None = None
-    up_to: Key | None = None
-    keys: Sequence[Key] | None = None  # only rows with these keys
-
-
-def chunk_statement(table: ChunkTable, columns: Sequence[Column], rows: RowSelection, rows_max: int) -> sql.Composed:
-    """Copies the first `rows_max` rows of a chunk."""
+def chunk_statement(
+    table: ChunkTable,
+    columns: Sequence[Column],
+    rows_max: int,
+    *,
+    where: str | None = None,
+    after: Key | None = None,
+    up_to: Key | None = None,
+    keys: Sequence[Key] | None = None,
+) -> sql.Composed:
+    """Copies the first `rows_max` published rows above `after`, up to `up_to`, that meet an operator's condition
+    (`where`) and have one of these keys."""
     # A condition may end in a comment, which the newline ends.
-    wanted: list[sql.Composable] = [sql.SQL(f"({text}\n)") for text in (table.row_filter, rows.where) if text]
-    wanted += _in_range(table.key, rows.after, rows.up_to)
-    if rows.keys is not None:
-        wanted.append(_among(table.key, rows.keys))
+    wanted: list[sql.Composable] = [sql.SQL(f"({text}\n)") for text in (table.row_filter, where) if text]
+    wanted += _in_range(table.key, after, up_to)
+    if keys is not None:
+        wanted.append(_among(table.key, keys))
     return sql.SQL("COPY (SELECT {} FROM {} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
         _names(column.name for column in columns), table.rows, _where(wanted), _order(table.key), sql.Literal(rows_max)
     )
@@ -129,39 +129,6 @@ def chunk_statement(table: ChunkTable, columns: Sequence[Column], rows: RowSelec
 def condition_statement(table: ChunkTable, condition: str) -> sql.Composed:
     """Fails if the condition is valid only within the parentheses around it, as `x) OR (y` would be."""
     return sql.SQL("EXPLAIN SELECT FROM {} WHERE {}").format(table.rows, sql.SQL(condition))
-
-
-def lookup_statement(
-    table: ChunkTable, candidates: Sequence[Key], *, after: Key | None, up_to: Key | None
-) -> sql.Composed:
-    """Copies those candidates that lie in the range: the key as PostgreSQL prints it, then the key of its row, or nulls
-    if there is none."""
-    key = table.key
-    names = [column.name for column in key]
-
-    def of(side: str) -> sql.Composed:
-        return sql.SQL(", ").join(sql.Identifier(side, name) for name in names)
-
-    return sql.SQL(
-        "COPY (SELECT {ours}, {theirs} FROM (SELECT * FROM (VALUES {values}) AS wanted ({names}) {range}) AS wanted"
-        " LEFT JOIN (SELECT {names} FROM {rows} {filter}) AS there ON {same}) TO STDOUT"
-    ).format(
-        ours=of("wanted"),
-        theirs=of("there"),
-        values=sql.SQL(", ").join(
-            sql.SQL("({})").format(sql.SQL(", ").join(map(_literal, key, texts))) for texts in candidates
-        ),
-        names=_names(names),
-        range=_where(_in_range(key, after, up_to)),
-        rows=table.rows,
-        filter=table.filter,
-        same=sql.SQL(" AND ").join(
-            sql.SQL("{} {} {}").format(
-                _compared(column, "there"), _operator(column.operators[_EQUAL]), sql.Identifier("wanted", column.name)
-            )
-            for column in key
-        ),
-    )
 
 
 def sample_statement(table: ChunkTable, percent: float) -> sql.Composed:
@@ -175,29 +142,38 @@ def sample_statement(table: ChunkTable, percent: float) -> sql.Composed:
     )
 
 
-def reread_statement(table: ChunkTable, columns: Sequence[str], keys: Sequence[Key]) -> sql.Composed:
-    """Copies columns of the rows with these keys, in the order of `keys`: index of the key, xmin of the row (NULL if
-    there is none), its key, the columns. If the key's index takes several rows for equal, there is a line for each."""
-    key = table.key
-    names = [*(column.name for column in key), *columns]
+def reread_statement(
+    table: ChunkTable,
+    columns: Sequence[str],
+    keys: Sequence[Key],
+    *,
+    after: Key | None = None,
+    up_to: Key | None = None,
+) -> sql.Composed:
+    """Copies columns of the rows with these keys, as far as they lie in the range, in the order of `keys`: index of the
+    key, xmin of the row (NULL if there is none), the given key as PostgreSQL prints it, the row's key, the columns. If
+    the key's index takes several rows for equal, there is a line for each."""
+    key = [column.name for column in table.key]
     asked = sql.SQL(", ").join(
-        sql.SQL("({}, {})").format(sql.Literal(i), sql.SQL(", ").join(map(_literal, key, values)))
+        sql.SQL("({}, {})").format(sql.Literal(i), sql.SQL(", ").join(map(_literal, table.key, values)))
         for i, values in enumerate(keys)
     )
     is_same = sql.SQL(" AND ").join(
-        sql.SQL("{} {} {}").format(_compared(column), _operator(column.operators[_EQUAL]), sql.Identifier(f"ws {i}"))
-        for i, column in enumerate(key)
+        _comparison(column, _EQUAL, sql.Identifier("asked", column.name), "found") for column in table.key
     )
     # Our columns have a space in their names, so that they differ from the table's in practice.
     return sql.SQL(
-        'COPY (SELECT "ws row", "ws xmin", {row} FROM (VALUES {asked}) AS asked("ws row", {places})'
+        'COPY (SELECT "ws row", "ws xmin", {asked_key}, {row}'
+        ' FROM (SELECT * FROM (VALUES {asked}) AS asked ("ws row", {key}) {range}) AS asked'
         ' LEFT JOIN (SELECT xmin AS "ws xmin", {names} FROM {rows} {filter}) AS found ON {is_same}'
         ' ORDER BY "ws row") TO STDOUT'
     ).format(
-        row=_names(names),
+        asked_key=sql.SQL(", ").join(sql.Identifier("asked", name) for name in key),
+        row=sql.SQL(", ").join(sql.Identifier("found", name) for name in (*key, *columns)),
         asked=asked,
-        places=_names(f"ws {i}" for i in range(len(key))),
-        names=_names(dict.fromkeys(names)),
+        key=_names(key),
+        range=_where(_in_range(table.key, after, up_to)),
+        names=_names(dict.fromkeys((*key, *columns))),
         rows=table.rows,
         filter=table.filter,
         is_same=is_same,
@@ -216,11 +192,10 @@ def _among(key: Sequence[KeyColumn], keys: Sequence[Key]) -> sql.Composable:
     """The key is one of `keys`."""
     if len(key) == 1:
         values = sql.SQL(", ").join(_literal(key[0], values[0]) for values in keys)
-        return sql.SQL("{} {} ANY (ARRAY[{}])").format(_compared(key[0]), _operator(key[0].operators[_EQUAL]), values)
+        return _comparison(key[0], _EQUAL, sql.SQL("ANY (ARRAY[{}])").format(values))
     equal = (
         sql.SQL(" AND ").join(
-            sql.SQL("{} {} {}").format(_compared(column), _operator(column.operators[_EQUAL]), _literal(column, value))
-            for column, value in zip(key, values, strict=True)
+            _comparison(column, _EQUAL, _literal(column, value)) for column, value in zip(key, values, strict=True)
         )
         for values in keys
     )
@@ -244,20 +219,22 @@ def _compare(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composable:
 def _compare_each(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composable:
     """Compares column by column, if the operators have different names: those of an extension's type beside built-in
     ones."""
-    column, value = key[0], values[0]
-
-    def compared(place: int) -> sql.Composable:
-        return sql.SQL("{} {} {}").format(
-            _compared(column), _operator(column.operators[place]), _literal(column, value)
-        )
-
+    column, value = key[0], _literal(key[0], values[0])
     if len(key) == 1:
-        return compared(to)
+        return _comparison(column, to, value)
     or_equal, strictly = (_FROM, _ABOVE) if to == _ABOVE else (_UP_TO, _BELOW)
     # The first condition follows from the others, but lets the index be used.
     return sql.SQL("({} AND ({} OR ({} AND {})))").format(
-        compared(or_equal), compared(strictly), compared(_EQUAL), _compare_each(key[1:], values[1:], to)
+        _comparison(column, or_equal, value),
+        _comparison(column, strictly, value),
+        _comparison(column, _EQUAL, value),
+        _compare_each(key[1:], values[1:], to),
     )
+
+
+def _comparison(column: KeyColumn, place: int, other: sql.Composable, side: str | None = None) -> sql.Composed:
+    """Compares the column with `other`. `place`: the index of the operator; `side`: the table, if there are several."""
+    return sql.SQL("{} {} {}").format(_compared(column, side), _operator(column.operators[place]), other)
 
 
 def _order(key: Sequence[KeyColumn]) -> sql.Composed:

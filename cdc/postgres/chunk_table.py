@@ -3,8 +3,7 @@ split it.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, LiteralString, cast
@@ -15,10 +14,8 @@ from psycopg import sql
 from cdc.config.columns import AS_IT_IS, Chosen
 from cdc.model.errors import NEXT_AFTER_ALTER, SourceError
 from cdc.model.events import TableId, TableSchema
-from cdc.pgoutput.messages import Relation, RelationColumn
-from cdc.pgoutput.relations import relation_differs
+from cdc.pgoutput.relations import relation_differs, relation_of
 from cdc.ports.chunk_reader import Key
-from cdc.ports.source_table import SourceTable
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication, read_publication, read_table, require_all_rows
 from cdc.postgres.chunk_statements import (
@@ -29,7 +26,7 @@ from cdc.postgres.chunk_statements import (
     begin_statement,
     sample_statement,
 )
-from cdc.postgres.connection import copy_options, read_row
+from cdc.postgres.connection import read_row
 from cdc.postgres.copy_lines import copy_lines, key_of
 
 # Enough for ranges that differ by a few percent, if rows of a page have adjacent keys.
@@ -104,12 +101,14 @@ class Size:
 
 def begin_read(
     connection: psycopg.Connection, table: ChunkTable, *, prefers_index: bool = False
-) -> TransactionSnapshot | None:
-    """Opens the transaction of a chunk. Returns its transaction snapshot; None if the table is not as described. Raises
-    psycopg.Error, SourceError."""
+) -> TransactionSnapshot:
+    """Opens the transaction of a chunk. Returns its transaction snapshot. Raises psycopg.Error, and TableAlteredError
+    if the table is not as described."""
     statement = begin_statement(table.name, is_partitioned=table.is_partitioned, prefers_index=prefers_index)
     snapshot, fingerprint = _begin(connection, table.name, statement)
-    return snapshot if fingerprint == table.fingerprint else None
+    if fingerprint != table.fingerprint:
+        raise TableAlteredError(f"table {table.name} was altered or replaced meanwhile", "try again")
+    return snapshot
 
 
 def _begin(connection: psycopg.Connection, table: TableId, statement: sql.Composed) -> tuple[TransactionSnapshot, str]:
@@ -131,7 +130,6 @@ def describe_for_chunks(
     connection: psycopg.Connection,
     schema: TableSchema,
     publication: Publication,
-    tables: Sequence[TableId],
     chosen: Chosen = AS_IT_IS,
 ) -> tuple[TransactionSnapshot, ChunkTable]:
     """Opens a transaction and describes the table in it. `publication`: the one at the beginning of the session.
@@ -140,12 +138,14 @@ def describe_for_chunks(
     """
     statement = begin_statement(schema.table, is_partitioned=True, prefers_index=False)
     snapshot, fingerprint = _begin(connection, schema.table, statement)
-    now = read_publication(connection, publication.name, tables, filters=[schema.table])
-    if now is None or not now.is_as(publication):
+    now = read_publication(connection, publication.name, [schema.table], filters=[schema.table])
+    if now is None or not now.is_as(publication, schema.table):
         raise TableAlteredError(f"publication {publication.name} was altered or dropped")
     # Without a column list, the publication also has columns that were added.
     found = read_table(connection, schema.table, now.columns.get(schema.table, ()), chosen)
-    difference = _difference(schema, found)
+    difference = relation_differs(schema, relation_of(replace(schema, oid=found.oid, columns=found.columns)))
+    if difference is None and found.key != schema.key:
+        difference = f"its key is ({', '.join(found.key)}), but was ({', '.join(schema.key)})"
     if difference is not None:
         raise TableUnlikeError(f"table {schema.table} was altered: {difference}", NEXT_AFTER_ALTER)
     require_all_rows(found)
@@ -162,30 +162,13 @@ def bounds(connection: psycopg.Connection, table: ChunkTable, pages: int, ranges
     """Returns ascending keys between ranges of about equal numbers of rows; empty if there are too few rows. Raises
     psycopg.Error, SourceError."""
     statement = sample_statement(table, min(100.0, max(100.0 * _SAMPLE_PAGES / max(pages, 1), 1e-6)))
-    copied = copy_lines(connection, statement + copy_options(connection), _SAMPLE_BYTES_MAX)
+    copied = copy_lines(connection, statement, _SAMPLE_BYTES_MAX)
     assert copied.is_ended, "the keys of the sampled pages fit"
     lines = copied.lines
     if len(lines) < ranges * _SAMPLE_ROWS_MIN:
         return ()
     places = range(len(table.key))
     return tuple(key_of(lines[len(lines) * number // ranges], places, table.name) for number in range(1, ranges))
-
-
-def _difference(schema: TableSchema, found: SourceTable) -> str | None:
-    relation = Relation(
-        oid=found.oid,
-        schema=found.table.schema,
-        name=found.table.name,
-        replica_identity="d",
-        columns=tuple(
-            RelationColumn(column.name in schema.key, column.name, column.type_oid, column.type_modifier)
-            for column in found.columns
-        ),
-    )
-    difference = relation_differs(schema, relation)
-    if difference is None and found.key != schema.key:
-        difference = f"its key is ({', '.join(found.key)}), but was ({', '.join(schema.key)})"
-    return difference
 
 
 def _key_columns(connection: psycopg.Connection, schema: TableSchema) -> tuple[KeyColumn, ...]:

@@ -6,9 +6,8 @@ before the watermark is written, so that it is there when the watermark arrives 
 """
 
 import queue
-import threading
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import psycopg
@@ -16,7 +15,8 @@ import structlog
 from psycopg import sql
 
 from cdc.config.settings import SourceConfig
-from cdc.model.events import TableSchema
+from cdc.model.errors import SourceError
+from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import (
     Answer,
     BarrierPassed,
@@ -30,26 +30,25 @@ from cdc.ports.chunk_reader import (
     TransactionBarrier,
 )
 from cdc.ports.stream import Probe, unarmed
-from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import failed, watermark_refused
 from cdc.postgres.chunk_statements import (
     ChunkTable,
-    RowSelection,
     chunk_statement,
     condition_statement,
+    reread_statement,
     watermark_statement,
 )
 from cdc.postgres.chunk_table import TableAlteredError, begin_read, bounds, describe_for_chunks, size
-from cdc.postgres.connection import SourceConnection, copy_options, holds_any_bytes
+from cdc.postgres.connection import SourceConnection, holds_any_bytes
 from cdc.postgres.connection_worker import RECONNECT_S, ConnectionWorker, close_workers
-from cdc.postgres.copy_lines import copy_lines, key_of
-from cdc.postgres.key_lookup import absent_keys
+from cdc.postgres.copy_lines import copy_lines, fields_of, key_of
 from cdc.postgres.transaction_barrier import pass_barrier
 
 log = structlog.get_logger(__name__)
 
 LOCK_WAIT_S: Final = 3
+_LOOKUP_BYTES_MAX: Final = 64 * 1024 * 1024  # a page of keys has a few MB at most
 
 # The commit of a watermark does not wait for standbys: one that is named in synchronous_standby_names and down would
 # block it. Chunks follow an index, so parallel workers and compilation would cost the source more than they gain.
@@ -68,24 +67,21 @@ class PostgresChunkReader:
         self,
         source: SourceConfig,
         publication: Publication,
-        tables: Sequence[TableSchema],
         workers: int,
         split_rows_min: int,
         probe: Probe = unarmed,
     ) -> None:
         self._source = source
         self._publication = publication
-        self._tables = [schema.table for schema in tables]
         self._split_rows_min = split_rows_min
         self._probe = probe
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._chunk_tables: dict[str, ChunkTable] = {}  # by fingerprint
-        self._closing = threading.Event()
         self._chunks: _Queue = queue.SimpleQueue()
         # Served by a thread of their own, because a transaction barrier may last for hours.
         self._others: _Queue = queue.SimpleQueue()
         self._workers = [
-            ConnectionWorker(source, requests, self._serve, self._closing, _SETTINGS)
+            ConnectionWorker(source, requests, self._serve, _SETTINGS)
             for requests in (self._others, *[self._chunks] * workers)
         ]
 
@@ -101,7 +97,6 @@ class PostgresChunkReader:
 
     def close(self) -> None:
         """Cancels running requests; requests without an answer get none. Idempotent."""
-        self._closing.set()
         close_workers(self._workers)
 
     # ---- in the threads
@@ -119,22 +114,22 @@ class PostgresChunkReader:
                     self._look_up(worker, request)
         except Exception as error:  # noqa: BLE001 - the outermost handler of the thread: every request must be answered
             worker.drop()
-            if not self._closing.is_set():
+            if not worker.closing.is_set():
                 failure = failed(request, error)
                 if isinstance(request, TransactionBarrier):
                     log.warning("transaction barrier failed", error=failure.error.message, next=failure.error.hint)
-                    self._closing.wait(RECONNECT_S)
+                    worker.closing.wait(RECONNECT_S)
                 self._answers.put(failure)
 
     def _barrier(self, worker: ConnectionWorker[Request], request: TransactionBarrier) -> None:
-        snapshot = pass_barrier(worker.connection(), self._closing)
+        snapshot = pass_barrier(worker.connection(), worker.closing)
         if snapshot is not None:
             self._answers.put(BarrierPassed(request.nonce, snapshot))
 
     def _describe(self, worker: ConnectionWorker[Request], request: DescribeTable) -> None:
         connection, schema = worker.connection(), request.schema
         chosen = self._source.chosen(schema.table)
-        snapshot, described = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
+        snapshot, described = describe_for_chunks(connection, schema, self._publication, chosen)
         sizes = size(connection, schema)
         splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
         edges = bounds(connection, described, sizes.pages, request.ranges) if splits else ()
@@ -150,13 +145,20 @@ class PostgresChunkReader:
         connection, schema = worker.connection(), request.schema
         described = self._described(request)
         is_part = bool(described.row_filter or request.where) or request.keys is not None
-        snapshot = _open(connection, described, prefers_index=not is_part)
-        wanted = RowSelection(request.where, request.after, request.up_to, request.keys)
-        statement = chunk_statement(described, schema.columns, wanted, request.rows_max)
+        snapshot = begin_read(connection, described, prefers_index=not is_part)
+        statement = chunk_statement(
+            described,
+            schema.columns,
+            request.rows_max,
+            where=request.where,
+            after=request.after,
+            up_to=request.up_to,
+            keys=request.keys,
+        )
         if request.where is not None:
             _require_condition(connection, condition_statement(described, request.where))
         began = time.monotonic()
-        copied = copy_lines(connection, statement + copy_options(connection), request.bytes_max)
+        copied = copy_lines(connection, statement, request.bytes_max)
         places = [[column.name for column in schema.columns].index(name) for name in schema.key]
         is_utf8 = not holds_any_bytes(connection.pgconn)
         read = ChunkRead(
@@ -176,9 +178,9 @@ class PostgresChunkReader:
 
     def _look_up(self, worker: ConnectionWorker[Request], request: Lookup) -> None:
         connection, described = worker.connection(), self._described(request)
-        snapshot = _open(connection, described, prefers_index=False)
+        snapshot = begin_read(connection, described)
         began = time.monotonic()
-        absent = absent_keys(connection, request.schema, described, request.keys, request.after, request.up_to)
+        absent = tuple(_absent_keys(connection, described, request))
         self._answers.put(LookedUp(request.nonce, snapshot, absent, time.monotonic() - began))
         _write_watermark(connection, request.nonce)
 
@@ -189,12 +191,43 @@ class PostgresChunkReader:
         return described
 
 
-def _open(connection: SourceConnection, described: ChunkTable, *, prefers_index: bool) -> TransactionSnapshot:
-    """Opens a transaction in which the table is as described. Returns its transaction snapshot."""
-    snapshot = begin_read(connection, described, prefers_index=prefers_index)
-    if snapshot is None:
-        raise TableAlteredError(f"table {described.name} was altered or replaced since it was described")
-    return snapshot
+def _absent_keys(connection: SourceConnection, table: ChunkTable, request: Lookup) -> list[bytes]:
+    """Returns the requested keys in the range that have no row which is published under them, in their order.
+
+    Only a key that PostgreSQL itself prints back can be found absent: a key that is not of the key's columns, or that
+    is not a valid value, is ignored. Raises psycopg.Error, SourceError.
+    """
+    records = RecordKeys(request.schema)
+    candidates = {key: texts for key in request.keys if (texts := records.texts(key)) is not None}
+    if not candidates:
+        return []
+    keys = list(candidates)
+    statement = reread_statement(table, (), list(candidates.values()), after=request.after, up_to=request.up_to)
+    connection.execute("SAVEPOINT keys")
+    try:
+        copied = copy_lines(connection, statement, _LOOKUP_BYTES_MAX)
+    except psycopg.DataError:
+        # A key is not a valid value of its type (any more). The others are looked up without it, in the same
+        # transaction snapshot.
+        connection.execute("ROLLBACK TO SAVEPOINT keys")
+        half = len(keys) // 2
+        halves = (keys[:half], keys[half:]) if half else ()
+        return [key for part in halves for key in _absent_keys(connection, table, replace(request, keys=tuple(part)))]
+    if len(copied.lines) < copied.row_count or not copied.is_ended:
+        raise SourceError(
+            f"keys of table {table.name} are too large to be looked up", "start a snapshot with a smaller range"
+        )
+    given = range(2, 2 + len(table.key))
+    found = range(given.stop, given.stop + len(table.key))
+    is_there: dict[bytes, bool] = {}
+    for line in copied.lines:
+        number, xmin, *_ = fields_of(line)
+        key = keys[int(number or b"")]
+        if records.encode(key_of(line, given, table.name)) == key:
+            # Keys that the index takes for equal may be different record keys: 1.0 and 1.00, or letters of other case.
+            is_same = xmin is not None and records.encode(key_of(line, found, table.name)) == key
+            is_there[key] = is_there.get(key, False) or is_same
+    return [key for key, is_found in is_there.items() if not is_found]
 
 
 def _require_condition(connection: SourceConnection, statement: sql.Composed) -> None:

@@ -34,32 +34,22 @@ class ConnectionWorker(Generic[T]):
         source: SourceConfig,
         requests: "queue.SimpleQueue[T | None]",
         serve: Callable[["ConnectionWorker[T]", T], None],
-        closing: threading.Event,
         settings: LiteralString,
     ) -> None:
         self.requests = requests
+        self.closing = threading.Event()
         self._source = source
         self._serve = serve
-        self._closing = closing
         self._settings = settings
         self._connection: SourceConnection | None = None
         self._lock = threading.Lock()  # guards _connection
-        self._thread: threading.Thread | None = None
+        # A daemon thread: a server that hangs must not keep the process from ending.
+        self.thread = threading.Thread(target=self._run, name="watershed snapshot", daemon=True)
 
     def start(self) -> None:
-        if self._thread is None and not self._closing.is_set():
-            # A daemon thread: a server that hangs must not keep the process from ending.
-            self._thread = threading.Thread(target=self._run, name="watershed snapshot", daemon=True)
-            self._thread.start()
-
-    @property
-    def is_running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def join(self, deadline: float) -> None:
-        """Waits for the end of the thread. `deadline`: monotonic seconds."""
-        if self._thread is not None:
-            self._thread.join(max(0.0, deadline - time.monotonic()))
+        """Starts the thread at the first call."""
+        if self.thread.ident is None and not self.closing.is_set():
+            self.thread.start()
 
     def cancel(self, deadline: float) -> None:
         """Asks the server to cancel the running query. `deadline`: monotonic seconds. Called from another thread."""
@@ -96,11 +86,11 @@ class ConnectionWorker(Generic[T]):
                 made.prepare_threshold = None  # several statements in one string can't be prepared
                 made.execute(self._settings)
             except WatershedError as error:
-                self._closing.wait(RECONNECT_S)
+                self.closing.wait(RECONNECT_S)
                 raise ConnectionLost(error.message, error.hint) from error
             with self._lock:
                 self._connection = made
-        if self._closing.is_set():
+        if self.closing.is_set():
             raise ConnectionLost("the reader is being closed")
         return self._connection
 
@@ -111,7 +101,7 @@ class ConnectionWorker(Generic[T]):
             dropped.close()
 
     def _run(self) -> None:
-        while not self._closing.is_set():
+        while not self.closing.is_set():
             try:
                 request = self.requests.get(timeout=IDLE_S)
             except queue.Empty:
@@ -123,18 +113,19 @@ class ConnectionWorker(Generic[T]):
 
 
 def close_workers(workers: Sequence[ConnectionWorker[Any]]) -> None:
-    """Cancels running queries and ends the threads, in little more than a second. Their `closing` must be set.
-    Idempotent."""
+    """Cancels running queries and ends the threads, in little more than a second. Idempotent."""
     for worker in workers:
-        worker.requests.put(None)
+        worker.closing.set()
+    for worker in workers:
+        worker.requests.put(None)  # only now: workers may share a queue, and each ends at the first None
     deadline = time.monotonic() + CANCEL_S
-    while (running := [worker for worker in workers if worker.is_running]) and time.monotonic() < deadline:
+    while (running := [worker for worker in workers if worker.thread.is_alive()]) and time.monotonic() < deadline:
         for worker in running:
             worker.cancel(deadline)  # may arrive between two statements, so it is repeated
         for worker in running:
-            worker.join(min(deadline, time.monotonic() + JOIN_S))
+            worker.thread.join(min(JOIN_S, max(0.0, deadline - time.monotonic())))
     for worker in running:
         worker.cut()
     deadline = time.monotonic() + END_S
     for worker in running:
-        worker.join(deadline)
+        worker.thread.join(max(0.0, deadline - time.monotonic()))

@@ -16,6 +16,7 @@ from psycopg import pq, sql
 from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import TableId
 from cdc.ports.chunk_reader import Key
+from cdc.postgres.connection import copy_options
 
 # Rows beyond the limit are received and dropped, up to this size; beyond it a new connection is cheaper.
 _DROPPED_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -33,9 +34,10 @@ class Copied:
 
 
 def copy_lines(connection: psycopg.Connection, statement: sql.Composed, bytes_max: int) -> Copied:
-    """Returns the first line, and as many more as `bytes_max` holds. Raises psycopg.Error."""
+    """Executes a COPY TO STDOUT without options. Returns the first line, and as many more as `bytes_max` holds. Raises
+    psycopg.Error."""
     pgconn = connection.pgconn
-    pgconn.send_query_params(statement.as_bytes(connection), None)
+    pgconn.send_query_params((statement + copy_options(connection)).as_bytes(connection), None)
     while pgconn.flush():
         _wait(pgconn, select.POLLIN | select.POLLOUT)
         pgconn.consume_input()

@@ -8,7 +8,6 @@ There is one thread, so a server that does not answer delays the stream for at m
 """
 
 import queue
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import may_succeed_later
 from cdc.postgres.chunk_statements import ChunkTable, reread_statement, watermark_statement
-from cdc.postgres.chunk_table import TableUnlikeError, begin_read, describe_for_chunks
+from cdc.postgres.chunk_table import TableAlteredError, TableUnlikeError, begin_read, describe_for_chunks
 from cdc.postgres.connection import SourceConnection
 from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, fields_of
@@ -56,18 +55,14 @@ class _Request:
 class PostgresRowReader:
     """Implements cdc.ports.row_reader.RowReader. Thread and connection start at the first request."""
 
-    def __init__(self, source: SourceConfig, publication: Publication, tables: Sequence[TableSchema]) -> None:
+    def __init__(self, source: SourceConfig, publication: Publication) -> None:
         self._source = source
         self._publication = publication
-        self._tables = [schema.table for schema in tables]
         self._chunk_tables: dict[TableId, ChunkTable] = {}
-        self._closing = threading.Event()
         self._answers: queue.SimpleQueue[tuple[int, Found | Unreadable | None]] = queue.SimpleQueue()
         self._number = 0  # number of the last request
         self._is_late = False
-        self._worker: ConnectionWorker[_Request] = ConnectionWorker(
-            source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS
-        )
+        self._worker: ConnectionWorker[_Request] = ConnectionWorker(source, queue.SimpleQueue(), self._serve, _SETTINGS)
 
     def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
         self._number += 1
@@ -91,7 +86,6 @@ class PostgresRowReader:
         return None
 
     def close(self) -> None:
-        self._closing.set()
         close_workers([self._worker])
 
     # ---- in the thread
@@ -131,12 +125,11 @@ class PostgresRowReader:
     def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, ChunkTable]:
         described = self._chunk_tables.get(schema.table)
         if described is not None:
-            snapshot = begin_read(connection, described)
-            if snapshot is not None:
-                return snapshot, described
+            with suppress(TableAlteredError):
+                return begin_read(connection, described), described
             connection.execute("ROLLBACK")
         chosen = self._source.chosen(schema.table)
-        snapshot, described = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
+        snapshot, described = describe_for_chunks(connection, schema, self._publication, chosen)
         self._chunk_tables[schema.table] = described
         return snapshot, described
 
@@ -152,9 +145,9 @@ def _rows(wanted: Wanted, lines: Sequence[bytes]) -> tuple[list[tuple[bytes | No
         row: WantedRow = wanted.rows[int(number or b"")]
         if int(number or b"") == len(rows):
             rows.append(None)
-        key = tuple(field.decode() for field in fields[:key_size] if field is not None)
+        key = tuple(field.decode() for field in fields[key_size : 2 * key_size] if field is not None)
         if key == row.key:  # not a key that the index only takes for equal
-            rows[-1] = tuple(fields[key_size:])
+            rows[-1] = tuple(fields[2 * key_size :])
             is_ours = is_ours and xmin == b"%d" % row.xid
     return rows, is_ours and None not in rows
 

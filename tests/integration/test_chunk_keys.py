@@ -13,7 +13,7 @@ from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.model.events import TableId, TableSchema
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import Key, TableDescribed
-from cdc.postgres.chunk_statements import RowSelection, chunk_statement
+from cdc.postgres.chunk_statements import chunk_statement
 from cdc.postgres.chunk_table import describe_for_chunks
 from tests.conftest import PostgresServer, new_database
 from tests.support.chunk_reading import Asked, Source, chunk, lines_of
@@ -342,8 +342,8 @@ def plan_of(source: Source, table: TableId, after: Key) -> str:
     """How the server reads a chunk that goes on above a key, as the reader has it read."""
     schema = source.schema(table)
     with psycopg.connect(source.dsn, autocommit=True, options="-c search_path=pg_catalog") as connection:
-        seen = describe_for_chunks(connection, schema, source.publication(table), [table])[1]
-        statement = chunk_statement(seen, schema.columns, RowSelection(after=after), rows_max=3)
+        seen = describe_for_chunks(connection, schema, source.publication(table))[1]
+        statement = chunk_statement(seen, schema.columns, 3, after=after)
         query = statement.as_string(connection).removeprefix("COPY (").removesuffix(") TO STDOUT")
         connection.execute("SET LOCAL enable_sort = off")
         explained = connection.execute(sql.SQL("EXPLAIN (COSTS OFF) {}").format(sql.SQL(query)))

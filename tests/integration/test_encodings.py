@@ -23,10 +23,12 @@ from cdc.pgoutput.frames import XLOG_DATA_BYTES, start_lsn
 from cdc.pgoutput.messages import Commit
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.listeners import Listeners
+from cdc.ports.row_reader import Found, Wanted, WantedRow
 from cdc.ports.stream_state import StreamState
 from cdc.postgres.connection import connect
 from cdc.postgres.exported_snapshot import SnapshotReader
 from cdc.postgres.replication import ReplicationConnection
+from cdc.postgres.toast_reader import PostgresRowReader
 from tests.conftest import PostgresServer, drop_database
 from tests.support.chunk_reading import Source, chunk
 from tests.support.decoding import CONTEXT
@@ -150,3 +152,16 @@ def test_bytes_that_are_not_utf_8_stop_with_table_and_position_and_are_never_rep
         assert isinstance(failed.error, SourceError)
         assert failed.error.message == "a key in table public.things is not UTF-8"
         assert failed.is_permanent
+
+
+def test_bytes_that_are_not_utf_8_are_read_by_key_as_they_are(postgres: PostgresServer) -> None:
+    """What becomes of them is decided per value: the values of other rows are not affected."""
+    with database_in("SQL_ASCII", postgres, b"Zo\xeb") as source:
+        source.execute("INSERT INTO things VALUES ('l', 'other')")
+        schema = source.schema(THINGS)
+        rows = tuple(WantedRow((schema.topic, key.encode()), (key,), 0, 0) for key in ("k", "l"))
+        config = SourceConfig.model_validate({"dsn": source.dsn, "tables": (str(THINGS),)})
+        with closing(PostgresRowReader(config, source.publication(THINGS))) as reader:
+            found = reader.read(Wanted(schema, ("v",), rows), 1 << 20, lambda: None)
+        assert isinstance(found, Found), found
+        assert found.rows == ((b"Zo\xeb",), (b"other",))

@@ -39,7 +39,7 @@ def source(postgres: PostgresServer) -> Iterator[Source]:
 def reading(source: Source) -> Iterator[tuple[PostgresRowReader, TableSchema]]:
     schema = source.schema(PAGES)
     config = SourceConfig(dsn=source.dsn, tables=(str(PAGES),))
-    with closing(PostgresRowReader(config, source.publication(PAGES), [schema])) as reader:
+    with closing(PostgresRowReader(config, source.publication(PAGES))) as reader:
         yield reader, schema
 
 

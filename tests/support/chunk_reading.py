@@ -95,7 +95,7 @@ class Source:
             moved.set()
 
         publication = self.publication(*(schema.table for schema in schemas))
-        with closing(PostgresChunkReader(config, publication, schemas, workers, split_rows_min, probe)) as reader:
+        with closing(PostgresChunkReader(config, publication, workers, split_rows_min, probe)) as reader:
             yield Asked(reader, passed, moved)
 
     def backends(self, state: str | None = None) -> list[int]:

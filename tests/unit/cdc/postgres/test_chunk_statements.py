@@ -12,10 +12,8 @@ from cdc.postgres.chunk_statements import (
     ChunkTable,
     KeyColumn,
     QualifiedName,
-    RowSelection,
     begin_statement,
     chunk_statement,
-    lookup_statement,
     reread_statement,
     sample_statement,
     watermark_statement,
@@ -42,7 +40,7 @@ def text(statement: sql.Composable) -> str:
 
 def chunk(*key: KeyColumn, is_partitioned: bool = False, **rows: Any) -> str:
     columns = [Column(column.name, 0, -1, "", False) for column in key] + [Column("v", 25, -1, "text", True)]
-    return text(chunk_statement(described(*key, is_partitioned=is_partitioned), columns, RowSelection(**rows), 10))
+    return text(chunk_statement(described(*key, is_partitioned=is_partitioned), columns, 10, **rows))
 
 
 def test_the_first_chunk_has_no_condition() -> None:
@@ -95,8 +93,9 @@ def test_conditions_stay_apart_even_when_one_ends_in_a_comment() -> None:
     statement = chunk_statement(
         described(ID, row_filter="(id > 0)"),
         [Column("id", 23, -1, "integer", False)],
-        RowSelection("id < 3 OR id > 7 -- both ends", after=("1",)),
-        rows_max=10,
+        10,
+        where="id < 3 OR id > 7 -- both ends",
+        after=("1",),
     ).as_string(None)
     assert 'WHERE ((id > 0)\n) AND (id < 3 OR id > 7 -- both ends\n) AND "id" OPERATOR' in statement
 
@@ -141,13 +140,15 @@ def test_a_sample_has_keys_only_in_the_keys_order() -> None:
 
 
 def test_keys_are_looked_up_in_their_range_and_compared_as_the_index_does() -> None:
-    statement = lookup_statement(described(NAME, row_filter="(v > 0)"), [("a",), ("b'",)], after=("_",), up_to=None)
-    assert text(statement) == (
-        'COPY (SELECT "wanted"."name", "there"."name" FROM (SELECT * FROM (VALUES (\'a\'::"pg_catalog"."text"), '
-        '(\'b\'\'\'::"pg_catalog"."text")) AS wanted ("name") '
-        'WHERE "name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".>) \'_\'::"pg_catalog"."text") AS wanted '
-        'LEFT JOIN (SELECT "name" FROM ONLY "public"."things" WHERE ((v > 0) )) AS there '
-        'ON "there"."name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".=) "wanted"."name") TO STDOUT'
+    made = reread_statement(described(NAME, row_filter="(v > 0)"), (), [("a",), ("b'",)], after=("_",))
+    assert text(made) == (
+        'COPY (SELECT "ws row", "ws xmin", "asked"."name", "found"."name"'
+        ' FROM (SELECT * FROM (VALUES (0, \'a\'::"pg_catalog"."text"), (1, \'b\'\'\'::"pg_catalog"."text"))'
+        ' AS asked ("ws row", "name")'
+        ' WHERE "name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".>) \'_\'::"pg_catalog"."text") AS asked'
+        ' LEFT JOIN (SELECT xmin AS "ws xmin", "name" FROM ONLY "public"."things" WHERE ((v > 0) )) AS found'
+        ' ON "found"."name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".=) "asked"."name"'
+        ' ORDER BY "ws row") TO STDOUT'
     )
 
 
@@ -169,10 +170,11 @@ def test_a_chunk_of_certain_keys_has_them_in_its_condition() -> None:
 def test_rows_are_read_again_by_key_one_line_for_each_in_their_order() -> None:
     made = reread_statement(described(NAME, ID, row_filter="n > 1 -- x"), ["body", "id"], [("x", "5"), ("y", "6")])
     assert text(made) == (
-        'COPY (SELECT "ws row", "ws xmin", "name", "id", "body", "id"'
-        ' FROM (VALUES (0, \'x\'::"pg_catalog"."text", \'5\'::"pg_catalog"."int4"),'
-        ' (1, \'y\'::"pg_catalog"."text", \'6\'::"pg_catalog"."int4")) AS asked("ws row", "ws 0", "ws 1")'
+        'COPY (SELECT "ws row", "ws xmin", "asked"."name", "asked"."id",'
+        ' "found"."name", "found"."id", "found"."body", "found"."id"'
+        ' FROM (SELECT * FROM (VALUES (0, \'x\'::"pg_catalog"."text", \'5\'::"pg_catalog"."int4"),'
+        ' (1, \'y\'::"pg_catalog"."text", \'6\'::"pg_catalog"."int4")) AS asked ("ws row", "name", "id") ) AS asked'
         ' LEFT JOIN (SELECT xmin AS "ws xmin", "name", "id", "body" FROM ONLY "public"."things" WHERE (n > 1 -- x )'
-        ') AS found ON "name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".=) "ws 0"'
-        ' AND "id" OPERATOR("pg_catalog".=) "ws 1" ORDER BY "ws row") TO STDOUT'
+        ') AS found ON "found"."name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".=) "asked"."name"'
+        ' AND "found"."id" OPERATOR("pg_catalog".=) "asked"."id" ORDER BY "ws row") TO STDOUT'
     )

@@ -19,18 +19,21 @@ def wanted(*xids: int) -> Wanted:
 
 
 def test_rows_come_in_their_order_with_null_and_with_what_is_not_there() -> None:
-    found, is_ours = _rows(wanted(7, 7, 7), [b"0\t7\t0\tB\t\\\\x00", b"1\t\\N\t\\N\t\\N\t\\N", b"2\t7\t2\t\\N\t"])
+    found, is_ours = _rows(
+        wanted(7, 7, 7), [b"0\t7\t0\t0\tB\t\\\\x00", b"1\t\\N\t1\t\\N\t\\N\t\\N", b"2\t7\t2\t2\t\\N\t"]
+    )
     assert found == [(b"B", b"\\x00"), None, (None, b"")]
     assert not is_ours  # who deleted the row may not have reached the disk
 
 
 def test_a_row_that_the_received_transaction_wrote_last_is_flushed_another_may_not_be() -> None:
-    assert _rows(wanted(7, 8), [b"0\t7\t0\ta\tb", b"1\t8\t1\ta\tb"])[1]
-    assert not _rows(wanted(7, 8), [b"0\t7\t0\ta\tb", b"1\t9\t1\ta\tb"])[1]
+    assert _rows(wanted(7, 8), [b"0\t7\t0\t0\ta\tb", b"1\t8\t1\t1\ta\tb"])[1]
+    assert not _rows(wanted(7, 8), [b"0\t7\t0\t0\ta\tb", b"1\t9\t1\t1\ta\tb"])[1]
 
 
 def test_of_rows_that_the_index_takes_for_equal_the_one_with_the_very_key_counts() -> None:
-    lines = [b"0\t5\t00\tanother\tx", b"0\t7\t0\tB\ty", b"0\t5\t+0\tanother\tz", b"1\t7\t+1\tanother\tx"]
+    rows = [b"0\t5\t0\t00\tanother\tx", b"0\t7\t0\t0\tB\ty", b"0\t5\t0\t+0\tanother\tz"]
+    lines = [*rows, b"1\t7\t1\t+1\tanother\tx"]
     assert _rows(wanted(7, 7), lines) == ([(b"B", b"y"), None], False)
 
 
@@ -68,7 +71,7 @@ def test_a_server_that_hangs_gathers_no_questions(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(toast_reader, "LATE_S_MAX", 0.0)
     source = SourceConfig.model_validate({"dsn": "host=/nowhere", "tables": (str(SCHEMA.table),)})
     publication = Publication("p", True, True, True, "1", {}, {}, {})
-    reader = PostgresRowReader(source, publication, [SCHEMA])
+    reader = PostgresRowReader(source, publication)
     monkeypatch.setattr(reader._worker, "start", lambda: None)  # its thread is in the first question
     for _ in range(5):
         assert reader.read(wanted(7), 1_000, lambda: None) is None
