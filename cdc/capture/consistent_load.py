@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from cdc.capture.kafka_transaction import Publisher
+from cdc.capture.stream_state import StreamState
 from cdc.formats.records import TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import SchemaRecord, SnapshotRecord, SweepRecord
@@ -19,7 +20,6 @@ from cdc.model.events import Position, TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.stream import Broker, Clock, Probe, unarmed
-from cdc.ports.stream_state import StreamState
 
 log = structlog.get_logger(__name__)
 

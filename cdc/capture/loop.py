@@ -11,6 +11,7 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.confirmation import Confirmation
 from cdc.capture.kafka_transaction import Publisher
 from cdc.capture.stream_lag import StreamLag
+from cdc.capture.stream_state import StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import CaptureConfig
 from cdc.formats.heartbeats import Heartbeats
@@ -21,7 +22,6 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import is_commit
 from cdc.ports.stream import EndOffsetsRequest, Environment
-from cdc.ports.stream_state import StreamState
 from cdc.snapshots.coordination import Snapshots
 
 # Limits of one read: they bound the memory beside librdkafka's queue, and the delay of a status update.

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import structlog
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
@@ -39,10 +39,8 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import KnownTable
-from cdc.ports.listeners import Listeners
 from cdc.ports.source_table import TableDescription
 from cdc.ports.stream import Clock, Environment, Probe
-from cdc.ports.stream_state import StreamState
 from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.catalog_facts import describe
 from cdc.postgres.catalog_poll import PostgresCatalogReader
@@ -143,7 +141,7 @@ class Session:
         is_half_published = current.partial is not None
         tracker = self._tracker(resources, snapshots, these, descriptions, is_half_published=is_half_published)
         tables = CapturedTables(these.schemas, these.since, these.leaving)
-        listeners, resume = Listeners(engine, tracker), StreamState.of(current)
+        resume = StreamState.of(current)
         outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
@@ -159,7 +157,7 @@ class Session:
                 probe=self._probe,
             ),
             pipeline=Pipeline(
-                assembler=Assembler(tables, context, resume, sweeps, listeners, unpublishable, outbox),
+                assembler=Assembler(tables, context, resume, engine, tracker, unpublishable, outbox),
                 backfill=self._backfill(resources, engine, these, unpublishable),
                 snapshots=snapshots,
                 publisher=these.publisher,

@@ -82,7 +82,7 @@ class SnapshotEngine:
         self._topics = sweeps.topics
         self.tables = {schema.table: schema for schema in schemas}
         self._row_records = row_records
-        self._sweeps = sweeps
+        self.sweeps = sweeps
         self._limits = limits
         self._new_nonce = new_nonce
         self._memory = ChangeMemory() if memory is None else memory
@@ -362,7 +362,7 @@ class SnapshotEngine:
             return
         if job.sweeps and job.floor is None:
             unseen = self._memory.lowest_unseen_seq(job.schema.topic, described.snapshot)
-            job.fix_floor(self._sweeps.epoch, seq.next, unseen)
+            job.fix_floor(self.sweeps.epoch, seq.next, unseen)
         if not job.take_description(described, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
             log.warning("the order of the key's index changed: all rows are read again", table=job.table)
         job.look_for_absent()
@@ -404,9 +404,9 @@ class SnapshotEngine:
         job.merged(part)
         if self._is_done(job) and job.sweeps:
             assert job.floor is not None, "fixed before the first chunk"
-            if job.floor > pack_version(self._sweeps.epoch, seq.last):
+            if job.floor > pack_version(self.sweeps.epoch, seq.last):
                 seq.take()  # nothing was published since the floor was fixed: the sweep takes a seq of its own
-            records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
+            records.append(self.sweeps.record(job.schema.table, job.floor, commit_lsn))
         records += job.state(self._topics)
 
     def _is_done(self, job: Job) -> bool:

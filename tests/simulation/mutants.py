@@ -8,13 +8,13 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.consistent_load import InitialLoad
 from cdc.capture.kafka_transaction import Publisher
 from cdc.capture.loop import Capture
+from cdc.capture.stream_state import StreamState
 from cdc.capture.toast_batch import BatchRecord
 from cdc.model.control import PositionRecord
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.stream_state import StreamState
 from tests.simulation.run import TOPICS, Parts
 from tests.support.holes import finished
 

@@ -59,7 +59,7 @@ class ScriptedRows:
 
 
 class UnfollowedTables:
-    """cdc.ports.listeners.SchemaListener. A table that is altered stops."""
+    """cdc.ports.schema_listener.SchemaListener. A table that is altered stops."""
 
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
         raise stop(schema.table, relation_differs(schema, relation) or "")
@@ -84,15 +84,11 @@ def no_backfill(clock: Clock) -> ToastBackfill:
     return ToastBackfill(ScriptedRows(), lambda _: [], clock, pause)
 
 
-def sweeps_of(context: EnvelopeContext) -> Sweeps:
-    return Sweeps(Topics(context.prefix), context.epoch, {})
-
-
-def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext, sweeps: Sweeps) -> SnapshotEngine:
+def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext) -> SnapshotEngine:
     """With no table's snapshot to do."""
     return SnapshotEngine(
         schemas=schemas,
         row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
-        sweeps=sweeps,
+        sweeps=Sweeps(Topics(context.prefix), context.epoch, {}),
         limits=SnapshotConfig(),
     )

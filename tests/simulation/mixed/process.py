@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable
 from cdc.formats.records import EnvelopeContext, TableEncoder
@@ -30,9 +30,7 @@ from cdc.model.topics import Topics
 from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import KnownTable
-from cdc.ports.listeners import Listeners
 from cdc.ports.stream import Environment, Signal
-from cdc.ports.stream_state import StreamState
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
@@ -150,8 +148,8 @@ class Process:
                     CapturedTables(schemas),
                     context,
                     StreamState.of(position),
-                    sweeps,
-                    Listeners(engine, tracker),
+                    engine,
+                    tracker,
                     unpublishable=unpublishable,
                     outbox=self._outbox(),
                 ),

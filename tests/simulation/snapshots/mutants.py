@@ -97,7 +97,7 @@ class FloorAtTheMark(SnapshotEngine):
 
     def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
         if job.sweeps and job.floor is None:
-            job.floor = pack_version(self._sweeps.epoch, seq.next)
+            job.floor = pack_version(self.sweeps.epoch, seq.next)
         super()._on_described(job, described, seq)
 
 
@@ -114,7 +114,7 @@ class FloorFixedTooEarly(SnapshotEngine):
     def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
         early: int | None = job.early  # type: ignore[attr-defined]
         if job.sweeps and job.floor is None:
-            job.floor = pack_version(self._sweeps.epoch, seq.next if early is None else early)
+            job.floor = pack_version(self.sweeps.epoch, seq.next if early is None else early)
         super()._on_described(job, described, seq)
 
 

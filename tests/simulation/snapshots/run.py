@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import SnapshotConfig
 from cdc.formats.records import EnvelopeContext, TableEncoder
@@ -30,10 +30,8 @@ from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.stream import Signal
-from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.change_memory import ChangeMemory, Unseen
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
@@ -274,12 +272,13 @@ class Process:
             memory=_CountingMemory(run),
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
         )
+        self._note_what_is_received()
         self._assembler = Assembler(
             CapturedTables(schemas),
             context,
             committed.state,
-            sweeps,
-            Listeners(_Watched(run, self.engine), UnfollowedTables()),
+            self.engine,
+            UnfollowedTables(),
         )
         rows = run.parts.row_reader(run.chance, run.source)
         self._backfill = run.parts.backfill(rows, self._complete, self, self._pause, run.patience_s)
@@ -292,6 +291,15 @@ class Process:
         self._stream = Stream(run.chance, run.source, committed.state.resume_lsn - sent_again)
         self._session = Snapshots(self.engine, self.reader, _Signals(run), Answers(TOPICS, {}), TOPICS, run.limits)
         self._open: list[TopicRecord] = []  # Kafka transaction
+
+    def _note_what_is_received(self) -> None:
+        run, end = self._run, self.engine.end
+
+        def noting(commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
+            run.received_lsn = commit_lsn
+            return end(commit_lsn, seq, now_us)
+
+        self.engine.end = noting  # type: ignore[method-assign]
 
     def step(self) -> None:
         """As Capture's."""
@@ -378,24 +386,6 @@ class _Signals:
     def poll(self) -> list[Signal]:
         first, self._next = self._next, len(self._run.signals)
         return [Signal(f"signal {i}", i, self._run.signals[i], "") for i in range(first, self._next)]
-
-
-class _Watched:
-    """cdc.capture.assembler.Observer, noting how far the stream is."""
-
-    def __init__(self, run: Run, engine: SnapshotEngine) -> None:
-        self._run = run
-        self._engine = engine
-        self.begin, self.touch, self.truncate, self.watermark = (
-            engine.begin,
-            engine.touch,
-            engine.truncate,
-            engine.watermark,
-        )
-
-    def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
-        self._run.received_lsn = commit_lsn
-        return self._engine.end(commit_lsn, seq, now_us)
 
 
 class _CountingMemory(ChangeMemory):
