@@ -20,7 +20,7 @@ from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
 from cdc.daemon.first_start import envelope_context, make_unpublishable, open_broker
 from cdc.daemon.outbox_setup import open_outbox
 from cdc.formats.heartbeats import Heartbeats
-from cdc.formats.records import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext
 from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.hanging_transactions import HangingTransactions
@@ -37,7 +37,6 @@ from cdc.model.table_state import TableFacts, TableRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
-from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import KnownTable
 from cdc.ports.source_table import TableDescription
 from cdc.ports.stream import Clock, Environment, Probe
@@ -52,7 +51,6 @@ from cdc.postgres.table_descriptions import describe_tables
 from cdc.postgres.toast_reader import PostgresRowReader
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
-from cdc.snapshots.completion import Completions
 from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.readers import Readers
 from cdc.snapshots.signal_answers import Answers
@@ -308,13 +306,13 @@ class Session:
     ) -> SnapshotEngine:
         return SnapshotEngine(
             schemas=these.schemas,
-            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context), unpublishable),
+            row_records=RowRecords(context, unpublishable),
             sweeps=sweeps,
             limits=self._config.snapshot,
             recorded=RecordedSnapshots(
                 records=these.snapshots,
                 tombstones=state.tombstones if self._config.sweep.tombstones else None,
-                completions=Completions(these.schemas, state.holes),
+                incomplete=state.holes,
             ),
         )
 

@@ -7,7 +7,7 @@ the range are read again.
 from dataclasses import dataclass, field
 from typing import Final
 
-from cdc.ports.chunk_reader import Chunk, ChunkRead, Key, LookedUp, Lookup
+from cdc.ports.chunk_reader import Chunk, ChunkRead, DescribeTable, Key, LookedUp, Lookup, TableDescribed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
 AHEAD_MAX: Final = 2  # chunks of a range that are being read or wait for their watermark
@@ -20,15 +20,23 @@ WAIT_S: Final = 0.25
 _GROWTH_MAX: Final = 2.0
 
 
-@dataclass(slots=True)
-class OpenChunk:
-    """A chunk or lookup that was requested and is not merged."""
+WatermarkedAnswer = TableDescribed | ChunkRead | LookedUp
 
-    request: Chunk | Lookup
-    since: TransactionSnapshot  # a snapshot that is not newer than its own
+
+@dataclass(slots=True)
+class OpenRequest:
+    """A request whose watermark had no effect yet."""
+
+    request: DescribeTable | Chunk | Lookup
+    since: TransactionSnapshot  # a snapshot that is not newer than the answer's
     asked_at: float  # monotonic seconds
-    read: ChunkRead | LookedUp | None = None
+    answer: WatermarkedAnswer | None = None
     has_watermark: bool = False  # its watermark was received
+
+    @property
+    def snapshot(self) -> TransactionSnapshot:
+        """The answer's snapshot; before the answer, one that is not newer."""
+        return self.since if self.answer is None else self.answer.snapshot
 
 
 class ChunkSize:
@@ -57,7 +65,7 @@ class Range:
     is_done: bool
     size: ChunkSize
     keys: tuple[Key, ...] | None = None  # if given, only rows with these keys
-    open: list[OpenChunk] = field(default_factory=list)  # in key order
+    open: list[OpenRequest] = field(default_factory=list)  # in key order
     not_before: float = 0.0
 
     def wants(self, now: float) -> bool:
@@ -83,18 +91,17 @@ class Range:
 
     @property
     def _last_read(self) -> ChunkRead | None:
-        read = self.open[-1].read if self.open else None
+        read = self.open[-1].answer if self.open else None
         return read if isinstance(read, ChunkRead) else None
 
     def merged(self) -> None:
         """The first open chunk was published."""
-        read = self.open.pop(0).read
+        read = self.open.pop(0).answer
         assert isinstance(read, ChunkRead)
         self.after = read.last or self.after
         self.is_done = read.is_end
 
-    def rewind(self, now: float) -> list[OpenChunk]:
-        """Restarts behind what is published, after RETRY_S. Returns the chunks that are void."""
-        void, self.open = self.open, []
+    def rewind(self, now: float) -> None:
+        """Restarts behind what is published, after RETRY_S. The open chunks are void."""
+        self.open = []
         self.not_before = now + RETRY_S
-        return void

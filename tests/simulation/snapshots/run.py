@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
+from unittest.mock import patch
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import SnapshotConfig
-from cdc.formats.records import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext
 from cdc.model.control import (
     IncompleteRowsRecord,
     SignalRecord,
@@ -29,14 +30,13 @@ from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.pgoutput.relations import relation_of
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.stream import Signal
 from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.snapshots import completion
 from cdc.snapshots.change_memory import ChangeMemory, Unseen
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
-from cdc.snapshots.completion import Completions
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
@@ -163,6 +163,10 @@ class Run:
 
     def report(self) -> None:
         """Run to the end, and judge. Raises AssertionError."""
+        with patch.object(completion, "NOTED_MAX", self.noted_max):
+            self._report()
+
+    def _report(self) -> None:
         steps_with_faults = self.chance.choice(STEPS_WITH_FAULTS)
         while self._steps < steps_with_faults:
             self._process(steps_with_faults)
@@ -261,13 +265,13 @@ class Process:
         sweeps = run.parts.sweeps(TOPICS, committed.epoch, committed.floors)
         self.engine = run.parts.engine(
             schemas=schemas,
-            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
+            row_records=RowRecords(context),
             sweeps=sweeps,
             limits=run.limits,
             recorded=RecordedSnapshots(
                 records=list(committed.snapshots.values()),
                 tombstones=committed.tombstones if run.tombstones else None,
-                completions=Completions(schemas, committed.holes.values(), run.noted_max),
+                incomplete=list(committed.holes.values()),
             ),
             memory=_CountingMemory(run),
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
@@ -364,7 +368,7 @@ class Process:
             return False
         self._commit()
         offset = run.committed.signals_offset
-        if self.engine.is_active or self.engine.tombstones.is_due or offset < len(run.signals):
+        if self.engine.is_active or self.engine.tombstones.due or offset < len(run.signals):
             return False
         for table, is_healed in run.healed.items():
             if not is_healed:

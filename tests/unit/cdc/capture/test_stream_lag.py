@@ -6,7 +6,6 @@ from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.stream_lag import QUIET_S, StreamLag
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.settings import CaptureConfig, SnapshotConfig
-from cdc.formats.records import TableEncoder
 from cdc.model.control import SourceIdentity, TopicState
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
@@ -125,7 +124,7 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
     topics = Topics("shop")
     engine = SnapshotEngine(
         schemas=[SCHEMA],
-        row_records=RowRecords(lambda schema: TableEncoder(schema, RELATION, CONTEXT)),
+        row_records=RowRecords(CONTEXT),
         sweeps=Sweeps(topics, CONTEXT.epoch, {}),
         limits=SnapshotConfig(),
         recorded=RecordedSnapshots(records=[wanted()]),

@@ -184,7 +184,7 @@ def filled_by_reading(n: int) -> Callable[[], object]:
 
 
 def rows_that_go_out_with_holes(n: int) -> Callable[[], object]:
-    job = CompletionJob(SCHEMA, noted_max=10 * n)
+    job = CompletionJob(SCHEMA)
 
     def call() -> None:
         for number in range(n):

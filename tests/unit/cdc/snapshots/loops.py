@@ -6,14 +6,12 @@ from itertools import count
 from typing import Any
 
 from cdc.config.settings import SnapshotConfig
-from cdc.formats.records import TableEncoder
 from cdc.model.control import IncompleteRowsRecord, SnapshotRecord, SweepRecord
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import (
     BarrierPassed,
     Chunk,
@@ -32,7 +30,6 @@ from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
-from cdc.snapshots.completion import Completions
 from cdc.snapshots.sweeps import Sweeps
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 
@@ -73,7 +70,6 @@ class Beside:
         seq: int = 0,
         tombstones: Mapping[TableId, int] | None = None,
         holes: Iterable[IncompleteRowsRecord] = (),
-        noted_max: int = 1_000,
         **limits: Any,
     ) -> None:
         self.sweeps = Sweeps(TOPICS, CONTEXT.epoch, {})
@@ -83,12 +79,10 @@ class Beside:
         numbers = count(1)
         self.engine = SnapshotEngine(
             schemas=schemas,
-            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT)),
+            row_records=RowRecords(CONTEXT),
             sweeps=self.sweeps,
             limits=SnapshotConfig(**limits),
-            recorded=RecordedSnapshots(
-                records=records, tombstones=tombstones, completions=Completions(schemas, holes, noted_max)
-            ),
+            recorded=RecordedSnapshots(records=records, tombstones=tombstones, incomplete=holes),
             memory=ChangeMemory(keys_max),
             new_nonce=lambda: f"n{next(numbers)}",
         )
