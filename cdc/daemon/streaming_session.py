@@ -52,7 +52,6 @@ from cdc.postgres.toast_reader import PostgresRowReader
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.coordination import Restrictions, Snapshots
-from cdc.snapshots.readers import Readers
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.continuity import Tables, compare_tables, require_same_source, require_same_topics
@@ -347,11 +346,10 @@ class Session:
         stopped = {table: None if stop.is_held else stop.why for table, stop in these.selection.stopped.items()}
         return Snapshots(
             engine,
-            Readers(reader, keys),
+            reader,
+            keys,
             signals,
             answers,
-            self._topics,
-            limits,
             Restrictions(unchunkable=unchunkable, stopped=stopped, outboxes=outboxes),
         )
 

@@ -45,7 +45,7 @@ class _ClosedError(Exception):
 
 
 class KafkaKeyReader:
-    """Implements cdc.snapshots.readers.Reader[KeyPage], with a thread that starts at the first request."""
+    """Implements cdc.ports.chunk_reader.ChunkReader[KeyPage], with a thread that starts at the first request."""
 
     def __init__(self, kafka: KafkaConfig, answer_s_max: float = ANSWER_S_MAX) -> None:
         self._kafka = kafka

@@ -62,7 +62,7 @@ _Queue = queue.SimpleQueue[Request | None]
 
 
 class PostgresChunkReader:
-    """Implements cdc.ports.chunk_reader.ChunkReader. Threads and connections start at the first request."""
+    """Implements cdc.ports.chunk_reader.ChunkReader[Request]. Threads and connections start at the first request."""
 
     def __init__(
         self,
@@ -177,9 +177,8 @@ class PostgresChunkReader:
     def _look_up(self, worker: ConnectionWorker[Request], request: Lookup) -> None:
         connection, described = worker.connection(), self._described(request)
         snapshot = _open(connection, described, prefers_index=False)
-        began = time.monotonic()
         absent = absent_keys(connection, request.schema, described, request.keys, request.after, request.up_to)
-        self._answers.put(LookedUp(request.nonce, snapshot, absent, time.monotonic() - began))
+        self._answers.put(LookedUp(request.nonce, snapshot, absent))
         _write_watermark(connection, request.nonce)
 
     def _described(self, request: Chunk | Lookup) -> ChunkTable:

@@ -83,7 +83,7 @@ class SnapshotEngine:
         self.tables = {schema.table: schema for schema in schemas}
         self._row_records = row_records
         self.sweeps = sweeps
-        self._limits = limits
+        self.limits = limits
         self._new_nonce = new_nonce
         self._memory = ChangeMemory() if memory is None else memory
         oldest_first = sorted(recorded.records, key=lambda record: record.requested_us)
@@ -205,7 +205,7 @@ class SnapshotEngine:
             if job.absent is not None and not is_behind and job.absent.wants_page(now, scans):
                 wanted.append(self._read_keys(job, job.absent))
             for part in job.parts:
-                is_full = reading >= self._limits.workers or count >= self._limits.workers * AHEAD_MAX
+                is_full = reading >= self.limits.workers or count >= self.limits.workers * AHEAD_MAX
                 if is_behind or is_full or now < self._next_chunk_at:
                     return wanted
                 if part.wants(now):
@@ -285,7 +285,7 @@ class SnapshotEngine:
     # ---- inside
 
     def _describe_table(self, job: Job) -> DescribeTable:
-        request = DescribeTable(self._new_nonce(), job.schema, self._limits.workers if job.splits else 1)
+        request = DescribeTable(self._new_nonce(), job.schema, self.limits.workers if job.splits else 1)
         self._note_open(job, None, request)
         return request
 
@@ -299,12 +299,12 @@ class SnapshotEngine:
             up_to=part.up_to,
             where=job.where,
             rows_max=part.rows_max,
-            bytes_max=self._limits.chunk_bytes_max,
+            bytes_max=self.limits.chunk_bytes_max,
             keys=part.keys,
         )
         self._note_open(job, part, request)
-        if self._limits.rows_per_s_max is not None:
-            self._next_chunk_at = max(self._next_chunk_at, self._now) + request.rows_max / self._limits.rows_per_s_max
+        if self.limits.rows_per_s_max is not None:
+            self._next_chunk_at = max(self._next_chunk_at, self._now) + request.rows_max / self.limits.rows_per_s_max
         return request
 
     def _look_up_keys(self, job: Job, absent: AbsentKeys) -> Lookup:
@@ -369,7 +369,7 @@ class SnapshotEngine:
         if job.sweeps and job.floor is None:
             unseen = self._memory.lowest_unseen_seq(job.schema.topic, described.snapshot)
             job.fix_floor(self.sweeps.epoch, seq.next, unseen)
-        job.take_description(described, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max))
+        job.take_description(described, (self.limits.chunk_rows_max, self.limits.chunk_bytes_max))
         job.look_for_absent()
 
     def _merge(

@@ -16,7 +16,7 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.format_options import FormatOptions
-from cdc.config.settings import CaptureConfig, SnapshotConfig
+from cdc.config.settings import CaptureConfig
 from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import PROTOCOL, PositionRecord, SourceIdentity, TopicState
@@ -325,9 +325,7 @@ class Process:
                     UnfollowedTables(),
                 ),
                 backfill=no_backfill(self._world),
-                snapshots=Snapshots(
-                    engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()
-                ),
+                snapshots=Snapshots(engine, ScriptedReader(), ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {})),
                 publisher=self._run.parts.publisher(self._lineage(current.epoch, current.topics), self._run.limits),
             ),
             topics=TOPICS,

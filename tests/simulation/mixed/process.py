@@ -131,10 +131,9 @@ class Process:
         snapshots = Snapshots(
             engine,
             self.reader,
+            self.reader,
             _Signals(run),
             Answers(TOPICS, {}),
-            TOPICS,
-            run.snapshot_limits,
             Restrictions(outboxes=outboxes),
         )
         tracker = self._tracker(schemas, snapshots, position)

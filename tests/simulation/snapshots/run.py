@@ -293,7 +293,7 @@ class Process:
         # The server may know an older position than the one committed.
         sent_again = run.chance.choice((0, 0, 300)) if committed.state.seq else 0
         self._stream = Stream(run.chance, run.source, committed.state.resume_lsn - sent_again)
-        self._session = Snapshots(self.engine, self.reader, _Signals(run), Answers(TOPICS, {}), TOPICS, run.limits)
+        self._session = Snapshots(self.engine, self.reader, self.reader, _Signals(run), Answers(TOPICS, {}))
         self._open: list[TopicRecord] = []  # Kafka transaction
 
     def _note_what_is_received(self) -> None:

@@ -13,7 +13,7 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.stream_state import CapturedTables, StreamState
-from cdc.config.settings import CaptureConfig, SnapshotConfig
+from cdc.config.settings import CaptureConfig
 from cdc.formats.heartbeats import Heartbeats
 from cdc.model.control import PositionRecord, ProgressRecord, SourceIdentity, TopicState
 from cdc.model.errors import ConnectionLost, GapError, UnsupportedChangeError
@@ -71,10 +71,9 @@ def capture(
             snapshots=Snapshots(
                 engine,
                 ScriptedReader(),
+                ScriptedReader(),
                 ScriptedSignals(),
                 Answers(Topics("shop"), {}),
-                Topics("shop"),
-                SnapshotConfig(),
             ),
             publisher=Publisher(lineage, config),
         ),

@@ -141,7 +141,7 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
                 UnfollowedTables(),
             ),
             backfill=no_backfill(script.clock),
-            snapshots=Snapshots(engine, reader, ScriptedSignals(), Answers(topics, {}), topics, SnapshotConfig()),
+            snapshots=Snapshots(engine, reader, ScriptedReader(), ScriptedSignals(), Answers(topics, {})),
             publisher=Publisher(Lineage(1, source, "p", {TOPIC: TopicState(topic_id="id")}), CaptureConfig()),
         ),
         topics=topics,

@@ -14,7 +14,7 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_batch import Batch
-from cdc.config.settings import CaptureConfig, SnapshotConfig
+from cdc.config.settings import CaptureConfig
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import SignalRecord, SourceIdentity, TopicState
 from cdc.model.events import TableId
@@ -223,8 +223,7 @@ def signals(n: int) -> Callable[[], object]:
     made = Beside(wanted())
     made.pass_barrier(snapshot(100))
     port = ScriptedSignals()
-    topics = Topics("shop")
-    session = Snapshots(made.engine, ScriptedReader(), port, Answers(topics, {}), topics, SnapshotConfig())
+    session = Snapshots(made.engine, ScriptedReader(), ScriptedReader(), port, Answers(Topics("shop"), {}))
 
     def call() -> None:
         for number in range(n):

@@ -151,7 +151,7 @@ class Beside:
     def look_up(self, request: Request | KeyPage, at: TransactionSnapshot, *absent: int) -> str:
         """Those of them that have no row; the nonce."""
         assert isinstance(request, Lookup)
-        self.engine.take([LookedUp(request.nonce, at, tuple(map(key, absent)), 0.01)], self.now)
+        self.engine.take([LookedUp(request.nonce, at, tuple(map(key, absent)))], self.now)
         return request.nonce
 
 
