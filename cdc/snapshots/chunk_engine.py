@@ -296,11 +296,11 @@ class SnapshotEngine:
             schema=job.schema,
             fingerprint=job.fingerprint,
             after=part.next_after,
-            up_to=part.up_to,
+            up_to=part.record.up_to,
             where=job.where,
             rows_max=part.rows_max,
             bytes_max=self.limits.chunk_bytes_max,
-            keys=part.keys,
+            keys=part.record.keys,
         )
         self._note_open(job, part, request)
         if self.limits.rows_per_s_max is not None:

@@ -77,7 +77,7 @@ class Job:
 
     @property
     def is_read_out(self) -> bool:
-        return self.fingerprint is not None and all(part.is_done for part in self.ranges)
+        return self.fingerprint is not None and all(part.record.is_done for part in self.ranges)
 
     @property
     def splits(self) -> bool:
@@ -118,10 +118,7 @@ class Job:
         self.rows_estimated = described.rows_estimated
         self.key_order = described.order
         ranges = () if self.below is not None else self._record.ranges or _split(described.bounds)
-        self.ranges = [
-            Range(part.after, part.up_to, part.is_done, ChunkSize(*size, described.row_bytes), part.keys)
-            for part in ranges
-        ]
+        self.ranges = [Range(part, ChunkSize(*size, described.row_bytes)) for part in ranges]
 
     def _restart(self) -> None:
         """Restarts at the beginning."""
@@ -174,17 +171,12 @@ class Job:
 
     def record(self) -> SnapshotRecord:
         """Returns the job's present record."""
-        ranges = self._record.ranges
-        if self.ranges:
-            ranges = tuple(
-                RangeRecord(after=r.after, up_to=r.up_to, is_done=r.is_done, keys=r.keys) for r in self.ranges
-            )
         return self._record.model_copy(
             update={
                 "status": self.status,
                 "message": self.message,
                 "floor": self.floor,
-                "ranges": ranges,
+                "ranges": tuple(part.record for part in self.ranges) or self._record.ranges,
                 "rows": self.rows,
                 "rows_estimated": self.rows_estimated,
                 "deleted": self.deleted,

@@ -7,6 +7,7 @@ the range are read again.
 from dataclasses import dataclass, field
 from typing import Final
 
+from cdc.model.control import RangeRecord
 from cdc.ports.chunk_reader import Chunk, ChunkRead, DescribeTable, Key, LookedUp, Lookup, TableDescribed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
@@ -60,16 +61,13 @@ class ChunkSize:
 
 @dataclass(slots=True)
 class Range:
-    after: Key | None  # the last published key
-    up_to: Key | None
-    is_done: bool
+    record: RangeRecord  # how far it is published
     size: ChunkSize
-    keys: tuple[Key, ...] | None = None  # if given, only rows with these keys
     open: list[OpenRequest] = field(default_factory=list)  # in key order
     not_before: float = 0.0
 
     def wants(self, now: float) -> bool:
-        if self.is_done or now < self.not_before or len(self.open) >= AHEAD_MAX:
+        if self.record.is_done or now < self.not_before or len(self.open) >= AHEAD_MAX:
             return False
         last = self._last_read
         return not self.open or (last is not None and not last.is_end)
@@ -78,13 +76,14 @@ class Range:
     def rows_max(self) -> int:
         """The maximum number of rows of the next chunk; with `keys`, one more than can exist, so that the last chunk is
         recognised."""
-        return self.size.rows if self.keys is None else min(self.size.rows, len(self.keys) + 1)
+        keys = self.record.keys
+        return self.size.rows if keys is None else min(self.size.rows, len(keys) + 1)
 
     @property
     def next_after(self) -> Key | None:
         """The key behind which the next chunk begins."""
         if not self.open:
-            return self.after
+            return self.record.after
         last = self._last_read
         assert last is not None
         return last.last
@@ -98,8 +97,8 @@ class Range:
         """The first open chunk was published."""
         read = self.open.pop(0).answer
         assert isinstance(read, ChunkRead)
-        self.after = read.last or self.after
-        self.is_done = read.is_end
+        published = {"after": read.last or self.record.after, "is_done": read.is_end}
+        self.record = self.record.model_copy(update=published)
 
     def rewind(self, now: float) -> None:
         """Restarts behind what is published, after RETRY_S. The open chunks are void."""

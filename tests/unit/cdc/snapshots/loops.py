@@ -89,7 +89,7 @@ class Beside:
 
     def unfilled(self, xid: int, *numbers: int) -> list[IncompleteRowsRecord]:
         """Rows went out with holes that this transaction left; what is noted."""
-        rows = [Unfilled(SCHEMA, key(number), (str(number),), xid) for number in numbers]
+        rows = [Unfilled(SCHEMA, (str(number),), xid) for number in numbers]
         return noted(self.engine.complete(rows))
 
     # ---- the stream

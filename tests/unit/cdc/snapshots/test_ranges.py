@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 
+from cdc.model.control import RangeRecord
 from cdc.ports.chunk_reader import Chunk, ChunkRead, Key
 from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, ROWS_FIRST, TARGET_S, WAIT_S, ChunkSize, OpenRequest, Range
 from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import snapshot
 
 
-def new_range() -> Range:
-    return Range(None, None, is_done=False, size=ChunkSize(100, 1 << 20, 10))
+def new_range(after: Key | None = None) -> Range:
+    return Range(RangeRecord(after=after, up_to=None), ChunkSize(100, 1 << 20, 10))
 
 
 def open_chunk(after: Key | None, nonce: str = "n") -> OpenRequest:
@@ -40,21 +41,19 @@ def test_the_last_chunk_is_followed_by_none_and_ends_the_range_when_it_is_publis
     part.open.append(replace(open_chunk(None), answer=read(("3",), is_end=True)))
     assert not part.wants(0.0)
     part.merged()
-    assert (part.after, part.is_done, part.open) == (("3",), True, [])
+    assert (part.record.after, part.record.is_done, part.open) == (("3",), True, [])
     assert not part.wants(0.0)
 
 
 def test_an_empty_last_chunk_keeps_the_cursor() -> None:
-    part = new_range()
-    part.after = ("3",)
+    part = new_range(("3",))
     part.open.append(replace(open_chunk(("3",)), answer=read(None, is_end=True)))
     part.merged()
-    assert (part.after, part.is_done) == (("3",), True)
+    assert (part.record.after, part.record.is_done) == (("3",), True)
 
 
 def test_what_is_given_up_is_read_again_from_where_publishing_stands_a_moment_later() -> None:
-    part = new_range()
-    part.after = ("3",)
+    part = new_range(("3",))
     chunks = [replace(open_chunk(("3",)), answer=read(("6",))), open_chunk(("6",))]
     part.open += chunks
     part.rewind(10.0)
