@@ -39,7 +39,7 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
 from cdc.ports.catalog_reader import KnownTable
 from cdc.ports.source_table import TableDescription
-from cdc.ports.stream import Clock, Environment, Probe
+from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.catalog_facts import describe
 from cdc.postgres.catalog_poll import PostgresCatalogReader
@@ -147,20 +147,18 @@ class Session:
         self._admin.create(self._config.topics, records=compacted, logs=logs)
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
-            environment=Environment(
-                stream=connection,
-                broker=broker,
-                clock=self._clock,
-                probe=self._probe,
-            ),
             pipeline=Pipeline(
+                stream=connection,
                 assembler=Assembler(tables, context, resume, engine, tracker, unpublishable, outbox),
                 backfill=self._backfill(resources, engine, these, unpublishable),
                 snapshots=snapshots,
                 publisher=these.publisher,
+                broker=broker,
             ),
+            clock=self._clock,
             topics=self._topics,
             schedule=self._schedule(patience_s, context, self._watch(these, tracker, broker)),
+            probe=self._probe,
             should_stop=lambda: (
                 self._should_stop() or self._addition_barrier.is_due or tracker.is_due or snapshots.tables_changed
             ),

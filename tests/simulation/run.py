@@ -25,7 +25,6 @@ from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.source_facts import SourceNow
-from cdc.ports.stream import Environment
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.tables.continuity import compare_tables, require_same_source, require_same_topics
@@ -315,8 +314,11 @@ class Process:
         context = EnvelopeContext(PREFIX, IDENTITY.database, current.epoch, "0", self._run.format)
         engine = engine_of(schemas, context)
         capture = self._run.parts.capture(
-            environment=Environment(stream=self._stream, broker=broker, clock=self._world, probe=self._world.probe),
+            clock=self._world,
+            probe=self._world.probe,
             pipeline=Pipeline(
+                stream=self._stream,
+                broker=broker,
                 assembler=self._run.parts.assembler(
                     CapturedTables(schemas),
                     context,

@@ -29,7 +29,7 @@ from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
 from cdc.outbox.event_stream import OutboxStream
 from cdc.ports.catalog_reader import KnownTable
-from cdc.ports.stream import Environment, Signal
+from cdc.ports.stream import Signal
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
@@ -139,8 +139,11 @@ class Process:
         tracker = self._tracker(schemas, snapshots, position)
         capture = run.parts.capture(
             run,
-            environment=Environment(stream=self.stream, broker=broker, clock=self._world, probe=self._world.probe),
+            clock=self._world,
+            probe=self._world.probe,
             pipeline=Pipeline(
+                stream=self.stream,
+                broker=broker,
                 assembler=Assembler(
                     CapturedTables(schemas),
                     context,

@@ -21,7 +21,6 @@ from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL
-from cdc.ports.stream import Environment
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from tests.support import wire
@@ -58,8 +57,11 @@ def capture(
     lineage = Lineage(1, SOURCE, "p", {TOPIC: TopicState(topic_id="id")})
     engine = engine_of([SCHEMA], CONTEXT)
     return Capture(
-        environment=Environment(stream=script, broker=script, clock=script.clock, probe=script.probe),
+        clock=script.clock,
+        probe=script.probe,
         pipeline=Pipeline(
+            stream=script,
+            broker=script,
             assembler=Assembler(
                 CapturedTables([SCHEMA]),
                 CONTEXT,

@@ -11,7 +11,6 @@ from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
 from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, TableDescribed, TransactionBarrier
-from cdc.ports.stream import Environment
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
@@ -131,8 +130,10 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
     )
     source = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")
     Capture(
-        environment=Environment(stream=Answered(clock=script.clock), broker=script, clock=script.clock),
+        clock=script.clock,
         pipeline=Pipeline(
+            stream=Answered(clock=script.clock),
+            broker=script,
             assembler=Assembler(
                 CapturedTables([SCHEMA]),
                 CONTEXT,
