@@ -127,7 +127,8 @@ PURE: Final = (
     *("cdc.config.outbox_routing", "cdc.config.outbox_settings", "cdc.config.section", "configuration.topic_names"),
     *("cdc.capture.toast_batch", "cdc.snapshots.sweeps", "cdc.snapshots.signal_answers", "monitoring.fill_progress"),
     *("cdc.capture.assembler", "cdc.capture.confirmation", "cdc.capture.kafka_transaction", "cdc.capture.stream_lag"),
-    *("cdc.capture.transaction_records", "cdc.tables.continuity", "cdc.tables.schema_changes", "cdc.tables.selection"),
+    *("cdc.capture.stream_state", "cdc.capture.transaction_records"),
+    *("cdc.tables.continuity", "cdc.tables.schema_changes", "cdc.tables.selection"),
     *("monitoring.facts", "monitoring.model", "monitoring.history", "monitoring.compute", "monitoring.problems"),
     *("monitoring.views", "watershed_client.applied"),
 )

@@ -8,7 +8,7 @@ count: where the publication was altered meanwhile, whether the server sends the
 from collections.abc import Sequence
 from typing import Final
 
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, OpenTransaction, StreamState
 from cdc.capture.toast_batch import BatchRecord, DraftRecord, OmittedChange
 from cdc.capture.transaction_records import TransactionRecords
 from cdc.formats.records import Draft, EnvelopeContext, TableEncoder
@@ -26,14 +26,11 @@ from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relatio
 from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.wal_ends import WalEnds
 from cdc.ports.chunk_reader import WATERMARK_PREFIX
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream_state import OpenTransaction, StreamState
-from cdc.snapshots.sweeps import Sweeps
+from cdc.ports.schema_listener import SchemaListener
+from cdc.snapshots.chunk_engine import SnapshotEngine
 
 _XLOG_DATA = b"w"
 _ROW_TAGS = frozenset(b"IUD")
-
-
 RELATIONS_MAX: Final = 50_000  # per session; a relation that is not captured takes some 100 bytes
 _WHOLE = 1 << 62  # value of skip_below for a transaction that is published completely
 
@@ -49,8 +46,8 @@ class Assembler:
         tables: CapturedTables,
         context: EnvelopeContext,
         resume: StreamState,
-        sweeps: Sweeps,
-        listeners: Listeners,
+        snapshots: SnapshotEngine,
+        tracker: SchemaListener,
         unpublishable: Unpublishable | None = None,
         outbox: OutboxStream | None = None,
     ) -> None:
@@ -63,9 +60,7 @@ class Assembler:
         self._outbox = outbox
         self._messages = message_prefix(outbox, resume.partial)  # prefix of the logical messages that are events
         self._context = context
-        self._sweeps = sweeps
-        self._observer = listeners.observer
-        self._tracker = listeners.tracker
+        self._snapshots, self._tracker = snapshots, tracker
         self._side = TransactionRecords(context)
         unpublishable = self._unpublishable = unpublishable or Unpublishable(Topics(context.prefix))
         self._value_bytes_safe, self._row_bytes_usual = unpublishable.value_bytes_safe, unpublishable.row_bytes_usual
@@ -210,7 +205,7 @@ class Assembler:
         self._transaction = transaction
         self._started.clear()
         self._side.begin(begin, self._partial if transaction.published else None)
-        self._is_observed = self._observer.begin(begin.xid, self._seq.next)
+        self._is_observed = self._snapshots.begin(begin.xid, self._seq.next)
 
     def _commit(self, commit: Commit, records: list[BatchRecord], now_us: int) -> None:
         transaction = self._require_transaction(f"Commit at {format_lsn(commit.commit_lsn)}")
@@ -235,7 +230,7 @@ class Assembler:
         self._last_commit_lsn = transaction.commit_lsn
         self._transaction = None
         records += self._side.end(is_published=is_published)
-        records += self._observer.end(transaction.commit_lsn, self._seq, now_us)
+        records += self._snapshots.end(transaction.commit_lsn, self._seq, now_us)
         added, altered = self._tracker.end()
         records += added
         for schema in altered:
@@ -351,7 +346,7 @@ class Assembler:
                 keys = error.keys if isinstance(error, UnpublishableError) else ()
                 records.append(OmittedChange(topic, keys))
                 for key in keys if self._is_observed else ():
-                    self._observer.touch(topic, key)  # a chunk's row with this key is not newer
+                    self._snapshots.touch(topic, key)  # a chunk's row with this key is not newer
             for key, value, headers in made:
                 if value is not None:
                     self._seq.last += 1
@@ -360,7 +355,7 @@ class Assembler:
                 else:
                     records.append(TopicRecord(topic, key, value, headers))
                 if self._is_observed:
-                    self._observer.touch(topic, key)
+                    self._snapshots.touch(topic, key)
             transaction.published = True
         transaction.next_index = index + 1
 
@@ -398,7 +393,7 @@ class Assembler:
         if message.transactional:
             transaction = self._require_transaction(f"Message at {where}")
             if message.prefix == WATERMARK_PREFIX:
-                self._observer.watermark(message.content)
+                self._snapshots.watermark(message.content)
                 self._tracker.watermark(message.content)
                 return
             if message.prefix == self._messages:
@@ -436,13 +431,14 @@ class Assembler:
                 encoder, topic = captured
                 # The sweep takes a seq, so that a sink that has swept does not take the next row for a replay.
                 floor = pack_version(self._context.epoch, self._seq.take())
-                records.append(self._sweeps.record(self._schema_of_oid[oid].table, floor, transaction.commit_lsn))
+                table = self._schema_of_oid[oid].table
+                records.append(self._snapshots.sweeps.record(table, floor, transaction.commit_lsn))
                 if encoder is not None and encoder.has_truncates:
                     if oid not in self._started:
                         records += self._start(oid, encoder, transaction)
                     event = encoder.truncate(lsn, transaction.next_index, self._seq.last, now_us)
                     records.append(TopicRecord(topic, *event))
                 if self._is_observed:
-                    self._observer.truncate(topic)
+                    self._snapshots.truncate(topic)
                 transaction.published = True
             transaction.next_index += 1

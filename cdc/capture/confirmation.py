@@ -11,21 +11,13 @@ class Confirmation:
     """Keeps the confirmed LSN: never past a committed position record, never past what was received, never back."""
 
     def __init__(self, resume_lsn: Lsn) -> None:
-        self._recorded = resume_lsn
-        self._received = resume_lsn
-
-    @property
-    def confirmed(self) -> Lsn:
-        return self._recorded
-
-    @property
-    def received(self) -> Lsn:
-        return self._received
+        self.confirmed = resume_lsn
+        self.received = resume_lsn
 
     def on_received(self, lsn: Lsn) -> None:
-        self._received = max(self._received, lsn)
+        self.received = max(self.received, lsn)
 
     def on_recorded(self, resume_lsn: Lsn) -> None:
         """A position record with this `resume_lsn` was committed to Kafka."""
-        assert resume_lsn <= max(self._received, self._recorded), "I9: recorded an LSN that was never received"
-        self._recorded = max(self._recorded, resume_lsn)
+        assert resume_lsn <= max(self.received, self.confirmed), "I9: recorded an LSN that was never received"
+        self.confirmed = max(self.confirmed, resume_lsn)

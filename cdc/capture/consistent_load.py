@@ -5,12 +5,13 @@ transaction snapshot ended with the old process. The new attempt ends with a swe
 attempt published and that were deleted since are neither in the new snapshot nor in the new stream.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from cdc.capture.kafka_transaction import Publisher
+from cdc.capture.stream_state import StreamState
 from cdc.formats.records import TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import SchemaRecord, SnapshotRecord, SweepRecord
@@ -19,7 +20,6 @@ from cdc.model.events import Position, TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.stream import Broker, Clock, Probe, unarmed
-from cdc.ports.stream_state import StreamState
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +66,6 @@ class InitialLoad:
         self._should_stop = should_stop
         self._probe = probe
         self._seq = 0
-        self._rows: dict[TableId, int] = {}
 
     def run(self, tables: Sequence[TableLoad], last_records: Sequence[TopicRecord] = ()) -> None:
         """Loads the tables. `last_records`: records for the load's last Kafka transaction. Raises LoadStopped, and
@@ -74,15 +73,15 @@ class InitialLoad:
         try:
             self._produce(SchemaRecord.of(table.schema).to(self._topics.control) for table in tables)
             self._commit(is_loading=True)
-            for table in tables:
-                self._load(table)
+            counts = {table.schema.table: self._load(table) for table in tables}
             self._probe("load.before-end")
-            self._finish([table.schema.table for table in tables], last_records)
+            self._finish(counts, last_records)
         except BaseException:
             self._broker.abort()
             raise
 
-    def _load(self, table: TableLoad) -> None:
+    def _load(self, table: TableLoad) -> int:
+        """Returns the number of published rows."""
         began = reported = self._clock.monotonic()
         first = self._seq
         for batch in _batches(table.lines):
@@ -103,8 +102,8 @@ class InitialLoad:
                     rows_estimated=table.rows_estimated or None,
                     rows_per_s=round((self._seq - first) / (now - began)),
                 )
-        self._rows[table.schema.table] = self._seq - first
         log.info("table loaded", table=str(table.schema.table), rows=self._seq - first)
+        return self._seq - first
 
     def _records(self, table: TableLoad, lines: Sequence[bytes]) -> Iterator[TopicRecord]:
         now_us = self._clock.now_us()
@@ -117,30 +116,25 @@ class InitialLoad:
                 self._seq += 1
                 yield TopicRecord(table.schema.topic, *made)
 
-    def _finish(self, tables: Sequence[TableId], last_records: Sequence[TopicRecord]) -> None:
-        """Ends the load in one Kafka transaction; from then on a restart streams."""
-        records = [*last_records, *map(self._done, tables)]
-        if self._publisher.lineage.epoch > 1:
-            records += map(self._sweep, tables)
+    def _finish(self, counts: Mapping[TableId, int], last_records: Sequence[TopicRecord]) -> None:
+        """Ends the load in one Kafka transaction; from then on a restart streams. `counts`: table → published rows."""
+        epoch, records = self._publisher.lineage.epoch, [*last_records]
+        for table, rows in counts.items():
+            done = SnapshotRecord(
+                request=f"epoch {epoch}",
+                table_schema=table.schema,
+                table_name=table.name,
+                status="done",
+                sweeps=epoch > 1,
+                rows=rows,
+                requested_us=self._clock.now_us(),
+            )
+            records.append(done.to(self._topics.state))
+            if epoch > 1:
+                sweep = SweepRecord.of(table, pack_version(epoch, 0), self._lsn, epoch)
+                records.append(sweep.to(self._topics.control))
         self._produce(records)
         self._commit(is_loading=False)
-
-    def _sweep(self, table: TableId) -> TopicRecord:
-        epoch = self._publisher.lineage.epoch
-        return SweepRecord.of(table, pack_version(epoch, 0), self._lsn, epoch).to(self._topics.control)
-
-    def _done(self, table: TableId) -> TopicRecord:
-        """Returns the record that says that every row of the table is published."""
-        record = SnapshotRecord(
-            request=f"epoch {self._publisher.lineage.epoch}",
-            table_schema=table.schema,
-            table_name=table.name,
-            status="done",
-            sweeps=self._publisher.lineage.epoch > 1,
-            rows=self._rows[table],
-            requested_us=self._clock.now_us(),
-        )
-        return record.to(self._topics.state)
 
     # ---- Kafka
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from cdc.capture.stream_state import StreamState
 from cdc.config.settings import CaptureConfig
 from cdc.model.control import PROTOCOL, PositionRecord, SourceIdentity, TopicState
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.stream_state import StreamState
 
 END_S_MAX: Final = 30.0
 """Seconds that a Kafka transaction waits for the end of an open PostgreSQL transaction of which nothing more arrives.

@@ -11,6 +11,7 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.confirmation import Confirmation
 from cdc.capture.kafka_transaction import Publisher
 from cdc.capture.stream_lag import StreamLag
+from cdc.capture.stream_state import StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import CaptureConfig
 from cdc.formats.heartbeats import Heartbeats
@@ -20,8 +21,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import is_commit
-from cdc.ports.stream import EndOffsetsRequest, Environment
-from cdc.ports.stream_state import StreamState
+from cdc.ports.stream import Broker, Clock, EndOffsetsRequest, LogStream, Probe, unarmed
 from cdc.snapshots.coordination import Snapshots
 
 # Limits of one read: they bound the memory beside librdkafka's queue, and the delay of a status update.
@@ -45,10 +45,12 @@ ANSWER_WAIT_S = 0.01
 class Pipeline:
     """The stages of a change, in order. Chunks of existing rows enter at `snapshots`."""
 
+    stream: LogStream
     assembler: Assembler
     backfill: ToastBackfill
     snapshots: Snapshots
     publisher: Publisher
+    broker: Broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +69,25 @@ class Capture:
     def __init__(
         self,
         *,
-        environment: Environment,
         pipeline: Pipeline,
         topics: Topics,
         schedule: Schedule,
+        clock: Clock,
         should_stop: Callable[[], bool],
+        probe: Probe = unarmed,
     ) -> None:
-        self._stream = environment.stream
-        self._broker = environment.broker
-        self._clock = environment.clock
-        self._probe = environment.probe
+        self._stream = pipeline.stream
         self._assembler = pipeline.assembler
         self._backfill = pipeline.backfill
         self._snapshots = pipeline.snapshots
         self._publisher = pipeline.publisher
+        self._broker = pipeline.broker
         self._topics = topics
         self._schedule = schedule
         self._limits = schedule.limits
+        self._clock = clock
         self._should_stop = should_stop
+        self._probe = probe
         self._confirmation = Confirmation(self._assembler.state.resume_lsn)
         self._lag = StreamLag()
         self._status_at = float("-inf")

@@ -71,6 +71,7 @@ class _Read:
     snapshot: TransactionSnapshot
     values: Mapping[int, str | None]  # column → JSON; None: the value does not fit the column's type
     is_there: bool
+    size: int  # of the values
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,6 @@ class Batch:
         self._published = 0  # number of records that were returned
         self._rows = _Rows()
         self._reads: dict[TopicKey, _Read] = {}
-        self._read_bytes: dict[TopicKey, int] = {}
         self._unreadable: set[TableId] = set()
         self._given_up: set[int] = set()  # indexes of records that stay unfilled
         self._parsed: dict[int, tuple[str | None, ...] | None] = {}  # columns of records, parsed
@@ -147,7 +147,7 @@ class Batch:
     @property
     def held_bytes(self) -> int:
         """Size of the values that were read for records that are not ready."""
-        return sum(self._read_bytes.values())
+        return sum(read.size for read in self._reads.values())
 
     def wanted(self, keys_max: int = KEYS_MAX) -> list[Wanted]:
         """Returns the rows that are needed first, by table."""
@@ -179,8 +179,8 @@ class Batch:
             draft = self._drafts[row.place[0]]
             named = zip(wanted.columns, texts, strict=True) if texts is not None else ()
             values = {names.index(name): draft.encoded(name, text) for name, text in named}
-            self._reads[row.place] = _Read(answer.snapshot, values, texts is not None)
-            self._read_bytes[row.place] = sum(len(value or "") for value in values.values())
+            size = sum(len(value or "") for value in values.values())
+            self._reads[row.place] = _Read(answer.snapshot, values, texts is not None, size)
         return any(answer.snapshot.sees(row.since) for row in wanted.rows[: len(answer.rows)])
 
     def give_up(self, places: Collection[TopicKey]) -> set[int]:
@@ -297,7 +297,7 @@ class Batch:
         if is_too_large:
             finished = hole.finished(hole.draft.without_holes())
         if outcome.needs_chunk or is_too_large:
-            self.unfilled.append(Unfilled(hole.draft.schema, hole.key, hole.draft.key, hole.draft.xid))
+            self.unfilled.append(Unfilled(hole.draft.schema, hole.draft.key, hole.draft.xid))
         return finished
 
     def _forget(self, i: int) -> None:
@@ -311,7 +311,6 @@ class Batch:
             self._rows.by_place.pop(place, None)
         if self._read_until.get(place, -1) <= i:
             self._reads.pop(place, None)
-            self._read_bytes.pop(place, None)
 
 
 def _place(record: TopicRecord | DraftRecord) -> TopicKey:

@@ -17,6 +17,7 @@ import structlog
 import cdc
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.capture.stream_state import StreamState
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.gap_state import Heal
 from cdc.formats.records import EnvelopeContext, TableEncoder
@@ -54,7 +55,6 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.stream import Clock, Probe
-from cdc.ports.stream_state import StreamState
 from cdc.postgres.catalog import Publication, read_publication, read_table, schema_of
 from cdc.postgres.catalog_facts import read_facts
 from cdc.postgres.connection import SourceConnection, connect

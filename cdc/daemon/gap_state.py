@@ -22,7 +22,7 @@ from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import Clock, Signal
-from cdc.snapshots.signal_answers import answer_record, is_late, offset_record, too_late
+from cdc.snapshots.signal_answers import answer_record, offset_record, refusal
 
 log = structlog.get_logger(__name__)
 
@@ -148,7 +148,7 @@ class Gap:
         now_us = self._clock.now_us()
         for place, waiting in enumerate(self._waiting):
             signal = waiting.signal
-            if signal.record is not None and signal.record.action == "heal" and not is_late(signal.record, now_us):
+            if refusal(signal, now_us) is None and signal.record is not None and signal.record.action == "heal":
                 log.info("healing, as requested", signal=signal.identity)
                 refused = [self._refusal(before.signal) for before in self._waiting[:place]]
                 lost = f"; {_lost_by_healing(position)}: see cdc check" if self._has_events else ""
@@ -176,11 +176,8 @@ class Gap:
 
     def _refusal(self, signal: Signal) -> TopicRecord:
         now_us = self._clock.now_us()
-        if signal.record is None:
-            answer = SignalAnswer(is_accepted=False, message=signal.problem)
-        elif is_late(signal.record, now_us):
-            answer = too_late()
-        else:
+        answer = refusal(signal, now_us)
+        if answer is None:
             message = f"capture is in state GAP: {self._error.message}"
             answer = SignalAnswer(is_accepted=False, message=message, next="cdc snapshot heal")
         return answer_record(self._topics, signal, answer, now_us)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import structlog
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AddedTables, AdditionBarrier, TableAddition
 from cdc.daemon.first_start import envelope_context, make_unpublishable
 from cdc.daemon.outbox_setup import open_outbox
 from cdc.formats.heartbeats import Heartbeats
-from cdc.formats.records import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext
 from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.hanging_transactions import HangingTransactions
@@ -37,12 +37,9 @@ from cdc.model.table_state import TableFacts, TableRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
-from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import KnownTable
-from cdc.ports.listeners import Listeners
 from cdc.ports.source_table import TableDescription
-from cdc.ports.stream import Clock, Environment, Probe
-from cdc.ports.stream_state import StreamState
+from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.catalog_facts import describe
 from cdc.postgres.catalog_poll import PostgresCatalogReader
@@ -54,9 +51,7 @@ from cdc.postgres.table_descriptions import describe_tables
 from cdc.postgres.toast_reader import PostgresRowReader
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
-from cdc.snapshots.completion import Completions
 from cdc.snapshots.coordination import Restrictions, Snapshots
-from cdc.snapshots.readers import Readers
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.continuity import Tables, compare_tables, require_same_source, require_same_topics
@@ -152,8 +147,7 @@ class Session:
         rows = PostgresRowReader(self._config.source, these.publication)
         resources.callback(rows.close)
         since = {schema.table: these.lineage.topics[schema.topic].since_lsn for schema in these.schemas}
-        tables = CapturedTables(these.schemas, since, these.leaving)
-        listeners, resume = Listeners(engine, tracker), StreamState.of(current)
+        tables, resume = CapturedTables(these.schemas, since, these.leaving), StreamState.of(current)
         outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
@@ -162,15 +156,18 @@ class Session:
         self._admin.create(self._config.topics, records=compacted, logs=logs)
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
-            environment=Environment(connection, broker, self._clock, self._probe),
             pipeline=Pipeline(
-                assembler=Assembler(tables, context, resume, sweeps, listeners, unpublishable, outbox),
+                stream=connection,
+                assembler=Assembler(tables, context, resume, engine, tracker, unpublishable, outbox),
                 backfill=ToastBackfill(rows, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts),
                 snapshots=snapshots,
                 publisher=Publisher(these.lineage, self._config.capture),
+                broker=broker,
             ),
+            clock=self._clock,
             topics=self._topics,
             schedule=self._schedule(patience_s, context, self._watch(these, tracker, broker)),
+            probe=self._probe,
             should_stop=lambda: (
                 self._should_stop() or self._addition_barrier.is_due or tracker.is_due or snapshots.tables_changed
             ),
@@ -282,13 +279,13 @@ class Session:
     ) -> SnapshotEngine:
         return SnapshotEngine(
             schemas=these.schemas,
-            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context), unpublishable),
+            row_records=RowRecords(context, unpublishable),
             sweeps=sweeps,
             limits=self._config.snapshot,
             recorded=RecordedSnapshots(
                 records=these.snapshots,
                 tombstones=state.tombstones if self._config.sweep.tombstones else None,
-                completions=Completions(these.schemas, state.holes),
+                incomplete=state.holes,
             ),
         )
 
@@ -313,11 +310,10 @@ class Session:
         stopped = {table: None if stop.is_held else stop.why for table, stop in found.selection.stopped.items()}
         return Snapshots(
             engine,
-            Readers(reader, keys),
+            reader,
+            keys,
             signals,
             answers,
-            self._topics,
-            limits,
             Restrictions(unchunkable=unchunkable, stopped=stopped, outboxes=outboxes),
         )
 

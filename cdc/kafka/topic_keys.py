@@ -39,7 +39,7 @@ class _ClosedError(Exception):
 
 
 class KafkaKeyReader:
-    """Implements cdc.snapshots.readers.Reader[KeyPage], with a thread that starts at the first request."""
+    """Implements cdc.ports.chunk_reader.ChunkReader[KeyPage], with a thread that starts at the first request."""
 
     def __init__(self, kafka: KafkaConfig) -> None:
         self._kafka = kafka

@@ -5,7 +5,7 @@ answer's watermark into the log, so when the watermark arrives in the stream, th
 """
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableSchema
@@ -125,7 +125,6 @@ class LookedUp:
     nonce: str
     snapshot: TransactionSnapshot
     absent: tuple[bytes, ...]
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +136,15 @@ class KeysRead:
     is_end: bool
 
 
+R = TypeVar("R", contravariant=True)
 Answer = BarrierPassed | TableDescribed | ChunkRead | LookedUp | KeysRead | ReadFailed
 
 
-class ChunkReader(Protocol):
+class ChunkReader(Protocol[R]):
     """Answers each request once, in any order. The reader reconnects by itself; requests of a lost connection fail, not
-    permanently."""
+    permanently. One reads the source, another one the keys of topics, one scan at a time."""
 
-    def ask(self, request: Request | KeyPage) -> None:
+    def ask(self, request: R, /) -> None:
         """Queues the request; does not wait."""
 
     def answers(self) -> list[Answer]:

@@ -52,7 +52,6 @@ class Unfilled:
     """A record that was published without some of its columns."""
 
     schema: TableSchema
-    record_key: bytes
     key: Key
     xid: int
 

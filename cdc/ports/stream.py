@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from cdc.model.control import SignalRecord
@@ -90,13 +89,3 @@ Probe = Callable[[str], None]
 
 def unarmed(_name: str) -> None:
     """The probe that does nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """The stream, the broker and the clock of one session."""
-
-    stream: LogStream
-    broker: Broker
-    clock: Clock
-    probe: Probe = unarmed

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from cdc.ports.chunk_reader import Key, KeysRead, Lookup
 from cdc.snapshots.change_memory import Watch
-from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk
+from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenRequest
 
 SNAPSHOT_S = 5.0
 """Interval of empty lookups during a long scan: with their transaction snapshots, transactions since the scan began can
@@ -33,7 +33,7 @@ class AbsentKeys:
     page: str | None = None  # nonce of the requested page
     is_scanned: bool = False
     pages: deque[tuple[bytes, ...]] = field(default_factory=deque)  # pages to look up
-    open: list[OpenChunk] = field(default_factory=list)
+    open: list[OpenRequest] = field(default_factory=list)
     not_before: float = 0.0
     looked_up_at: float = float("-inf")  # time of the last lookup, monotonic seconds
 
@@ -72,15 +72,14 @@ class AbsentKeys:
         """The first open lookup was published."""
         self.open.pop(0)
 
-    def rewind(self, now: float) -> list[OpenChunk]:
-        """Looks up all open pages again after RETRY_S. Returns the lookups that are void."""
-        void, self.open = self.open, []
-        for chunk in reversed(void):
-            assert isinstance(chunk.request, Lookup)
-            if chunk.request.keys:
-                self.pages.appendleft(chunk.request.keys)
+    def rewind(self, now: float) -> None:
+        """Looks up all open pages again after RETRY_S. The open lookups are void."""
+        while self.open:
+            request = self.open.pop().request
+            assert isinstance(request, Lookup)
+            if request.keys:
+                self.pages.appendleft(request.keys)
         self.not_before = now + RETRY_S
-        return void
 
     def scan_failed(self, now: float) -> None:
         """Begins a new scan after RETRY_S. Keys that were deleted meanwhile are no longer in the topic."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import structlog
 
 from cdc.config.settings import SnapshotConfig
-from cdc.model.control import SnapshotRecord
+from cdc.model.control import IncompleteRowsRecord, SnapshotRecord
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
@@ -45,9 +45,9 @@ from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
-from cdc.snapshots.completion import Completions
+from cdc.snapshots.completion import CompletionJob
 from cdc.snapshots.jobs import STATUSES_BEFORE, Job
-from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk, Range
+from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenRequest, Range, WatermarkedAnswer
 from cdc.snapshots.sweeps import Sweeps
 from cdc.snapshots.tombstones import Tombstones
 
@@ -60,7 +60,7 @@ class RecordedSnapshots:
 
     records: Iterable[SnapshotRecord] = ()  # includes ended ones
     tombstones: Mapping[TableId, int] | None = None  # table → floor up to which they are written; None: not wanted
-    completions: Completions | None = None
+    incomplete: Iterable[IncompleteRowsRecord] = ()
 
 
 class SnapshotEngine:
@@ -82,20 +82,21 @@ class SnapshotEngine:
         self._topics = sweeps.topics
         self.tables = {schema.table: schema for schema in schemas}
         self._row_records = row_records
-        self._sweeps = sweeps
-        self._limits = limits
+        self.sweeps = sweeps
+        self.limits = limits
         self._new_nonce = new_nonce
         self._memory = ChangeMemory() if memory is None else memory
         oldest_first = sorted(recorded.records, key=lambda record: record.requested_us)
         self.jobs = {r.table: Job(r, self.tables[r.table]) for r in oldest_first if r.table in self.tables}
-        self._completions = recorded.completions or Completions(self.tables.values())
+        self._completions = {
+            r.table: CompletionJob(self.tables[r.table], r) for r in recorded.incomplete if r.table in self.tables
+        }
         self._barrier: str | None = None  # nonce of the requested barrier
         self._barrier_not_before = 0.0
         # The newest known transaction snapshot; None before the barrier is passed
         self._latest_snapshot: TransactionSnapshot | None = None
-        # Nonce → job, a snapshot that is not newer than the answer's, the answer
-        self._descriptions: dict[str, tuple[Job, TransactionSnapshot, TableDescribed | None]] = {}
-        self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
+        # Nonce → request; None: it describes the job's table
+        self._open: dict[str, tuple[Job, Range | AbsentKeys | None, OpenRequest]] = {}
         self.tombstones = Tombstones(self.tables, sweeps, recorded.tombstones)
         self._watermarks: list[str] = []  # nonces of our watermarks in the current transaction
         self._row_count = 0  # rows published in the current transaction; they count as its changes
@@ -119,7 +120,7 @@ class SnapshotEngine:
     def watermark(self, content: bytes) -> None:
         """Notes a watermark of the current transaction. Those of other processes and earlier sessions are ignored."""
         nonce = content.decode("ascii", "replace")
-        if nonce in self._chunks or nonce in self._descriptions:
+        if nonce in self._open:
             self._watermarks.append(nonce)
 
     def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
@@ -130,17 +131,19 @@ class SnapshotEngine:
         if not self._watermarks:
             return records
         for nonce in self._watermarks:
-            if nonce in self._descriptions:
-                job, _, described = self._descriptions.pop(nonce)
-                self._on_described(job, described, seq)
+            if nonce not in self._open:
+                continue  # its job was given up by another watermark of this transaction
+            job, part, request = self._open[nonce]
+            request.has_watermark = True
+            if part is None:
+                del self._open[nonce]
+                self._on_described(job, request.answer, seq)
                 if self._is_done(job):
                     records += job.state(self._topics)
-            elif nonce in self._chunks:
-                job, part, chunk = self._chunks[nonce]
-                chunk.has_watermark = True
-                # Watermarks of one range may arrive out of order: a later chunk waits for the earlier one.
-                while part.open and part.open[0].has_watermark:
-                    self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
+                continue
+            # Watermarks of one range may arrive out of order: a later chunk waits for the earlier one.
+            while part.open and part.open[0].has_watermark:
+                self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
         self._prune()
         self._watermarks.clear()
         self._row_count = 0
@@ -158,13 +161,12 @@ class SnapshotEngine:
                     if answer.nonce == self._barrier:
                         self._latest_snapshot, tables = answer.snapshot, sum(job.is_active for job in self._all_jobs())
                         log.info("transaction barrier passed, snapshots begin", tables=tables)
-                case TableDescribed():
-                    if answer.nonce in self._descriptions:
-                        self._descriptions[answer.nonce] = (*self._descriptions[answer.nonce][:2], answer)
-                case ChunkRead() | LookedUp():
-                    if answer.nonce in self._chunks:
-                        self._chunks[answer.nonce][2].read = answer
-                        self._note_snapshot(answer.snapshot)
+                case TableDescribed() | ChunkRead() | LookedUp():
+                    if answer.nonce in self._open:
+                        assert self._latest_snapshot is not None, "nothing is read before the barrier is passed"
+                        self._open[answer.nonce][2].answer = answer
+                        newer = max(self._latest_snapshot, answer.snapshot, key=TransactionSnapshot.order)
+                        self._latest_snapshot = newer
                 case KeysRead():
                     self._take_keys(answer)
                 case ReadFailed():
@@ -175,8 +177,8 @@ class SnapshotEngine:
     def requests(self, now: float, *, is_behind: bool) -> list[Request | KeyPage]:
         """Returns the next requests to the reader. `is_behind`: no chunks, because the stream has priority."""
         self._now = now
-        if (replaced := self.tombstones.begin()) is not None:
-            self._give_up(replaced)
+        if self.tombstones.due:
+            self._give_up(self.tombstones.begin())
             self._settle()
         if not self.is_active:
             return []
@@ -189,19 +191,21 @@ class SnapshotEngine:
         if self._latest_snapshot is None:
             return []
         wanted: list[Request | KeyPage] = []
-        reading = sum(chunk.read is None for _, _, chunk in self._chunks.values())
+        described = {job for job, part, _ in self._open.values() if part is None}
+        chunks = [request for _, part, request in self._open.values() if part is not None]
+        count, reading = len(chunks), sum(request.answer is None for request in chunks)
         scans = [job.absent for job in self._all_jobs() if job.is_active and job.absent is not None]
         for job in self._all_jobs():
             if not job.is_active or now < job.not_before:
                 continue
             if job.fingerprint is None:
-                if job.description_nonce is None:
+                if job not in described:
                     wanted.append(self._describe_table(job))
                 continue
             if job.absent is not None and not is_behind and job.absent.wants_page(now, scans):
                 wanted.append(self._read_keys(job, job.absent))
             for part in job.parts:
-                is_full = reading >= self._limits.workers or len(self._chunks) >= self._limits.workers * AHEAD_MAX
+                is_full = reading >= self.limits.workers or count >= self.limits.workers * AHEAD_MAX
                 if is_behind or is_full or now < self._next_chunk_at:
                     return wanted
                 if part.wants(now):
@@ -209,21 +213,32 @@ class SnapshotEngine:
                         wanted.append(self._read_chunk(job, part))
                     else:
                         wanted.append(self._look_up_keys(job, part))
-                    reading += 1
+                    count, reading = count + 1, reading + 1
         return wanted
 
     def complete(self, rows: Sequence[Unfilled]) -> list[TopicRecord]:
         """Notes rows that lack columns, to be read again. Returns records for the same Kafka transaction."""
-        noted = self._completions.note(rows)
-        self._give_up(job for job in noted if job.is_too_long)
+        noted: dict[TableId, CompletionJob] = {}
+        for row in rows:
+            job = noted[row.schema.table] = self._completion(row.schema.table)
+            job.note(row.key, row.xid)
+        self._give_up(job for job in noted.values() if job.is_too_long)
         self._settle()
-        return [record for job in noted for record in job.state(self._topics)]
+        return [record for job in noted.values() for record in job.state(self._topics)]
 
     def republish(self, table: TableId, keys: Mapping[Key, bytes]) -> list[TopicRecord]:
         """Publish rows of these keys again, and deletes of those without a row. Nothing while earlier ones wait."""
-        jobs = [] if table in self._completions.jobs else [self._completions.ask(table, keys)]
+        if table in self._completions:
+            return []
+        job = self._completion(table)
+        job.ask(keys)
         self._settle()
-        return [record for job in jobs for record in job.state(self._topics)]
+        return job.state(self._topics)
+
+    def _completion(self, table: TableId) -> CompletionJob:
+        if table not in self._completions:
+            self._completions[table] = CompletionJob(self.tables[table])
+        return self._completions[table]
 
     def endings(self) -> list[TopicRecord]:
         """Returns the records of jobs that failed or had nothing more to do since the last call."""
@@ -239,7 +254,6 @@ class SnapshotEngine:
     def alter(self, schema: TableSchema) -> None:
         """The table has this schema from here on."""
         self.tables[schema.table] = schema
-        self._completions.alter(schema)
         for job in self._all_jobs():
             if job.schema.table == schema.table:
                 self._give_up([job])
@@ -271,10 +285,9 @@ class SnapshotEngine:
     # ---- inside
 
     def _describe_table(self, job: Job) -> DescribeTable:
-        assert self._latest_snapshot is not None
-        job.description_nonce = self._new_nonce()
-        self._descriptions[job.description_nonce] = (job, self._latest_snapshot, None)
-        return DescribeTable(job.description_nonce, job.schema, self._limits.workers if job.splits else 1)
+        request = DescribeTable(self._new_nonce(), job.schema, self.limits.workers if job.splits else 1)
+        self._note_open(job, None, request)
+        return request
 
     def _read_chunk(self, job: Job, part: Range) -> Chunk:
         assert job.fingerprint is not None
@@ -283,15 +296,15 @@ class SnapshotEngine:
             schema=job.schema,
             fingerprint=job.fingerprint,
             after=part.next_after,
-            up_to=part.up_to,
+            up_to=part.record.up_to,
             where=job.where,
             rows_max=part.rows_max,
-            bytes_max=self._limits.chunk_bytes_max,
-            keys=part.keys,
+            bytes_max=self.limits.chunk_bytes_max,
+            keys=part.record.keys,
         )
-        self._open(job, part, request)
-        if self._limits.rows_per_s_max is not None:
-            self._next_chunk_at = max(self._next_chunk_at, self._now) + request.rows_max / self._limits.rows_per_s_max
+        self._note_open(job, part, request)
+        if self.limits.rows_per_s_max is not None:
+            self._next_chunk_at = max(self._next_chunk_at, self._now) + request.rows_max / self.limits.rows_per_s_max
         return request
 
     def _look_up_keys(self, job: Job, absent: AbsentKeys) -> Lookup:
@@ -299,14 +312,15 @@ class SnapshotEngine:
         keys = absent.pages.popleft() if absent.pages else ()
         request = Lookup(self._new_nonce(), job.schema, job.fingerprint, keys, absent.after, absent.up_to)
         absent.looked_up_at = self._now
-        self._open(job, absent, request)
+        self._note_open(job, absent, request)
         return request
 
-    def _open(self, job: Job, part: Range | AbsentKeys, request: Chunk | Lookup) -> None:
+    def _note_open(self, job: Job, part: Range | AbsentKeys | None, request: DescribeTable | Chunk | Lookup) -> None:
         assert self._latest_snapshot is not None
-        chunk = OpenChunk(request, since=self._latest_snapshot, asked_at=self._now)
-        part.open.append(chunk)
-        self._chunks[request.nonce] = (job, part, chunk)
+        opened = OpenRequest(request, since=self._latest_snapshot, asked_at=self._now)
+        self._open[request.nonce] = job, part, opened
+        if part is not None:
+            part.open.append(opened)
 
     def _read_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
         if absent.scan is None:
@@ -326,18 +340,12 @@ class SnapshotEngine:
         """Returns the job that waits for this page."""
         return next((job for job in self._all_jobs() if job.absent is not None and job.absent.page == nonce), None)
 
-    def _note_snapshot(self, snapshot: TransactionSnapshot) -> None:
-        assert self._latest_snapshot is not None
-        self._latest_snapshot = max(self._latest_snapshot, snapshot, key=TransactionSnapshot.order)
-
     def _on_failure(self, failure: ReadFailed) -> None:
         if failure.nonce == self._barrier:
             self._barrier, self._barrier_not_before = None, self._now + RETRY_S  # another barrier serves as well
             return
-        if failure.nonce in self._descriptions:
-            job: Job | None = self._descriptions.pop(failure.nonce)[0]
-        elif failure.nonce in self._chunks:
-            job = self._chunks[failure.nonce][0]
+        if failure.nonce in self._open:
+            job: Job | None = self._open[failure.nonce][0]
         else:
             job = self._scanning(failure.nonce)
             if job is not None and job.absent is not None:
@@ -353,60 +361,56 @@ class SnapshotEngine:
         else:
             job.failed(failure.error.message, self._now)
 
-    def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: Job, described: WatermarkedAnswer | None, seq: SeqCounter) -> None:
         """The watermark behind a table's description was received."""
-        assert described is not None, "the answer is there before its watermark is written"
-        job.description_nonce = None
-        self._note_snapshot(described.snapshot)
+        assert isinstance(described, TableDescribed), "the answer is there before its watermark is written"
         if not job.may_begin(described.snapshot, self._now):
             return
         if job.sweeps and job.floor is None:
             unseen = self._memory.lowest_unseen_seq(job.schema.topic, described.snapshot)
-            job.fix_floor(self._sweeps.epoch, seq.next, unseen)
-        if not job.take_description(described, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
-            log.warning("the order of the key's index changed: all rows are read again", table=job.table)
+            job.fix_floor(self.sweeps.epoch, seq.next, unseen)
+        job.take_description(described, (self.limits.chunk_rows_max, self.limits.chunk_bytes_max))
         job.look_for_absent()
 
     def _merge(
         self,
         job: Job,
         part: Range | AbsentKeys,
-        chunk: OpenChunk,
+        chunk: OpenRequest,
         commit_lsn: Lsn,
         seq: SeqCounter,
         now_us: int,
         records: list[TopicRecord],
     ) -> None:
-        read = chunk.read
+        read = chunk.answer
         assert read is not None, "the answer is there before its watermark is written"
         unseen = self._memory.unseen(job.schema.topic, read.snapshot)
         if unseen.is_forgotten:
             log.info("too many keys changed meanwhile: a chunk is read again", table=job.table)
-            self._forget_chunks(part.rewind(self._now))
+            part.rewind(self._now)
+            self._open = {nonce: entry for nonce, entry in self._open.items() if entry[1] is not part}
             return
-        del self._chunks[chunk.request.nonce]
+        del self._open[chunk.request.nonce]
         position = ChunkPosition(commit_lsn, self._row_count, seq.next, now_us)
         if isinstance(read, ChunkRead):
             assert isinstance(part, Range)
-            made = self._row_records.of_chunk(job.schema, read, unseen, position)
-            count = len(made)
+            made, count = self._row_records.of_chunk(job.schema, read, unseen, position)
             job.rows += count
             waited_s = self._now - chunk.asked_at - read.seconds
             part.size.took(len(read.lines), sum(map(len, read.lines)), read.seconds, waited_s)
         else:
-            assert isinstance(part, AbsentKeys)
-            made = self._row_records.of_absent(job.schema, part.vanished(read.absent), unseen, position)
-            count = len(made) // 2
+            assert isinstance(part, AbsentKeys) and isinstance(read, LookedUp)
+            made, count = self._row_records.of_absent(job.schema, part.vanished(read.absent), unseen, position)
             job.deleted += count
-        records += [*made, *self._row_records.instead()]
+        records += made
         seq.take(count)
         self._row_count += count
         job.merged(part)
         if self._is_done(job) and job.sweeps:
             assert job.floor is not None, "fixed before the first chunk"
-            if job.floor > pack_version(self._sweeps.epoch, seq.last):
+            if job.floor > pack_version(self.sweeps.epoch, seq.last):
                 seq.take()  # nothing was published since the floor was fixed: the sweep takes a seq of its own
-            records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
+            records.append(self.sweeps.record(job.schema.table, job.floor, commit_lsn))
         records += job.state(self._topics)
 
     def _is_done(self, job: Job) -> bool:
@@ -414,36 +418,29 @@ class SnapshotEngine:
         if not job.is_complete:
             return False
         job.end()
-        self.tombstones.done(job)
         return True
 
     def _prune(self) -> None:
         """Forgets changes that every open chunk sees. Of a backlog that all of them see, nothing is remembered."""
         if self._latest_snapshot is not None:
-            open_chunks = [chunk.read.snapshot if chunk.read else chunk.since for _, _, chunk in self._chunks.values()]
-            described = [answer.snapshot if answer else since for _, since, answer in self._descriptions.values()]
-            self._memory.forget_seen_by([self._latest_snapshot, *open_chunks, *described])
+            in_use = [request.snapshot for _, _, request in self._open.values()]
+            self._memory.forget_seen_by([self._latest_snapshot, *in_use])
 
     def _all_jobs(self) -> Iterable[Job]:
         """All jobs; the completion of incomplete rows comes first, since those are few."""
-        return (*self._completions.jobs.values(), *self.jobs.values(), *self.tombstones.jobs.values())
+        return (*self._completions.values(), *self.jobs.values(), *self.tombstones.jobs.values())
 
     def _give_up(self, jobs: Iterable[Job]) -> None:
         """Makes the open requests of these jobs void."""
         for job in jobs:
-            self._forget_chunks(job.rewind(self._now))
-            self._descriptions = {nonce: entry for nonce, entry in self._descriptions.items() if entry[0] is not job}
-
-    def _forget_chunks(self, chunks: Iterable[OpenChunk]) -> None:
-        for chunk in chunks:
-            self._chunks.pop(chunk.request.nonce, None)
+            job.rewind(self._now)
+            self._open = {nonce: entry for nonce, entry in self._open.items() if entry[0] is not job}
 
     def _settle(self) -> None:
         """Recomputes whether a job is active. If none is, nothing is remembered: the next one begins with a barrier."""
-        self._completions.settle()
+        self._completions = {table: job for table, job in self._completions.items() if job.has_rows}
         self.is_active = any(job.is_active for job in self._all_jobs())
         if self._barrier is not None and not self.is_active:
             self._memory.clear()
             self._barrier = self._latest_snapshot = None
-            self._descriptions.clear()
-            self._chunks.clear()
+            self._open.clear()

@@ -1,15 +1,15 @@
 """The records that a merged chunk or lookup publishes. Pure."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdc.formats.records import TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
+from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import ChunkRead
 from cdc.snapshots.change_memory import Unseen
 
@@ -27,19 +27,20 @@ class ChunkPosition:
 class RowRecords:
     """Makes the records of all tables."""
 
-    def __init__(
-        self, encoder_of: Callable[[TableSchema], TableEncoder], unpublishable: Unpublishable | None = None
-    ) -> None:
+    def __init__(self, context: EnvelopeContext, unpublishable: Unpublishable | None = None) -> None:
         """`unpublishable`: None if every record fits and has a form."""
-        self._encoder_of = encoder_of
-        self._unpublishable = unpublishable or Unpublishable(Topics(""))
-        self._instead: list[TopicRecord] = []
+        self._context = context
+        self._unpublishable = unpublishable or Unpublishable(Topics(context.prefix))
         self._encoders: dict[TableId, tuple[TableSchema, TableEncoder]] = {}
 
-    def of_chunk(self, schema: TableSchema, read: ChunkRead, unseen: Unseen, at: ChunkPosition) -> list[TopicRecord]:
-        """Returns a record for each row that was not touched, with consecutive indexes and seqs."""
+    def of_chunk(
+        self, schema: TableSchema, read: ChunkRead, unseen: Unseen, at: ChunkPosition
+    ) -> tuple[list[TopicRecord], int]:
+        """Returns a record for each row that was not touched, with consecutive indexes and seqs, and the number of
+        these records. Behind them are those that are published instead of rows that no record can hold."""
         encoder = self._started(schema, at)
         records: list[TopicRecord] = []
+        instead: list[TopicRecord] = []
         for line in read.lines:
             index, seq = at.index + len(records), at.seq + len(records)
             try:
@@ -47,21 +48,17 @@ class RowRecords:
             except UnsupportedChangeError as error:
                 if not (isinstance(error, UnpublishableError) and unseen.touches(error.key)):
                     position = Position(at.commit_lsn, index)
-                    self._instead += self._unpublishable.replacements(schema, position, error, at.now_us)
+                    instead += self._unpublishable.replacements(schema, position, error, at.now_us)
                 continue
             if not unseen.touches(made[0]):
                 records.append(TopicRecord(schema.topic, *made))
-        return records
-
-    def instead(self) -> list[TopicRecord]:
-        """Returns the records published in place of rows that no record can hold, since the last call."""
-        made, self._instead = self._instead, []
-        return made
+        return records + instead, len(records)
 
     def of_absent(
         self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: ChunkPosition
-    ) -> list[TopicRecord]:
-        """Returns a delete and a tombstone, with one index and seq, for each absent key that was not touched."""
+    ) -> tuple[list[TopicRecord], int]:
+        """Returns a delete and a tombstone, with one index and seq, for each absent key that was not touched, and the
+        number of these keys."""
         encoder = self._started(schema, at)
         records: list[TopicRecord] = []
         for key in absent:
@@ -69,12 +66,12 @@ class RowRecords:
                 count = len(records) // 2
                 made = encoder.absent(key, at.commit_lsn, at.index + count, at.seq + count, at.now_us)
                 records += [TopicRecord(schema.topic, *record) for record in made]
-        return records
+        return records, len(records) // 2
 
     def _started(self, schema: TableSchema, at: ChunkPosition) -> TableEncoder:
         made_for, encoder = self._encoders.get(schema.table, (None, None))
         if encoder is None or made_for is not schema:
-            encoder = self._encoder_of(schema)
+            encoder = TableEncoder(schema, relation_of(schema), self._context)
             self._encoders[schema.table] = (schema, encoder)
         encoder.start_chunk(at.commit_lsn, at.now_us)
         return encoder

@@ -16,17 +16,15 @@ from typing import Final
 import structlog
 
 from cdc.model.control import IncompleteRowsRecord, RangeRecord, SnapshotRecord
-from cdc.model.events import TableId, TableSchema
+from cdc.model.events import TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.record_keys import RecordKeys
-from cdc.ports.chunk_reader import Key, TableDescribed
-from cdc.ports.row_reader import Unfilled
+from cdc.ports.chunk_reader import Key
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import TRANSACTIONS_MAX, Transactions
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.ranges import OpenChunk
 
 log = structlog.get_logger(__name__)
 
@@ -43,10 +41,7 @@ _Noted = dict[Key, int | None]  # key → transaction that left a value out; Non
 class CompletionJob(Job):
     """The rows of one table that are to be completed."""
 
-    def __init__(
-        self, schema: TableSchema, record: IncompleteRowsRecord | None = None, noted_max: int = NOTED_MAX
-    ) -> None:
-        self._noted_max = noted_max
+    def __init__(self, schema: TableSchema, record: IncompleteRowsRecord | None = None) -> None:
         self._is_whole = record is not None and record.is_whole
         super().__init__(_reading(schema, record.ranges if record is not None and record.is_whole else ()), schema)
         self.key_order = record.key_order if record is not None else None
@@ -78,14 +73,13 @@ class CompletionJob(Job):
 
     @property
     def is_too_long(self) -> bool:
-        return len(self._noted) + len(self._batch) > self._noted_max or self._bytes > NOTED_BYTES_MAX
+        return len(self._noted) + len(self._batch) > NOTED_MAX or self._bytes > NOTED_BYTES_MAX
 
-    def rewind(self, now: float) -> list[OpenChunk]:
+    def rewind(self, now: float) -> None:
         """Restarts; if there are too many rows, with the whole table."""
-        void = super().rewind(now)
+        super().rewind(now)
         if self.is_too_long:
             self._read_whole()
-        return void
 
     def _read_whole(self) -> None:
         for xid in self._noted.values():
@@ -116,12 +110,6 @@ class CompletionJob(Job):
         if not may_begin:
             self.not_before = now + UNSEEN_RETRY_S
         return may_begin
-
-    def take_description(self, described: TableDescribed, size: tuple[int, int]) -> bool:
-        is_same = self.key_order in (None, described.order)
-        if not is_same:
-            self._restart()
-        return super().take_description(described, size) and is_same
 
     def look_for_absent(self) -> None:
         """Rows and lookups may come in any order: each is true as of its own watermark."""
@@ -157,48 +145,6 @@ class CompletionJob(Job):
         part = RangeRecord(after=None, up_to=None, keys=tuple(sorted(self._batch)))
         self._record = _reading(self.schema, (part,) if self._batch else ())
         self.key_order, self.rows, self.absent = None, 0, None
-
-
-class Completions:
-    """The completion jobs of all tables in one session."""
-
-    def __init__(
-        self, schemas: Iterable[TableSchema], records: Iterable[IncompleteRowsRecord] = (), noted_max: int = NOTED_MAX
-    ) -> None:
-        """`records`: those of the state topic."""
-        self._schemas = {schema.table: schema for schema in schemas}
-        self._noted_max = noted_max
-        self.jobs = {
-            record.table: CompletionJob(self._schemas[record.table], record, noted_max)
-            for record in records
-            if record.table in self._schemas
-        }
-        self.settle()
-
-    def alter(self, schema: TableSchema) -> None:
-        self._schemas[schema.table] = schema
-
-    def note(self, rows: Iterable[Unfilled]) -> list[CompletionJob]:
-        """Records were published without large values. Returns the jobs that will complete them."""
-        noted: dict[TableId, CompletionJob] = {}
-        for row in rows:
-            job = noted[row.schema.table] = self._job(row.schema.table)
-            job.note(row.key, row.xid)
-        return list(noted.values())
-
-    def ask(self, table: TableId, keys: Mapping[Key, bytes]) -> CompletionJob:
-        job = self._job(table)
-        job.ask(keys)
-        return job
-
-    def _job(self, table: TableId) -> CompletionJob:
-        if table not in self.jobs:
-            self.jobs[table] = CompletionJob(self._schemas[table], None, self._noted_max)
-        return self.jobs[table]
-
-    def settle(self) -> None:
-        """Removes jobs that have nothing to read."""
-        self.jobs = {table: job for table, job in self.jobs.items() if job.has_rows}
 
 
 def asked_keys(schema: TableSchema, keys: Iterable[str]) -> dict[Key, bytes]:

@@ -7,7 +7,6 @@ from typing import Final
 
 import structlog
 
-from cdc.config.settings import SnapshotConfig
 from cdc.model.control import (
     NEXT_AFTER_OTHERS,
     REPUBLISHED_MAX,
@@ -20,19 +19,20 @@ from cdc.model.errors import NEXT_AFTER_STOP, GapError, UnsupportedChangeError, 
 from cdc.model.events import TableId, TableSchema
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
-from cdc.model.topics import Topics
-from cdc.ports.chunk_reader import ChunkReader
+from cdc.ports.chunk_reader import ChunkReader, KeyPage, Request
 from cdc.ports.stream import Signal, Signals
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.completion import asked_keys
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.signal_answers import Answers, is_late, offset_record, too_late
+from cdc.snapshots.signal_answers import Answers, offset_record, refusal
 
 log = structlog.get_logger(__name__)
 
 REPORT_INTERVAL_S: Final = 1.0
 SIGNAL_INTERVAL_S: Final = 0.2
 _RATE_REPORTS: Final = 10  # number of reports over which the rate is computed
+
+_Effect = tuple[SignalAnswer, list[TopicRecord]]  # of a signal: its answer and other records
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Snapshots:
     def __init__(
         self,
         engine: SnapshotEngine,
-        reader: ChunkReader,
+        reader: ChunkReader[Request],
+        keys: ChunkReader[KeyPage],
         signals: Signals,
         answers: Answers,
-        topics: Topics,
-        limits: SnapshotConfig,
         restrictions: Restrictions | None = None,
     ) -> None:
+        """`reader`: reads the source. `keys`: reads topics."""
         restrictions = restrictions or Restrictions()
         self._outboxes = restrictions.outboxes
         self._stopped = restrictions.stopped
@@ -66,10 +66,11 @@ class Snapshots:
         self._unchunkable = restrictions.unchunkable
         self._engine = engine
         self._reader = reader
+        self._keys = keys
         self._signals = signals
         self._answers = answers
-        self._topics = topics
-        self._limits = limits
+        self._topics = engine.sweeps.topics
+        self._limits = engine.limits
         self._now_us = 0
         self._reported_at = float("-inf")
         self._signals_at = float("-inf")
@@ -120,8 +121,8 @@ class Snapshots:
         self._engine.tombstones.on_committed()
 
     def take_answers(self, now: float) -> None:
-        """Takes the answers that the reader has. `now`: monotonic seconds."""
-        self._engine.take(self._reader.answers(), now)
+        """Takes the answers that the readers have. `now`: monotonic seconds."""
+        self._engine.take([*self._reader.answers(), *self._keys.answers()], now)
 
     def advance(self, now: float, now_us: int, stream_lag_s: float) -> list[TopicRecord]:
         """Requests the next reads. Returns the records of signals, failures and reports that are due. `now`: monotonic
@@ -134,7 +135,10 @@ class Snapshots:
             for signal in self._signals.poll():
                 records += self._handle(signal, now_us)
         for request in self._engine.requests(now, is_behind=stream_lag_s > self._limits.lag_s_max):
-            self._reader.ask(request)
+            if isinstance(request, KeyPage):
+                self._keys.ask(request)
+            else:
+                self._reader.ask(request)
         if now - self._reported_at >= REPORT_INTERVAL_S:
             self._reported_at = now
             records += self._report(now, now_us)
@@ -148,22 +152,19 @@ class Snapshots:
         if self._answers.has(signal):
             return [offset_record(self._topics, signal)]
         records: list[TopicRecord] = []
-        if signal.record is None:
-            answer = SignalAnswer(is_accepted=False, message=signal.problem)
-        elif is_late(signal.record, now_us):
-            answer = too_late()
-        else:
+        answer = refusal(signal, now_us)
+        if answer is None:
+            assert signal.record is not None, "it would be refused"
             answer, records = self._execute(signal.identity, signal.record)
         log.info("signal answered", id=signal.identity, accepted=answer.is_accepted, message=answer.message)
         return [*records, *self._answers.give(signal, answer, now_us)]
 
-    def _execute(self, identity: str, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
-        records: list[TopicRecord]
+    def _execute(self, identity: str, signal: SignalRecord) -> _Effect:
         if signal.action in ("stop_table", "start_table"):
             return self._stop_or_start(signal)
         unknown = [name for name in signal.tables if _table(name) not in self._engine.tables]
         if unknown:
-            return SignalAnswer(is_accepted=False, message=f"table {unknown[0]} is not captured"), []
+            return _refused(f"table {unknown[0]} is not captured")
         if signal.action == "heal":
             waiting = [table for table in self._stopped if table in self._unchunkable]
             if waiting and self._limits.method == "consistent":
@@ -171,51 +172,47 @@ class Snapshots:
                 raise GapError(
                     f"table {waiting[0]} can be added with a new slot only", "cdc snapshot heal, as requested"
                 )
-            return SignalAnswer(is_accepted=False, message="there is no gap to heal: capture is streaming"), []
+            return _refused("there is no gap to heal: capture is streaming")
         wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)
         events, wanted = _partition(wanted, self._outboxes)
         if events and (signal.tables or not wanted):
-            message = f"the rows of {events[0]} are events, which `cdc outbox republish` publishes again"
-            return SignalAnswer(is_accepted=False, message=message), []
+            return _refused(f"the rows of {events[0]} are events, which `cdc outbox republish` publishes again")
         if not wanted:
-            return SignalAnswer(is_accepted=False, message="no table is captured: `cdc table list` says why"), []
+            return _refused("no table is captured: `cdc table list` says why")
         if signal.action == "republish":
             return self._republish(wanted, signal.keys)
         if signal.action == "snapshot":
             is_whole = signal.where is None and signal.after is None and signal.up_to is None
             if not is_whole and len(wanted) != 1:
-                return SignalAnswer(is_accepted=False, message="a condition or a range needs exactly one table"), []
+                return _refused("a condition or a range needs exactly one table")
             if problem := self._range_problem(wanted[0], signal):
-                return SignalAnswer(is_accepted=False, message=problem), []
+                return _refused(problem)
             barred, wanted = _partition(wanted, self._unchunkable)
             if barred and (signal.tables or not wanted):
-                return SignalAnswer(is_accepted=False, message=self._why_barred(barred[:1])), []
+                return _refused(self._why_barred(barred[:1]))
             records = [record for table in wanted for record in self._engine.add(requested(identity, table, signal))]
             return _accepted(f"begun; {self._why_barred(barred)}" if barred else "begun", wanted), records
         status = {"pause": "paused", "resume": "running", "cancel": "cancelled"}[signal.action]
         changed = [(table, records) for table in wanted if (records := self._engine.set_status(table, status))]
         if not changed:
-            return SignalAnswer(is_accepted=False, message=f"there is no snapshot to {signal.action}"), []
+            return _refused(f"there is no snapshot to {signal.action}")
         return _accepted(status, [table for table, _ in changed]), [record for _, some in changed for record in some]
 
-    def _republish(self, wanted: Sequence[TableId], keys: Sequence[str]) -> tuple[SignalAnswer, list[TopicRecord]]:
+    def _republish(self, wanted: Sequence[TableId], keys: Sequence[str]) -> _Effect:
         """Publish rows of one table again, by their keys, and deletes of those that it has not."""
-        problem, hint = "", ""
         if len(wanted) != 1 or not 0 < len(keys) <= REPUBLISHED_MAX:
-            problem = f"1 to {REPUBLISHED_MAX} keys of exactly one table can be published again at once"
-        elif wanted[0] in self._unchunkable:
-            problem = self._why_barred(wanted)
-        else:
-            known = asked_keys(self._engine.tables[wanted[0]], keys)
-            if len(known) < len(keys):
-                problem = f"{len(keys) - len(known)} of the keys are not record keys of {wanted[0]}"
-            elif records := self._engine.republish(wanted[0], known):
-                return _accepted(f"publishes {len(keys)} keys again", wanted), records
-            else:
-                problem, hint = f"rows of {wanted[0]} are being published again already", NEXT_AFTER_OTHERS
-        return SignalAnswer(is_accepted=False, message=problem, next=hint), []
+            return _refused(f"1 to {REPUBLISHED_MAX} keys of exactly one table can be published again at once")
+        table = wanted[0]
+        if table in self._unchunkable:
+            return _refused(self._why_barred(wanted))
+        known = asked_keys(self._engine.tables[table], keys)
+        if len(known) < len(keys):
+            return _refused(f"{len(keys) - len(known)} of the keys are not record keys of {table}")
+        if records := self._engine.republish(table, known):
+            return _accepted(f"publishes {len(keys)} keys again", wanted), records
+        return _refused(f"rows of {table} are being published again already", NEXT_AFTER_OTHERS)
 
-    def _stop_or_start(self, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
+    def _stop_or_start(self, signal: SignalRecord) -> _Effect:
         """Stops tables, or starts stopped ones; the next session applies that."""
         is_stop = signal.action == "stop_table"
         wanted = [_table(name) for name in signal.tables]
@@ -223,15 +220,14 @@ class Snapshots:
         unknown = [table for table in wanted if table not in known]
         if not wanted or unknown:
             what = "captured" if is_stop else "stopped"
-            message = f"table {unknown[0]} is not {what}" if unknown else "no table is named"
-            return SignalAnswer(is_accepted=False, message=message), []
+            return _refused(f"table {unknown[0]} is not {what}" if unknown else "no table is named")
         if not is_stop and (barred := next(((t, why) for t in wanted if (why := self._stopped[t]) is not None), None)):
             table, barrier = barred
-            message = (
+            return _refused(
                 f"table {table} can't be captured now: {barrier.message}. It is captured again by itself once its "
-                "catalog allows that"
+                "catalog allows that",
+                barrier.hint,
             )
-            return SignalAnswer(is_accepted=False, message=message, next=barrier.hint), []
         why = WatershedError("an operator stopped it", "cdc table start, which reads all its rows again")
         self.tables_changed = True
         return _accepted("stopped" if is_stop else "captured again", wanted), [
@@ -258,14 +254,15 @@ class Snapshots:
         """Returns the report of each table whose snapshot runs, or changed its status since the last report."""
         records = []
         for table, job in self._engine.jobs.items():
-            if self._reports.is_due(job, now):
+            rate = self._reports.rate(job, now)
+            if rate is not None:
                 progress = SnapshotProgress(
                     request=job.request,
                     table=str(table),
                     status="waiting" if job.is_active and self._engine.waits_for else job.status,
                     rows=job.rows,
                     rows_estimated=job.rows_estimated,
-                    rows_per_s=self._reports.rate(job, now),
+                    rows_per_s=rate,
                     updated_us=now_us,
                     message=job.message or (self._doing(job) if job.is_active else ""),
                 )
@@ -283,22 +280,20 @@ class _Reports:
     """The last report of each table, and the rate of rows."""
 
     def __init__(self) -> None:
-        self._reported: dict[TableId, tuple[str, str]] = {}
-        self._past: dict[TableId, deque[tuple[float, int]]] = {}
+        # Table → what was reported, times and rows of the reports since that began
+        self._reported: dict[TableId, tuple[tuple[str, str], deque[tuple[float, int]]]] = {}
 
-    def is_due(self, job: Job, now: float) -> bool:
-        table = job.schema.table
-        reported = (job.request, job.status)
-        if not job.is_active and self._reported.get(table, reported if job.is_ended else None) == reported:
-            return False
-        if self._reported.get(table) != reported:
-            self._past.pop(table, None)
-        self._reported[table] = reported
-        self._past.setdefault(table, deque(maxlen=_RATE_REPORTS)).append((now, job.rows))
-        return True
-
-    def rate(self, job: Job, now: float) -> float:
-        began, rows = self._past[job.schema.table][0]
+    def rate(self, job: Job, now: float) -> float | None:
+        """Returns the rows per second, for a report now. None: nothing is to be reported."""
+        standing = (job.request, job.status)
+        last, past = self._reported.get(job.schema.table, (standing if job.is_ended else None, None))
+        if last == standing and not job.is_active:
+            return None
+        if last != standing or past is None:
+            past = deque(maxlen=_RATE_REPORTS)
+        past.append((now, job.rows))
+        self._reported[job.schema.table] = standing, past
+        began, rows = past[0]
         return round((job.rows - rows) / (now - began), 1) if now > began else 0.0
 
 
@@ -321,6 +316,10 @@ def requested(identity: str, table: TableId, signal: SignalRecord) -> SnapshotRe
             "requested_us": signal.requested_us,
         }
     )
+
+
+def _refused(why: str, hint: str = "") -> _Effect:
+    return SignalAnswer(is_accepted=False, message=why, next=hint), []
 
 
 def _accepted(what: str, tables: Sequence[TableId]) -> SignalAnswer:

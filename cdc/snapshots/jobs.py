@@ -12,12 +12,11 @@ from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
-from cdc.snapshots.ranges import RETRY_S, ChunkSize, OpenChunk, Range
+from cdc.snapshots.ranges import RETRY_S, ChunkSize, Range
 
 log = structlog.get_logger(__name__)
 
 RETRY_S_MAX: Final = 5.0  # a table that was altered can be read only when the stream reaches that change
-_FAILURES_COUNTED: Final = 16
 
 STATUSES_BEFORE: Final = {
     "paused": ("running",),
@@ -40,9 +39,8 @@ class Job:
         self.sweeps = record.sweeps
         self.below = below
         self.fingerprint: str | None = None  # None: the table is not described yet
-        self.description_nonce: str | None = None  # nonce of the DescribeTable in progress
         self.not_before = 0.0
-        self._failures = 0  # consecutive failures
+        self._delay_s = RETRY_S  # after the next failure
         self._failed_with = ""  # the last logged reason
         self.ranges: list[Range] = []
         self.absent: AbsentKeys | None = None  # set when every row is published, if keys of vanished rows are wanted
@@ -79,7 +77,7 @@ class Job:
 
     @property
     def is_read_out(self) -> bool:
-        return self.fingerprint is not None and all(part.is_done for part in self.ranges)
+        return self.fingerprint is not None and all(part.record.is_done for part in self.ranges)
 
     @property
     def splits(self) -> bool:
@@ -110,24 +108,23 @@ class Job:
         those; `unseen` is the lowest. Transactions that the description's snapshot sees, later snapshots see too."""
         self.floor = pack_version(epoch, seq if unseen is None else min(unseen, seq))
 
-    def take_description(self, described: TableDescribed, size: tuple[int, int]) -> bool:
-        """Takes a description of the table. `size`: the maximum rows and bytes of a chunk. Returns False if the order
-        of the keys differs from the recorded one: then the recorded ranges are void, and everything is read from the
-        beginning."""
+    def take_description(self, described: TableDescribed, size: tuple[int, int]) -> None:
+        """Takes a description of the table. `size`: the maximum rows and bytes of a chunk. If the order of the keys
+        differs from the recorded one, the recorded ranges are void, and everything is read from the beginning."""
+        if self.key_order not in (None, described.order):
+            log.warning("the order of the key's index changed: all rows are read again", table=self.table)
+            self._restart()
         self.fingerprint = described.fingerprint
         self.rows_estimated = described.rows_estimated
-        is_same = self.key_order in (None, described.order)
-        if not is_same:
-            self.rows, self.absent = 0, None
-        asked = self._record.deletes_in
-        known = self._record.ranges if is_same else (asked,) if asked is not None else ()
         self.key_order = described.order
-        ranges = () if self.below is not None else known or _split(described.bounds)
-        self.ranges = [
-            Range(part.after, part.up_to, part.is_done, ChunkSize(*size, described.row_bytes), part.keys)
-            for part in ranges
-        ]
-        return is_same
+        ranges = () if self.below is not None else self._record.ranges or _split(described.bounds)
+        self.ranges = [Range(part, ChunkSize(*size, described.row_bytes)) for part in ranges]
+
+    def _restart(self) -> None:
+        """Restarts at the beginning."""
+        asked = self._record.deletes_in
+        self._record = self._record.model_copy(update={"ranges": () if asked is None else (asked,)})
+        self.rows, self.absent = 0, None
 
     @property
     def parts(self) -> "list[Range | AbsentKeys]":
@@ -143,21 +140,20 @@ class Job:
     def is_complete(self) -> bool:
         return self.is_read_out and (self.absent is None or self.absent.is_done)
 
-    def rewind(self, now: float) -> list[OpenChunk]:
-        """Restarts at what is published, with a new description of the table. Returns the requests that are void."""
+    def rewind(self, now: float) -> None:
+        """Restarts at what is published, with a new description of the table. All its requests are void."""
         self._record = self.record()
-        void = [chunk for part in self.parts for chunk in part.rewind(now)]
-        self.fingerprint = self.description_nonce = None
+        if self.absent is not None:
+            self.absent.rewind(now)
+        self.fingerprint = None
         self.ranges = []
         self.not_before = now + RETRY_S
-        return void
 
     def failed(self, why: str, now: float) -> None:
         """A read failed and may succeed later. It is repeated with a delay that doubles from one failure to the next;
         each reason is logged once. Call `rewind` first."""
-        delay_s = min(RETRY_S * 2**self._failures, RETRY_S_MAX)
-        self.not_before = now + delay_s
-        self._failures = min(self._failures + 1, _FAILURES_COUNTED)
+        self.not_before = now + self._delay_s
+        self._delay_s = min(self._delay_s * 2, RETRY_S_MAX)
         if why != self._failed_with:
             self._failed_with = why
             log.warning("reading a chunk failed: it is tried again until it succeeds", table=self.table, error=why)
@@ -165,27 +161,22 @@ class Job:
     def merged(self, part: Range | AbsentKeys) -> None:
         """The first open chunk of this part was published, so reads succeed again."""
         part.merged()
-        self._failures, self._failed_with = 0, ""
+        self._delay_s, self._failed_with = RETRY_S, ""
         self.look_for_absent()
 
     def alter(self, schema: TableSchema) -> None:
         """The table has this schema from here on; previous failures may be due to it. Call `rewind` first."""
         self.schema = schema
-        self._failures, self._failed_with = 0, ""
+        self._delay_s, self._failed_with = RETRY_S, ""
 
     def record(self) -> SnapshotRecord:
         """Returns the job's present record."""
-        ranges = self._record.ranges
-        if self.ranges:
-            ranges = tuple(
-                RangeRecord(after=r.after, up_to=r.up_to, is_done=r.is_done, keys=r.keys) for r in self.ranges
-            )
         return self._record.model_copy(
             update={
                 "status": self.status,
                 "message": self.message,
                 "floor": self.floor,
-                "ranges": ranges,
+                "ranges": tuple(part.record for part in self.ranges) or self._record.ranges,
                 "rows": self.rows,
                 "rows_estimated": self.rows_estimated,
                 "deleted": self.deleted,

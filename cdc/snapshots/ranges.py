@@ -7,7 +7,8 @@ the range are read again.
 from dataclasses import dataclass, field
 from typing import Final
 
-from cdc.ports.chunk_reader import Chunk, ChunkRead, Key, LookedUp, Lookup
+from cdc.model.control import RangeRecord
+from cdc.ports.chunk_reader import Chunk, ChunkRead, DescribeTable, Key, LookedUp, Lookup, TableDescribed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
 AHEAD_MAX: Final = 2  # chunks of a range that are being read or wait for their watermark
@@ -20,15 +21,23 @@ WAIT_S: Final = 0.25
 _GROWTH_MAX: Final = 2.0
 
 
-@dataclass(slots=True)
-class OpenChunk:
-    """A chunk or lookup that was requested and is not merged."""
+WatermarkedAnswer = TableDescribed | ChunkRead | LookedUp
 
-    request: Chunk | Lookup
-    since: TransactionSnapshot  # a snapshot that is not newer than its own
+
+@dataclass(slots=True)
+class OpenRequest:
+    """A request whose watermark had no effect yet."""
+
+    request: DescribeTable | Chunk | Lookup
+    since: TransactionSnapshot  # a snapshot that is not newer than the answer's
     asked_at: float  # monotonic seconds
-    read: ChunkRead | LookedUp | None = None
+    answer: WatermarkedAnswer | None = None
     has_watermark: bool = False  # its watermark was received
+
+    @property
+    def snapshot(self) -> TransactionSnapshot:
+        """The answer's snapshot; before the answer, one that is not newer."""
+        return self.since if self.answer is None else self.answer.snapshot
 
 
 class ChunkSize:
@@ -52,16 +61,13 @@ class ChunkSize:
 
 @dataclass(slots=True)
 class Range:
-    after: Key | None  # the last published key
-    up_to: Key | None
-    is_done: bool
+    record: RangeRecord  # how far it is published
     size: ChunkSize
-    keys: tuple[Key, ...] | None = None  # if given, only rows with these keys
-    open: list[OpenChunk] = field(default_factory=list)  # in key order
+    open: list[OpenRequest] = field(default_factory=list)  # in key order
     not_before: float = 0.0
 
     def wants(self, now: float) -> bool:
-        if self.is_done or now < self.not_before or len(self.open) >= AHEAD_MAX:
+        if self.record.is_done or now < self.not_before or len(self.open) >= AHEAD_MAX:
             return False
         last = self._last_read
         return not self.open or (last is not None and not last.is_end)
@@ -70,31 +76,31 @@ class Range:
     def rows_max(self) -> int:
         """The maximum number of rows of the next chunk; with `keys`, one more than can exist, so that the last chunk is
         recognised."""
-        return self.size.rows if self.keys is None else min(self.size.rows, len(self.keys) + 1)
+        keys = self.record.keys
+        return self.size.rows if keys is None else min(self.size.rows, len(keys) + 1)
 
     @property
     def next_after(self) -> Key | None:
         """The key behind which the next chunk begins."""
         if not self.open:
-            return self.after
+            return self.record.after
         last = self._last_read
         assert last is not None
         return last.last
 
     @property
     def _last_read(self) -> ChunkRead | None:
-        read = self.open[-1].read if self.open else None
+        read = self.open[-1].answer if self.open else None
         return read if isinstance(read, ChunkRead) else None
 
     def merged(self) -> None:
         """The first open chunk was published."""
-        read = self.open.pop(0).read
+        read = self.open.pop(0).answer
         assert isinstance(read, ChunkRead)
-        self.after = read.last or self.after
-        self.is_done = read.is_end
+        published = {"after": read.last or self.record.after, "is_done": read.is_end}
+        self.record = self.record.model_copy(update=published)
 
-    def rewind(self, now: float) -> list[OpenChunk]:
-        """Restarts behind what is published, after RETRY_S. Returns the chunks that are void."""
-        void, self.open = self.open, []
+    def rewind(self, now: float) -> None:
+        """Restarts behind what is published, after RETRY_S. The open chunks are void."""
+        self.open = []
         self.not_before = now + RETRY_S
-        return void

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from cdc.model.control import SignalAnswer, SignalRecord, SignalsRecord
+from cdc.model.control import SignalAnswer, SignalsRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
@@ -48,12 +48,13 @@ class Answers:
         return [TopicRecord(self._topics.control, SignalAnswer.key_of(identity).encode(), None) for identity in old]
 
 
-def is_late(signal: SignalRecord, now_us: int) -> bool:
-    return signal.requested_us < now_us - SIGNAL_S_MAX * 1_000_000
-
-
-def too_late() -> SignalAnswer:
-    return SignalAnswer(is_accepted=False, message="it was sent more than a day ago", next="send it again")
+def refusal(signal: Signal, now_us: int) -> SignalAnswer | None:
+    """Returns the answer to a signal that takes no effect, whatever it asks for: it is damaged or too old."""
+    if signal.record is None:
+        return SignalAnswer(is_accepted=False, message=signal.problem)
+    if signal.record.requested_us < now_us - SIGNAL_S_MAX * 1_000_000:
+        return SignalAnswer(is_accepted=False, message="it was sent more than a day ago", next="send it again")
+    return None
 
 
 def answer_record(topics: Topics, signal: Signal, answer: SignalAnswer, now_us: int) -> TopicRecord:

@@ -16,7 +16,6 @@ class Sweeps:
         self.topics = topics
         self.epoch = epoch
         self._floors = dict(floors)
-        self.made = 0  # number of sweeps by this process
 
     def floor(self, table: TableId) -> int:
         """Returns the floor of the table's last sweep in any epoch; 0 if there was none."""
@@ -26,7 +25,6 @@ class Sweeps:
         """Returns the record: rows with a version below `floor` are gone once the transaction that commits at
         `commit_lsn` is applied. If an earlier sweep has a higher floor it is repeated, because the topic keeps only the
         last record."""
-        self.made += 1
         self._floors[table] = max(floor, self._floors.get(table, 0))
         # A keepalive may report the position of the commit record before the transaction is sent, but none beyond it.
         as_of_lsn = commit_lsn + 1

@@ -21,41 +21,23 @@ class Tombstones:
         """`written`: table → floor below which its tombstones are written; None: none are wanted."""
         self._schemas = schemas
         self._sweeps = sweeps
-        self._written = None if written is None else dict(written)
-        self._sweeps_seen = self._sweeps_committed = -1
-        self._floors: dict[TableId, int] = {}  # floors of committed sweeps
-        self.on_committed()
+        self._begun = None if written is None else dict(written)  # floors of jobs that began, in any session
+        self.due: dict[TableId, int] = {}  # floors of committed sweeps for which no job began
         self.jobs: dict[TableId, Job] = {}
-
-    @property
-    def is_due(self) -> bool:
-        """True if sweeps were committed since the last call of `begin`."""
-        return self._written is not None and self._sweeps_seen != self._sweeps_committed
-
-    def begin(self) -> list[Job] | None:
-        """Begins the jobs that became due since the last call. Returns the jobs that they replace, or None if nothing
-        became due."""
-        if not self.is_due:
-            return None
-        assert self._written is not None
-        self._sweeps_seen = self._sweeps_committed
-        replaced: list[Job] = []
-        for table, schema in self._schemas.items():
-            floor = self._floors[table]
-            job = self.jobs.get(table)
-            if floor > self._written.get(table, 0) and (job is None or job.below != floor):
-                if job is not None:
-                    replaced.append(job)
-                self.jobs[table] = Job.of_tombstones(schema, floor)
-        return replaced
+        self.on_committed()
 
     def on_committed(self) -> None:
         """The records that were produced so far are committed. A scan that begins earlier would miss rows that the
         sweep deletes."""
-        if self._sweeps_committed != self._sweeps.made:
-            self._sweeps_committed = self._sweeps.made
-            self._floors = {table: self._sweeps.floor(table) for table in self._schemas}
+        if self._begun is not None:
+            floors = {table: self._sweeps.floor(table) for table in self._schemas}
+            self.due = {table: floor for table, floor in floors.items() if floor > self._begun.get(table, 0)}
 
-    def done(self, job: Job) -> None:
-        if self._written is not None and job.below is not None:
-            self._written[job.schema.table] = job.below
+    def begin(self) -> list[Job]:
+        """Begins the jobs that are due. Returns the jobs that they replace."""
+        assert self._begun is not None
+        replaced = [self.jobs[table] for table in self.due if table in self.jobs]
+        self.jobs |= {table: Job.of_tombstones(self._schemas[table], floor) for table, floor in self.due.items()}
+        self._begun |= self.due
+        self.due = {}
+        return replaced

@@ -18,19 +18,17 @@ from typing import Final
 import orjson
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.formats.records import EnvelopeContext, FinishedRecord, TableEncoder
 from cdc.model.errors import GapError, ProtocolError, UnsupportedChangeError, WatershedError
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.codec import RowCodec
 from cdc.pgoutput.decoder import decode
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream_state import StreamState
 from tests.fuzz.seeds import Seeds, TableSeeds, load
 from tests.support import wire
 from tests.support.holes import without_holes
-from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import UnfollowedTables, engine_of
 
 CONTEXT: Final = EnvelopeContext("shop", "shop", 1, "0.1.0")
 COMMIT_LSN: Final = Lsn(0x16_B374_D848)
@@ -116,13 +114,13 @@ def check_paths(table: Table, message: bytes) -> None:
 def check_stream(table: Table, frames: list[bytes]) -> bool:
     """Whether the assembler takes these frames. It refuses them by named errors only, and what it has confirmed
     to have consumed never goes back."""
-    schema, sweeps = table.seeds.schema, sweeps_of(CONTEXT)
+    schema = table.seeds.schema
     made = Assembler(
         CapturedTables([schema]),
         CONTEXT,
         StreamState(Lsn(1), None, 0, 0),
-        sweeps,
-        Listeners(engine_of([schema], CONTEXT, sweeps), UnfollowedTables()),
+        engine_of([schema], CONTEXT),
+        UnfollowedTables(),
     )
     resume = made.state.resume_lsn
     for frame in frames:

@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.settings import SourceConfig
 from cdc.formats.records import TableEncoder
 from cdc.model.errors import SourceError, UnsupportedChangeError
@@ -22,9 +22,7 @@ from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, start_lsn
 from cdc.pgoutput.messages import Commit
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Found, Wanted, WantedRow
-from cdc.ports.stream_state import StreamState
 from cdc.postgres.connection import connect
 from cdc.postgres.exported_snapshot import SnapshotReader
 from cdc.postgres.replication import ReplicationConnection
@@ -33,7 +31,7 @@ from tests.conftest import PostgresServer, drop_database
 from tests.support.chunk_reading import Source, chunk
 from tests.support.decoding import CONTEXT
 from tests.support.holes import finished
-from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import UnfollowedTables, engine_of
 
 THINGS = TableId("public", "things")
 
@@ -84,13 +82,12 @@ def frames_of_one_transaction(source: Source) -> list[bytes]:
 
 def assembled(schema: TableSchema, frames: list[bytes]) -> tuple[list[TopicRecord], UnsupportedChangeError | None]:
     resume = StreamState(Lsn(1), None, 0, 0)
-    sweeps = sweeps_of(CONTEXT)
     assembler = Assembler(
         CapturedTables([schema]),
         CONTEXT,
         resume,
-        sweeps,
-        Listeners(engine_of([schema], CONTEXT, sweeps), UnfollowedTables()),
+        engine_of([schema], CONTEXT),
+        UnfollowedTables(),
     )
     records, failure = assembler.consume(frames, 17)
     return finished(records), failure

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.capture.toast_batch import BatchRecord
 from cdc.config.format_options import FormatOptions
@@ -23,13 +23,11 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.messages import NULL, TupleValue
-from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.stream import WhileWaiting
-from cdc.ports.stream_state import StreamState
 from tests.support import wire
 from tests.support.holes import COMMIT_US, CONTEXT, RELATION, SCHEMA, U, delete, insert, sees, update
-from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import UnfollowedTables, engine_of
 from tests.unit.cdc.capture.loops import Clock
 
 OUTBOX_OID: Final = 20
@@ -103,14 +101,13 @@ class Reader:
 
 def assembler() -> Assembler:
     outbox = OutboxStream("shop", [OutboxTable(table="public.outbox")], None, "shop.dead", FormatOptions())
-    sweeps = sweeps_of(CONTEXT)
     schemas = [SCHEMA, OUTBOX_SCHEMA]
     return Assembler(
         CapturedTables(schemas),
         CONTEXT,
         StreamState(Lsn(0), None, 0, 0),
-        sweeps,
-        Listeners(engine_of(schemas, CONTEXT, sweeps), UnfollowedTables()),
+        engine_of(schemas, CONTEXT),
+        UnfollowedTables(),
         outbox=outbox,
     )
 

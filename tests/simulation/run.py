@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.format_options import FormatOptions
-from cdc.config.settings import CaptureConfig, SnapshotConfig
+from cdc.config.settings import CaptureConfig
 from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import PROTOCOL, PositionRecord, SourceIdentity, TopicState
@@ -24,10 +24,7 @@ from cdc.model.errors import ConnectionLost
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.listeners import Listeners
 from cdc.ports.source_now import SourceNow
-from cdc.ports.stream import Environment
-from cdc.ports.stream_state import StreamState
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.tables.continuity import compare_tables, require_same_source, require_same_topics
@@ -43,7 +40,6 @@ from tests.support.snapshot_ports import (
     UnfollowedTables,
     engine_of,
     no_backfill,
-    sweeps_of,
 )
 
 TOPICS = Topics(PREFIX)
@@ -316,22 +312,22 @@ class Process:
         tables = [schema.table for schema in SCHEMAS]
         schemas = compare_tables(tables, dict(zip(tables, SCHEMAS, strict=True)), current, TOPICS).kept
         context = EnvelopeContext(PREFIX, IDENTITY.database, current.epoch, "0", self._run.format)
-        sweeps = sweeps_of(context)
-        engine = engine_of(schemas, context, sweeps)
+        engine = engine_of(schemas, context)
         capture = self._run.parts.capture(
-            environment=Environment(stream=self._stream, broker=broker, clock=self._world, probe=self._world.probe),
+            clock=self._world,
+            probe=self._world.probe,
             pipeline=Pipeline(
+                stream=self._stream,
+                broker=broker,
                 assembler=self._run.parts.assembler(
                     CapturedTables(schemas),
                     context,
                     StreamState.of(current),
-                    sweeps,
-                    Listeners(engine, UnfollowedTables()),
+                    engine,
+                    UnfollowedTables(),
                 ),
                 backfill=no_backfill(self._world),
-                snapshots=Snapshots(
-                    engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()
-                ),
+                snapshots=Snapshots(engine, ScriptedReader(), ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {})),
                 publisher=self._run.parts.publisher(self._lineage(current.epoch, current.topics), self._run.limits),
             ),
             topics=TOPICS,

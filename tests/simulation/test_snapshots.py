@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.formats.records import EnvelopeContext
 from cdc.model.control import SignalRecord, SweepRecord
 from cdc.model.events import pack_version
@@ -18,8 +18,6 @@ from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import BarrierPassed, ChunkRead, DescribeTable, TableDescribed, TransactionBarrier
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.coordination import requested
 from tests.simulation.snapshots.mutants import MUTANTS
@@ -27,7 +25,7 @@ from tests.simulation.snapshots.run import PREFIX, Run
 from tests.simulation.snapshots.source import COMMIT_US, RELATIONS, SCHEMAS
 from tests.support import wire
 from tests.support.holes import finished
-from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import UnfollowedTables, engine_of
 
 SEEDS = 300
 SEEDS_FOR_A_MUTANT = 300
@@ -69,10 +67,9 @@ def version_of(record: TopicRecord) -> int:
 def test_a_row_that_comes_back_after_a_truncate_is_no_replay_to_who_has_swept() -> None:
     """Sinks sweep with the floor for a version, so a row that has it too would be lost. Found by these runs."""
     context = EnvelopeContext(PREFIX, "shop", 1, "0")
-    sweeps = sweeps_of(context)
     state = StreamState(Lsn(1_000), None, 6, COMMIT_US)
-    engine = engine_of([SCHEMAS["a"]], context, sweeps)
-    assembler = Assembler(CapturedTables([SCHEMAS["a"]]), context, state, sweeps, Listeners(engine, UnfollowedTables()))
+    engine = engine_of([SCHEMAS["a"]], context)
+    assembler = Assembler(CapturedTables([SCHEMAS["a"]]), context, state, engine, UnfollowedTables())
     truncate, insert = wire.truncate([RELATIONS["a"].oid]), wire.insert(RELATIONS["a"].oid, [b"1", b"x", b"y"])
     messages = [
         *(wire.begin(1_100, COMMIT_US, 700), wire.relation_bytes(RELATIONS["a"]), truncate),
@@ -86,7 +83,7 @@ def test_a_row_that_comes_back_after_a_truncate_is_no_replay_to_who_has_swept() 
 
 def test_a_row_that_comes_after_the_snapshot_of_an_empty_table_is_no_replay_to_who_has_swept() -> None:
     context = EnvelopeContext(PREFIX, "shop", 1, "0")
-    engine = engine_of([SCHEMAS["a"]], context, sweeps_of(context))
+    engine = engine_of([SCHEMAS["a"]], context)
     signal = SignalRecord(action="snapshot", requested_us=0)
     engine.add(requested("heal", SCHEMAS["a"].table, signal))
     snapshot, seq = TransactionSnapshot(700, 700, frozenset()), SeqCounter(6)

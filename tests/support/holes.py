@@ -5,18 +5,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_batch import BatchRecord, OmittedChange, are_finished
 from cdc.formats.records import Draft, EnvelopeContext, FinishedRecord, OutRecord
 from cdc.model.events import Column, TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from tests.support import wire
-from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import UnfollowedTables, engine_of
 
 OID: Final = 10
 COLUMNS: Final = (
@@ -52,14 +50,13 @@ def _values(row: Iterable[Any]) -> list[TupleValue]:
 
 def consumed(*transactions: tuple[int, list[bytes]]) -> list[BatchRecord]:
     """Transaction id and changes of each."""
-    sweeps = sweeps_of(CONTEXT)
-    engine = engine_of([SCHEMA], CONTEXT, sweeps)
+    engine = engine_of([SCHEMA], CONTEXT)
     assembler = Assembler(
         CapturedTables([SCHEMA]),
         CONTEXT,
         StreamState(Lsn(0), None, 0, 0),
-        sweeps,
-        Listeners(engine, UnfollowedTables()),
+        engine,
+        UnfollowedTables(),
     )
     messages = []
     for number, (xid, changes) in enumerate(transactions, 1):

@@ -11,7 +11,7 @@ from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import ChangeMemory, Unseen
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.ranges import OpenChunk, Range
+from cdc.snapshots.ranges import OpenRequest, Range
 from operations.cli.main import main
 
 
@@ -37,7 +37,7 @@ class NaiveEngine(SnapshotEngine):
         self._low[request.nonce] = len(self._touched)
         return request
 
-    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> None:
+    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenRequest, *rest: Any) -> None:
         since = self._touched[self._low[chunk.request.nonce] :]
         self.window = {key for topic, key in since if topic == job.schema.topic}
         super()._merge(job, part, chunk, *rest)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import SnapshotConfig
-from cdc.formats.records import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext
 from cdc.model.events import TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import Relation
-from cdc.pgoutput.relations import relation_differs, relation_of
+from cdc.pgoutput.relations import relation_differs
 from cdc.ports.chunk_reader import Answer, KeyPage, Request
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.stream import Clock, Signal, WhileWaiting
@@ -59,7 +59,7 @@ class ScriptedRows:
 
 
 class UnfollowedTables:
-    """cdc.ports.listeners.SchemaListener. A table that is altered stops."""
+    """cdc.ports.schema_listener.SchemaListener. A table that is altered stops."""
 
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
         raise stop(schema.table, relation_differs(schema, relation) or "")
@@ -84,15 +84,11 @@ def no_backfill(clock: Clock) -> ToastBackfill:
     return ToastBackfill(ScriptedRows(), lambda _: [], clock, pause)
 
 
-def sweeps_of(context: EnvelopeContext) -> Sweeps:
-    return Sweeps(Topics(context.prefix), context.epoch, {})
-
-
-def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext, sweeps: Sweeps) -> SnapshotEngine:
+def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext) -> SnapshotEngine:
     """With no table's snapshot to do."""
     return SnapshotEngine(
         schemas=schemas,
-        row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
-        sweeps=sweeps,
+        row_records=RowRecords(context),
+        sweeps=Sweeps(Topics(context.prefix), context.epoch, {}),
         limits=SnapshotConfig(),
     )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable
-from cdc.formats.records import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import (
     IncompleteRowsRecord,
@@ -28,15 +28,11 @@ from cdc.model.events import TableSchema
 from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
 from cdc.outbox.event_stream import OutboxStream
-from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import KnownTable
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream import Environment, Signal
-from cdc.ports.stream_state import StreamState
+from cdc.ports.stream import Signal
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
-from cdc.snapshots.completion import Completions
 from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
@@ -120,12 +116,12 @@ class Process:
         unpublishable = self._unpublishable()
         engine = SnapshotEngine(
             schemas=schemas,
-            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context), unpublishable),
+            row_records=RowRecords(context, unpublishable),
             sweeps=sweeps,
             limits=run.snapshot_limits,
             recorded=RecordedSnapshots(
                 records=run.recorded(SnapshotRecord, "snapshot/"),
-                completions=Completions(schemas, run.recorded(IncompleteRowsRecord, "holes/")),
+                incomplete=run.recorded(IncompleteRowsRecord, "holes/"),
             ),
             new_nonce=lambda: f"{self._world.chance.getrandbits(64):016x}",
         )
@@ -135,23 +131,25 @@ class Process:
         snapshots = Snapshots(
             engine,
             self.reader,
+            self.reader,
             _Signals(run),
             Answers(TOPICS, {}),
-            TOPICS,
-            run.snapshot_limits,
             Restrictions(outboxes=outboxes),
         )
         tracker = self._tracker(schemas, snapshots, position)
         capture = run.parts.capture(
             run,
-            environment=Environment(stream=self.stream, broker=broker, clock=self._world, probe=self._world.probe),
+            clock=self._world,
+            probe=self._world.probe,
             pipeline=Pipeline(
+                stream=self.stream,
+                broker=broker,
                 assembler=Assembler(
                     CapturedTables(schemas),
                     context,
                     StreamState.of(position),
-                    sweeps,
-                    Listeners(engine, tracker),
+                    engine,
+                    tracker,
                     unpublishable=unpublishable,
                     outbox=self._outbox(),
                 ),

@@ -22,7 +22,7 @@ from cdc.snapshots.change_memory import ChangeMemory, Unseen
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.ranges import OpenChunk, Range
+from cdc.snapshots.ranges import OpenRequest, Range, WatermarkedAnswer
 from cdc.snapshots.sweeps import Sweeps
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.run import Parts, Run, UnseenRule
@@ -95,9 +95,9 @@ class DeafToTruncate(SnapshotEngine):
 class FloorAtTheMark(SnapshotEngine):
     """The naive floor: where the snapshot of the table began."""
 
-    def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: Job, described: WatermarkedAnswer | None, seq: SeqCounter) -> None:
         if job.sweeps and job.floor is None:
-            job.floor = pack_version(self._sweeps.epoch, seq.next)
+            job.floor = pack_version(self.sweeps.epoch, seq.next)
         super()._on_described(job, described, seq)
 
 
@@ -106,15 +106,15 @@ class FloorFixedTooEarly(SnapshotEngine):
 
     def take(self, answers: Sequence[Answer], now: float) -> None:
         for answer in answers:
-            if isinstance(answer, TableDescribed) and answer.nonce in self._descriptions:
-                job = self._descriptions[answer.nonce][0]
+            if isinstance(answer, TableDescribed) and answer.nonce in self._open:
+                job = self._open[answer.nonce][0]
                 job.early = self._memory.lowest_unseen_seq(job.schema.topic, answer.snapshot)  # type: ignore[attr-defined]
         super().take(answers, now)
 
-    def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: Job, described: WatermarkedAnswer | None, seq: SeqCounter) -> None:
         early: int | None = job.early  # type: ignore[attr-defined]
         if job.sweeps and job.floor is None:
-            job.floor = pack_version(self._sweeps.epoch, seq.next if early is None else early)
+            job.floor = pack_version(self.sweeps.epoch, seq.next if early is None else early)
         super()._on_described(job, described, seq)
 
 
@@ -137,8 +137,8 @@ class MergesInAnyOrder(SnapshotEngine):
 
     def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
         for nonce in self._watermarks:
-            if nonce in self._chunks:
-                _, part, chunk = self._chunks[nonce]
+            _, part, chunk = self._open.get(nonce, (None, None, None))
+            if part is not None and chunk is not None:
                 part.open.remove(chunk)
                 part.open.insert(0, chunk)
         return super().end(commit_lsn, seq, now_us)
@@ -158,7 +158,7 @@ class DeletesWhatWasTouched(SnapshotEngine):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._row_records = _OfAllAbsent(arguments["row_records"]._encoder_of)
+        self._row_records = _OfAllAbsent(arguments["row_records"]._context)
 
     def _read_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
         page = super()._read_keys(job, absent)
@@ -169,18 +169,18 @@ class DeletesWhatWasTouched(SnapshotEngine):
 class _OfAllAbsent(RowRecords):
     def of_absent(
         self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: ChunkPosition
-    ) -> list[TopicRecord]:
+    ) -> tuple[list[TopicRecord], int]:
         return super().of_absent(schema, absent, replace(unseen, is_truncated=False, touched=lambda _: False), at)
 
 
 class DeletesWhatMeetsNoCondition(SnapshotEngine):
     """Rows of the source that the snapshot's condition leaves out are taken for gone."""
 
-    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> None:
-        read = chunk.read
+    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenRequest, *rest: Any) -> None:
+        read = chunk.answer
         if job.where and isinstance(read, LookedUp) and isinstance(chunk.request, Lookup):
             odd = tuple(key for key in chunk.request.keys if json.loads(key)["id"] % 2)
-            chunk.read = replace(read, absent=(*read.absent, *(key for key in odd if key not in read.absent)))
+            chunk.answer = replace(read, absent=(*read.absent, *(key for key in odd if key not in read.absent)))
         super()._merge(job, part, chunk, *rest)
 
 
@@ -224,7 +224,7 @@ class CompletesAtOnce(SnapshotEngine):
 
     def complete(self, rows: Sequence[Unfilled]) -> list[TopicRecord]:
         noted = super().complete(rows)
-        for job in self._completions.jobs.values():
+        for job in self._completions.values():
             job._noted = dict.fromkeys(job._noted)
         return noted
 

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
+from unittest.mock import patch
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import SnapshotConfig
-from cdc.formats.records import EnvelopeContext, TableEncoder
+from cdc.formats.records import EnvelopeContext
 from cdc.model.control import (
     IncompleteRowsRecord,
     SignalRecord,
@@ -29,16 +30,13 @@ from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.pgoutput.relations import relation_of
-from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.stream import Signal
-from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.snapshots import completion
 from cdc.snapshots.change_memory import ChangeMemory, Unseen
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
-from cdc.snapshots.completion import Completions
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
@@ -165,6 +163,10 @@ class Run:
 
     def report(self) -> None:
         """Run to the end, and judge. Raises AssertionError."""
+        with patch.object(completion, "NOTED_MAX", self.noted_max):
+            self._report()
+
+    def _report(self) -> None:
         steps_with_faults = self.chance.choice(STEPS_WITH_FAULTS)
         while self._steps < steps_with_faults:
             self._process(steps_with_faults)
@@ -263,23 +265,24 @@ class Process:
         sweeps = run.parts.sweeps(TOPICS, committed.epoch, committed.floors)
         self.engine = run.parts.engine(
             schemas=schemas,
-            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
+            row_records=RowRecords(context),
             sweeps=sweeps,
             limits=run.limits,
             recorded=RecordedSnapshots(
                 records=list(committed.snapshots.values()),
                 tombstones=committed.tombstones if run.tombstones else None,
-                completions=Completions(schemas, committed.holes.values(), run.noted_max),
+                incomplete=list(committed.holes.values()),
             ),
             memory=_CountingMemory(run),
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
         )
+        self._note_what_is_received()
         self._assembler = Assembler(
             CapturedTables(schemas),
             context,
             committed.state,
-            sweeps,
-            Listeners(_Watched(run, self.engine), UnfollowedTables()),
+            self.engine,
+            UnfollowedTables(),
         )
         rows = run.parts.row_reader(run.chance, run.source)
         self._backfill = run.parts.backfill(rows, self._complete, self, self._pause, run.patience_s)
@@ -290,8 +293,17 @@ class Process:
         # The server may know an older position than the one committed.
         sent_again = run.chance.choice((0, 0, 300)) if committed.state.seq else 0
         self._stream = Stream(run.chance, run.source, committed.state.resume_lsn - sent_again)
-        self._session = Snapshots(self.engine, self.reader, _Signals(run), Answers(TOPICS, {}), TOPICS, run.limits)
+        self._session = Snapshots(self.engine, self.reader, self.reader, _Signals(run), Answers(TOPICS, {}))
         self._open: list[TopicRecord] = []  # Kafka transaction
+
+    def _note_what_is_received(self) -> None:
+        run, end = self._run, self.engine.end
+
+        def noting(commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
+            run.received_lsn = commit_lsn
+            return end(commit_lsn, seq, now_us)
+
+        self.engine.end = noting  # type: ignore[method-assign]
 
     def step(self) -> None:
         """As Capture's."""
@@ -356,7 +368,7 @@ class Process:
             return False
         self._commit()
         offset = run.committed.signals_offset
-        if self.engine.is_active or self.engine.tombstones.is_due or offset < len(run.signals):
+        if self.engine.is_active or self.engine.tombstones.due or offset < len(run.signals):
             return False
         for table, is_healed in run.healed.items():
             if not is_healed:
@@ -378,24 +390,6 @@ class _Signals:
     def poll(self) -> list[Signal]:
         first, self._next = self._next, len(self._run.signals)
         return [Signal(f"signal {i}", i, self._run.signals[i], "") for i in range(first, self._next)]
-
-
-class _Watched:
-    """cdc.capture.assembler.Observer, noting how far the stream is."""
-
-    def __init__(self, run: Run, engine: SnapshotEngine) -> None:
-        self._run = run
-        self._engine = engine
-        self.begin, self.touch, self.truncate, self.watermark = (
-            engine.begin,
-            engine.touch,
-            engine.truncate,
-            engine.watermark,
-        )
-
-    def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
-        self._run.received_lsn = commit_lsn
-        return self._engine.end(commit_lsn, seq, now_us)
 
 
 class _CountingMemory(ChangeMemory):

@@ -313,7 +313,8 @@ class _Task:
 
 
 class Reader:
-    """cdc.ports.chunk_reader.ChunkReader: works on all requests at once, in any order, and fails now and then.
+    """cdc.ports.chunk_reader.ChunkReader, of both kinds: works on all requests at once, in any order, and fails
+    now and then.
     `mark_delay`: how slowly marks follow their answers, 0 to 1.
 
     `lows` tells for each chunk's snapshot which commits were in the log before its SELECT: what a low watermark would
@@ -420,7 +421,7 @@ class Reader:
         above, up_to = _number(request.after, min(KEYS) - 1), _number(request.up_to, max(KEYS))
         numbers = {key: json.loads(key)["id"] for key in request.keys}
         absent = tuple(key for key, number in numbers.items() if above < number <= up_to and number not in rows)
-        return LookedUp(request.nonce, snapshot, absent, 0.1)
+        return LookedUp(request.nonce, snapshot, absent)
 
     def _chunk(self, request: Chunk) -> ChunkRead:
         snapshot = self._source.snapshot()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_batch import DraftRecord
 from cdc.formats.records import EnvelopeContext
 from cdc.model.control import PartialTransaction, SweepRecord
@@ -16,11 +16,9 @@ from cdc.model.events import Column, TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream_state import StreamState
 from tests.support import wire
 from tests.support.holes import finished
-from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import UnfollowedTables, engine_of
 
 COLUMNS = (Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True))
 CUSTOMERS, CUSTOMERS_RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", "customers"), oid=10)
@@ -32,11 +30,9 @@ START = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
 
 
 def assembler(resume: StreamState = START, *leaving: TableSchema) -> Assembler:
-    sweeps, tables = sweeps_of(CONTEXT), [schema for schema in (CUSTOMERS, ORDERS) if schema not in leaving]
-    engine = engine_of(tables, CONTEXT, sweeps)
-    return Assembler(
-        CapturedTables(tables, leaving=leaving), CONTEXT, resume, sweeps, Listeners(engine, UnfollowedTables())
-    )
+    tables = [schema for schema in (CUSTOMERS, ORDERS) if schema not in leaving]
+    engine = engine_of(tables, CONTEXT)
+    return Assembler(CapturedTables(tables, leaving=leaving), CONTEXT, resume, engine, UnfollowedTables())
 
 
 def frames(*messages: bytes, lsn: int = 0) -> list[bytes]:
@@ -262,14 +258,13 @@ SMALLER = wire.schema_and_relation(COLUMNS[:1], ["id"], table=ORDERS.table, oid=
 
 def joined(since: int, resume: StreamState = START) -> Assembler:
     """Orders joined at this LSN."""
-    sweeps = sweeps_of(CONTEXT)
-    engine = engine_of([CUSTOMERS, ORDERS], CONTEXT, sweeps)
+    engine = engine_of([CUSTOMERS, ORDERS], CONTEXT)
     return Assembler(
         CapturedTables([CUSTOMERS, ORDERS], since={ORDERS.table: since}),
         CONTEXT,
         resume,
-        sweeps,
-        Listeners(engine, UnfollowedTables()),
+        engine,
+        UnfollowedTables(),
     )
 
 

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_batch import BatchRecord
 from cdc.model.control import PartialTransaction
 from cdc.model.lsn import Lsn
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream_state import StreamState
 from tests.support import wire
-from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import UnfollowedTables, engine_of
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, transaction
 
 NOW_US = 1_767_323_080_000_000
@@ -18,13 +16,12 @@ START = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
 
 
 def assembler(resume: StreamState = START) -> Assembler:
-    sweeps = sweeps_of(CONTEXT)
     return Assembler(
         CapturedTables([SCHEMA]),
         CONTEXT,
         resume,
-        sweeps,
-        Listeners(engine_of([SCHEMA], CONTEXT, sweeps), UnfollowedTables()),
+        engine_of([SCHEMA], CONTEXT),
+        UnfollowedTables(),
     )
 
 

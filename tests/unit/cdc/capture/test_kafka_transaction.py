@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.capture.stream_state import StreamState
 from cdc.config.settings import CaptureConfig
 from cdc.model.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.stream_state import StreamState
 
 LIMITS = CaptureConfig(transaction_rows_max=3, transaction_bytes_max=1024, transaction_time_ms_max=500)
 SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")

@@ -10,10 +10,10 @@ import pytest
 
 import cdc.capture.assembler
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
-from cdc.config.settings import CaptureConfig, SnapshotConfig
+from cdc.capture.stream_state import CapturedTables, StreamState
+from cdc.config.settings import CaptureConfig
 from cdc.formats.heartbeats import Heartbeats
 from cdc.model.control import PositionRecord, ProgressRecord, SourceIdentity, TopicState
 from cdc.model.errors import ConnectionLost, GapError, UnsupportedChangeError
@@ -21,9 +21,6 @@ from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream import Environment
-from cdc.ports.stream_state import StreamState
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from tests.support import wire
@@ -33,7 +30,6 @@ from tests.support.snapshot_ports import (
     UnfollowedTables,
     engine_of,
     no_backfill,
-    sweeps_of,
 )
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, TOPIC, TS_US, Script, transaction
 
@@ -59,26 +55,27 @@ def capture(
 ) -> Capture:
     config = CaptureConfig(**limits)
     lineage = Lineage(1, SOURCE, "p", {TOPIC: TopicState(topic_id="id")})
-    sweeps = sweeps_of(CONTEXT)
-    engine = engine_of([SCHEMA], CONTEXT, sweeps)
+    engine = engine_of([SCHEMA], CONTEXT)
     return Capture(
-        environment=Environment(stream=script, broker=script, clock=script.clock, probe=script.probe),
+        clock=script.clock,
+        probe=script.probe,
         pipeline=Pipeline(
+            stream=script,
+            broker=script,
             assembler=Assembler(
                 CapturedTables([SCHEMA]),
                 CONTEXT,
                 StreamState(Lsn(START), None, 0, 0),
-                sweeps,
-                Listeners(engine, UnfollowedTables()),
+                engine,
+                UnfollowedTables(),
             ),
             backfill=no_backfill(script.clock),
             snapshots=Snapshots(
                 engine,
                 ScriptedReader(),
+                ScriptedReader(),
                 ScriptedSignals(),
                 Answers(Topics("shop"), {}),
-                Topics("shop"),
-                SnapshotConfig(),
             ),
             publisher=Publisher(lineage, config),
         ),

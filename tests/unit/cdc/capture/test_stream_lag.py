@@ -1,27 +1,24 @@
 """How late the stream is, and that existing rows wait for it."""
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.stream_lag import QUIET_S, StreamLag
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.settings import CaptureConfig, SnapshotConfig
-from cdc.formats.records import TableEncoder
 from cdc.model.control import SourceIdentity, TopicState
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
 from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, TableDescribed, TransactionBarrier
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream import Environment
-from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
+from cdc.snapshots.sweeps import Sweeps
 from tests.support import wire
-from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, no_backfill, sweeps_of
+from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, no_backfill
 from tests.unit.cdc.capture.loops import CONTEXT, RELATION, SCHEMA, TOPIC, TS_US, Script
 from tests.unit.cdc.snapshots.loops import wanted
 
@@ -123,28 +120,29 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
             answer()
             return script.read(messages_max, bytes_max)
 
-    sweeps = sweeps_of(CONTEXT)
     topics = Topics("shop")
     engine = SnapshotEngine(
         schemas=[SCHEMA],
-        row_records=RowRecords(lambda schema: TableEncoder(schema, RELATION, CONTEXT)),
-        sweeps=sweeps,
+        row_records=RowRecords(CONTEXT),
+        sweeps=Sweeps(topics, CONTEXT.epoch, {}),
         limits=SnapshotConfig(),
         recorded=RecordedSnapshots(records=[wanted()]),
     )
     source = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")
     Capture(
-        environment=Environment(stream=Answered(clock=script.clock), broker=script, clock=script.clock),
+        clock=script.clock,
         pipeline=Pipeline(
+            stream=Answered(clock=script.clock),
+            broker=script,
             assembler=Assembler(
                 CapturedTables([SCHEMA]),
                 CONTEXT,
                 StreamState(Lsn(1_000), None, 0, 0),
-                sweeps,
-                Listeners(engine, UnfollowedTables()),
+                engine,
+                UnfollowedTables(),
             ),
             backfill=no_backfill(script.clock),
-            snapshots=Snapshots(engine, reader, ScriptedSignals(), Answers(topics, {}), topics, SnapshotConfig()),
+            snapshots=Snapshots(engine, reader, ScriptedReader(), ScriptedSignals(), Answers(topics, {})),
             publisher=Publisher(Lineage(1, source, "p", {TOPIC: TopicState(topic_id="id")}), CaptureConfig()),
         ),
         topics=topics,

@@ -11,10 +11,10 @@ from typing import Final
 import pytest
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_batch import Batch
-from cdc.config.settings import CaptureConfig, SnapshotConfig
+from cdc.config.settings import CaptureConfig
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import SignalRecord, SourceIdentity, TopicState
 from cdc.model.events import TableId
@@ -22,10 +22,8 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import BarrierPassed, TransactionBarrier
-from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Found
 from cdc.ports.stream import Signal
-from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.completion import CompletionJob
@@ -34,7 +32,7 @@ from cdc.snapshots.signal_answers import Answers
 from tests.support import wire
 from tests.support.holes import U, consumed, insert, sees, update
 from tests.support.operations import operations
-from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, TOPIC, TS_US, transaction
 from tests.unit.cdc.snapshots.loops import Beside, snapshot, wanted
 
@@ -137,14 +135,13 @@ def a_backlog_behind_a_restart(n: int) -> Callable[[], object]:
 
 
 def assembler() -> Assembler:
-    sweeps = sweeps_of(CONTEXT)
     start = StreamState(Lsn(1_000), None, 0, 0)
     return Assembler(
         CapturedTables([SCHEMA]),
         CONTEXT,
         start,
-        sweeps,
-        Listeners(engine_of([SCHEMA], CONTEXT, sweeps), UnfollowedTables()),
+        engine_of([SCHEMA], CONTEXT),
+        UnfollowedTables(),
     )
 
 
@@ -187,7 +184,7 @@ def filled_by_reading(n: int) -> Callable[[], object]:
 
 
 def rows_that_go_out_with_holes(n: int) -> Callable[[], object]:
-    job = CompletionJob(SCHEMA, noted_max=10 * n)
+    job = CompletionJob(SCHEMA)
 
     def call() -> None:
         for number in range(n):
@@ -199,12 +196,9 @@ def rows_that_go_out_with_holes(n: int) -> Callable[[], object]:
 
 def unpublishable_changes(n: int) -> Callable[[], object]:
     made = Unpublishable(Topics("shop"), "skip", {TOPIC: 500})
-    sweeps = sweeps_of(CONTEXT)
-    engine = engine_of([SCHEMA], CONTEXT, sweeps)
+    engine = engine_of([SCHEMA], CONTEXT)
     start = StreamState(Lsn(1_000), None, 0, 0)
-    taker = Assembler(
-        CapturedTables([SCHEMA]), CONTEXT, start, sweeps, Listeners(engine, UnfollowedTables()), unpublishable=made
-    )
+    taker = Assembler(CapturedTables([SCHEMA]), CONTEXT, start, engine, UnfollowedTables(), unpublishable=made)
     batches = [transaction(1_100 + 100 * number, number) for number in range(n)]
     return lambda: [taker.consume(frames, NOW_US) for frames in batches]
 
@@ -229,8 +223,7 @@ def signals(n: int) -> Callable[[], object]:
     made = Beside(wanted())
     made.pass_barrier(snapshot(100))
     port = ScriptedSignals()
-    topics = Topics("shop")
-    session = Snapshots(made.engine, ScriptedReader(), port, Answers(topics, {}), topics, SnapshotConfig())
+    session = Snapshots(made.engine, ScriptedReader(), ScriptedReader(), port, Answers(Topics("shop"), {}))
 
     def call() -> None:
         for number in range(n):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.format_options import FormatOptions
 from cdc.formats.envelope_context import EnvelopeContext
 from cdc.model.control import PartialTransaction
@@ -19,11 +19,9 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL
 from cdc.ports.chunk_reader import WATERMARK_PREFIX
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream_state import StreamState
 from tests.support import wire
 from tests.support.holes import finished
-from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import UnfollowedTables, engine_of
 
 COLUMNS = (Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True))
 CUSTOMERS, CUSTOMERS_RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", "customers"), oid=10)
@@ -39,13 +37,12 @@ RELATIONS = [wire.relation_bytes(CUSTOMERS_RELATION), wire.relation_bytes(AUDIT_
 
 def assembler(options: FormatOptions = ALL, resume: StreamState = START) -> Assembler:
     context = EnvelopeContext("shop", "shop", epoch=2, connector_version="0", format=options)
-    sweeps = sweeps_of(context)
     return Assembler(
         CapturedTables(SCHEMAS),
         context,
         resume,
-        sweeps,
-        Listeners(engine_of(SCHEMAS, context, sweeps), UnfollowedTables()),
+        engine_of(SCHEMAS, context),
+        UnfollowedTables(),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.format_options import FormatOptions
 from cdc.formats.envelope_context import EnvelopeContext
 from cdc.formats.heartbeats import Heartbeats
@@ -22,10 +22,8 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL, TupleValue
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream_state import StreamState
 from tests.support import wire
-from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import UnfollowedTables, engine_of
 
 OID: Final = 16385
 COLUMNS = (
@@ -64,14 +62,13 @@ def published(*changes: bytes, options: FormatOptions = DEBEZIUM, identity: str 
     schema, relation = wire.schema_and_relation(COLUMNS, names, identity=identity)
     schema = replace(schema, topic="srv.public.customers")
     context = EnvelopeContext("srv", "shop", 1, "0.1.0", options)
-    sweeps = sweeps_of(context)
-    engine = engine_of([schema], context, sweeps)
+    engine = engine_of([schema], context)
     made = Assembler(
         CapturedTables([schema]),
         context,
         StreamState(Lsn(1), None, 0, 0),
-        sweeps,
-        Listeners(engine, UnfollowedTables()),
+        engine,
+        UnfollowedTables(),
     )
     messages = [wire.begin(COMMIT_LSN, COMMIT_TS_US, 560), wire.relation_bytes(relation), *changes]
     messages.append(wire.commit(COMMIT_LSN, COMMIT_LSN + 48, COMMIT_TS_US))

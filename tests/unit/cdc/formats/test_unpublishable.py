@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_batch import DraftRecord
 from cdc.config.settings import OnUnpublishable
 from cdc.formats.records import OutRecord, TableEncoder
@@ -18,11 +18,9 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from cdc.ports.listeners import Listeners
-from cdc.ports.stream_state import StreamState
 from tests.support import wire
 from tests.support.holes import finished
-from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.snapshot_ports import UnfollowedTables, engine_of
 from tests.unit.cdc.capture.loops import COLUMNS, CONTEXT, RELATION, SCHEMA, TABLE, TOPIC, TS_US, transaction
 
 TOPICS = Topics("shop")
@@ -161,16 +159,15 @@ def test_what_is_skipped_is_counted_from_what_state_says_on() -> None:
 
 def assembled(policy: OnUnpublishable, *changes: bytes) -> tuple[Assembler, list[TopicRecord]]:
     """What a transaction with these changes becomes, and one that inserts a row behind it."""
-    sweeps = sweeps_of(CONTEXT)
-    engine = engine_of([SCHEMA], CONTEXT, sweeps)
+    engine = engine_of([SCHEMA], CONTEXT)
     start = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
     unpublishable = Unpublishable(TOPICS, policy, LIMITS)
     made = Assembler(
         CapturedTables([SCHEMA]),
         CONTEXT,
         start,
-        sweeps,
-        Listeners(engine, UnfollowedTables()),
+        engine,
+        UnfollowedTables(),
         unpublishable=unpublishable,
     )
     messages = [wire.begin(1_100, TS_US, 7), wire.relation_bytes(RELATION), *changes, wire.commit(1_100, 1_148, TS_US)]
@@ -212,16 +209,15 @@ def test_records_of_one_change_are_left_out_together() -> None:
 def test_a_row_with_a_hole_counts_as_it_is_without() -> None:
     columns = [*COLUMNS, Column("more", 25, -1, "text", True)]
     schema, relation = wire.schema_and_relation(columns, ["id"], table=TABLE, oid=10)
-    sweeps = sweeps_of(CONTEXT)
     start = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
-    engine = engine_of([schema], CONTEXT, sweeps)
+    engine = engine_of([schema], CONTEXT)
     unpublishable = Unpublishable(TOPICS, "skip", LIMITS)
     made = Assembler(
         CapturedTables([schema]),
         CONTEXT,
         start,
-        sweeps,
-        Listeners(engine, UnfollowedTables()),
+        engine,
+        UnfollowedTables(),
         unpublishable=unpublishable,
     )
     changes = [wire.update(10, [b"1", b"x" * 2_000, UNCHANGED]), wire.update(10, [b"2", b"x", UNCHANGED])]

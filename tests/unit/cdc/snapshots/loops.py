@@ -6,14 +6,12 @@ from itertools import count
 from typing import Any
 
 from cdc.config.settings import SnapshotConfig
-from cdc.formats.records import TableEncoder
 from cdc.model.control import IncompleteRowsRecord, SnapshotRecord, SweepRecord
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import (
     BarrierPassed,
     Chunk,
@@ -32,7 +30,6 @@ from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
-from cdc.snapshots.completion import Completions
 from cdc.snapshots.sweeps import Sweeps
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 
@@ -73,7 +70,6 @@ class Beside:
         seq: int = 0,
         tombstones: Mapping[TableId, int] | None = None,
         holes: Iterable[IncompleteRowsRecord] = (),
-        noted_max: int = 1_000,
         **limits: Any,
     ) -> None:
         self.sweeps = Sweeps(TOPICS, CONTEXT.epoch, {})
@@ -83,19 +79,17 @@ class Beside:
         numbers = count(1)
         self.engine = SnapshotEngine(
             schemas=schemas,
-            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT)),
+            row_records=RowRecords(CONTEXT),
             sweeps=self.sweeps,
             limits=SnapshotConfig(**limits),
-            recorded=RecordedSnapshots(
-                records=records, tombstones=tombstones, completions=Completions(schemas, holes, noted_max)
-            ),
+            recorded=RecordedSnapshots(records=records, tombstones=tombstones, incomplete=holes),
             memory=ChangeMemory(keys_max),
             new_nonce=lambda: f"n{next(numbers)}",
         )
 
     def unfilled(self, xid: int, *numbers: int) -> list[IncompleteRowsRecord]:
         """Rows went out with holes that this transaction left; what is noted."""
-        rows = [Unfilled(SCHEMA, key(number), (str(number),), xid) for number in numbers]
+        rows = [Unfilled(SCHEMA, (str(number),), xid) for number in numbers]
         return noted(self.engine.complete(rows))
 
     # ---- the stream
@@ -157,7 +151,7 @@ class Beside:
     def look_up(self, request: Request | KeyPage, at: TransactionSnapshot, *absent: int) -> str:
         """Those of them that have no row; the nonce."""
         assert isinstance(request, Lookup)
-        self.engine.take([LookedUp(request.nonce, at, tuple(map(key, absent)), 0.01)], self.now)
+        self.engine.take([LookedUp(request.nonce, at, tuple(map(key, absent)))], self.now)
         return request.nonce
 
 

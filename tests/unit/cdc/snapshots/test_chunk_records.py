@@ -4,20 +4,18 @@ import json
 
 import pytest
 
-from cdc.formats.records import TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
-from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import ChunkRead
 from cdc.snapshots.change_memory import Unseen
 from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 from tests.unit.cdc.snapshots.loops import NOW_US, key, snapshot
 
-RECORDS = RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT))
+RECORDS = RowRecords(CONTEXT)
 PLACE = ChunkPosition(Lsn(700), 3, 20, NOW_US)
 NOTHING = Unseen(is_forgotten=False, is_truncated=False, touched=set[bytes]().__contains__)
 TOUCHED = Unseen(is_forgotten=False, is_truncated=False, touched={key(2)}.__contains__)
@@ -31,13 +29,15 @@ def places(values: list[bytes | None]) -> list[tuple[str, int, int, int]]:
 
 def test_rows_follow_each_other_without_those_that_were_touched() -> None:
     read = ChunkRead("n", snapshot(5), (b"1\tx", b"2\tx", b"3\tx"), ("3",), True, 0.1)
-    records = RECORDS.of_chunk(SCHEMA, read, TOUCHED, PLACE)
+    records, count = RECORDS.of_chunk(SCHEMA, read, TOUCHED, PLACE)
+    assert count == 2
     assert [record.key for record in records] == [key(1), key(3)]
     assert places([record.value for record in records]) == [("r", 700, 3, 20), ("r", 700, 4, 21)]
 
 
 def test_absent_keys_are_deletes_with_their_tombstones_without_those_that_were_touched() -> None:
-    records = RECORDS.of_absent(SCHEMA, (key(1), key(2), key(3)), TOUCHED, PLACE)
+    records, count = RECORDS.of_absent(SCHEMA, (key(1), key(2), key(3)), TOUCHED, PLACE)
+    assert count == 2
     assert [(record.key, record.value is None) for record in records] == [
         *((key(1), False), (key(1), True)),
         *((key(3), False), (key(3), True)),
@@ -51,36 +51,33 @@ def test_absent_keys_are_deletes_with_their_tombstones_without_those_that_were_t
 
 def test_after_a_truncate_that_is_not_seen_nothing_is_published() -> None:
     emptied = Unseen(is_forgotten=False, is_truncated=True, touched=set[bytes]().__contains__)
-    assert RECORDS.of_absent(SCHEMA, (key(1),), emptied, PLACE) == []
+    assert RECORDS.of_absent(SCHEMA, (key(1),), emptied, PLACE) == ([], 0)
     read = ChunkRead("n", snapshot(5), (b"1\tx",), ("1",), True, 0.1)
-    assert RECORDS.of_chunk(SCHEMA, read, emptied, PLACE) == []
-    assert RECORDS.of_absent(SCHEMA, (), NOTHING, PLACE) == []
+    assert RECORDS.of_chunk(SCHEMA, read, emptied, PLACE) == ([], 0)
+    assert RECORDS.of_absent(SCHEMA, (), NOTHING, PLACE) == ([], 0)
 
 
 def test_rows_that_can_not_be_published_take_no_place() -> None:
     topics = Topics("shop")
     unpublishable = Unpublishable(topics, "dead_letter", {SCHEMA.topic: 1_000})
-    records = RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT), unpublishable)
+    records = RowRecords(CONTEXT, unpublishable)
     large, formless = b"2\t" + b"x" * 1_000, b"3\t\xff"
     read = ChunkRead("n", snapshot(5), (b"1\tx", large, formless, b"4\tx"), ("4",), True, 0.1)
-    made = records.of_chunk(SCHEMA, read, NOTHING, PLACE)
-    assert [record.key for record in made] == [key(1), key(4)]
-    assert places([record.value for record in made]) == [("r", 700, 3, 20), ("r", 700, 4, 21)]
-    instead = records.instead()
-    assert [(record.topic, record.key) for record in instead if record.topic == topics.dead_letter] == [
+    made, count = records.of_chunk(SCHEMA, read, NOTHING, PLACE)
+    assert [record.key for record in made[:count]] == [key(1), key(4)]
+    assert places([record.value for record in made[:count]]) == [("r", 700, 3, 20), ("r", 700, 4, 21)]
+    assert [(record.topic, record.key) for record in made[count:] if record.topic == topics.dead_letter] == [
         (topics.dead_letter, key(2)),
         (topics.dead_letter, b""),
     ]
     assert unpublishable.counts == {"public.customers": 2}
-    assert records.instead() == []
 
 
 def test_a_row_that_was_touched_is_no_dead_letter() -> None:
     unpublishable = Unpublishable(Topics("shop"), "dead_letter", {SCHEMA.topic: 1_000})
-    records = RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT), unpublishable)
+    records = RowRecords(CONTEXT, unpublishable)
     read = ChunkRead("n", snapshot(5), (b"2\t" + b"x" * 1_000,), ("2",), True, 0.1)
-    assert records.of_chunk(SCHEMA, read, TOUCHED, PLACE) == []
-    assert records.instead() == []
+    assert records.of_chunk(SCHEMA, read, TOUCHED, PLACE) == ([], 0)
 
 
 def test_where_capture_is_to_stop_a_chunk_is_not_published() -> None:

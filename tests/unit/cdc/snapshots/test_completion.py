@@ -2,8 +2,11 @@
 
 import json
 
+import pytest
+
 from cdc.model.control import IncompleteRowsRecord, RangeRecord
 from cdc.ports.chunk_reader import Chunk, DescribeTable, Key, Lookup, TableDescribed, TransactionBarrier
+from cdc.snapshots import completion
 from cdc.snapshots.completion import BATCH_KEYS_MAX, NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
 from cdc.snapshots.ranges import RETRY_S
 from tests.unit.cdc.capture.loops import SCHEMA
@@ -96,7 +99,7 @@ def test_they_come_before_a_tables_own_snapshot_and_leave_it_alone() -> None:
 
 
 def test_many_keys_are_read_in_several_batches() -> None:
-    made = Beside(holes=[record(*range(BATCH_KEYS_MAX + 1))], noted_max=10_000)
+    made = Beside(holes=[record(*range(BATCH_KEYS_MAX + 1))])
     made.pass_barrier(snapshot(8))
     look(made, 9)
     chunk = made.ask()
@@ -114,7 +117,7 @@ def test_a_failed_chunk_is_read_again_from_where_publishing_stands() -> None:
     assert isinstance(chunk, Chunk) and chunk.rows_max == 2
     (half,) = noted(made.transaction(901, watermarks=[made.read(chunk, snapshot(10), 1, 2)]))
     assert half == record(1, 2, 3)  # all are still noted: reading one twice does no harm
-    for job in list(made.engine._completions.jobs.values()):
+    for job in list(made.engine._completions.values()):
         job.rewind(made.now)
     made.now += RETRY_S
     look(made, 9)
@@ -123,8 +126,9 @@ def test_a_failed_chunk_is_read_again_from_where_publishing_stands() -> None:
     assert (chunk.after, chunk.keys) == (("2",), (("1",), ("2",), ("3",)))
 
 
-def test_where_there_are_too_many_the_whole_table_is_read_without_a_sweep() -> None:
-    made = Beside(noted_max=2)
+def test_where_there_are_too_many_the_whole_table_is_read_without_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "NOTED_MAX", 2)
+    made = Beside()
     made.unfilled(7, 1, 2)
     assert made.unfilled(8, 3) == [record(is_whole=True)]
     made.pass_barrier(snapshot(9, 8))

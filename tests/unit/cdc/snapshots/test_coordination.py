@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from cdc.config.settings import SnapshotConfig
 from cdc.model.control import (
     NEXT_AFTER_OTHERS,
     IncompleteRowsRecord,
@@ -35,21 +34,18 @@ class Session:
         answers: Mapping[str, int] | None = None,
         unchunkable: Collection[TableId] = (),
         stopped: Mapping[TableId, WatershedError | None] | None = None,
-        limits: SnapshotConfig | None = None,
+        limits: Mapping[str, Any] | None = None,
         outboxes: Collection[TableId] = (),
         schemas: Collection[TableSchema] = (SCHEMA,),
     ) -> None:
-        self.beside = Beside(*records, schemas=schemas)
-        self.reader, self.signals = ScriptedReader(), ScriptedSignals()
-        given, limits = Answers(TOPICS, answers or {}), limits or SnapshotConfig()
-        engine = self.beside.engine
+        self.beside = Beside(*records, schemas=schemas, **limits or {})
+        self.reader, self.keys, self.signals = ScriptedReader(), ScriptedReader(), ScriptedSignals()
         self.snapshots = Snapshots(
-            engine,
+            self.beside.engine,
             self.reader,
+            self.keys,
             self.signals,
-            given,
-            TOPICS,
-            limits,
+            Answers(TOPICS, answers or {}),
             Restrictions(unchunkable=unchunkable, stopped=stopped or {}, outboxes=outboxes),
         )
         self._offset = 40
@@ -213,7 +209,7 @@ def test_a_table_that_can_not_join_is_not_said_to() -> None:
 
 def test_healing_is_for_a_stopped_table_too_that_needs_a_new_slot() -> None:
     other = [TableId("public", "other")]
-    consistent = Session(unchunkable=other, stopped=dict.fromkeys(other), limits=SnapshotConfig(method="consistent"))
+    consistent = Session(unchunkable=other, stopped=dict.fromkeys(other), limits={"method": "consistent"})
     with pytest.raises(GapError, match=r"public\.other can be added with a new slot only"):
         consistent.signal("heal")
     chunked, _ = Session(unchunkable=other, stopped=dict.fromkeys(other)).signal("heal")

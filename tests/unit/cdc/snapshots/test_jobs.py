@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from cdc.model.control import RangeRecord
 from cdc.ports.chunk_reader import Chunk, Key, TableDescribed
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.ranges import RETRY_S, OpenChunk
+from cdc.snapshots.ranges import RETRY_S, OpenRequest
 from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import snapshot, wanted
 
@@ -18,17 +20,22 @@ def begun(*bounds: Key, order: str = "order") -> TableDescribed:
 
 def looked_up_at(*bounds: Key, **record: Any) -> Job:
     job = Job(wanted(**record), SCHEMA)
-    assert job.take_description(begun(*bounds), SIZE)
+    job.take_description(begun(*bounds), SIZE)
     return job
 
 
-def open_chunk(after: Key | None, nonce: str = "n") -> OpenChunk:
-    return OpenChunk(Chunk(nonce, SCHEMA, "shape", after, None, None, 10, 1_000), since=snapshot(5), asked_at=0.0)
+def open_chunk(after: Key | None, nonce: str = "n") -> OpenRequest:
+    return OpenRequest(Chunk(nonce, SCHEMA, "shape", after, None, None, 10, 1_000), since=snapshot(5), asked_at=0.0)
+
+
+def published(job: Job, **record: Any) -> None:
+    """Of the first range."""
+    job.ranges[0].record = job.ranges[0].record.model_copy(update=record)
 
 
 def test_bounds_split_a_table_into_ranges_that_meet() -> None:
     job = looked_up_at(("10",), ("20",))
-    assert [(part.after, part.up_to) for part in job.ranges] == [
+    assert [(part.record.after, part.record.up_to) for part in job.ranges] == [
         (None, ("10",)),
         (("10",), ("20",)),
         (("20",), None),
@@ -40,22 +47,21 @@ def test_ranges_that_were_recorded_stay_whatever_a_new_look_proposes() -> None:
     job = looked_up_at(("7",), ranges=[r.model_dump() for r in recorded])
     assert job.record().ranges == tuple(recorded)
     assert not job.is_read_out
-    job.ranges[0].is_done = True
+    published(job, is_done=True)
     assert job.is_read_out
 
 
 def test_a_job_that_forgets_looks_again_and_keeps_what_is_published() -> None:
     job = looked_up_at(("10",))
     job.rows = 7
-    job.ranges[0].after = ("4",)
-    chunk = open_chunk(("4",))
-    job.ranges[0].open.append(chunk)
-    assert job.rewind(10.0) == [chunk]
-    assert (job.fingerprint, job.description_nonce, job.not_before) == (None, None, 10.0 + RETRY_S)
+    published(job, after=("4",))
+    job.ranges[0].open.append(open_chunk(("4",)))
+    job.rewind(10.0)
+    assert (job.fingerprint, job.ranges, job.not_before) == (None, [], 10.0 + RETRY_S)
     record = job.record()
     assert (record.rows, record.ranges[0].after) == (7, ("4",))
     job.take_description(begun(), SIZE)
-    assert [(part.after, part.up_to) for part in job.ranges] == [(("4",), ("10",)), (("10",), None)]
+    assert [(part.record.after, part.record.up_to) for part in job.ranges] == [(("4",), ("10",)), (("10",), None)]
 
 
 # ---- an index of another order
@@ -67,8 +73,8 @@ def test_ranges_of_another_order_mean_nothing_and_all_is_read_from_the_beginning
         RangeRecord(after=("9",), up_to=None).model_dump(),
     ]
     job = Job(wanted(ranges=recorded, key_order="before", rows=7, floor=3), SCHEMA)
-    assert not job.take_description(begun(("50",)), SIZE)
-    assert [(part.after, part.up_to) for part in job.ranges] == [(None, ("50",)), (("50",), None)]
+    job.take_description(begun(("50",)), SIZE)
+    assert [(part.record.after, part.record.up_to) for part in job.ranges] == [(None, ("50",)), (("50",), None)]
     assert (job.record().key_order, job.rows, job.floor) == ("order", 0, 3)
 
 
@@ -76,15 +82,19 @@ def test_the_range_that_was_asked_for_stays() -> None:
     asked = RangeRecord(after=("2",), up_to=("9",)).model_dump()
     part = RangeRecord(after=("5",), up_to=("9",)).model_dump()
     job = Job(wanted(sweeps=False, ranges=[part], deletes_in=asked, key_order="before"), SCHEMA)
-    assert not job.take_description(begun(("50",)), SIZE)
-    assert [(part.after, part.up_to) for part in job.ranges] == [(("2",), ("9",))]
+    job.take_description(begun(("50",)), SIZE)
+    assert [(part.record.after, part.record.up_to) for part in job.ranges] == [(("2",), ("9",))]
 
 
 def test_the_order_is_remembered_from_the_first_look_on() -> None:
     job = looked_up_at()
+    job.rows = 7
     job.rewind(0.0)
-    assert job.take_description(begun(), SIZE)
-    assert not job.take_description(begun(order="another"), SIZE)
+    job.take_description(begun(), SIZE)
+    assert job.rows == 7
+    with capture_logs() as logs:
+        job.take_description(begun(order="another"), SIZE)
+    assert (job.rows, logs[0]["event"]) == (0, "the order of the key's index changed: all rows are read again")
 
 
 # ---- rows that vanished
@@ -93,7 +103,7 @@ def test_the_order_is_remembered_from_the_first_look_on() -> None:
 def test_what_vanished_is_looked_for_in_the_range_that_was_asked_for() -> None:
     asked = RangeRecord(after=("2",), up_to=("9",)).model_dump()
     job = looked_up_at(sweeps=False, ranges=[asked], deletes_in=asked)
-    job.ranges[0].is_done = True
+    published(job, is_done=True)
     assert job.is_complete
     job.look_for_absent()
     assert job.absent is not None

@@ -4,7 +4,7 @@ from cdc.model.control import SignalAnswer, SignalRecord, SignalsRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
-from cdc.snapshots.signal_answers import EXPIRED_MAX, GIVEN_MAX, KEPT_S, Answers, is_late, too_late
+from cdc.snapshots.signal_answers import EXPIRED_MAX, GIVEN_MAX, KEPT_S, Answers, refusal
 
 TOPICS = Topics("shop")
 NOW_US = 1_800_000_000_000_000
@@ -39,8 +39,13 @@ def test_no_signal_takes_effect_whose_answer_may_be_taken_back() -> None:
         answers = Answers(TOPICS, {"s9": NOW_US - age_us})
         answers.expired(NOW_US)
         sent = SignalRecord(action="heal", requested_us=NOW_US - age_us)
-        assert answers.has(SIGNAL) or is_late(sent, NOW_US)
-    assert not too_late().is_accepted
+        refused = refusal(SIGNAL._replace(record=sent), NOW_US)
+        assert answers.has(SIGNAL) or (refused is not None and not refused.is_accepted)
+
+
+def test_a_signal_that_can_not_be_read_is_refused_and_a_sound_one_is_not() -> None:
+    assert refusal(SIGNAL, NOW_US) is None
+    assert refusal(Signal("s9", 3, None, "no JSON"), NOW_US) == SignalAnswer(is_accepted=False, message="no JSON")
 
 
 def test_more_answers_than_can_be_kept_are_taken_back_the_oldest_first() -> None:

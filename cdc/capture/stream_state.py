@@ -1,10 +1,24 @@
-"""The state of the stream: what was received completely, and the transaction that is being received."""
+"""The state of the stream: the captured tables, what was received completely, and the transaction that is being
+received. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 
 from cdc.model.control import PartialTransaction, PositionRecord
+from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTables:
+    """The tables of one session."""
+
+    schemas: Sequence[TableSchema]
+    # Table → LSN from which it is captured, for tables that were added later. Transactions that commit before it are
+    # not published, and may have another schema.
+    since: Mapping[TableId, int] = field(default_factory=dict)
+    leaving: Sequence[TableSchema] = ()  # no longer configured, but part of the half published transaction
 
 
 @dataclass(frozen=True, slots=True)

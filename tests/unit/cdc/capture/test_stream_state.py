@@ -1,8 +1,8 @@
 """Where a session begins."""
 
+from cdc.capture.stream_state import StreamState
 from cdc.model.control import PartialTransaction, PositionRecord, SourceIdentity
 from cdc.model.lsn import Lsn
-from cdc.ports.stream_state import StreamState
 
 
 def test_a_session_begins_where_its_position_says() -> None:
