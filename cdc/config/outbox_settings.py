@@ -4,7 +4,7 @@ A dot and an underscore are the same in their names, as in section `format`.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -83,6 +83,13 @@ class OutboxMessages(Routing):
 
     prefix: str = Field(default=MESSAGE_PREFIX, min_length=1)  # of the logical messages
     function: str = "cdc.publish"  # schema.function; its key is in the same schema
+    # No options: the columns of the row that a message holds (cdc/outbox/message_reader.py).
+    table_field_event_id: ClassVar[str] = "id"
+    table_field_event_key: ClassVar[str] = "aggregateid"
+    table_field_event_type: ClassVar[str] = "type"
+    table_field_event_timestamp: ClassVar[str | None] = None
+    table_field_event_payload: ClassVar[str] = "payload"
+    table_field_event_schema_version: ClassVar[str | None] = None
 
     @field_validator("function")
     @classmethod

@@ -6,12 +6,11 @@ event's), `source` (`/watershed/<topic prefix>/<outbox>`), `subject` (the record
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, NoReturn
 from urllib.parse import quote
-
-from cdc.outbox.router import Envelope, Format, Header
 
 VERSION: Final = "1.0"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -19,27 +18,46 @@ _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-def cloudevents(prefix: str) -> Mapping[str, Format]:
-    """Returns the formats by their names in the configuration. `prefix`: that of the topics."""
+Header = tuple[str, bytes | None]
 
-    def binary(event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
-        attributes = _attributes(prefix, event)
-        headers: list[Header] = [(f"ce_{name}", value.encode()) for name, value in attributes.items()]
-        if event.payload is None:
-            return None, tuple(headers)
-        kind = _TEXT if _data(event.payload) is None else _JSON
-        return event.payload.encode(), (*headers, ("content-type", kind.encode()))
 
-    def structured(event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
-        members = [f"{json.dumps(name)}:{_quoted(value)}" for name, value in _attributes(prefix, event).items()]
-        if event.payload is not None:
-            data = _data(event.payload)
-            members.append(f'"datacontenttype":{_quoted(_TEXT if data is None else _JSON)}')
-            members.append(f'"data":{_quoted(event.payload) if data is None else data}')
-        value = "{" + ",".join(members) + "}"
-        return value.encode(), (("content-type", b"application/cloudevents+json; charset=UTF-8"),)
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The parts of an event from which a CloudEvent is made."""
 
-    return {"cloudevents_binary": binary, "cloudevents_structured": structured}
+    id: str
+    type: str
+    subject: str | None
+    source: str
+    time_us: int  # of the commit, since 1970
+    payload: str | None
+
+
+def _binary(prefix: str, event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
+    attributes = _attributes(prefix, event)
+    headers: list[Header] = [(f"ce_{name}", value.encode()) for name, value in attributes.items()]
+    if event.payload is None:
+        return None, tuple(headers)
+    kind = _TEXT if _data(event.payload) is None else _JSON
+    return event.payload.encode(), (*headers, ("content-type", kind.encode()))
+
+
+def _structured(prefix: str, event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
+    members = [f"{json.dumps(name)}:{_quoted(value)}" for name, value in _attributes(prefix, event).items()]
+    if event.payload is not None:
+        data = _data(event.payload)
+        members.append(f'"datacontenttype":{_quoted(_TEXT if data is None else _JSON)}')
+        members.append(f'"data":{_quoted(event.payload) if data is None else data}')
+    value = "{" + ",".join(members) + "}"
+    return value.encode(), (("content-type", b"application/cloudevents+json; charset=UTF-8"),)
+
+
+FORMATS: Final[Mapping[str, Callable[[str, Envelope], tuple[bytes | None, tuple[Header, ...]]]]] = {
+    "cloudevents_binary": _binary,
+    "cloudevents_structured": _structured,
+}
+"""Value and headers of an event, by the format's name in the configuration. The first argument is the topics'
+prefix."""
 
 
 def _attributes(prefix: str, event: Envelope) -> dict[str, str]:

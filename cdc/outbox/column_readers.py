@@ -12,7 +12,7 @@ from cdc.config.format_options import FormatOptions
 from cdc.formats.connect import Node, optional, required
 from cdc.formats.debezium_kinds import kind_of
 from cdc.model.errors import SourceError, UnconvertibleError
-from cdc.model.events import Column, TableId
+from cdc.model.events import Column
 from cdc.outbox.expansion import java_decimal
 from cdc.pgoutput.values import Encoder
 
@@ -60,10 +60,10 @@ class ColumnReader:
 
 
 def readers_of(
-    table: TableId, columns: Sequence[Column], key: Sequence[str], options: FormatOptions
+    where: str, columns: Sequence[Column], key: Sequence[str], options: FormatOptions
 ) -> dict[str, ColumnReader]:
     """Returns a reader for each column, except those that Debezium leaves out. Values have Debezium's form whatever the
-    profile, with the configured modes."""
+    profile, with the configured modes. `where`: the table, for errors."""
     options = options.model_copy(update={"profile": "debezium"})
     readers = {}
     for place, column in enumerate(columns):
@@ -73,5 +73,5 @@ def readers_of(
             node = (optional if is_optional else required)(kind.node)
             readers[column.name] = ColumnReader(column.name, place, node, kind.encode)
     if not readers:
-        raise SourceError(f"outbox table {table} has no column that can be published", "correct outbox.tables")
+        raise SourceError(f"outbox table {where} has no column that can be published", "correct outbox.tables")
     return readers

@@ -102,7 +102,7 @@ class Reader:
 
 
 def assembler() -> Assembler:
-    outbox = OutboxStream("shop", [OutboxTable(table="public.outbox")], None, "shop.dead", FormatOptions())
+    outbox = OutboxStream("shop", [OutboxTable(table="public.outbox")], None, FormatOptions())
     sweeps = sweeps_of(CONTEXT)
     schemas = [SCHEMA, OUTBOX_SCHEMA]
     return Assembler(

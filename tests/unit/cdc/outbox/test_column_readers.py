@@ -1,7 +1,7 @@
 """Values of an event's columns."""
 
 from cdc.config.format_options import FormatOptions
-from cdc.model.events import Column, TableId
+from cdc.model.events import Column
 from cdc.outbox.column_readers import EventValue, readers_of
 
 COLUMNS = (
@@ -15,7 +15,7 @@ COLUMNS = (
 
 
 def values(options: FormatOptions, *row: str | None) -> dict[str, EventValue]:
-    return {name: read(row) for name, read in readers_of(TableId("a", "b"), COLUMNS, ("id",), options).items()}
+    return {name: read(row) for name, read in readers_of("a.b", COLUMNS, ("id",), options).items()}
 
 
 def test_values_are_debeziums_whatever_the_profile() -> None:
