@@ -20,10 +20,11 @@ with the whole schema, as Kafka Connect's JsonConverter writes them; it reads an
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
+from cdc.config.format_options import READABLE, FormatOptions
 from cdc.formats import connect
-from cdc.formats.envelope_context import EnvelopeContext
 from cdc.formats.profiles import column_formats, shown
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
@@ -38,8 +39,6 @@ from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Origin, Relation
 from cdc.pgoutput.values import json_name
 
-__all__ = ["Draft", "EnvelopeContext", "FinishedRecord", "OutRecord", "TableEncoder"]
-
 VERSION_HEADER = "watershed.version"
 NEW_KEY_HEADER = "__debezium.newkey"
 OLD_KEY_HEADER = "__debezium.oldkey"
@@ -48,6 +47,18 @@ _BEFORE = '{"before":'
 _AFTER = ',"after":'
 _TRANSACTION = '},"transaction":'
 _OP = ',"op":"'
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeContext:
+    """The values that all records of one run share."""
+
+    prefix: str
+    database: str
+    epoch: int
+    connector_version: str
+    format: FormatOptions = READABLE
+    promises_utf8: bool = False  # the server converts every text to UTF-8: its database is not in SQL_ASCII
 
 
 class Draft:
@@ -273,8 +284,7 @@ class TableEncoder:
 
     def truncate(self, lsn: int, tx_index: int, seq: int, now_us: int) -> FinishedRecord:
         """The record of a TRUNCATE of the table, where `has_truncates`. `seq` is its sweep's."""
-        if now_us != self._clock_us:
-            self._set_clock(now_us)
+        self._set_clock(now_us)
         self._count()
         return b"", self._value("t", "null", "null", lsn, tx_index, seq), self._headers
 
@@ -287,14 +297,10 @@ class TableEncoder:
     def absent(self, key: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> list[FinishedRecord]:
         """Delete and tombstone of a record key that the table has no row of; of the old row only the key is known.
         `lsn` is `start_chunk`'s, which goes before."""
-        if now_us != self._clock_us:
-            self._set_clock(now_us)
+        self._set_clock(now_us)
         here = key.decode("latin-1")
         row = self._old_row(here) if any(self._unknown) else here
-        if not self._is_plain:
-            return self._as_configured(("d", row, "null", here, here), lsn, tx_index, seq)
-        value = self._value("d", row, "null", lsn, tx_index, seq)
-        return [(key, value, None), (key, None, [(VERSION_HEADER, self._version(seq))])]
+        return self._as_configured(("d", row, "null", here, here), lsn, tx_index, seq)
 
     def _old_row(self, key: str) -> str:
         """Returns the old row of which only the key is known, from the object of its key columns."""
