@@ -29,10 +29,9 @@ from cdc.formats.kinds import (
     PRECISION_DEFAULT,
     Kind,
     ValueType,
-    column_type,
-    element_type,
     is_of_domain,
     numeric_modifier,
+    value_type,
 )
 from cdc.model.errors import UnconvertibleError
 from cdc.model.events import Column
@@ -143,9 +142,9 @@ _NO_ARRAY: Final = frozenset({BIT, MONEY, 19, INTERVAL, VARBIT, 142, 1790, 600, 
 
 def kind_of(column: Column, options: FormatOptions) -> Kind | None:
     """Returns the kind of a column; None for a type that Debezium leaves out."""
+    of = value_type(column)
     if not column.element_oid:
-        return scalar_kind(column_type(column), options) or _unknown(options)
-    of = element_type(column)
+        return scalar_kind(of, options) or _unknown(options)
     if of.oid in _NO_ARRAY and not is_of_domain(column):
         return None
     element = (None if is_of_domain(column) else scalar_kind(of, options)) or _unknown(options)

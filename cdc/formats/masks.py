@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cdc.config.masking import Mask
-from cdc.formats.kinds import column_type
+from cdc.formats.kinds import value_type
 from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableSchema
 
@@ -63,5 +63,5 @@ def _cut(text: str, length: int) -> str:
 
 def is_text(column: Column) -> bool:
     """Says whether the column holds text, the only values that can be masked."""
-    of = column_type(column)
+    of = value_type(column)
     return not column.element_oid and (of.oid in _TEXT_OIDS or of.name in _TEXT_NAMES)

@@ -8,7 +8,7 @@ import pytest
 
 from cdc.config.format_options import READABLE, FormatOptions, Profile
 from cdc.config.masking import Mask
-from cdc.formats.profiles import PROFILES, ColumnFormat, UnconvertibleWarning, column_formats, shown
+from cdc.formats.profiles import ColumnFormat, UnconvertibleWarning, column_formats, shown
 from cdc.model.errors import ConfigError, UnconvertibleError
 from cdc.model.events import Column, TableSchema
 from tests.support import wire
@@ -33,10 +33,6 @@ def value(column: Column, options: FormatOptions, text: str) -> Any:
 
 def nullable(oid: int, **more: Any) -> Column:
     return Column("c", oid, -1, "", True, **more)
-
-
-def test_each_profile_has_a_name_that_the_options_know() -> None:
-    assert set(PROFILES) == set(get_args(Profile))
 
 
 @pytest.mark.parametrize(

@@ -246,9 +246,7 @@ def test_without_a_key_each_change_is_one_record() -> None:
 
 def test_a_hole_keeps_its_place_in_its_transaction() -> None:
     metadata = TransactionMetadata(schemas_enable=False)
-    partial = PartialTransaction(
-        commit_lsn=1, xid=560, next_index=6, events={"public.customers": 4, "public.orders": 2}
-    )
+    partial = PartialTransaction(commit_lsn=1, xid=560, next_index=6, events={"public.customers": 4, "b": 2})
     metadata.start(Begin(Lsn(24_026_100), 0, 560), partial)
     made = TableEncoder(*wire.schema_and_relation(COLUMNS, ["id"]), CONTEXT, metadata=metadata)
     made.start_transaction(24_026_100, 1_767_323_079_990_123, 560, None)
