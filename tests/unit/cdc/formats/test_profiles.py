@@ -88,7 +88,7 @@ def test_an_array_that_its_schema_does_not_know_stops_where_there_are_schemas(te
 def test_the_readable_profile_stops_at_what_connect_would_read_as_zero() -> None:
     with_schemas = FormatOptions(schemas_enable=True)
     for options in (with_schemas, FormatOptions(schemas_enable=True, decimal_handling_mode="double")):
-        for of in (nullable(701), nullable(1700)) if options.has_modes else (nullable(701),):
+        for of in (nullable(701), nullable(1700)) if options.decimal_handling_mode else (nullable(701),):
             with pytest.raises(UnconvertibleError, match="not a finite number"):
                 value(of, options, "NaN")
     assert value(nullable(1700), with_schemas, "NaN") == "NaN"
