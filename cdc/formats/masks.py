@@ -30,15 +30,11 @@ def masks_of(schema: TableSchema, masks: tuple[Mask, ...]) -> dict[str, Mask]:
         column = columns.get(mask.column)
         if column is None:
             raise ConfigError(f"masking names column {mask.column}, which table {mask.table} does not have", _NEXT_STEP)
+        named = f"column {mask.column} of table {mask.table}"
         if column.name in schema.key:
-            raise ConfigError(
-                f"column {mask.column} of table {mask.table} is part of its key: it can't be masked", _NEXT_STEP
-            )
+            raise ConfigError(f"{named} is part of its key: it can't be masked", _NEXT_STEP)
         if not is_text(column):
-            raise ConfigError(
-                f"column {mask.column} of table {mask.table} has type {column.type_name}: only text can be masked",
-                _NEXT_STEP,
-            )
+            raise ConfigError(f"{named} has type {column.type_name}: only text can be masked", _NEXT_STEP)
         found[column.name] = mask
     return found
 

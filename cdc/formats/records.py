@@ -141,7 +141,6 @@ class TableEncoder:
         self.light = LightRows(schema, relation, forms)
         self.schema = schema
         self._is_keyless = not schema.key
-        self.table = schema.table
         self._context = context
         # A value is before, after, then source and the rest: constant text between the numbers of each change,
         #   _to_sequence LSN _to_lsn LSN _to_seq SEQ _to_index INDEX _to_op OP _clock
@@ -291,7 +290,7 @@ class TableEncoder:
     def _count(self) -> None:
         """Counts an event before its record, if transaction metadata is published."""
         if self._metadata is not None:
-            block = self._metadata.block(str(self.table))
+            block = self._metadata.block(str(self.schema.table))
             self._to_op = f"{self._to_end}{_TRANSACTION}{block}{_OP}"
 
     def absent(self, key: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> list[FinishedRecord]:

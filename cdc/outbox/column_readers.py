@@ -24,7 +24,6 @@ _JAVA_FLOATS: Final = frozenset({"float", "double"})
 class EventValue:
     """One column of one row."""
 
-    node: Node  # Connect's schema
     json: str  # JSON text, "null" for NULL
     plain: str | None  # None for NULL; bytes are base64
     text: str | None  # as PostgreSQL prints it
@@ -36,7 +35,7 @@ class ColumnReader:
 
     name: str
     place: int  # index in the row
-    node: Node
+    node: Node  # Connect's schema
     encode: Encoder
 
     def __call__(self, row: Sequence[str | None]) -> EventValue:
@@ -44,14 +43,14 @@ class ColumnReader:
         is not of the column's type."""
         text = row[self.place]
         if text is None:
-            return EventValue(self.node, "null", None, None)
+            return EventValue("null", None, None)
         try:
             written = self.encode(text.encode().decode("latin-1")).encode("latin-1").decode()
         except UnconvertibleError:
-            return EventValue(self.node, "null", None, text)
+            return EventValue("null", None, text)
         if self.node["type"] in _JAVA_FLOATS and not written.startswith('"'):
             written = java_decimal(text)
-        return EventValue(self.node, written, self._plain(written, text), text)
+        return EventValue(written, self._plain(written, text), text)
 
     def _plain(self, written: str, text: str) -> str:
         if self.node.get("name") == _DECIMAL:

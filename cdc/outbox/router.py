@@ -171,12 +171,12 @@ class Router:
     def _converted_key(self, row: Sequence[str | None]) -> bytes | None:
         key = self._key(row)
         if self._routing.key_converter == "json":
-            return self._json(key.node, key.json)
+            return self._json(self._key.node, key.json)
         return None if key.plain is None else key.plain.encode()
 
     def _value(self, row: Sequence[str | None], routed_by: str, payload: EventValue) -> bytes | None:
         routing = self._routing
-        node, text = payload.node, payload.json
+        node, text = self._payload.node, payload.json
         if routing.table_expand_json_payload and payload.plain is not None and node["type"] == "string":
             node, text = self._expansion.expand(payload.plain, self._payload.name) or (node, text)
         if self._has_envelope:
@@ -193,9 +193,8 @@ class Router:
         fields, members = [("payload", node)], [f'"payload":{text}']
         for where, alias, reader in self._placed:
             if where == "envelope":
-                value = reader(row)
-                fields.append((alias, value.node))
-                members.append(f"{json_text(alias)}:{value.json}")
+                fields.append((alias, reader.node))
+                members.append(f"{json_text(alias)}:{reader(row).json}")
         schema = {**required(struct_of(fields)), "name": f"{self._schema_name}.{routed_by}.Value"}
         version = _number(self._version(row)) if self._version is not None else None
         if version is not None:
