@@ -26,7 +26,6 @@ from cdc.formats.connect import (
     vector_of,
 )
 from cdc.formats.kinds import (
-    PRECISION_DEFAULT,
     Kind,
     ValueType,
     is_of_domain,
@@ -250,7 +249,7 @@ def hstore(mode: HstoreMode) -> Kind:
 
 def temporal(oid: int, modifier: int, mode: TimeMode) -> Kind:
     """date, time, timestamp, and those with time zone, which have one form in all modes."""
-    precision = modifier if modifier >= 0 else PRECISION_DEFAULT
+    precision = modifier if modifier >= 0 else 6  # digits of the second
     match oid, mode:
         case 1184, _:
             node, zero = named(STRING, _TIME + "ZonedTimestamp"), '"1970-01-01T00:00:00Z"'

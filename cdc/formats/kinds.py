@@ -26,7 +26,6 @@ class ValueType:
     labels: tuple[str, ...]  # of an enum
 
 
-PRECISION_DEFAULT = 6  # of times without one
 FIRST_USER_OID = 16_384  # FirstNormalObjectId: initdb made none of the types from here on
 
 

@@ -1,7 +1,6 @@
 """The formats of a table's columns in records, by profile."""
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -157,12 +156,3 @@ def _null_where_unconvertible(encode: Encoder, where: str, options: FormatOption
             return "null"
 
     return encode_or_null
-
-
-def shown(schema: TableSchema, formats: Sequence[ColumnFormat]) -> list[tuple[str, Node]]:
-    """Returns (name, node) of the columns that records have."""
-    return [
-        (column.name, found.node)
-        for column, found in zip(schema.columns, formats, strict=True)
-        if found.form.encode is not None
-    ]

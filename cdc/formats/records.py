@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from cdc.config.format_options import READABLE, FormatOptions
 from cdc.formats import connect
-from cdc.formats.profiles import column_formats, shown
+from cdc.formats.profiles import column_formats
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
 from cdc.formats.utf8 import not_utf8
@@ -157,11 +157,12 @@ class TableEncoder:
         self._to_op = f"{self._to_end}{_TRANSACTION}null{_OP}"
         self._to_before, self._end, self._key_head = _BEFORE, "}", b""
         if context.format.schemas_enable:
-            columns = shown(schema, formats)
+            columns = zip(schema.columns, formats, strict=True)
+            nodes = {column.name: found.node for column, found in columns if found.form.encode is not None}
             name = Topics(context.prefix).table(schema.table)  # a schema is called as its topic
-            key_columns = [(column, dict(columns)[column]) for column in schema.key]
-            self._key_head = connect.payload_head(connect.key_schema(name, key_columns)).encode("latin-1")
-            self._to_before = connect.payload_head(connect.envelope_schema(name, columns)) + self._to_before
+            key = connect.key_schema(name, [(column, nodes[column]) for column in schema.key])
+            self._key_head = connect.payload_head(key).encode("latin-1")
+            self._to_before = connect.payload_head(connect.envelope_schema(name, nodes.items())) + self._to_before
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
         self._headers = context_headers(context.prefix) if context.format.has_context_headers else None

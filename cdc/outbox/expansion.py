@@ -32,7 +32,7 @@ class Expansion:
         if not text.startswith("{"):
             return None
         try:
-            document, _ = _DECODER.raw_decode(text)
+            document, _ = STRICT_JSON.raw_decode(text)
             node = self._schema(name, document)
             assert node is not None, "an object has a schema"
             return node, _written(document, node)
@@ -79,7 +79,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
+STRICT_JSON: Final = json.JSONDecoder(parse_constant=_refuse)  # without NaN and infinity
 
 
 def _kind(value: Any) -> str:
