@@ -13,8 +13,6 @@ Profile = Literal["readable", "debezium"]
 DecimalMode = Literal["precise", "double", "string"]
 TimeMode = Literal["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"]
 BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
-IntervalMode = Literal["numeric", "string"]
-HstoreMode = Literal["json", "map"]
 
 PLACEHOLDER_DEFAULT: Final = "__debezium_unavailable_value"
 
@@ -27,8 +25,8 @@ class FormatConfig(DebeziumSection):
     decimal_handling_mode: DecimalMode | None = None
     time_precision_mode: TimeMode | None = None
     binary_handling_mode: BinaryMode | None = None
-    interval_handling_mode: IntervalMode | None = None
-    hstore_handling_mode: HstoreMode | None = None
+    interval_handling_mode: Literal["numeric", "string"] | None = None
+    hstore_handling_mode: Literal["json", "map"] | None = None
     money_fraction_digits: Annotated[int, Field(ge=0, le=10)] = 2
     include_unknown_datatypes: bool = False  # debezium: types that Debezium does not know are left out
     # debezium: a value that its column's form can't represent is null, with a warning or without, or stops capture.
