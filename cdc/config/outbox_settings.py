@@ -41,10 +41,9 @@ class Routing(DebeziumSection):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         TopicRoute(self.route_topic_regex, self.route_topic_replacement)
-        is_structure = self.table_expand_json_payload or any(p.where == "envelope" for p in self.placements)
-        if is_structure and self.value_converter in ("string", "bytes"):
+        if self.is_structure and self.value_converter in ("string", "bytes"):
             raise ValueError("a payload that is expanded, or in an envelope, needs value.converter: json")
-        if self.format != "debezium" and (is_structure or self.value_converter is not None or self.schemas_enable):
+        if self.format != "debezium" and (self.is_structure or self.value_converter is not None or self.schemas_enable):
             raise ValueError(
                 "format cloudevents can't be combined with value.converter, schemas.enable, expansion or envelope"
             )
@@ -55,11 +54,14 @@ class Routing(DebeziumSection):
         return parse_placements(self.table_fields_additional_placement)
 
     @property
+    def is_structure(self) -> bool:
+        """Says whether the record's value is a structure: the payload is expanded, or is in an envelope."""
+        return self.table_expand_json_payload or any(place.where == "envelope" for place in self.placements)
+
+    @property
     def converter(self) -> Literal["string", "json", "bytes"]:
-        if self.value_converter is not None:
-            return self.value_converter
-        is_structure = self.table_expand_json_payload or any(p.where == "envelope" for p in self.placements)
-        return "json" if is_structure else "string"
+        """The converter of the value: the chosen one, or that of the value's kind."""
+        return self.value_converter or ("json" if self.is_structure else "string")
 
 
 class OutboxTable(Routing):
