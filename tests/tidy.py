@@ -123,7 +123,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
 # The middle of capture: bytes and values in, bytes and values out.
 PURE: Final = (
     *("cdc.model", "cdc.pgoutput", "cdc.ports", "cdc.formats", "cdc.outbox"),
-    *("cdc.config.columns", "cdc.config.format_options", "cdc.config.kafka_options", "cdc.config.masking"),
+    *("cdc.config.columns", "cdc.config.format_options", "cdc.config.masking"),
     *("cdc.config.outbox_routing", "cdc.config.outbox_settings", "cdc.config.section", "configuration.topic_names"),
     *("cdc.capture.toast_batch", "cdc.snapshots.sweeps", "cdc.snapshots.signal_answers", "monitoring.fill_progress"),
     *("cdc.capture.assembler", "cdc.capture.confirmation", "cdc.capture.kafka_transaction", "cdc.capture.stream_lag"),

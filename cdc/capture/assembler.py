@@ -342,7 +342,7 @@ class Assembler:
                 records += self._unpublishable.replacements(
                     encoder.schema, Position(transaction.commit_lsn, index), error, now_us
                 )
-                self._side.metadata.withdraw(str(encoder.table), events)
+                self._side.metadata.withdraw(str(encoder.schema.table), events)
                 keys = error.keys if isinstance(error, UnpublishableError) else ()
                 records.append(OmittedChange(topic, keys))
                 for key in keys if self._is_observed else ():

@@ -6,8 +6,8 @@ for messages outside of transactions, the position does.
 
 from collections.abc import Iterable
 
-from cdc.formats.envelope_context import EnvelopeContext
-from cdc.formats.message_events import MessageEvents, MessagePosition
+from cdc.formats.message_events import MessageEvents
+from cdc.formats.records import EnvelopeContext
 from cdc.formats.transaction_metadata import MESSAGES, TransactionMetadata
 from cdc.model.control import PartialTransaction
 from cdc.model.topic_record import TopicRecord
@@ -33,8 +33,7 @@ class TransactionRecords:
         """A transaction begins. `partial`: the part of it that is published."""
         self._transaction, self.origin = begin, None
         self._received, self._published = 0, partial.messages if partial else 0
-        counts = partial.events if partial else None
-        self.metadata.start(begin.xid, begin.final_lsn, begin.commit_ts_us, counts, is_resumed=partial is not None)
+        self.metadata.start(begin, partial)
 
     def partial(self, commit_lsn: int, xid: int, next_index: int) -> PartialTransaction:
         """Returns the record of the current transaction as half published up to `next_index`."""
@@ -67,12 +66,11 @@ class TransactionRecords:
             is_published = is_published or self._received <= self._published
         if is_published or self._events is None or not self._events.publishes(message.prefix):
             return []
-        place, opening, block = MessagePosition(last_commit_lsn), list[TopicRecord](), "null"
+        opening, origin, block = list[TopicRecord](), None, "null"
         if transaction is not None:
-            place = MessagePosition(last_commit_lsn, transaction, self.origin)
-            opening = self.opening()
-            block = self.metadata.block(MESSAGES)
-        return [*opening, TopicRecord(self._topics.message, *self._events.record(message, place, block, now_us))]
+            opening, origin, block = self.opening(), self.origin, self.metadata.block(MESSAGES)
+        record = self._events.record(message, transaction, origin, last_commit_lsn, block, now_us)
+        return [*opening, TopicRecord(self._topics.message, *record)]
 
     def _records(self, made: Iterable[tuple[bytes, bytes]]) -> list[TopicRecord]:
         return [TopicRecord(self._topics.transaction, key, value) for key, value in made]

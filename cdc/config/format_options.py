@@ -13,10 +13,6 @@ Profile = Literal["readable", "debezium"]
 DecimalMode = Literal["precise", "double", "string"]
 TimeMode = Literal["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"]
 BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
-IntervalMode = Literal["numeric", "string"]
-HstoreMode = Literal["json", "map"]
-SkippedOperations = Literal["t", "none"]
-FailureMode = Literal["warn", "skip", "fail"]
 
 PLACEHOLDER_DEFAULT: Final = "__debezium_unavailable_value"
 
@@ -29,12 +25,12 @@ class FormatConfig(DebeziumSection):
     decimal_handling_mode: DecimalMode | None = None
     time_precision_mode: TimeMode | None = None
     binary_handling_mode: BinaryMode | None = None
-    interval_handling_mode: IntervalMode | None = None
-    hstore_handling_mode: HstoreMode | None = None
+    interval_handling_mode: Literal["numeric", "string"] | None = None
+    hstore_handling_mode: Literal["json", "map"] | None = None
     money_fraction_digits: Annotated[int, Field(ge=0, le=10)] = 2
     include_unknown_datatypes: bool = False  # debezium: types that Debezium does not know are left out
     # debezium: a value that its column's form can't represent is null, with a warning or without, or stops capture.
-    event_converting_failure_handling_mode: FailureMode = "warn"
+    event_converting_failure_handling_mode: Literal["warn", "skip", "fail"] = "warn"
     # debezium: the placeholder for a large value that is not in the log and could not be read; "hex:" precedes bytes.
     unavailable_value_placeholder: str | None = None
     schemas_enable: bool = False
@@ -42,7 +38,7 @@ class FormatConfig(DebeziumSection):
     extended_headers_enabled: bool | None = None
     provide_transaction_metadata: bool = False
     heartbeat_interval_ms: Annotated[int, Field(ge=0)] = 0  # 0: none
-    skipped_operations: SkippedOperations = "t"
+    skipped_operations: Literal["t", "none"] = "t"
     # Regular expressions over the whole prefix of logical messages.
     message_prefix_include_list: Patterns = ()
     message_prefix_exclude_list: Patterns = ()
@@ -87,11 +83,6 @@ class FormatOptions(FormatConfig):
     @property
     def suits_sinks(self) -> bool:
         """Says whether Watershed's own sinks can read the records."""
-        return not self.schemas_enable and self.profile == "readable" and not self.has_modes
-
-    @property
-    def has_modes(self) -> bool:
-        """Says whether the form of some values differs from the profile's."""
         modes = (
             self.decimal_handling_mode,
             self.time_precision_mode,
@@ -99,7 +90,7 @@ class FormatOptions(FormatConfig):
             self.interval_handling_mode,
             self.hstore_handling_mode,
         )
-        return any(mode is not None for mode in modes)
+        return self.profile == "readable" and not self.schemas_enable and not any(modes)
 
     @property
     def has_messages(self) -> bool:

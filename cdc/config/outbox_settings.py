@@ -4,7 +4,7 @@ A dot and an underscore are the same in their names, as in section `format`.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -41,10 +41,9 @@ class Routing(DebeziumSection):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         TopicRoute(self.route_topic_regex, self.route_topic_replacement)
-        is_structure = self.table_expand_json_payload or any(p.where == "envelope" for p in self.placements)
-        if is_structure and self.value_converter in ("string", "bytes"):
+        if self.is_structure and self.value_converter in ("string", "bytes"):
             raise ValueError("a payload that is expanded, or in an envelope, needs value.converter: json")
-        if self.format != "debezium" and (is_structure or self.value_converter is not None or self.schemas_enable):
+        if self.format != "debezium" and (self.is_structure or self.value_converter is not None or self.schemas_enable):
             raise ValueError(
                 "format cloudevents can't be combined with value.converter, schemas.enable, expansion or envelope"
             )
@@ -55,11 +54,14 @@ class Routing(DebeziumSection):
         return parse_placements(self.table_fields_additional_placement)
 
     @property
+    def is_structure(self) -> bool:
+        """Says whether the record's value is a structure: the payload is expanded, or is in an envelope."""
+        return self.table_expand_json_payload or any(place.where == "envelope" for place in self.placements)
+
+    @property
     def converter(self) -> Literal["string", "json", "bytes"]:
-        if self.value_converter is not None:
-            return self.value_converter
-        is_structure = self.table_expand_json_payload or any(p.where == "envelope" for p in self.placements)
-        return "json" if is_structure else "string"
+        """The converter of the value: the chosen one, or that of the value's kind."""
+        return self.value_converter or ("json" if self.is_structure else "string")
 
 
 class OutboxTable(Routing):
@@ -83,6 +85,13 @@ class OutboxMessages(Routing):
 
     prefix: str = Field(default=MESSAGE_PREFIX, min_length=1)  # of the logical messages
     function: str = "cdc.publish"  # schema.function; its key is in the same schema
+    # No options: the columns of the row that a message holds (cdc/outbox/message_reader.py).
+    table_field_event_id: ClassVar[str] = "id"
+    table_field_event_key: ClassVar[str] = "aggregateid"
+    table_field_event_type: ClassVar[str] = "type"
+    table_field_event_timestamp: ClassVar[str | None] = None
+    table_field_event_payload: ClassVar[str] = "payload"
+    table_field_event_schema_version: ClassVar[str | None] = None
 
     @field_validator("function")
     @classmethod

@@ -9,16 +9,9 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -29,7 +22,6 @@ from pydantic_settings import (
 
 from cdc.config.columns import Chosen, ColumnChoice, Patterns
 from cdc.config.format_options import FormatConfig, FormatOptions
-from cdc.config.kafka_options import without_ours
 from cdc.config.masking import Mask, MaskOptions
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.secret_files import secret_files
@@ -105,11 +97,41 @@ class SourceConfig(Section):
         return tuple(table for table in self.table_ids if self.chosen(table).key != ())
 
 
+# The options of librdkafka on which exactly-once delivery and the order of a key depend, and the brokers, which have
+# their own key.
+_OPTIONS_OF_CAPTURE: Final = frozenset(
+    {
+        "acks",
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "enable.auto.commit",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "isolation.level",  # a reader of uncommitted records would use positions that were aborted
+        "metadata.broker.list",
+        "partitioner",  # another one separates keys from their earlier records
+        "request.required.acks",
+        "transactional.id",  # fences a second instance
+    }
+)
+
+
 class KafkaConfig(Section):
     """The brokers. `options` go to librdkafka as they are (security.protocol, sasl.*, ssl.*)."""
 
     bootstrap_servers: str = Field(min_length=1)
-    options: Annotated[dict[str, SecretStr], AfterValidator(without_ours)] = Field(default_factory=dict)
+    options: dict[str, SecretStr] = Field(default_factory=dict)
+
+    @field_validator("options")
+    @classmethod
+    def _options(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        if taken := sorted(_OPTIONS_OF_CAPTURE.intersection(value)):
+            raise ValueError(
+                f"{', '.join(taken)} can't be set: remove it; exactly-once delivery depends on the values that capture "
+                "sets"
+            )
+        return value
 
 
 class TopicConfig(Section):

@@ -8,8 +8,7 @@ from cdc.formats.profiles import column_formats
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.outbox.cloudevents import cloudevents
-from cdc.outbox.event_stream import OutboxStream, Payloads, no_contract
+from cdc.outbox.event_stream import OutboxStream
 from cdc.outbox.router import Contract
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import schema_of
@@ -27,14 +26,12 @@ def open_outbox(config: PipelineConfig, *, promises_utf8: bool) -> OutboxStream 
     if outbox.messages is not None:
         with connect(config.source, application="watershed outbox") as connection:
             sealed = outbox.messages, read_seal_key(connection, TableId.parse(outbox.messages.function))
-    prefix = config.topics.prefix
     return OutboxStream(
-        prefix,
+        config.topics.prefix,
         outbox.tables,
         sealed,
-        Topics(prefix).outbox_dead_letters,
         config.format_options,
-        Payloads(_contract(outbox.contracts), cloudevents(prefix)),
+        _contract(outbox.contracts),
         promises_utf8=promises_utf8,
     )
 
@@ -47,10 +44,10 @@ def require_format(config: PipelineConfig, outbox: OutboxStream | None, table: S
         outbox.describe(schema.oid, schema)
 
 
-def _contract(files: Mapping[str, str]) -> Contract:
+def _contract(files: Mapping[str, str]) -> Contract | None:
     """Reads JSON Schemas. Relative paths are from the working directory."""
     if not files:
-        return no_contract
+        return None
     try:
         from cdc.outbox.contracts import contract_of  # imported only if needed: it takes a while
     except ImportError as error:

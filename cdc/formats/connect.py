@@ -110,52 +110,38 @@ def envelope_schema(name: str, columns: Iterable[tuple[str, Node]]) -> Node:
     return {**required(struct_of(fields)), "name": f"{name}.Envelope", "version": 2}
 
 
+def _record(name: str, *fields: tuple[str, Node]) -> Node:
+    return named(required(struct_of(fields)), name)
+
+
 _SNAPSHOT: Final = {
     **optional(named(STRING, "io.debezium.data.Enum")),
     "parameters": {"allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"},
     "default": "false",
 }
-_SOURCE: Final[Node] = {
-    **required(
-        struct_of(
-            [
-                *((name, required(STRING)) for name in ("version", "connector", "name")),
-                ("ts_ms", required(INT64)),
-                ("snapshot", _SNAPSHOT),
-                ("db", required(STRING)),
-                ("sequence", optional(STRING)),
-                *((name, optional(INT64)) for name in ("ts_us", "ts_ns")),
-                *((name, required(STRING)) for name in ("schema", "table")),
-                *((name, optional(INT64)) for name in ("txId", "lsn", "xmin")),
-                ("origin", optional(STRING)),
-                ("origin_lsn", optional(INT64)),
-                # Watershed's own.
-                *((name, optional(INT64)) for name in ("epoch", "seq", "commit_lsn", "tx_index", "schema_version")),
-                *((name, optional(vector_of(STRING))) for name in ("unchanged", "filled")),
-            ]
-        )
-    ),
-    "name": "io.debezium.connector.postgresql.Source",
-    "version": 1,
-}
-_TRANSACTION: Final[Node] = {
-    **optional(
-        struct_of(
-            [
-                ("id", required(STRING)),
-                *((name, required(INT64)) for name in ("total_order", "data_collection_order")),
-            ]
-        )
-    ),
-    "name": "event.block",
-    "version": 1,
-}
-
-
-def _record(name: str, *fields: tuple[str, Node]) -> Node:
-    return named(required(struct_of(fields)), name)
-
-
+_SOURCE: Final = _record(
+    "io.debezium.connector.postgresql.Source",
+    *((name, required(STRING)) for name in ("version", "connector", "name")),
+    ("ts_ms", required(INT64)),
+    ("snapshot", _SNAPSHOT),
+    ("db", required(STRING)),
+    ("sequence", optional(STRING)),
+    *((name, optional(INT64)) for name in ("ts_us", "ts_ns")),
+    *((name, required(STRING)) for name in ("schema", "table")),
+    *((name, optional(INT64)) for name in ("txId", "lsn", "xmin")),
+    ("origin", optional(STRING)),
+    ("origin_lsn", optional(INT64)),
+    # Watershed's own.
+    *((name, optional(INT64)) for name in ("epoch", "seq", "commit_lsn", "tx_index", "schema_version")),
+    *((name, optional(vector_of(STRING))) for name in ("unchanged", "filled")),
+)
+_TRANSACTION: Final = optional(
+    _record(
+        "event.block",
+        ("id", required(STRING)),
+        *((name, required(INT64)) for name in ("total_order", "data_collection_order")),
+    )
+)
 TRANSACTION_KEY: Final = _record("io.debezium.connector.common.TransactionMetadataKey", ("id", required(STRING)))
 _COLLECTION: Final = _record(
     "event.collection", ("data_collection", required(STRING)), ("event_count", required(INT64))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from cdc.config.format_options import BinaryMode, DecimalMode, FormatOptions, HstoreMode, IntervalMode, TimeMode
+from cdc.config.format_options import BinaryMode, DecimalMode, FormatOptions, TimeMode
 from cdc.formats import debezium_geometry as geometry
 from cdc.formats import debezium_values as values
 from cdc.formats.connect import (
@@ -26,13 +26,11 @@ from cdc.formats.connect import (
     vector_of,
 )
 from cdc.formats.kinds import (
-    PRECISION_DEFAULT,
     Kind,
     ValueType,
-    column_type,
-    element_type,
     is_of_domain,
     numeric_modifier,
+    value_type,
 )
 from cdc.model.errors import UnconvertibleError
 from cdc.model.events import Column
@@ -89,6 +87,8 @@ _BY_OID: Final[dict[int, Kind]] = {
     26: Kind(integer, INT64, "0"),  # oid
     700: Kind(floating, FLOAT32, "0.0"),
     701: Kind(floating, FLOAT64, "0.0"),
+    1186: Kind(values.interval_us, named(INT64, _TIME + "MicroDuration"), "0"),
+    1266: Kind(values.zoned_time, named(STRING, _TIME + "ZonedTime"), '"00:00:00Z"'),
     # "char", name, text, char(n), varchar; inet, cidr, macaddr, macaddr8; the ranges
     **dict.fromkeys((18, 19, 25, 1042, 1043, 869, 650, 829, 774, 3904, 3926, 3906, 3908, 3910, 3912), _text()),
     114: _text(named(STRING, _DATA + "Json"), '"{}"'),
@@ -120,6 +120,7 @@ _BY_OID: Final[dict[int, Kind]] = {
 # Types of extensions, which have no fixed oid.
 _BY_NAME: Final[dict[str, Kind]] = {
     "citext": _text(),
+    "hstore": Kind(values.hstore_json, named(STRING, _DATA + "Json"), '"{}"'),
     "ltree": _text(named(STRING, _DATA + "Ltree")),
     **dict.fromkeys(("isbn", "isbn13", "issn", "issn13", "ismn", "ismn13", "ean13", "upc"), _text()),
     "vector": Kind(values.vector, named(vector_of(FLOAT64), _DATA + "DoubleVector"), "[]"),
@@ -143,9 +144,9 @@ _NO_ARRAY: Final = frozenset({BIT, MONEY, 19, INTERVAL, VARBIT, 142, 1790, 600, 
 
 def kind_of(column: Column, options: FormatOptions) -> Kind | None:
     """Returns the kind of a column; None for a type that Debezium leaves out."""
+    of = value_type(column)
     if not column.element_oid:
-        return scalar_kind(column_type(column), options) or _unknown(options)
-    of = element_type(column)
+        return scalar_kind(of, options) or _unknown(options)
     if of.oid in _NO_ARRAY and not is_of_domain(column):
         return None
     element = (None if is_of_domain(column) else scalar_kind(of, options)) or _unknown(options)
@@ -157,7 +158,11 @@ def _unknown(options: FormatOptions) -> Kind | None:
     if not options.include_unknown_datatypes:
         return None
     mode = options.binary_handling_mode or "bytes"
-    return Kind(values.text_bytes(mode), BYTES if mode == "bytes" else STRING, '""')
+    return Kind(values.text_bytes(mode), _bytes_node(mode), '""')
+
+
+def _bytes_node(mode: BinaryMode) -> Node:
+    return BYTES if mode == "bytes" else STRING
 
 
 def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
@@ -170,15 +175,16 @@ def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
         case 790:
             return money(options.decimal_handling_mode or "precise", options.money_fraction_digits)
         case 17:
-            return bytea(options.binary_handling_mode or "bytes")
-        case 1186:
-            return interval(options.interval_handling_mode or "numeric")
-        case 1082 | 1083 | 1114 | 1184 | 1266:
+            mode = options.binary_handling_mode or "bytes"
+            return Kind(values.bytea(mode), _bytes_node(mode), '""')
+        case 1186 if options.interval_handling_mode == "string":
+            return Kind(values.interval_iso, named(STRING, _TIME + "Interval"), '"P0Y0M0DT0H0M0S"')
+        case 1082 | 1083 | 1114 | 1184:
             return temporal(of.oid, of.modifier, options.time_precision_mode or "adaptive")
         case 1560 | 1562:
             return bits(of.modifier)
-        case _ if of.name == "hstore":
-            return hstore(options.hstore_handling_mode or "json")
+        case _ if of.name == "hstore" and options.hstore_handling_mode == "map":
+            return Kind(values.hstore_map, map_of(STRING, optional(STRING)), "{}")
         case _:
             return _BY_OID.get(of.oid) or _BY_NAME.get(of.name)
 
@@ -225,10 +231,6 @@ def _decimal(mode: DecimalMode, scale: int, parameters: Mapping[str, str]) -> Ki
             return Kind(encode, named(BYTES, _CONNECT + "Decimal", {"scale": str(scale), **parameters}), encode("0"))
 
 
-def bytea(mode: BinaryMode) -> Kind:
-    return Kind(values.bytea(mode), BYTES if mode == "bytes" else STRING, '""')
-
-
 def bits(modifier: int) -> Kind:
     """`modifier` is the length; without one the length is not limited."""
     if modifier == 1:
@@ -237,27 +239,13 @@ def bits(modifier: int) -> Kind:
     return Kind(values.bits, named(BYTES, _DATA + "Bits", {"length": str(length)}), '""')
 
 
-def interval(mode: IntervalMode) -> Kind:
-    if mode == "numeric":
-        return Kind(values.interval_us, named(INT64, _TIME + "MicroDuration"), "0")
-    return Kind(values.interval_iso, named(STRING, _TIME + "Interval"), '"P0Y0M0DT0H0M0S"')
-
-
-def hstore(mode: HstoreMode) -> Kind:
-    if mode == "json":
-        return Kind(values.hstore_json, named(STRING, _DATA + "Json"), '"{}"')
-    return Kind(values.hstore_map, map_of(STRING, optional(STRING)), "{}")
-
-
 def temporal(oid: int, modifier: int, mode: TimeMode) -> Kind:
-    """date, time, timestamp, and those with time zone, which have one form in all modes."""
-    precision = modifier if modifier >= 0 else PRECISION_DEFAULT
+    """Returns the kind of date, time, timestamp, and timestamp with time zone, which has one form in all modes."""
+    precision = modifier if modifier >= 0 else 6  # digits of the second
     match oid, mode:
         case 1184, _:
             node, zero = named(STRING, _TIME + "ZonedTimestamp"), '"1970-01-01T00:00:00Z"'
             return Kind(values.zoned_timestamp(precision), node, zero)
-        case 1266, _:
-            return Kind(values.zoned_time, named(STRING, _TIME + "ZonedTime"), '"00:00:00Z"')
         case 1082, "connect":
             return Kind(values.date_number, named(INT32, _CONNECT + "Date"), "0")
         case 1082, "isostring":

@@ -26,6 +26,8 @@ _unescape = re.compile(r"\\(.)", re.DOTALL).sub
 _VECTOR = re.compile(r"\[[-+0-9.eE,]*\]").fullmatch
 _SPARSE_VECTOR = re.compile(r"\{([-+0-9.eE,:]*)\}/([0-9]+)").fullmatch
 
+# Numbers that are not finite, as Debezium writes them in decimals as strings.
+_NOT_FINITE: Final = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
 # Infinite values as Debezium writes them: days; pgjdbc's ms since 1970; where units are shorter, the ends of 64 bits.
 INFINITE_DAYS: Final = {"infinity": 2_146_033_979, "-infinity": -2_147_472_691}
 INFINITE_MS: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
@@ -52,20 +54,15 @@ def variable_decimal(text: str) -> str:
 
 
 def decimal_double(text: str) -> str:
-    if text in ("NaN", "Infinity", "-Infinity"):
+    if text in _NOT_FINITE:
         return f'"{text}"'
     _number(text)
     return _double(float(text))
 
 
 def decimal_string(text: str) -> str:
-    match text:
-        case "NaN":
-            return '"NAN"'
-        case "Infinity":
-            return '"POSITIVE_INFINITY"'
-        case "-Infinity":
-            return '"NEGATIVE_INFINITY"'
+    if text in _NOT_FINITE:
+        return f'"{_NOT_FINITE[text]}"'
     _number(text)
     return f'"{text}"'
 
@@ -92,7 +89,7 @@ def money(fraction_digits: int, encode_plain: Encoder) -> Encoder:
 def _number(text: str) -> re.Match[str]:
     found = _NUMERIC(text)
     if found is None:
-        if text in ("NaN", "Infinity", "-Infinity"):
+        if text in _NOT_FINITE:
             raise UnconvertibleError("a finite number")
         raise MalformedValueError("a number")
     return found

@@ -26,33 +26,22 @@ class ValueType:
     labels: tuple[str, ...]  # of an enum
 
 
-PRECISION_DEFAULT = 6  # of times without one
 FIRST_USER_OID = 16_384  # FirstNormalObjectId: initdb made none of the types from here on
 
 
-def column_type(column: Column) -> ValueType:
+def value_type(column: Column) -> ValueType:
+    """Returns the type of a column's values, or of an array's elements."""
+    oid = column.element_oid or column.base_type_oid or column.type_oid
     modifier = column.type_modifier if column.base_type_modifier is None else column.base_type_modifier
-    oid = column.base_type_oid or column.type_oid
-    name = _name(column, oid) if column.type_kind == "b" else ""
-    return ValueType(oid, modifier, name, column.labels if column.type_kind == "e" else ())
+    name = ""
+    if oid >= FIRST_USER_OID and column.type_kind == "b":  # `public.hstore`, `vector(3)[]` → `hstore`, `vector`
+        name = column.type_name.removesuffix("[]").partition("(")[0].rpartition(".")[2].strip('"')
+    return ValueType(oid, modifier, name, column.labels)
 
 
 def is_of_domain(column: Column) -> bool:
     """Says whether the column is an array of a domain: only such an array is a user's type with built-in elements."""
     return column.element_oid < FIRST_USER_OID <= (column.base_type_oid or column.type_oid)
-
-
-def element_type(column: Column) -> ValueType:
-    """Returns the element's type of a column with a known element_oid."""
-    modifier = column.type_modifier if column.base_type_modifier is None else column.base_type_modifier
-    return ValueType(column.element_oid, modifier, _name(column, column.element_oid), column.labels)
-
-
-def _name(column: Column, oid: int) -> str:
-    """`public.hstore`, `vector(3)[]` → `hstore`, `vector`."""
-    if oid < FIRST_USER_OID:
-        return ""
-    return column.type_name.removesuffix("[]").partition("(")[0].rpartition(".")[2].strip('"')
 
 
 def numeric_modifier(modifier: int) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cdc.config.masking import Mask
-from cdc.formats.kinds import column_type
+from cdc.formats.kinds import value_type
 from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableSchema
 
@@ -30,15 +30,11 @@ def masks_of(schema: TableSchema, masks: tuple[Mask, ...]) -> dict[str, Mask]:
         column = columns.get(mask.column)
         if column is None:
             raise ConfigError(f"masking names column {mask.column}, which table {mask.table} does not have", _NEXT_STEP)
+        named = f"column {mask.column} of table {mask.table}"
         if column.name in schema.key:
-            raise ConfigError(
-                f"column {mask.column} of table {mask.table} is part of its key: it can't be masked", _NEXT_STEP
-            )
+            raise ConfigError(f"{named} is part of its key: it can't be masked", _NEXT_STEP)
         if not is_text(column):
-            raise ConfigError(
-                f"column {mask.column} of table {mask.table} has type {column.type_name}: only text can be masked",
-                _NEXT_STEP,
-            )
+            raise ConfigError(f"{named} has type {column.type_name}: only text can be masked", _NEXT_STEP)
         found[column.name] = mask
     return found
 
@@ -63,5 +59,5 @@ def _cut(text: str, length: int) -> str:
 
 def is_text(column: Column) -> bool:
     """Says whether the column holds text, the only values that can be masked."""
-    of = column_type(column)
+    of = value_type(column)
     return not column.element_oid and (of.oid in _TEXT_OIDS or of.name in _TEXT_NAMES)

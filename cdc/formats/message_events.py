@@ -9,21 +9,11 @@ except `epoch`, and `commit_lsn` if the message is part of a transaction: a mess
 """
 
 import re
-from dataclasses import dataclass
 
 from cdc.formats import connect
 from cdc.formats.debezium_values import bytes_as
-from cdc.formats.envelope_context import EnvelopeContext
+from cdc.formats.records import EnvelopeContext
 from cdc.pgoutput.messages import Begin, LogicalMessage, Origin
-
-
-@dataclass(frozen=True, slots=True)
-class MessagePosition:
-    """The place of a message in the source, besides its LSN."""
-
-    last_commit_lsn: int | None  # of the transaction before; None if this session has seen none
-    transaction: Begin | None = None  # its own; None if it is in none
-    origin: Origin | None = None
 
 
 class MessageEvents:
@@ -47,42 +37,46 @@ class MessageEvents:
         return not any(re.fullmatch(pattern, prefix) for pattern in self._exclude)
 
     def record(
-        self, message: LogicalMessage, place: MessagePosition, transaction: str, now_us: int
+        self,
+        message: LogicalMessage,
+        transaction: Begin | None,
+        origin: Origin | None,
+        last_commit_lsn: int | None,
+        metadata: str,
+        now_us: int,
     ) -> tuple[bytes, bytes]:
-        """(key, value). `transaction`: the block of its metadata, or null; `now_us`: our clock, µs since 1970."""
+        """Returns (key, value). `transaction` and `origin`: None outside of transactions. `last_commit_lsn`: of the
+        transaction before; None if this session has seen none. `metadata`: the block of the transaction's metadata, or
+        null. `now_us`: our clock, µs since 1970."""
         prefix = connect.dumps(message.prefix)
         content = self._content(message.content)
-        return self._converter.record(
-            f'{{"prefix":{prefix}}}',
-            f'{{"op":"m","ts_ms":{now_us // 1000},"source":{self._source(message.lsn, place, now_us)},'
-            f'"transaction":{transaction},"message":{{"prefix":{prefix},"content":{content}}}}}',
-        )
-
-    def _source(self, lsn: int, place: MessagePosition, now_us: int) -> str:
-        context, transaction = self._context, place.transaction
         ts_us = transaction.commit_ts_us if transaction else now_us
-        last = None if place.last_commit_lsn is None else str(place.last_commit_lsn)
-        block = {
-            "version": context.connector_version,
+        last = None if last_commit_lsn is None else str(last_commit_lsn)
+        source = {
+            "version": self._context.connector_version,
             "connector": "postgresql",
-            "name": context.prefix,
+            "name": self._context.prefix,
             "ts_ms": ts_us // 1000,
             "snapshot": "false",
-            "db": context.database,
-            "sequence": connect.dumps([last, str(lsn)]),
+            "db": self._context.database,
+            "sequence": connect.dumps([last, str(message.lsn)]),
             "ts_us": ts_us,
             "ts_ns": ts_us * 1000,
             "schema": "",
             "table": "",
             "txId": transaction.xid if transaction else None,
-            "lsn": lsn,
+            "lsn": message.lsn,
             "xmin": None,
-            "origin": place.origin.name if place.origin else None,
-            "origin_lsn": place.origin.commit_lsn if place.origin else None,
-            "epoch": context.epoch,
+            "origin": origin.name if origin else None,
+            "origin_lsn": origin.commit_lsn if origin else None,
+            "epoch": self._context.epoch,
             "seq": None,
             "commit_lsn": transaction.final_lsn if transaction else None,
             "tx_index": None,
             "schema_version": None,
         }
-        return connect.dumps(block)
+        return self._converter.record(
+            f'{{"prefix":{prefix}}}',
+            f'{{"op":"m","ts_ms":{now_us // 1000},"source":{connect.dumps(source)},'
+            f'"transaction":{metadata},"message":{{"prefix":{prefix},"content":{content}}}}}',
+        )

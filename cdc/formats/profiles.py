@@ -1,9 +1,6 @@
-"""The profiles by name: functions from a table's columns to their formats. A new profile is a function and a line in
-PROFILES.
-"""
+"""The formats of a table's columns in records, by profile."""
 
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +21,7 @@ from cdc.formats.connect import (
     required,
 )
 from cdc.formats.debezium_kinds import FAMILIES, kind_of, scalar_kind
-from cdc.formats.kinds import Kind, column_type, element_type
+from cdc.formats.kinds import Kind, value_type
 from cdc.formats.masks import masked, masks_of
 from cdc.model.errors import ConfigError, UnconvertibleError
 from cdc.model.events import Column, TableSchema
@@ -55,9 +52,9 @@ _READABLE_NODES: Final[dict[int, Node]] = {
 }
 
 
-def readable(column: Column, options: FormatOptions) -> Kind | None:
+def readable(column: Column, options: FormatOptions) -> Kind:
     """Decimals and times as text, and so on: cdc.pgoutput.values; where a mode was chosen, Debezium's form of it."""
-    of = element_type(column) if column.element_oid else column_type(column)
+    of = value_type(column)
     if any(getattr(options, mode) is not None and is_of(of) for mode, is_of in FAMILIES.items()):
         chosen = scalar_kind(of, options)
         assert chosen is not None, "every type of the families has a form in each mode"
@@ -85,12 +82,6 @@ def _as_its_schema(encode: Encoder) -> Encoder:
     return encode_flat
 
 
-PROFILES: Final[dict[str, Callable[[Column, FormatOptions], Kind | None]]] = {
-    "readable": readable,
-    "debezium": kind_of,
-}
-
-
 def column_formats(schema: TableSchema, options: FormatOptions) -> tuple[ColumnFormat, ...]:
     """Returns the formats of all columns, in order. Raises ConfigError for a key column that the profile leaves out,
     and for a column that can't be masked as configured."""
@@ -99,9 +90,10 @@ def column_formats(schema: TableSchema, options: FormatOptions) -> tuple[ColumnF
 
 
 def _column_format(schema: TableSchema, column: Column, options: FormatOptions, mask: Mask | None) -> ColumnFormat:
-    kind = PROFILES[options.profile](column, options)
+    is_key, is_readable = column.name in schema.key, options.profile == "readable"
+    kind = readable(column, options) if is_readable else kind_of(column, options)
     if kind is None:
-        if column.name in schema.key:
+        if is_key:
             raise ConfigError(
                 f"table {schema.table}: key column {column.name} has type {column.type_name}, which profile "
                 f"{options.profile} leaves out",
@@ -110,22 +102,21 @@ def _column_format(schema: TableSchema, column: Column, options: FormatOptions, 
         return ColumnFormat(ColumnForm(None), STRING)
     encode, node = kind.encode, kind.node
     if mask is not None:
-        encode, node = _masked(mask, encode), {**node, "parameters": {"masked": "true"}}
-    if options.profile == "readable" and options.schemas_enable and has_floats(node):
-        encode = _finite(encode)
-    is_nullable = column.nullable and column.name not in schema.key
-    if options.profile == "debezium" and is_nullable:
-        encode = _null_where_unconvertible(encode, f"{schema.table}, column {column.name}", options)
-    if options.profile == "readable":  # columns that are not known are absent; a key's never are
-        form = ColumnForm(encode, is_bounded=mask is not None)
-        return ColumnFormat(form, (required if column.name in schema.key else optional)(node))
-    unknown = "null" if is_nullable else kind.zero
+        encode, node = _masked(masked(mask), encode), {**node, "parameters": {"masked": "true"}}
+    if is_readable:
+        unknown, is_optional = None, not is_key  # columns that are not known are absent; a key's never are
+        if options.schemas_enable and has_floats(node):
+            encode = _finite(encode)
+    else:
+        is_optional = column.nullable and not is_key
+        unknown = "null" if is_optional else kind.zero
+        if is_optional:
+            encode = _null_where_unconvertible(encode, f"{schema.table}, column {column.name}", options)
     form = ColumnForm(encode, unknown, is_bounded=mask is not None)
-    return ColumnFormat(form, (optional if is_nullable else required)(node))
+    return ColumnFormat(form, (optional if is_optional else required)(node))
 
 
-def _masked(mask: Mask, encode: Encoder) -> Encoder:
-    change = masked(mask)
+def _masked(change: Encoder, encode: Encoder) -> Encoder:
     return lambda text: encode(change(text))
 
 
@@ -165,12 +156,3 @@ def _null_where_unconvertible(encode: Encoder, where: str, options: FormatOption
             return "null"
 
     return encode_or_null
-
-
-def shown(schema: TableSchema, formats: Sequence[ColumnFormat]) -> list[tuple[str, Node]]:
-    """Returns (name, node) of the columns that records have."""
-    return [
-        (column.name, found.node)
-        for column, found in zip(schema.columns, formats, strict=True)
-        if found.form.encode is not None
-    ]

@@ -20,11 +20,12 @@ with the whole schema, as Kafka Connect's JsonConverter writes them; it reads an
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
+from cdc.config.format_options import READABLE, FormatOptions
 from cdc.formats import connect
-from cdc.formats.envelope_context import EnvelopeContext
-from cdc.formats.profiles import column_formats, shown
+from cdc.formats.profiles import column_formats
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
 from cdc.formats.utf8 import not_utf8
@@ -38,8 +39,6 @@ from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Origin, Relation
 from cdc.pgoutput.values import json_name
 
-__all__ = ["Draft", "EnvelopeContext", "FinishedRecord", "OutRecord", "TableEncoder"]
-
 VERSION_HEADER = "watershed.version"
 NEW_KEY_HEADER = "__debezium.newkey"
 OLD_KEY_HEADER = "__debezium.oldkey"
@@ -48,6 +47,18 @@ _BEFORE = '{"before":'
 _AFTER = ',"after":'
 _TRANSACTION = '},"transaction":'
 _OP = ',"op":"'
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeContext:
+    """The values that all records of one run share."""
+
+    prefix: str
+    database: str
+    epoch: int
+    connector_version: str
+    format: FormatOptions = READABLE
+    promises_utf8: bool = False  # the server converts every text to UTF-8: its database is not in SQL_ASCII
 
 
 class Draft:
@@ -133,7 +144,6 @@ class TableEncoder:
         self.light = LightRows(schema, relation, forms)
         self.schema = schema
         self._is_keyless = not schema.key
-        self.table = schema.table
         self._context = context
         # A value is before, after, then source and the rest: constant text between the numbers of each change,
         #   _to_sequence LSN _to_lsn LSN _to_seq SEQ _to_index INDEX _to_op OP _clock
@@ -150,11 +160,12 @@ class TableEncoder:
         self._to_op = f"{self._to_end}{_TRANSACTION}null{_OP}"
         self._to_before, self._end, self._key_head = _BEFORE, "}", b""
         if context.format.schemas_enable:
-            columns = shown(schema, formats)
+            columns = zip(schema.columns, formats, strict=True)
+            nodes = {column.name: found.node for column, found in columns if found.form.encode is not None}
             name = Topics(context.prefix).table(schema.table)  # a schema is called as its topic
-            key_columns = [(column, dict(columns)[column]) for column in schema.key]
-            self._key_head = connect.payload_head(connect.key_schema(name, key_columns)).encode("latin-1")
-            self._to_before = connect.payload_head(connect.envelope_schema(name, columns)) + self._to_before
+            key = connect.key_schema(name, [(column, nodes[column]) for column in schema.key])
+            self._key_head = connect.payload_head(key).encode("latin-1")
+            self._to_before = connect.payload_head(connect.envelope_schema(name, nodes.items())) + self._to_before
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
         self._headers = context_headers(context.prefix) if context.format.has_context_headers else None
@@ -276,28 +287,23 @@ class TableEncoder:
 
     def truncate(self, lsn: int, tx_index: int, seq: int, now_us: int) -> FinishedRecord:
         """The record of a TRUNCATE of the table, where `has_truncates`. `seq` is its sweep's."""
-        if now_us != self._clock_us:
-            self._set_clock(now_us)
+        self._set_clock(now_us)
         self._count()
         return b"", self._value("t", "null", "null", lsn, tx_index, seq), self._headers
 
     def _count(self) -> None:
         """Counts an event before its record, if transaction metadata is published."""
         if self._metadata is not None:
-            block = self._metadata.block(str(self.table))
+            block = self._metadata.block(str(self.schema.table))
             self._to_op = f"{self._to_end}{_TRANSACTION}{block}{_OP}"
 
     def absent(self, key: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> list[FinishedRecord]:
         """Delete and tombstone of a record key that the table has no row of; of the old row only the key is known.
         `lsn` is `start_chunk`'s, which goes before."""
-        if now_us != self._clock_us:
-            self._set_clock(now_us)
+        self._set_clock(now_us)
         here = key.decode("latin-1")
         row = self._old_row(here) if any(self._unknown) else here
-        if not self._is_plain:
-            return self._as_configured(("d", row, "null", here, here), lsn, tx_index, seq)
-        value = self._value("d", row, "null", lsn, tx_index, seq)
-        return [(key, value, None), (key, None, [(VERSION_HEADER, self._version(seq))])]
+        return self._as_configured(("d", row, "null", here, here), lsn, tx_index, seq)
 
     def _old_row(self, key: str) -> str:
         """Returns the old row of which only the key is known, from the object of its key columns."""

@@ -11,9 +11,9 @@ is the LSN of each operation, so only the xid, which is reused, connects the eve
 without events has no records.
 """
 
-from collections.abc import Mapping
-
 from cdc.formats import connect
+from cdc.model.control import PartialTransaction
+from cdc.pgoutput.messages import Begin
 
 MESSAGES = "LOGICAL_DECODING_MESSAGE"
 """The collection under which messages are counted; other events count under `schema.table`."""
@@ -40,15 +40,14 @@ class TransactionMetadata:
         """Returns the number of events so far of each collection; None before the transaction's BEGIN."""
         return None if self._counts is None else dict(self._counts)
 
-    def start(
-        self, xid: int, commit_lsn: int, commit_ts_us: int, counts: Mapping[str, int] | None, *, is_resumed: bool
-    ) -> None:
-        """A transaction begins to be received. `is_resumed`: it is half published, with these `counts`; None: without
-        metadata, and so it stays."""
-        self._id, self._ts_ms = f"{xid}:{commit_lsn}", commit_ts_us // 1000
-        self._counts = dict(counts) if counts is not None and self.is_enabled else None
-        self.total = sum((self._counts or {}).values())
-        self._is_silent = not self.is_enabled or (is_resumed and counts is None)
+    def start(self, begin: Begin, partial: PartialTransaction | None) -> None:
+        """A transaction begins to be received. `partial`: the part of it that is published; if that is without
+        metadata, so is the rest."""
+        self._id, self._ts_ms = f"{begin.xid}:{begin.final_lsn}", begin.commit_ts_us // 1000
+        counts = partial.events if partial is not None and self.is_enabled else None
+        self._counts = None if counts is None else dict(counts)
+        self.total = sum((counts or {}).values())
+        self._is_silent = not self.is_enabled or (partial is not None and counts is None)
 
     def opening(self) -> list[tuple[bytes, bytes]]:
         """Key and value of BEGIN, which goes before the transaction's first event; nothing if it is published."""

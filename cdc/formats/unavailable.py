@@ -11,7 +11,7 @@ from typing import Final
 from cdc.config.format_options import FormatOptions
 from cdc.formats.connect import dumps
 from cdc.formats.debezium_values import bytes_as
-from cdc.formats.kinds import ValueType, column_type, element_type, is_of_domain
+from cdc.formats.kinds import ValueType, is_of_domain, value_type
 from cdc.model.events import Column
 from cdc.pgoutput.values import quote
 
@@ -27,9 +27,9 @@ def unavailable(column: Column, options: FormatOptions) -> str | None:
     content = options.placeholder
     if content is None or (column.element_oid and is_of_domain(column)):
         return None
+    of = value_type(column)
     if not column.element_oid:
-        return _value(column_type(column), content, options)
-    of = element_type(column)
+        return _value(of, content, options)
     if of.oid in _BYTE_ARRAYS and not (of.oid == 1082 and options.time_precision_mode in _NO_PLAIN_DATE):
         return dumps(list(content))
     if of.oid == 2950:

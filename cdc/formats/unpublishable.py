@@ -69,19 +69,15 @@ class Unpublishable:
         self.value_bytes_safe = min(limits) // 4 - OVERHEAD_BYTES
         # A row's message is longer than this only if no record of it fits, or if records don't have all of its columns.
         self.row_bytes_usual = min(limits) * SHRINKS_TO
-        self.row_bytes_max = max(limits) * SHRINKS_TO  # no topic accepts a record of a row above this
 
     @property
     def counts(self) -> dict[str, int]:
         """Returns the number of changes that were not published, by table."""
         return {str(table): record.dead_letters + record.skipped for table, record in self._records.items()}
 
-    def fits(self, topic: str, record: FinishedRecord) -> bool:
-        """Says whether the topic accepts a record of this size."""
-        return record_bytes(record) <= self._bytes_max.get(topic, 1 << 62)
-
     def accepts(self, record: TopicRecord) -> bool:
-        return self.fits(record.topic, (record.key, record.value, record.headers))
+        """Says whether the record's topic accepts a record of this size."""
+        return record_bytes((record.key, record.value, record.headers)) <= self._bytes_max.get(record.topic, 1 << 62)
 
     def lightened(self, encoder: TableEncoder, frame: bytes, position: Position) -> bytes:
         """Removes the columns that records don't have from a frame of more than `row_bytes_usual`. Raises
@@ -137,7 +133,7 @@ class Unpublishable:
         UnpublishableError if one does not fit: then none of them can be published."""
         for key, value, headers in records:
             record = key, value.without_holes() if isinstance(value, Draft) else value, headers
-            if not self.fits(schema.topic, record):
+            if record_bytes(record) > self._bytes_max.get(schema.topic, 1 << 62):
                 raise UnpublishableError(
                     f"{_named(schema)} at {position}: a record of {record_bytes(record)} bytes is larger than "
                     f"topic {schema.topic} takes, {self._bytes_max[schema.topic]}",

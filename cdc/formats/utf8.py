@@ -6,9 +6,8 @@ from typing import Final
 from cdc.model.errors import NEXT_AFTER_STOP, DamagedTextError, UnsupportedChangeError
 from cdc.model.events import Position, TableId
 
-_NEAR_BYTES: Final = (
-    64  # before the first byte that is wrong: part of the row, and nothing that another reading changes
-)
+# Before the first byte that is wrong: part of the row, and nothing that another reading changes.
+_NEAR_BYTES: Final = 64
 
 
 def not_utf8(

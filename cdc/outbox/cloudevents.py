@@ -6,12 +6,13 @@ event's), `source` (`/watershed/<topic prefix>/<outbox>`), `subject` (the record
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, NoReturn
+from typing import Final
 from urllib.parse import quote
 
-from cdc.outbox.router import Envelope, Format, Header
+from cdc.outbox.expansion import STRICT_JSON
 
 VERSION: Final = "1.0"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -19,27 +20,47 @@ _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-def cloudevents(prefix: str) -> Mapping[str, Format]:
-    """Returns the formats by their names in the configuration. `prefix`: that of the topics."""
+Header = tuple[str, bytes | None]
 
-    def binary(event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
-        attributes = _attributes(prefix, event)
-        headers: list[Header] = [(f"ce_{name}", value.encode()) for name, value in attributes.items()]
-        if event.payload is None:
-            return None, tuple(headers)
-        kind = _TEXT if _data(event.payload) is None else _JSON
-        return event.payload.encode(), (*headers, ("content-type", kind.encode()))
 
-    def structured(event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
-        members = [f"{json.dumps(name)}:{_quoted(value)}" for name, value in _attributes(prefix, event).items()]
-        if event.payload is not None:
-            data = _data(event.payload)
-            members.append(f'"datacontenttype":{_quoted(_TEXT if data is None else _JSON)}')
-            members.append(f'"data":{_quoted(event.payload) if data is None else data}')
-        value = "{" + ",".join(members) + "}"
-        return value.encode(), (("content-type", b"application/cloudevents+json; charset=UTF-8"),)
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The parts of an event from which a CloudEvent is made."""
 
-    return {"cloudevents_binary": binary, "cloudevents_structured": structured}
+    id: str
+    type: str
+    subject: str | None
+    source: str
+    time_us: int  # of the commit, since 1970
+    payload: str | None
+
+
+def _binary(prefix: str, event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
+    attributes = _attributes(prefix, event)
+    headers: list[Header] = [(f"ce_{name}", value.encode()) for name, value in attributes.items()]
+    if event.payload is None:
+        return None, tuple(headers)
+    kind = _JSON if _is_json(event.payload) else _TEXT
+    return event.payload.encode(), (*headers, ("content-type", kind.encode()))
+
+
+def _structured(prefix: str, event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
+    members = [f"{json.dumps(name)}:{_quoted(value)}" for name, value in _attributes(prefix, event).items()]
+    if event.payload is not None:
+        is_json = _is_json(event.payload)
+        members.append(f'"datacontenttype":{_quoted(_JSON if is_json else _TEXT)}')
+        # JSON is not written again, so that no number loses a digit.
+        members.append(f'"data":{event.payload if is_json else _quoted(event.payload)}')
+    value = "{" + ",".join(members) + "}"
+    return value.encode(), (("content-type", b"application/cloudevents+json; charset=UTF-8"),)
+
+
+FORMATS: Final[Mapping[str, Callable[[str, Envelope], tuple[bytes | None, tuple[Header, ...]]]]] = {
+    "cloudevents_binary": _binary,
+    "cloudevents_structured": _structured,
+}
+"""Value and headers of an event, by the format's name in the configuration. The first argument is the topics'
+prefix."""
 
 
 def _attributes(prefix: str, event: Envelope) -> dict[str, str]:
@@ -56,17 +77,12 @@ def _attributes(prefix: str, event: Envelope) -> dict[str, str]:
     return found
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
-def _data(payload: str) -> str | None:
-    """Returns the payload unchanged if it is JSON, so that no number loses a digit; else None."""
+def _is_json(payload: str) -> bool:
     try:
-        json.loads(payload, parse_constant=_no_constant)
+        STRICT_JSON.decode(payload)
     except (ValueError, RecursionError):
-        return None
-    return payload
+        return False
+    return True
 
 
 def _quoted(text: str) -> str:

@@ -12,7 +12,7 @@ from cdc.config.format_options import FormatOptions
 from cdc.formats.connect import Node, optional, required
 from cdc.formats.debezium_kinds import kind_of
 from cdc.model.errors import SourceError, UnconvertibleError
-from cdc.model.events import Column, TableId
+from cdc.model.events import Column
 from cdc.outbox.expansion import java_decimal
 from cdc.pgoutput.values import Encoder
 
@@ -24,7 +24,6 @@ _JAVA_FLOATS: Final = frozenset({"float", "double"})
 class EventValue:
     """One column of one row."""
 
-    node: Node  # Connect's schema
     json: str  # JSON text, "null" for NULL
     plain: str | None  # None for NULL; bytes are base64
     text: str | None  # as PostgreSQL prints it
@@ -36,7 +35,7 @@ class ColumnReader:
 
     name: str
     place: int  # index in the row
-    node: Node
+    node: Node  # Connect's schema
     encode: Encoder
 
     def __call__(self, row: Sequence[str | None]) -> EventValue:
@@ -44,14 +43,14 @@ class ColumnReader:
         is not of the column's type."""
         text = row[self.place]
         if text is None:
-            return EventValue(self.node, "null", None, None)
+            return EventValue("null", None, None)
         try:
             written = self.encode(text.encode().decode("latin-1")).encode("latin-1").decode()
         except UnconvertibleError:
-            return EventValue(self.node, "null", None, text)
+            return EventValue("null", None, text)
         if self.node["type"] in _JAVA_FLOATS and not written.startswith('"'):
             written = java_decimal(text)
-        return EventValue(self.node, written, self._plain(written, text), text)
+        return EventValue(written, self._plain(written, text), text)
 
     def _plain(self, written: str, text: str) -> str:
         if self.node.get("name") == _DECIMAL:
@@ -60,10 +59,10 @@ class ColumnReader:
 
 
 def readers_of(
-    table: TableId, columns: Sequence[Column], key: Sequence[str], options: FormatOptions
+    where: str, columns: Sequence[Column], key: Sequence[str], options: FormatOptions
 ) -> dict[str, ColumnReader]:
     """Returns a reader for each column, except those that Debezium leaves out. Values have Debezium's form whatever the
-    profile, with the configured modes."""
+    profile, with the configured modes. `where`: the table, for errors."""
     options = options.model_copy(update={"profile": "debezium"})
     readers = {}
     for place, column in enumerate(columns):
@@ -73,5 +72,5 @@ def readers_of(
             node = (optional if is_optional else required)(kind.node)
             readers[column.name] = ColumnReader(column.name, place, node, kind.encode)
     if not readers:
-        raise SourceError(f"outbox table {table} has no column that can be published", "correct outbox.tables")
+        raise SourceError(f"outbox table {where} has no column that can be published", "correct outbox.tables")
     return readers

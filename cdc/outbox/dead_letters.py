@@ -22,39 +22,40 @@ FOREIGN_BYTES_MAX: Final = 4096  # of a message that the publishing function did
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedEvent:
-    """An event that could not be published."""
+class DeadLetters:
+    """Makes the dead letter of one event."""
 
+    topic: str  # is not compacted, and is created if it does not exist
     source: str  # the table, or the messages' prefix
     position: Position
-    identity: str | None = None
-    columns: dict[str, str | None] | None = None  # name → text
-    foreign: bytes = b""  # content of a message that the publishing function did not write, or that holds no event
+    now_us: int  # our clock, since 1970
+    # Each column's text; or the content of a message that the publishing function did not write, or that holds no
+    # event.
+    event: dict[str, str | None] | bytes
 
-
-def dead_letter(topic: str, refused: RefusedEvent, reason: str, now_us: int) -> TopicRecord:
-    """Returns the record for `topic`, which is not compacted, and is created if it does not exist."""
-    position, identity, event, foreign = refused.position, refused.identity, refused.columns, refused.foreign
-    reason = reason[:REASON_CHARS_MAX]
-    value: dict[str, Any] = {
-        "reason": reason,
-        "source": refused.source,
-        "commit_lsn": position.commit_lsn,
-        "tx_index": position.tx_index,
-        "event": event,
-    }
-    if event is None:
-        value |= {"message": b64encode(foreign[:FOREIGN_BYTES_MAX]).decode(), "message_bytes": len(foreign)}
-    key = b"" if identity is None else identity.encode()
-    record = TopicRecord(topic, key, orjson.dumps(value), [(REASON_HEADER, reason.encode())])
-    destination = EventDestination(
-        None,
-        now_us // 1000,
-        has_key=identity is not None,
-        refused=lambda _: record,
-        cut=lambda bytes_max: _cut(record, destination, value, bytes_max),
-    )
-    return record._replace(destination=destination)
+    def letter(self, identity: str | None, reason: str) -> TopicRecord:
+        """Returns the record. `identity`: the event's id, if it has one that is known."""
+        reason = reason[:REASON_CHARS_MAX]
+        value: dict[str, Any] = {
+            "reason": reason,
+            "source": self.source,
+            "commit_lsn": self.position.commit_lsn,
+            "tx_index": self.position.tx_index,
+            "event": self.event,
+        }
+        if isinstance(self.event, bytes):
+            shown = b64encode(self.event[:FOREIGN_BYTES_MAX]).decode()
+            value |= {"event": None, "message": shown, "message_bytes": len(self.event)}
+        key = b"" if identity is None else identity.encode()
+        record = TopicRecord(self.topic, key, orjson.dumps(value), [(REASON_HEADER, reason.encode())])
+        destination = EventDestination(
+            None,
+            self.now_us // 1000,
+            has_key=identity is not None,
+            refused=lambda _: record,
+            cut=lambda bytes_max: _cut(record, destination, value, bytes_max),
+        )
+        return record._replace(destination=destination)
 
 
 def _cut(record: TopicRecord, destination: EventDestination, value: dict[str, Any], bytes_max: int) -> TopicRecord:

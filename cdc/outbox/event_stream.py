@@ -5,21 +5,22 @@ again. It takes no `seq`, which numbers rows.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from functools import partial
 
 from cdc.config.format_options import FormatOptions
-from cdc.config.outbox_settings import OutboxMessages, OutboxTable, Routing
+from cdc.config.outbox_settings import OutboxMessages, OutboxTable
 from cdc.formats.records import context_headers
 from cdc.formats.utf8 import not_utf8
 from cdc.model.control import PartialTransaction
 from cdc.model.errors import GapError, ProtocolError, SourceError, UnsupportedChangeError
-from cdc.model.events import Position, TableId, TableSchema
-from cdc.model.topic_record import EventDestination, TopicRecord
+from cdc.model.events import Column, Position, TableId, TableSchema
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
 from cdc.outbox.column_readers import readers_of
-from cdc.outbox.dead_letters import RefusedEvent, dead_letter
+from cdc.outbox.dead_letters import DeadLetters
 from cdc.outbox.message_reader import COLUMNS, KEY, read_message
-from cdc.outbox.router import Contract, Event, EventRow, Fields, Format, Header, Rejected, Router
+from cdc.outbox.router import Contract, Router
 from cdc.outbox.seal import SealKey
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import UNCHANGED, Absent, Delete, Insert, LogicalMessage, Tuple, TupleValue, Update
@@ -27,11 +28,6 @@ from cdc.pgoutput.messages import UNCHANGED, Absent, Delete, Insert, LogicalMess
 
 class OutboxWarning(UserWarning):
     """An unexpected change that was left out. Shown once for each kind."""
-
-
-def no_contract(event_type: str, payload: str | None) -> str | None:  # noqa: ARG001
-    """The contract that accepts every payload."""
-    return None
 
 
 def message_prefix(outbox: "OutboxStream | None", partial: PartialTransaction | None) -> str | None:
@@ -46,14 +42,6 @@ def message_prefix(outbox: "OutboxStream | None", partial: PartialTransaction | 
     return prefix
 
 
-@dataclass(frozen=True, slots=True)
-class Payloads:
-    """The forms of events' payloads, and the contract that they must match."""
-
-    contract: Contract = no_contract
-    forms: Mapping[str, Format] = field(default_factory=dict)  # formats other than Debezium's, by name
-
-
 class OutboxStream:
     """Makes the records of events for the assembler. It keeps no state of a transaction."""
 
@@ -62,35 +50,34 @@ class OutboxStream:
         prefix: str,
         tables: Sequence[OutboxTable],
         sealed: tuple[OutboxMessages, SealKey] | None,
-        dead_letters: str,
         options: FormatOptions,
-        payloads: Payloads | None = None,
+        contract: Contract | None = None,
         *,
         promises_utf8: bool = False,
     ) -> None:
-        """`prefix`: that of the topics. `dead_letters`: the topic for dead letters of messages; those of a table go to
-        its own topic. `promises_utf8`: see EnvelopeContext. Raises SourceError for messages that can't be routed."""
+        """`prefix`: that of the topics. `contract`: None if events may have any payload. `promises_utf8`: see
+        EnvelopeContext. Raises SourceError for messages that can't be routed."""
         self._promises_utf8 = promises_utf8
         self._prefix = prefix
         self._tables = {TableId.parse(table.table): table for table in tables}
         self._options = options
-        self._payloads = payloads or Payloads()
+        self._contract = contract
         self._routers: dict[int, tuple[TableSchema, OutboxTable, Router]] = {}
-        self._dead_letters = dead_letters
+        self._dead_letters = Topics(prefix).outbox_dead_letters  # of messages; those of a table go to its own topic
         self._sealed = sealed
-        self._router: Router | None = None
-        if sealed is not None:
-            routing = sealed[0]
-            readers = readers_of(TableId("", routing.prefix), COLUMNS, KEY, options)
-            fields = Fields("id", "aggregateid", "payload", "type")
-            self._router = self._made(routing.prefix, routing, EventRow(fields, readers, routing.prefix))
+        self._router = self._made(sealed[0].prefix, sealed[0], COLUMNS, KEY, sealed[0].prefix) if sealed else None
 
-    def _made(self, where: str, routing: Routing, row: EventRow) -> Router:
-        context: tuple[Header, ...] = ()
-        if self._options.has_context_headers:
-            context = tuple(context_headers(self._prefix))
-        form = self._payloads.forms[routing.format] if routing.format != "debezium" else None
-        return Router(where, routing, row, self._payloads.contract, form, context)
+    def _made(
+        self,
+        where: str,
+        routing: OutboxTable | OutboxMessages,
+        columns: Sequence[Column],
+        key: Sequence[str],
+        schema_name: str,
+    ) -> Router:
+        readers = readers_of(where, columns, key, self._options)
+        context = context_headers(self._prefix) if self._options.has_context_headers else ()
+        return Router(where, routing, readers, schema_name, self._prefix, context, self._contract)
 
     @property
     def message_prefix(self) -> str | None:
@@ -112,17 +99,9 @@ class OutboxStream:
     def describe(self, oid: int, schema: TableSchema) -> None:
         """Sets the table and schema of a relation. Raises SourceError for a table that can't be routed."""
         table = self._tables[schema.table]
-        readers = readers_of(schema.table, schema.columns, schema.key, self._options)
-        fields = Fields(
-            table.table_field_event_id,
-            table.table_field_event_key,
-            table.table_field_event_payload,
-            table.table_field_event_type,
-            table.table_field_event_timestamp,
-            table.table_field_event_schema_version,
-        )
         name = f"{self._prefix}.{schema.table.schema}.{schema.table.name}"
-        self._routers[oid] = schema, table, self._made(str(schema.table), table, EventRow(fields, readers, name))
+        router = self._made(str(schema.table), table, schema.columns, schema.key, name)
+        self._routers[oid] = schema, table, router
 
     def describe_again(self, oid: int, schema: TableSchema) -> None:
         """Does the same while streaming, where a table that can't be routed stops alone. Raises
@@ -165,13 +144,11 @@ class OutboxStream:
         if len(new) != len(schema.columns):
             raise ProtocolError(f"{schema.table} at {position}: {len(new)} columns, not {len(schema.columns)}")
         row = self._texts(new, schema.table, position)
-        routed: Event | Rejected
+        event = dict(zip((column.name for column in schema.columns), row, strict=True))
+        dead_letters = DeadLetters(schema.topic, str(schema.table), position, now_us, event)
         if UNCHANGED in new:
-            routed = Rejected("an update left a large value unchanged, so it is not in the log", None)
-        else:
-            routed = router.route(row, now_us, commit_ts_us, former=former)
-        names = [column.name for column in schema.columns]
-        return [self._record(routed, str(schema.table), schema.topic, position, names, row, now_us)]
+            return [dead_letters.letter(None, "an update left a large value unchanged, so it is not in the log")]
+        return [router.route(row, dead_letters, commit_ts_us, former=former)]
 
     def _texts(self, values: Tuple, table: TableId, position: Position) -> list[str | None]:
         return [_text(value, table, position, promises_utf8=self._promises_utf8) for value in values]
@@ -184,41 +161,16 @@ class OutboxStream:
         """Returns the record of a transactional message with our prefix."""
         assert self._sealed is not None and self._router is not None
         routing, key = self._sealed
+        dead_letters = partial(DeadLetters, self._dead_letters, routing.prefix, position, now_us)
         content = key.open(message.content, xid)
         if content is None:
             reason = "it was not written by the function that publishes events"
-            foreign = RefusedEvent(routing.prefix, position, foreign=message.content)
-            return [dead_letter(self._dead_letters, foreign, reason, now_us)]
+            return [dead_letters(message.content).letter(None, reason)]
         found = read_message(content)
         if isinstance(found, str):
-            foreign = RefusedEvent(routing.prefix, position, foreign=content)
-            return [dead_letter(self._dead_letters, foreign, found, now_us)]
-        routed = self._router.route(found.row, now_us, commit_ts_us, more=found.headers)
-        names = [column.name for column in COLUMNS]
-        return [self._record(routed, routing.prefix, self._dead_letters, position, names, found.row, now_us)]
-
-    def _record(
-        self,
-        routed: Event | Rejected,
-        source: str,
-        dead_letters: str,
-        position: Position,
-        names: Sequence[str],
-        row: Sequence[str | None],
-        now_us: int,
-    ) -> TopicRecord:
-        def refused(reason: str) -> TopicRecord:
-            event = RefusedEvent(source, position, routed.id, dict(zip(names, row, strict=True)))
-            return dead_letter(dead_letters, event, reason, now_us)
-
-        if isinstance(routed, Rejected):
-            return refused(routed.reason)
-        if routed.topic.startswith(f"{self._prefix}."):
-            return refused(f"topics that begin with {self._prefix}. are reserved for capture")
-        destination = EventDestination(
-            routed.partition, routed.timestamp_ms, has_key=routed.key is not None, refused=refused
-        )
-        return TopicRecord(routed.topic, routed.key or b"", routed.value, [*routed.headers], destination)
+            return [dead_letters(content).letter(None, found)]
+        event = dict(zip((column.name for column in COLUMNS), found.row, strict=True))
+        return [self._router.route(found.row, dead_letters(event), commit_ts_us, more=found.headers)]
 
 
 def _text(value: TupleValue, table: TableId, position: Position, *, promises_utf8: bool) -> str | None:

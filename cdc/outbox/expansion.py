@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
-from cdc.formats.connect import BOOLEAN, BYTES, FLOAT64, INT32, INT64, STRING, Node, optional, struct_of
+from cdc.formats.connect import BOOLEAN, BYTES, FLOAT64, INT32, INT64, STRING, Node, array_of, optional, struct_of
 
 _SCALARS: Final[dict[type, Node]] = {str: STRING, bool: BOOLEAN, float: FLOAT64}
 
@@ -32,7 +32,7 @@ class Expansion:
         if not text.startswith("{"):
             return None
         try:
-            document, _ = _DECODER.raw_decode(text)
+            document, _ = STRICT_JSON.raw_decode(text)
             node = self._schema(name, document)
             assert node is not None, "an object has a schema"
             return node, _written(document, node)
@@ -63,36 +63,28 @@ class Expansion:
 
     def _array(self, name: str | None, value: list[Any]) -> Node | None:
         if not value:
-            return _array_of(optional(STRING)) if self.keeps_empty_arrays else None
+            return optional(array_of(STRING)) if self.keeps_empty_arrays else None
         known = [element for element in value if element is not None]
         if len({_kind(element) for element in known}) > 1:
             raise _NotExpandable
         if known and isinstance(known[0], dict):
-            return _array_of(_merged((self._object(name, element) for element in known), name))
-        numbers = [element for element in known if _kind(element) == "number"]
-        if len({str(self._schema(None, number)) for number in numbers}) > 1:
-            raise _NotExpandable
+            return optional(array_of(_merged((self._object(name, element) for element in known), name)))
         element = self._schema(None, known[0] if known else None)
         if element is None:
             raise _NotExpandable
-        return _array_of(element)
+        return optional(array_of(element))
 
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
+STRICT_JSON: Final = json.JSONDecoder(parse_constant=_refuse)  # without NaN and infinity
 
 
 def _kind(value: Any) -> str:
-    match value:
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case _:
-            return type(value).__name__
+    """Returns the kind of an element; all elements of an array must be of one."""
+    return str(_integer(value)["type"]) if type(value) is int else type(value).__name__
 
 
 def _integer(value: int) -> Node:
@@ -103,10 +95,6 @@ def _integer(value: int) -> Node:
     if -(1 << 63) <= value < 1 << 63:
         return INT64
     raise _NotExpandable
-
-
-def _array_of(element: Node) -> Node:
-    return optional({"type": "array", "items": element})
 
 
 def _structure(fields: Iterable[tuple[str, Node]], name: str | None) -> Node:

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from cdc.model.events import Column
 
@@ -39,13 +39,7 @@ def read_message(content: bytes) -> MessageRow | str:
     row = tuple(found[name] for name in _NAMES)
     if not all(isinstance(text, str) for text in row[:-1]) or not isinstance(row[-1], str | None):
         return "a member of the content is not text"
-    headers = _headers(found["headers"])
-    return headers if isinstance(headers, str) else MessageRow(row, headers)
-
-
-def _headers(found: Any) -> tuple[tuple[str, bytes | None], ...] | str:
-    if found is None:
-        return ()
-    if not isinstance(found, dict) or not all(isinstance(value, str | None) for value in found.values()):
+    headers = {} if found["headers"] is None else found["headers"]
+    if not isinstance(headers, dict) or not all(isinstance(value, str | None) for value in headers.values()):
         return "headers are not an object of texts"
-    return tuple((name, None if value is None else value.encode()) for name, value in found.items())
+    return MessageRow(row, tuple((name, None if value is None else value.encode()) for name, value in headers.items()))

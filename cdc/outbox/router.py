@@ -9,19 +9,22 @@
 | partition | the key's murmur2, or a column's number                                                    |
 | timestamp | the column `table.field.event.timestamp`, else our clock                                   |
 
-An event that can't become a record is rejected with the reason, where Debezium would stop.
+An event that can't become a record becomes a dead letter with the reason, where Debezium would stop.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cdc.config.outbox_routing import TopicRoute, Where, is_topic
-from cdc.config.outbox_settings import Routing
+from cdc.config.outbox_settings import OutboxMessages, OutboxTable
 from cdc.formats.connect import STRING, Node, dumps, required, struct_of
 from cdc.formats.records import OLD_KEY_HEADER
 from cdc.model.errors import SourceError
+from cdc.model.topic_record import EventDestination, TopicRecord
+from cdc.outbox.cloudevents import FORMATS, Envelope, Header
 from cdc.outbox.column_readers import ColumnReader, EventValue
+from cdc.outbox.dead_letters import DeadLetters
 from cdc.outbox.expansion import Expansion, json_text
 
 ID_HEADER: Final = "id"
@@ -34,67 +37,8 @@ _UNITS: Final[Mapping[str, int]] = {
     "io.debezium.time.NanoTimestamp": 1_000_000,
 }
 
-Header = tuple[str, bytes | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """The record of an event."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...]
-    partition: int | None  # None: chosen by the key
-    timestamp_ms: int  # since 1970
-    id: str | None  # the row's text
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """An event that becomes a dead letter."""
-
-    reason: str
-    id: str | None  # the event's id, if it has one
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """The names of the columns that make an event."""
-
-    id: str
-    key: str
-    payload: str
-    type: str
-    timestamp: str | None = None
-    schema_version: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EventRow:
-    """The row from which an event is made."""
-
-    fields: Fields
-    readers: Mapping[str, ColumnReader]  # by column
-    schema_name: str  # such as `shop.public.outbox`
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """The parts of an event from which formats other than Debezium's are made."""
-
-    id: str
-    type: str
-    subject: str | None
-    source: str
-    time_us: int  # of the commit, since 1970
-    payload: str | None
-
-
 Contract = Callable[[str, str | None], str | None]
 """Returns why a payload does not match the contract of its event type, or None."""
-Format = Callable[[Envelope], tuple[bytes | None, tuple[Header, ...]]]
-"""Returns the value and the headers of another format, which replace the header `id`."""
 
 
 class Router:
@@ -103,47 +47,49 @@ class Router:
     def __init__(
         self,
         where: str,
-        routing: Routing,
-        row: EventRow,
-        contract: Contract,
-        form: Format | None = None,
-        context_headers: Sequence[Header] = (),
+        routing: OutboxTable | OutboxMessages,
+        readers: Mapping[str, ColumnReader],
+        schema_name: str,
+        prefix: str,
+        context_headers: Sequence[Header],
+        contract: Contract | None,
     ) -> None:
-        """`where`: the table, or the messages' prefix, for errors. Raises SourceError for a column that is missing or
-        has an unsuitable type."""
-        fields, readers = row.fields, row.readers
+        """`where`: the table, or the messages' prefix. `readers`: by column. `schema_name`: such as
+        `shop.public.outbox`. `prefix`: that of the topics. Raises SourceError for a column that is missing or has an
+        unsuitable type."""
         self._where = where
         self._routing = routing
         self._route = TopicRoute(routing.route_topic_regex, routing.route_topic_replacement)
-        self._id = _column(where, readers, "table.field.event.id", fields.id)
-        self._key = _column(where, readers, "table.field.event.key", fields.key)
-        self._payload = _column(where, readers, "table.field.event.payload", fields.payload)
+        self._id = _column(where, readers, "table.field.event.id", routing.table_field_event_id)
+        self._key = _column(where, readers, "table.field.event.key", routing.table_field_event_key)
+        payload = routing.table_field_event_payload
+        self._payload = _column(where, readers, "table.field.event.payload", payload)
         self._by = _column(where, readers, "route.by.field", routing.route_by_field, kinds=("string",))
         # Debezium does not need a type; contracts and CloudEvents do.
-        self._type = readers.get(fields.type)
+        self._type = readers.get(routing.table_field_event_type)
         self._timestamp = None
-        if fields.timestamp is not None:
-            self._timestamp = _column(where, readers, "table.field.event.timestamp", fields.timestamp)
+        if (timestamp := routing.table_field_event_timestamp) is not None:
+            self._timestamp = _column(where, readers, "table.field.event.timestamp", timestamp)
             if self._timestamp.node.get("name") not in _UNITS:
                 raise SourceError(
-                    f"column {fields.timestamp} of {where} is not a timestamp without time zone",
+                    f"column {timestamp} of {where} is not a timestamp without time zone",
                     "name another column in table.field.event.timestamp",
                 )
         self._version = None
-        if fields.schema_version is not None:
-            name = "table.field.event.schema.version"
-            self._version = _column(where, readers, name, fields.schema_version, kinds=("int32",))
+        if (version := routing.table_field_event_schema_version) is not None:
+            self._version = _column(where, readers, "table.field.event.schema.version", version, kinds=("int32",))
         self._placed = self._place(readers)
         self._has_envelope = any(placement.where == "envelope" for placement in routing.placements)
         if routing.converter == "bytes" and self._payload.node["type"] != "bytes":
-            raise SourceError(f"column {fields.payload} of {where} is not bytea", "value.converter: string or json")
+            raise SourceError(f"column {payload} of {where} is not bytea", "value.converter: string or json")
         if routing.converter == "string" and self._payload.node["type"] not in _STRINGLIKE:
             raise SourceError(
-                f"column {fields.payload} of {where} has no form as plain text", "value.converter: json, or bytes"
+                f"column {payload} of {where} has no form as plain text", "value.converter: json, or bytes"
             )
-        self._schema_name = row.schema_name
+        self._schema_name = schema_name
+        self._prefix = prefix
         self._contract = contract
-        self._form = form
+        self._form = FORMATS.get(routing.format)
         self._context_headers = tuple(context_headers)
         self._expansion = Expansion(
             keeps_nulls=routing.table_json_payload_null_behavior == "optional_bytes",
@@ -164,25 +110,26 @@ class Router:
     def route(
         self,
         row: Sequence[str | None],
-        now_us: int,
+        dead_letters: DeadLetters,
         commit_ts_us: int,
         more: Sequence[Header] = (),
         former: Sequence[str | None] | None = None,
-    ) -> Event | Rejected:
-        """Returns the event. `row`: the texts of all columns as PostgreSQL prints them. `more`: further headers, behind
-        the others. `former`: the old row of an update of the event's id. Raises ProtocolError for a value that is not
-        of its type."""
+    ) -> TopicRecord:
+        """Returns the event's record, or its dead letter. `row`: the texts of all columns as PostgreSQL prints them.
+        `more`: further headers, behind the others. `former`: the old row of an update of the event's id. Raises
+        ProtocolError for a value that is not of its type."""
         identity = self._id(row)
+        refused = partial(dead_letters.letter, identity.plain)
         by, payload = self._by(row), self._payload(row)
         if by.plain is None:
-            return Rejected(f"{self._routing.route_by_field} is null", identity.plain)
+            return refused(f"{self._routing.route_by_field} is null")
         topic = self._route(by.plain)
         if not is_topic(topic):
-            return Rejected("the topic's name is not one that Kafka takes", identity.plain)
+            return refused("the topic's name is not one that Kafka takes")
         event_type = self._type(row).plain if self._type is not None else None
-        complaint = self._contract(event_type or "", payload.plain)
+        complaint = self._contract(event_type or "", payload.plain) if self._contract is not None else None
         if complaint is not None:
-            return Rejected(f"contract of {event_type}: {complaint}", identity.plain)
+            return refused(f"contract of {event_type}: {complaint}")
         headers: list[Header] = [*self._context_headers]
         if former is not None:
             old_key = f"{{{json_text(self._id.name)}:{self._id(former).json}}}"
@@ -192,9 +139,10 @@ class Router:
             value = self._value(row, by.plain, payload)
         else:
             if identity.plain is None or event_type is None:
-                return Rejected("a CloudEvent needs an id and a type", identity.plain)
+                return refused("a CloudEvent needs an id and a type")
             key = self._key(row).plain
-            value, own = self._form(Envelope(identity.plain, event_type, key, self._where, commit_ts_us, payload.plain))
+            event = Envelope(identity.plain, event_type, key, self._where, commit_ts_us, payload.plain)
+            value, own = self._form(self._prefix, event)
         headers += own
         partition = None
         for where, alias, reader in self._placed:
@@ -203,13 +151,17 @@ class Router:
             elif where == "partition":
                 partition = _number(reader(row))
                 if partition is not None and not 0 <= partition <= PARTITION_MAX:
-                    return Rejected(f"partition {partition}", identity.plain)
+                    return refused(f"partition {partition}")
         if self._routing.route_tombstone_on_empty_payload and not (payload.plain or "").strip():
             value = None
-        timestamp_ms = self._timestamp_ms(row, now_us)
+        timestamp_ms = self._timestamp_ms(row, dead_letters.now_us)
         if timestamp_ms <= 0:  # for 0 the Kafka client sends its own time
-            return Rejected("its timestamp is not after the beginning of 1970", identity.plain)
-        return Event(topic, self._converted_key(row), value, (*headers, *more), partition, timestamp_ms, identity.plain)
+            return refused("its timestamp is not after the beginning of 1970")
+        converted_key = self._converted_key(row)
+        if topic.startswith(f"{self._prefix}."):
+            return refused(f"topics that begin with {self._prefix}. are reserved for capture")
+        destination = EventDestination(partition, timestamp_ms, has_key=converted_key is not None, refused=refused)
+        return TopicRecord(topic, converted_key or b"", value, [*headers, *more], destination)
 
     def is_same_event(self, old: Sequence[object], new: Sequence[object]) -> bool:
         return old[self._id.place] == new[self._id.place]
@@ -219,12 +171,12 @@ class Router:
     def _converted_key(self, row: Sequence[str | None]) -> bytes | None:
         key = self._key(row)
         if self._routing.key_converter == "json":
-            return self._json(key.node, key.json)
+            return self._json(self._key.node, key.json)
         return None if key.plain is None else key.plain.encode()
 
     def _value(self, row: Sequence[str | None], routed_by: str, payload: EventValue) -> bytes | None:
         routing = self._routing
-        node, text = payload.node, payload.json
+        node, text = self._payload.node, payload.json
         if routing.table_expand_json_payload and payload.plain is not None and node["type"] == "string":
             node, text = self._expansion.expand(payload.plain, self._payload.name) or (node, text)
         if self._has_envelope:
@@ -241,9 +193,8 @@ class Router:
         fields, members = [("payload", node)], [f'"payload":{text}']
         for where, alias, reader in self._placed:
             if where == "envelope":
-                value = reader(row)
-                fields.append((alias, value.node))
-                members.append(f"{json_text(alias)}:{value.json}")
+                fields.append((alias, reader.node))
+                members.append(f"{json_text(alias)}:{reader(row).json}")
         schema = {**required(struct_of(fields)), "name": f"{self._schema_name}.{routed_by}.Value"}
         version = _number(self._version(row)) if self._version is not None else None
         if version is not None:

@@ -130,8 +130,7 @@ class _Reader:
 
 
 def _read_message(reader: _Reader) -> Message:
-    kind = reader.byte("a message type")
-    reader.kind = chr(kind)
+    reader.kind = chr(reader.byte("a message type"))
     match reader.kind:
         case "I":
             oid = reader.number(_U32, "a relation")
@@ -174,7 +173,7 @@ def _commit(reader: _Reader) -> Commit:
     if not commit_lsn < end_lsn <= commit_lsn + COMMIT_BYTES_MAX:
         raise reader.refused("the commit record's end is not after its start")
     reader.at += _COMMIT.size
-    return Commit(flags, Lsn(commit_lsn), Lsn(end_lsn), ts + POSTGRES_EPOCH_US)
+    return Commit(Lsn(commit_lsn), Lsn(end_lsn), ts + POSTGRES_EPOCH_US)
 
 
 def _relation(reader: _Reader) -> Relation:
@@ -202,11 +201,10 @@ def _relation(reader: _Reader) -> Relation:
 
 def _update(reader: _Reader) -> Update:
     oid = reader.number(_U32, "a relation")
-    reader.need(1, "a tuple kind")
-    if reader.view[reader.at] == ord("N"):
-        reader.at += 1
+    kind = reader.byte("a tuple kind")
+    if kind == ord("N"):
         return Update(oid, None, None, _tuple(reader))
-    old_kind = _old_kind(reader, reader.byte("a tuple kind"))
+    old_kind = _old_kind(reader, kind)
     old = _tuple(reader)
     _expect_new(reader)
     return Update(oid, old_kind, old, _tuple(reader))

@@ -32,10 +32,9 @@ _LSN_AT_1 = Struct(">Q")
 
 
 class XLogData(NamedTuple):
-    """Header of a frame that carries one pgoutput message, at byte XLOG_DATA_BYTES of the payload."""
+    """Header of a frame that carries one pgoutput message, at byte XLOG_DATA_BYTES of the payload. `start_lsn` reads
+    its LSN; the WAL end that it names is the same for logical replication."""
 
-    start_lsn: Lsn  # of the message's WAL; 0 for relation and type messages
-    wal_end: Lsn  # equals start_lsn for logical replication: no position
     clock_us: int  # the server's, µs since 1970
 
 
@@ -53,8 +52,7 @@ def parse_frame(payload: bytes | memoryview) -> XLogData | Keepalive:
     if kind == b"w":
         if len(payload) <= XLOG_DATA_BYTES:
             raise _refused("w (XLogData)", f"{len(payload)} bytes, expected more than {XLOG_DATA_BYTES}")
-        _, start, end, clock = _XLOG_DATA.unpack_from(payload)
-        return XLogData(Lsn(start), Lsn(end), clock + POSTGRES_EPOCH_US)
+        return XLogData(_XLOG_DATA.unpack_from(payload)[-1] + POSTGRES_EPOCH_US)
     if kind == b"k":
         if len(payload) != _KEEPALIVE.size:
             raise _refused("k (keepalive)", f"{len(payload)} bytes, expected {_KEEPALIVE.size}")
@@ -76,10 +74,10 @@ def is_commit(payload: bytes) -> bool:
     return payload[XLOG_DATA_BYTES : XLOG_DATA_BYTES + 1] == b"C" and payload[:1] == b"w"
 
 
-def standby_status(written: int, flushed: int, applied: int, clock_us: int, reply_requested: bool = False) -> bytes:
-    """Builds a standby status update. `flushed`: the server may discard the log before it, and accepts any number.
-    `clock_us`: capture's clock, µs since 1970."""
-    return _STATUS.pack(b"r", written, flushed, applied, clock_us - POSTGRES_EPOCH_US, reply_requested)
+def standby_status(written: int, flushed: int, clock_us: int, reply_requested: bool = False) -> bytes:
+    """Builds a standby status update. `flushed`: also what was applied; the server may discard the log before it, and
+    accepts any number. `clock_us`: capture's clock, µs since 1970."""
+    return _STATUS.pack(b"r", written, flushed, flushed, clock_us - POSTGRES_EPOCH_US, reply_requested)
 
 
 def _refused(kind: str, what: str) -> ProtocolError:

@@ -31,7 +31,6 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    flags: int
     commit_lsn: Lsn
     end_lsn: Lsn  # the byte after the commit record: the LSN that may be confirmed
     commit_ts_us: int  # µs since 1970

@@ -39,19 +39,13 @@ class RecordKeys:
         """Returns texts that PostgreSQL reads as the record key's values; None for a key that is not of these
         columns."""
         try:
-            values = json.loads(key, parse_int=_Number, parse_float=_Number)
+            values = json.loads(key, parse_int=str, parse_float=str)  # numbers as their JSON text
         except (ValueError, RecursionError):
             return None
         if not isinstance(values, dict) or tuple(values) != tuple(column.name for column in self._columns):
             return None
         texts = tuple(_text(column, value) for column, value in zip(self._columns, values.values(), strict=True))
         return None if any(text is None or "\0" in text for text in texts) else tuple(text or "" for text in texts)
-
-
-class _Number(str):
-    """A number with its JSON text."""
-
-    __slots__ = ()
 
 
 def _text(column: Column, value: Any) -> str | None:
@@ -62,7 +56,7 @@ def _text(column: Column, value: Any) -> str | None:
             return _array(column, value)
         case str():
             # PostgreSQL does not read base64; it reads a number's text, and times with T and Z.
-            return _hex(value) if encoder_for(column) is bytea else str(value)
+            return _hex(value) if encoder_for(column) is bytea else value
     return None
 
 

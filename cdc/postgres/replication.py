@@ -248,7 +248,7 @@ class ReplicationConnection:
 
     def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
         reply_requested = reply_requested or time.monotonic() - self._heard_at > ASK_S
-        payload = standby_status(received, confirmed, confirmed, time.time_ns() // 1000, reply_requested)
+        payload = standby_status(received, confirmed, time.time_ns() // 1000, reply_requested)
         deadline = time.monotonic() + SEND_S_MAX
         try:
             while self._pgconn.put_copy_data(payload) == 0:

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from cdc.formats.kinds import column_type
+from cdc.formats.kinds import value_type
 from cdc.model.events import Column
 from sinks.contract import Json
 
@@ -64,12 +64,12 @@ class Comparable:
 
 def comparable(column: Column) -> Comparable | None:
     """Returns the conversion for a column; None for a type that this module can't compare."""
-    kind = column_type(column)
     if column.element_oid:
         return None
+    oid = value_type(column).oid
     if column.type_kind == "e":
-        return Comparable(f"enum {kind.oid}", _same, _label(column.labels), has_order=False)
-    return _BY_OID.get(kind.oid)
+        return Comparable(f"enum {oid}", _same, _label(column.labels), has_order=False)
+    return _BY_OID.get(oid)
 
 
 FLOAT: Final = "float"

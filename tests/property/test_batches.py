@@ -100,7 +100,7 @@ class Reader:
 
 
 def assembler() -> Assembler:
-    outbox = OutboxStream("shop", [OutboxTable(table="public.outbox")], None, "shop.dead", FormatOptions())
+    outbox = OutboxStream("shop", [OutboxTable(table="public.outbox")], None, FormatOptions())
     schemas = [SCHEMA, OUTBOX_SCHEMA]
     return Assembler(
         CapturedTables(schemas),

@@ -68,7 +68,7 @@ class Fixture:
     def routed(self) -> list[TopicRecord]:
         """What our router makes of the same log."""
         options = FormatOptions(extended_headers_enabled=self.content["extended.headers.enabled"])
-        outbox = OutboxStream("shop", [OutboxTable.model_validate(self.options)], None, "shop.dead", options)
+        outbox = OutboxStream("shop", [OutboxTable.model_validate(self.options)], None, options)
         made: list[TopicRecord] = []
         for index, frame in enumerate(self.content["frames"]):
             frame = b64decode(frame)

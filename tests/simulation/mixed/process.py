@@ -209,7 +209,7 @@ class Process:
             OutboxTable(table="public.blobs", value_converter="bytes", **route("blobs")),
         )
         messages = OutboxMessages(**route("message"))
-        return OutboxStream(PREFIX, tables, (messages, KEY), TOPICS.outbox_dead_letters, self._run.format)
+        return OutboxStream(PREFIX, tables, (messages, KEY), self._run.format)
 
     def _publisher(self, position: PositionRecord) -> Publisher:
         lineage = Lineage(

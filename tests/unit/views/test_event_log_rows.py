@@ -8,8 +8,7 @@ from typing import Any, Final, NoReturn
 import pytest
 
 from cdc.config.outbox_settings import OutboxConfig
-from cdc.outbox.cloudevents import cloudevents
-from cdc.outbox.router import Envelope
+from cdc.outbox.cloudevents import FORMATS, Envelope
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import Insert
 from configuration.event_log_settings import EventForm, EventLogConfig, event_form
@@ -199,7 +198,7 @@ def test_a_record_of_another_form_is_malformed(options: dict[str, Any], made: Ev
 @pytest.mark.parametrize("payload", ['{"total": 12.50}', '"text"', "no JSON", None])
 def test_cloudevents_are_read_in_both_modes(kind: str, payload: str | None) -> None:
     event = Envelope("e1", "OrderPlaced", "7", "public.outbox", 1_767_323_080_000_123, payload)
-    value, headers = cloudevents("shop")[kind](event)
+    value, headers = FORMATS[kind]("shop", event)
     row = event_row(record(value, headers=headers), form(format=kind))
     assert (row.id, row.type, row.aggregateid) == ("e1", "OrderPlaced", "7")
     is_text = payload == "no JSON"

@@ -11,7 +11,7 @@ import pytest
 from cdc.capture.assembler import Assembler
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.format_options import FormatOptions
-from cdc.formats.envelope_context import EnvelopeContext
+from cdc.formats.records import EnvelopeContext
 from cdc.model.control import PartialTransaction
 from cdc.model.errors import ProtocolError
 from cdc.model.events import Column, TableId

@@ -1,10 +1,11 @@
 """Capture's own sections are read out of a file with sections of stores and views."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cdc.config.settings import load_pipeline
+from cdc.config.settings import KafkaConfig, load_pipeline
 from cdc.model.errors import ConfigError
 
 FILE = """
@@ -46,3 +47,16 @@ def test_errors_name_file_and_key(tmp_path: Path, changed: tuple[str, str], said
     with pytest.raises(ConfigError, match=said) as error:
         load_pipeline(path)
     assert str(path) in str(error.value)
+
+
+def test_options_of_kafka_that_tune_are_taken() -> None:
+    options: dict[str, Any] = {"security.protocol": "ssl", "linger.ms": "50"}
+    taken = KafkaConfig(bootstrap_servers="kafka:9092", options=options).options
+    assert {name: value.get_secret_value() for name, value in taken.items()} == options
+
+
+@pytest.mark.parametrize("name", ["isolation.level", "partitioner", "acks", "enable.idempotence", "transactional.id"])
+def test_options_of_kafka_on_which_exactly_once_rests_are_refused_by_name(name: str) -> None:
+    options: dict[str, Any] = {"linger.ms": "50", name: "0"}
+    with pytest.raises(ValueError, match=f"{name} can't be set"):
+        KafkaConfig(bootstrap_servers="kafka:9092", options=options)

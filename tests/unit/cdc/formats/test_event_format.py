@@ -14,9 +14,8 @@ import pytest
 from cdc.capture.assembler import Assembler
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.format_options import FormatOptions
-from cdc.formats.envelope_context import EnvelopeContext
 from cdc.formats.heartbeats import Heartbeats
-from cdc.formats.records import TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.model.events import Column, TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord

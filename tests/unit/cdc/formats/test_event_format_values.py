@@ -11,9 +11,8 @@ import pytest
 
 from cdc.config.format_options import FormatOptions
 from cdc.config.masking import Mask
-from cdc.formats.envelope_context import EnvelopeContext
 from cdc.formats.profiles import UnconvertibleWarning
-from cdc.formats.records import Draft, TableEncoder
+from cdc.formats.records import Draft, EnvelopeContext, TableEncoder
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import Column
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from cdc.config.format_options import BinaryMode, FormatOptions
-from cdc.formats.envelope_context import EnvelopeContext
-from cdc.formats.message_events import MessageEvents, MessagePosition
+from cdc.formats.message_events import MessageEvents
+from cdc.formats.records import EnvelopeContext
 from cdc.model.lsn import Lsn
 from cdc.pgoutput.messages import Begin, LogicalMessage, Origin
 
 HELLO = LogicalMessage(True, Lsn(24_026_000), "audit", b"hello")
-PLACE = MessagePosition(24_025_000, Begin(Lsn(24_026_100), 1_767_323_079_990_000, 560))
+BEGIN = Begin(Lsn(24_026_100), 1_767_323_079_990_000, 560)
 NOW_US = 1_767_323_080_000_123
 
 
@@ -20,7 +20,7 @@ def events(options: FormatOptions | None = None) -> MessageEvents:
 
 
 def test_a_transactions_message_byte_for_byte() -> None:
-    assert events().record(HELLO, PLACE, "null", NOW_US) == (
+    assert events().record(HELLO, BEGIN, None, 24_025_000, "null", NOW_US) == (
         b'{"prefix":"audit"}',
         b'{"op":"m","ts_ms":1767323080000,"source":{"version":"0.1.0","connector":"postgresql","name":"srv",'
         b'"ts_ms":1767323079990,"snapshot":"false","db":"shop","sequence":"[\\"24025000\\",\\"24026000\\"]",'
@@ -31,15 +31,14 @@ def test_a_transactions_message_byte_for_byte() -> None:
 
 
 def test_a_message_outside_of_transactions_has_the_time_of_its_publication() -> None:
-    _, value = events().record(HELLO, MessagePosition(None), "null", NOW_US)
+    _, value = events().record(HELLO, None, None, None, "null", NOW_US)
     source = json.loads(value)["source"]
     names = ("txId", "commit_lsn", "ts_us", "sequence", "lsn")
     assert [source[name] for name in names] == [None, None, NOW_US, '[null,"24026000"]', 24_026_000]
 
 
 def test_where_a_message_came_from_is_told() -> None:
-    place = MessagePosition(None, Begin(Lsn(2), 3, 4), Origin(Lsn(5_000), "up»stream"))
-    _, value = events().record(HELLO, place, "null", NOW_US)
+    _, value = events().record(HELLO, BEGIN, Origin(Lsn(5_000), "up»stream"), None, "null", NOW_US)
     source = json.loads(value)["source"]
     assert (source["origin"], source["origin_lsn"]) == ("up»stream", 5_000)
 
@@ -50,7 +49,9 @@ def test_where_a_message_came_from_is_told() -> None:
 )
 def test_the_content_is_as_bytes_are(mode: BinaryMode | None, text: str) -> None:
     message = LogicalMessage(True, Lsn(1), "größe", b"\xfb\xff\x00")
-    key, value = events(FormatOptions(binary_handling_mode=mode)).record(message, PLACE, "null", NOW_US)
+    key, value = events(FormatOptions(binary_handling_mode=mode)).record(
+        message, BEGIN, None, 24_025_000, "null", NOW_US
+    )
     assert json.loads(key) == {"prefix": "größe"}
     assert json.loads(value)["message"] == {"prefix": "größe", "content": text}
 
@@ -78,7 +79,7 @@ def test_prefixes_are_matched_whole(include: tuple[str, ...], exclude: tuple[str
     ],
 )
 def test_with_schemas_key_and_value_name_theirs(options: FormatOptions, content: str) -> None:
-    key, value = (json.loads(part) for part in events(options).record(HELLO, PLACE, "null", NOW_US))
+    key, value = (json.loads(part) for part in events(options).record(HELLO, BEGIN, None, 24_025_000, "null", NOW_US))
     assert (key["schema"]["name"], key["schema"]["version"]) == ("io.debezium.connector.postgresql.MessageKey", 1)
     assert key["payload"] == {"prefix": "audit"}
     schema = value["schema"]

@@ -9,9 +9,11 @@ import pytest
 from cdc.config.format_options import FormatOptions
 from cdc.formats.records import Draft, EnvelopeContext, TableEncoder
 from cdc.formats.transaction_metadata import TransactionMetadata
+from cdc.model.control import PartialTransaction
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import Column, TableId
-from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
+from cdc.model.lsn import Lsn
+from cdc.pgoutput.messages import NULL, UNCHANGED, Begin, TupleValue
 from tests.support import wire
 
 OID = 16385
@@ -244,7 +246,8 @@ def test_without_a_key_each_change_is_one_record() -> None:
 
 def test_a_hole_keeps_its_place_in_its_transaction() -> None:
     metadata = TransactionMetadata(schemas_enable=False)
-    metadata.start(560, 24_026_100, 0, {"public.customers": 4, "public.orders": 2}, is_resumed=True)
+    partial = PartialTransaction(commit_lsn=1, xid=560, next_index=6, events={"public.customers": 4, "b": 2})
+    metadata.start(Begin(Lsn(24_026_100), 0, 560), partial)
     made = TableEncoder(*wire.schema_and_relation(COLUMNS, ["id"]), CONTEXT, metadata=metadata)
     made.start_transaction(24_026_100, 1_767_323_079_990_123, 560, None)
     moved = wire.update(OID, [b"2", UNCHANGED], [b"1", NULL])

@@ -3,11 +3,17 @@
 import json
 
 from cdc.formats.transaction_metadata import TransactionMetadata
+from cdc.model.control import PartialTransaction
+from cdc.model.lsn import Lsn
+from cdc.pgoutput.messages import Begin
 
 
 def started(*, schemas_enable: bool = False, counts: dict[str, int] | None = None) -> TransactionMetadata:
     made = TransactionMetadata(schemas_enable=schemas_enable)
-    made.start(571, 53_195_832, 1_486_500_577_125_999, counts, is_resumed=counts is not None)
+    partial = None
+    if counts is not None:
+        partial = PartialTransaction(commit_lsn=53_195_832, xid=571, next_index=0, events=counts)
+    made.start(Begin(Lsn(53_195_832), 1_486_500_577_125_999, 571), partial)
     return made
 
 

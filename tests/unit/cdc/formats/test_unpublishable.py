@@ -17,7 +17,7 @@ from cdc.model.events import Column, Position
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
+from cdc.pgoutput.messages import NULL, UNCHANGED, Begin, TupleValue
 from tests.support import wire
 from tests.support.holes import finished
 from tests.support.snapshot_ports import UnfollowedTables, engine_of
@@ -276,7 +276,7 @@ def test_a_value_without_a_form_is_left_out_too() -> None:
 
 def test_a_change_that_is_left_out_is_no_event_of_its_transaction() -> None:
     metadata = TransactionMetadata(schemas_enable=False)
-    metadata.start(7, 1_100, TS_US, None, is_resumed=False)
+    metadata.start(Begin(Lsn(1_100), TS_US, 7), None)
     metadata.opening()
     metadata.block("public.a")
     before = metadata.total

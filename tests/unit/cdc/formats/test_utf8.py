@@ -2,8 +2,7 @@
 
 import pytest
 
-from cdc.formats.envelope_context import EnvelopeContext
-from cdc.formats.records import TableEncoder
+from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.utf8 import not_utf8
 from cdc.model.errors import DamagedTextError, UnsupportedChangeError
 from cdc.model.events import Column, Position, TableId

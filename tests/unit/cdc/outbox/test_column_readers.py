@@ -1,7 +1,7 @@
 """Values of an event's columns."""
 
 from cdc.config.format_options import FormatOptions
-from cdc.model.events import Column, TableId
+from cdc.model.events import Column
 from cdc.outbox.column_readers import EventValue, readers_of
 
 COLUMNS = (
@@ -15,7 +15,7 @@ COLUMNS = (
 
 
 def values(options: FormatOptions, *row: str | None) -> dict[str, EventValue]:
-    return {name: read(row) for name, read in readers_of(TableId("a", "b"), COLUMNS, ("id",), options).items()}
+    return {name: read(row) for name, read in readers_of("a.b", COLUMNS, ("id",), options).items()}
 
 
 def test_values_are_debeziums_whatever_the_profile() -> None:
@@ -25,7 +25,8 @@ def test_values_are_debeziums_whatever_the_profile() -> None:
     assert (found["at"].json, found["at"].plain) == ("1706702400123456", "1706702400123456")
     assert (found["f4"].json, found["f4"].plain) == ("1.0E21", "1.0E21")
     assert (found["what"].json, found["what"].plain) == ("null", None)
-    assert (found["id"].node["optional"], found["at"].node["optional"]) == (False, True)
+    readers = readers_of("a.b", COLUMNS, ("id",), FormatOptions())
+    assert (readers["id"].node["optional"], readers["at"].node["optional"]) == (False, True)
 
 
 def test_a_mode_that_was_chosen_counts() -> None:

@@ -6,14 +6,14 @@ from cdc.formats.unpublishable import record_bytes
 from cdc.model.events import Position
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, RefusedEvent, dead_letter
+from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, DeadLetters
 
 AT = Position(Lsn(17), 3)
 
 
 def test_a_dead_letter_holds_the_event_and_the_reason() -> None:
     event = {"id": "i", "payload": None}
-    record = dead_letter("dead", RefusedEvent("public.outbox", AT, "i", event), "it is too old", 5000)
+    record = DeadLetters("dead", "public.outbox", AT, 5_000, event).letter("i", "it is too old")
     assert (record.topic, record.key, record.headers) == ("dead", b"i", [("watershed.reason", b"it is too old")])
     assert json.loads(record.value or b"") == {
         "reason": "it is too old",
@@ -28,7 +28,7 @@ def test_a_dead_letter_holds_the_event_and_the_reason() -> None:
 
 
 def test_of_a_message_that_is_not_ours_only_the_beginning_is_kept() -> None:
-    record = dead_letter("dead", RefusedEvent("p", AT, foreign=b"x" * (FOREIGN_BYTES_MAX + 100)), "forged", 0)
+    record = DeadLetters("dead", "p", AT, 0, b"x" * (FOREIGN_BYTES_MAX + 100)).letter(None, "forged")
     value = json.loads(record.value or b"")
     assert value["message_bytes"] == FOREIGN_BYTES_MAX + 100
     assert len(record.value or b"") < 2 * FOREIGN_BYTES_MAX
@@ -43,7 +43,7 @@ def cut(record: TopicRecord, bytes_max: int) -> TopicRecord:
 
 def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_were() -> None:
     event = {"id": "i", "type": "OrderPlaced", "payload": "\u0001é" * 50_000, "note": None}
-    record = dead_letter("dead", RefusedEvent("public.outbox", AT, "i", event), "too large", 5000)
+    record = DeadLetters("dead", "public.outbox", AT, 5_000, event).letter("i", "too large")
     made = cut(record, 20_000)
     assert 5_000 < record_bytes((made.key, made.value, made.headers)) <= 20_000
     value = json.loads(made.value or b"")
@@ -54,12 +54,12 @@ def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_w
 
 def test_a_key_that_does_not_fit_is_left_out() -> None:
     event = {"id": "i" * 5000, "payload": None}
-    made = cut(dead_letter("dead", RefusedEvent("public.outbox", AT, "i" * 5000, event), "too large", 5000), 1000)
+    made = cut(DeadLetters("dead", "public.outbox", AT, 5_000, event).letter("i" * 5_000, "too large"), 1000)
     assert record_bytes((made.key, made.value, made.headers)) <= 1000
     assert json.loads(made.value or b"")["cut"] == {"id": 5000}
     assert made.destination is not None and not made.destination.has_key
 
 
 def test_a_reason_is_bounded() -> None:
-    record = dead_letter("dead", RefusedEvent("p", AT, "i", {}), "contract of " + "x" * 10_000, 0)
+    record = DeadLetters("dead", "p", AT, 0, {}).letter("i", "contract of " + "x" * 10_000)
     assert len(json.loads(record.value or b"")["reason"]) == REASON_CHARS_MAX

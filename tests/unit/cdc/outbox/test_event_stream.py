@@ -40,7 +40,6 @@ def outbox(**options: Any) -> OutboxStream:
         "shop",
         [OutboxTable.model_validate({"table": "public.outbox", **options})],
         (OutboxMessages.model_validate(options), KEY),
-        "shop.dead",
         FormatOptions(),
     )
     made.describe(5, SCHEMA)
@@ -68,7 +67,6 @@ def test_damaged_text_is_blamed_on_the_database_only_where_its_encoding_allows_i
         "shop",
         [OutboxTable.model_validate({"table": "public.outbox"})],
         None,
-        "shop.dead",
         FormatOptions(),
         promises_utf8=promises_utf8,
     )
@@ -108,7 +106,7 @@ def test_headers_of_a_message_follow_the_others() -> None:
 def test_a_forged_message_and_a_replayed_one_are_dead_letters() -> None:
     for content in (json.dumps(EVENT).encode(), KEY.seal(XID + 1, json.dumps(EVENT).encode()), b""):
         record = published(content)
-        assert (record.topic, record.key) == ("shop.dead", b"")
+        assert (record.topic, record.key) == ("shop.outbox_dead_letters", b"")
         assert "not written by the function" in reason(record)
 
 
@@ -187,7 +185,7 @@ def test_a_timestamp_that_the_client_would_replace_by_its_own_is_a_dead_letter(
     """A client takes the timestamp 0 for none."""
     columns = (*COLUMNS, Column("at", 1114, -1, "timestamp", nullable=True))
     table = OutboxTable.model_validate({"table": "public.outbox", "table.field.event.timestamp": "at"})
-    made = OutboxStream("shop", [table], None, "shop.dead", FormatOptions())
+    made = OutboxStream("shop", [table], None, FormatOptions())
     made.describe(5, TableSchema(SCHEMA.table, 1, 5, columns, (), SCHEMA.topic))
     (record,) = made.row(memoryview(change(b"I", ("i", "order", "7", "p", at))), AT, NOW_US, NOW_US)
     if timestamp_ms is None:

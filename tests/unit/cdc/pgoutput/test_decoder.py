@@ -42,7 +42,7 @@ MESSAGES: dict[str, tuple[str, Message]] = {
     ),
     "commit": (
         "43 00 0000000001020304 0000000001020334 0000000000000005",
-        Commit(0, Lsn(0x01020304), Lsn(0x01020334), 946_684_800_000_005),
+        Commit(Lsn(0x01020304), Lsn(0x01020334), 946_684_800_000_005),
     ),
     "origin": ("4f 0000000001020304 6e6f646500", Origin(Lsn(0x01020304), "node")),
     "relation": (
@@ -107,7 +107,7 @@ def test_bytes_after_a_message_are_refused(hexadecimal: str, message: Message) -
 def test_the_test_builders_write_what_the_decoder_reads() -> None:
     assert decode(wire.relation_bytes(RELATION), "0/0") == RELATION
     assert decode(wire.begin(5, 6, 7), "0/0") == Begin(Lsn(5), 6, 7)
-    assert decode(wire.commit(5, 6, 7), "0/0") == Commit(0, Lsn(5), Lsn(6), 7)
+    assert decode(wire.commit(5, 6, 7), "0/0") == Commit(Lsn(5), Lsn(6), 7)
     assert decode(wire.truncate([1, 2], 1), "0/0") == Truncate(1, (1, 2))
     assert decode(wire.logical_message("p", b"c", lsn=9), "0/0") == LogicalMessage(True, Lsn(9), "p", b"c")
     assert decode(wire.update(1, [b"x"], [UNCHANGED], b"O"), "0/0") == Update(1, "O", (UNCHANGED,), (b"x",))
