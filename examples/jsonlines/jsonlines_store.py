@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 from urllib.parse import quote
 
 from cdc.model.events import TableId, TableSchema
-from configuration.sink_settings import StoreConfig
+from configuration.sink_settings import StoreConfig, StoreParts
 from sinks.contract import Change, Outcome, Result, StoredRow
 from sinks.errors import SinkError
 from sinks.reduction import document_id, with_kept
@@ -27,7 +27,7 @@ Rows = dict[
 class JsonLinesConfig(StoreConfig):
     """A sink's section with `type: jsonlines`."""
 
-    adapter: ClassVar[str] = f"{__name__}:JsonLinesSink"
+    parts: ClassVar[StoreParts] = StoreParts(sink=f"{__name__}:JsonLinesSink")
     names_option: ClassVar[str] = "folder"
 
     type: Literal["jsonlines"] = "jsonlines"
