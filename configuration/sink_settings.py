@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -15,11 +16,23 @@ from configuration.store_shapes import TOMBSTONE_TTL_S, CacheShape, CacheTls, Se
 from configuration.warehouse_catalog import CatalogConfig, is_s3
 
 
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """The code of one type of store, each part as `module:name`, which `sinks.registry` imports when it is used. None:
+    the store can't do this. What each returns is described in the module of `sinks` that is named here.
+    """
+
+    sink: str | None = None  # contract: a class with open(section, topic_prefix, name=…); None: Spark's job opens it
+    contents: str | None = None  # contents: a class with open(section, topic_prefix, name)
+    slots: str | None = None  # slots: a class that is called with (section, topic_prefix)
+    findings: str | None = None  # check: a function of (name, section, topic_prefix, schemas)
+    removal: str | None = None  # registry.store_contents: a function of (section, topic_prefix, tables, removes=…)
+
+
 class StoreConfig(Held):
     """The settings that every store's section has."""
 
-    # `module:class` of its sink, which is imported when it is opened: by `open(section, topic_prefix, name=…)`.
-    adapter: ClassVar[str]
+    parts: ClassVar[StoreParts]
     needs: ClassVar[tuple[str, str] | None] = None  # the client library, and our extra that installs it
     names_option: ClassVar[str]  # the option that keeps two sinks in one store apart
 
@@ -33,11 +46,22 @@ class StoreConfig(Held):
         """Returns the places that the sink writes, each with the beginning of all names of the sink in it."""
         raise TypeError(f"{type(self).__name__} does not say where it writes, for {topic_prefix}")
 
+    @property
+    def no_rebuild(self) -> str | None:
+        """Says why the store can't be built again while it serves, as the end of a sentence; None if it can."""
+        return None if self.parts.slots else "whose store can't hold two generations at once"
+
 
 class SearchConfig(StoreConfig):
     """OpenSearch, or a server that speaks its protocol."""
 
-    adapter: ClassVar[str] = "sinks.search.sink:SearchSink"
+    parts: ClassVar[StoreParts] = StoreParts(
+        sink="sinks.search.sink:SearchSink",
+        contents="sinks.search.contents:SearchContents",
+        slots="sinks.search.slots:SearchSlots",
+        findings="sinks.search.check:search_findings",
+        removal="sinks.search.removal:search_contents",
+    )
     needs: ClassVar[tuple[str, str] | None] = ("opensearchpy", "search")
     names_option: ClassVar[str] = "index_prefix"
 
@@ -62,7 +86,13 @@ _HASH_TAG: Final = re.compile(r"[^{]*\{[^{}]+\}")
 class CacheConfig(StoreConfig):
     """Redis or Valkey."""
 
-    adapter: ClassVar[str] = "sinks.cache.sink:CacheSink"
+    parts: ClassVar[StoreParts] = StoreParts(
+        sink="sinks.cache.sink:CacheSink",
+        contents="sinks.cache.contents:CacheContents",
+        slots="sinks.cache.slots:CacheSlots",
+        findings="sinks.cache.check:cache_findings",
+        removal="sinks.cache.removal:cache_contents",
+    )
     needs: ClassVar[tuple[str, str] | None] = ("redis", "cache")
     names_option: ClassVar[str] = "key_prefix"
 
@@ -102,7 +132,12 @@ class WarehouseConfig(StoreConfig, WarehouseOptions):
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["catalog"]}, {"required": ["catalog_uri"]}]})
 
-    adapter: ClassVar[str] = ""  # it is opened by the job, which has Spark
+    parts: ClassVar[StoreParts] = StoreParts(
+        contents="sinks.warehouse.contents:WarehouseContents",
+        findings="sinks.warehouse.findings:warehouse_findings",
+        removal="sinks.warehouse.teardown:warehouse_contents",
+    )
+    needs: ClassVar[tuple[str, str] | None] = ("pyiceberg", "warehouse")
     names_option: ClassVar[str] = "namespace"
 
     type: Literal["warehouse"] = "warehouse"
@@ -139,6 +174,17 @@ class WarehouseConfig(StoreConfig, WarehouseOptions):
         """Says whether the job needs the jars of Amazon's clients."""
         return is_s3(self.location) or self.iceberg_catalog.type == "glue"
 
+    @property
+    def no_rebuild(self) -> str | None:
+        if any(shape.mode != "current" for shape in self.shapes.values()):
+            return (
+                "with tables that keep every change (mode history or changelog): the compacted topics lack older "
+                "changes"
+            )
+        if self.iceberg_catalog.type != "jdbc":
+            return f"whose catalog (type {self.iceberg_catalog.type}) can't rename several tables in one step"
+        return None
+
     def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
         """The catalog and the folder, and what all names of the sink in them begin with."""
         namespace, catalog = (self.namespace or topic_prefix).lower(), self.iceberg_catalog
@@ -156,7 +202,13 @@ class WarehouseConfig(StoreConfig, WarehouseOptions):
 class SqlConfig(StoreConfig):
     """PostgreSQL or SQLite, through SQLAlchemy."""
 
-    adapter: ClassVar[str] = "sinks.sql.sink:SqlSink"
+    parts: ClassVar[StoreParts] = StoreParts(
+        sink="sinks.sql.sink:SqlSink",
+        contents="sinks.sql.contents:SqlContents",
+        slots="sinks.sql.slots:SqlSlots",
+        findings="sinks.sql.check:sql_findings",
+        removal="sinks.sql.removal:sql_contents",
+    )
     needs: ClassVar[tuple[str, str] | None] = ("sqlalchemy", "sql")
     names_option: ClassVar[str] = "own_schema"
 

@@ -8,10 +8,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
 from cdc.model.events import TableId, TableSchema
-from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
 from sinks.contract import Json
-from sinks.errors import SinkError
-from sinks.registry import needs
 
 Key = Mapping[str, Json]
 """Column of the store → the record's JSON value, in key order."""
@@ -36,6 +33,8 @@ class Held(NamedTuple):
 
 class StoreContents(Protocol):
     """Methods raise SinkError. A store without lookup keys inherits the methods for them."""
+
+    removal: Removal | None = None  # for a warehouse from which rows are to be removed
 
     def attach(self, schema: TableSchema) -> None:
         """Sets the table's schema in the store."""
@@ -74,30 +73,6 @@ class StoreContents(Protocol):
 
     def close(self) -> None:
         """Releases connections. Idempotent."""
-
-
-def open_contents(name: str, section: StoreConfig, prefix: str, removal: Removal | None = None) -> StoreContents:
-    """Opens the contents. `removal`: for a warehouse from which rows are to be removed. Raises SinkError if the client
-    library is not installed, or no server answers.
-    """
-    match section:
-        case SearchConfig():
-            with needs(("opensearchpy", "search")):
-                from sinks.search.contents import SearchContents
-            return SearchContents.open(section, prefix, name)
-        case CacheConfig():
-            with needs(("redis", "cache")):
-                from sinks.cache.contents import CacheContents
-            return CacheContents.open(section, prefix, name)
-        case WarehouseConfig():
-            with needs(("pyiceberg", "warehouse")):
-                from sinks.warehouse.contents import WarehouseContents
-            return WarehouseContents.open(section, prefix, removal)
-        case SqlConfig():
-            with needs(("sqlalchemy", "sql")):
-                from sinks.sql.contents import SqlContents
-            return SqlContents.open(section, prefix, name)
-    raise SinkError(f"the store of sink {name} can't be compared", "name other sinks by --sink")
 
 
 def batched(items: Iterable[T], count: int) -> Iterator[tuple[T, ...]]:

@@ -6,8 +6,6 @@ a rebuild writes each row again under the guard (`in_place`); for it, `serve` en
 
 from typing import Final, Protocol
 
-from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
-
 FIRST: Final = ""  # the slot of a store that was never rebuilt
 
 
@@ -52,33 +50,3 @@ def slot_of(generation: int) -> str:
 
 def generation_of(slot: str) -> int:
     return int(slot.removeprefix("g"))
-
-
-def no_rebuild(section: StoreConfig) -> str | None:
-    """Says why a store can't be built again while it serves, as the end of a sentence; None for one that can."""
-    if isinstance(section, SearchConfig | CacheConfig | SqlConfig):
-        return None
-    if isinstance(section, WarehouseConfig):
-        from sinks.warehouse.slots import no_swap
-
-        return no_swap(section)
-    return "whose store can't hold two generations at once"
-
-
-def open_slots(section: StoreConfig, prefix: str) -> Slots | None:
-    """Opens the slots of a store; None for a store that can hold only one generation. `prefix`: of the topics."""
-    match section:
-        case SearchConfig():
-            from sinks.search.slots import SearchSlots
-
-            return SearchSlots(section, prefix)
-        case CacheConfig():
-            from sinks.cache.slots import CacheSlots
-
-            return CacheSlots(section, prefix)
-        case SqlConfig():
-            from sinks.sql.slots import SqlSlots
-
-            return SqlSlots(section, prefix)
-        case _:
-            return None

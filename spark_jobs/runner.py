@@ -27,9 +27,9 @@ from jars.java import spark_java
 from jars.resolver import resolve_sets
 from monitoring.conditions import Conditions
 from sinks.errors import SinkError
-from sinks.registry import make_sink
+from sinks.registry import make_sink, open_slots
 from sinks.shaping.sink import shaped
-from sinks.slots import FIRST, open_slots
+from sinks.slots import FIRST
 from spark_jobs import stores
 from spark_jobs.engine import SparkEngine
 from spark_jobs.failures import reason
@@ -107,7 +107,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
 
 def _start_workers(spark: SparkSession, task_count: int, sections: Sequence[StoreConfig]) -> None:
     """Lets Python workers start and import what tasks need, while the queries start."""
-    modules = [stores.__name__, *(section.adapter.partition(":")[0] for section in sections)]
+    modules = [stores.__name__, *((section.parts.sink or "").partition(":")[0] for section in sections)]
     workers = spark.sparkContext.parallelize(range(task_count), task_count)
     imports = partial(import_modules, [name for name in modules if name])
     start_thread(lambda: workers.map(imports).count())  # an error would come again with the first task
@@ -168,7 +168,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
     from sinks.warehouse.maintenance import Maintenance
     from sinks.warehouse.reader import WarehouseReader
     from sinks.warehouse.sink import WarehouseSink
-    from sinks.warehouse.slots import WarehouseSlots, in_slot, no_swap
+    from sinks.warehouse.slots import WarehouseSlots, in_slot
     from sinks.warehouse.staging import FOLDER, delete_leftovers, own_folder
     from spark_jobs.staging import MergingRounds, open_staging
 
@@ -176,7 +176,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
 
     def open_sink(spark: SparkSession, task_count: int, slot: str | None) -> OpenSink:
         place = in_slot(serving, slot or FIRST)
-        slots = None if no_swap(section) else WarehouseSlots(SparkEngine(spark, serving), serving)
+        slots = None if section.no_rebuild else WarehouseSlots(SparkEngine(spark, serving), serving)
         folders = f"{place.location}/{FOLDER}/{place.namespace}"
         staging = own_folder(folders)
         delete_leftovers(folders, section.s3)

@@ -34,7 +34,8 @@ from tests.tidy import (
     the_middle_is_pure,
     waits_are_for_conditions,
 )
-from tests.tidy_exceptions import COVERED_ELSEWHERE, LONG_FUNCTIONS, WIDE_FUNCTIONS
+from tests.tidy_circles import imports_follow_no_circle
+from tests.tidy_exceptions import CIRCULAR, COVERED_ELSEWHERE, LONG_FUNCTIONS, WIDE_FUNCTIONS
 
 ROOT = Path(__file__).parent.parent
 
@@ -99,6 +100,10 @@ def test_capture_is_small_and_contains_nothing_else() -> None:
     assert_none(capture_is_small(tree()))
 
 
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    assert_none(imports_follow_no_circle(tree(), CIRCULAR))
+
+
 def test_every_source_file_has_its_test_file() -> None:
     assert_none(sources_have_tests(tree(), COVERED_ELSEWHERE))
 
@@ -121,7 +126,7 @@ def test_documents_name_files_and_definitions_that_exist(name: str) -> None:
 def test_support_code_of_tests_is_in_its_folder() -> None:
     """Modules in tests/ are tests, pytest's own (conftest, prove) and the rules of this file."""
     loose = {path.name for path in (ROOT / "tests").glob("*.py") if not path.name.startswith("test_")}
-    assert loose == {"__init__.py", "conftest.py", "prove.py", "tidy.py", "tidy_exceptions.py"}
+    assert loose == {"__init__.py", "conftest.py", "prove.py", "tidy.py", "tidy_circles.py", "tidy_exceptions.py"}
 
 
 def test_exceptions_for_long_functions_name_files_that_are_there() -> None:
@@ -244,6 +249,25 @@ def test_relative_imports_are_resolved() -> None:
 )
 def test_io_in_the_middle_is_found(path: str, text: str, is_kept: bool) -> None:
     assert (list(the_middle_is_pure(python(path, text))) == []) is is_kept
+
+
+def test_circles_of_imports_are_found() -> None:
+    def found(*circular: str, last: str) -> list[str]:
+        modules = {
+            "sinks/a.py": "import json\nimport sinks.b",
+            "sinks/b.py": "from sinks.x import c",
+            "sinks/x/c.py": last,
+        }
+        return [
+            each.what for each in imports_follow_no_circle([python(*module) for module in modules.items()], circular)
+        ]
+
+    assert found(last="from sinks import x\nimport sinks.x.c") == []
+    for last in ("from sinks import a", "def f():\n    from sinks.a import name", "from .. import b"):
+        (circle,) = found(last=last)
+        assert "sinks.b → sinks.x.c" in circle
+        assert found("sinks", last=last) == []
+    assert found("sinks", last="import json") == ["needs no exception any more"]
 
 
 def test_what_capture_does_not_need_is_found_in_it() -> None:

@@ -25,10 +25,11 @@ from configuration.store_mapping import matches
 from monitoring.rejected_rows import RejectedRow
 from monitoring.sink_letters import read_letters
 from sinks.comparison import SourceRows
-from sinks.contents import Removal, StoreContents, open_contents
+from sinks.contents import Removal, StoreContents
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.records import encode_json
+from sinks.registry import open_contents
 from verification.expected import ExpectedRows, plain_key
 from verification.model import LISTED_MAX, Difference, Kind, TableResult
 from verification.settling import Side, settle, with_stale_rows

@@ -14,11 +14,9 @@ from configuration.findings import Finding
 from configuration.settings import Config
 from configuration.sink_settings import SearchConfig, SqlConfig, StoreConfig, WarehouseConfig, sink_config
 from configuration.view_settings import TopicTarget, target_prefix, view_topics
-from sinks.check import store_findings
 from sinks.errors import SinkError
-from sinks.registry import make_sink
-from sinks.removal import store_contents
-from sinks.slots import Slots, open_slots
+from sinks.registry import make_sink, open_slots, store_contents, store_findings
+from sinks.slots import Slots
 from views.base import Base
 from views.definition import SCHEMA_OF_VIEWS
 from views.gathering import Gathering

@@ -1,20 +1,22 @@
 """A store that keeps each table as a file of JSON lines, as an example of a store of your own.
 
-It consists of one section and one sink. The sink follows the contract in `sinks/contract.py`, and the conformance suite
-tests it. A lock on the folder makes its guard atomic: the holder reads the file, compares versions, and replaces the
-file.
+It consists of one section, one sink, and two parts for other commands: its contents, which `cdc verify` and
+`cdc repair` read, and its files, which `cdc teardown` removes. The sink follows the contract in `sinks/contract.py`,
+and the conformance suite tests it and the contents. A lock on the folder makes its guard atomic: the holder reads the
+file, compares versions, and replaces the file.
 """
 
 import fcntl
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 from urllib.parse import quote
 
 from cdc.model.events import TableId, TableSchema
-from configuration.sink_settings import StoreConfig
+from configuration.sink_settings import StoreConfig, StoreParts
+from sinks.contents import Held, Key, StoreContents
 from sinks.contract import Change, Outcome, Result, StoredRow
 from sinks.errors import SinkError
 from sinks.reduction import document_id, with_kept
@@ -27,7 +29,9 @@ Rows = dict[
 class JsonLinesConfig(StoreConfig):
     """A sink's section with `type: jsonlines`."""
 
-    adapter: ClassVar[str] = f"{__name__}:JsonLinesSink"
+    parts: ClassVar[StoreParts] = StoreParts(
+        sink=f"{__name__}:JsonLinesSink", contents=f"{__name__}:JsonLinesContents", removal=f"{__name__}:files"
+    )
     names_option: ClassVar[str] = "folder"
 
     type: Literal["jsonlines"] = "jsonlines"
@@ -93,14 +97,14 @@ class JsonLinesSink:
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         results = [Result(Outcome.STALE)] * len(changes)
         for table in {change.table for change in changes}:
-            with self._rows(table) as rows:
+            with self.edited(table) as rows:
                 for number, change in enumerate(changes):
                     if change.table == table and self._put(rows, change):
                         results[number] = Result(Outcome.WRITTEN)
         return results
 
     def sweep(self, table: TableId, floor: int) -> int:
-        with self._rows(table) as rows:
+        with self.edited(table) as rows:
             swept = [name for name, held in rows.items() if held["row"] is not None and held["version"] < floor]
             for name in swept:
                 rows[name] |= {"version": floor, "row": None}
@@ -110,14 +114,24 @@ class JsonLinesSink:
         """Does nothing: a file is readable when it has replaced the former one."""
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
-        with self._locked():
-            held = self._read(table)
-        for line in held.values():
+        for line in self.lines(table).values():
             if line["row"] is not None:
                 yield StoredRow(line["key"], line["row"], line["version"])
 
     def close(self) -> None:
         """Does nothing: no file is open between two calls."""
+
+    def lines(self, table: TableId) -> Rows:
+        with self._locked():
+            return self._read(table)
+
+    @contextmanager
+    def edited(self, table: TableId) -> Iterator[Rows]:
+        """Yields the table's rows, and writes them when the block ends."""
+        with self._locked():
+            rows = self._read(table)
+            yield rows
+            self._replace(self._path(table), "".join(f"{json.dumps(line)}\n" for line in rows.values()))
 
     def _put(self, rows: Rows, change: Change) -> bool:
         """Writes the change if it is newer than the version held. Returns whether it was written."""
@@ -136,14 +150,6 @@ class JsonLinesSink:
         with (self._folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-    @contextmanager
-    def _rows(self, table: TableId) -> Iterator[Rows]:
-        """Yields the table's rows, and writes them when the block ends."""
-        with self._locked():
-            rows = self._read(table)
-            yield rows
-            self._replace(self._path(table), "".join(f"{json.dumps(line)}\n" for line in rows.values()))
 
     def _read(self, table: TableId) -> Rows:
         try:
@@ -175,3 +181,54 @@ class JsonLinesSink:
             f"JSON lines: the file of {table} in {self._folder} was deleted: rows may be missing",
             "nothing to do: the sink restarts and fills the store again from the topics",
         )
+
+
+class JsonLinesContents(StoreContents):
+    """Implements sinks.contents.StoreContents."""
+
+    def __init__(self, sink: JsonLinesSink) -> None:
+        self._sink = sink
+
+    @classmethod
+    def open(cls, section: JsonLinesConfig, topic_prefix: str, name: str) -> Self:
+        return cls(JsonLinesSink.open(section, topic_prefix, name))
+
+    def attach(self, schema: TableSchema) -> None:
+        """Does nothing: a line has the names of its columns."""
+
+    def is_partial(self, table: TableId) -> bool:
+        del table
+        return False
+
+    def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+        for stored in self._sink.rows(table):
+            yield stored.key, Held(stored.version, stored.row)
+
+    def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
+        lines = self._sink.lines(table)
+        found = [lines.get(document_id(dict(key))) for key in keys]
+        return [None if line is None else Held(line["version"], line["row"]) for line in found]
+
+    def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
+        with self._sink.edited(table) as rows:
+            for key, version in held:
+                name = document_id(dict(key))
+                if name in rows and rows[name]["version"] == version:
+                    del rows[name]
+
+    def close(self) -> None:
+        self._sink.close()
+
+
+def files(section: JsonLinesConfig, topic_prefix: str, tables: Collection[TableId], *, removes: bool) -> list[str]:
+    """Returns the names of the sink's files; with `removes`, they are deleted."""
+    del tables
+    folder = Path(section.folder) / topic_prefix
+    # The state first: what a crash leaves then belongs to no generation.
+    found = [path for path in (folder / "sink.json", *sorted(folder.glob("*.jsonl"))) if path.exists()]
+    if removes:
+        for path in (*found, folder / ".lock"):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # files of somebody else
+            folder.rmdir()
+    return [str(path) for path in found]

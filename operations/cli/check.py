@@ -21,7 +21,7 @@ from configuration.findings import Finding
 from configuration.settings import Config
 from operations.cli.options import CONFIG, AsJson, ConfigFile, configuration
 from operations.findings.capture import capture_findings
-from sinks.check import store_findings
+from sinks.registry import store_findings
 from sinks.shaping.check import PlannedTable, planned_tables
 from sinks.shaping.limits import limit_findings
 

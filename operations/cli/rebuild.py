@@ -23,7 +23,6 @@ from operations.cli.interrupts import interrupted, sigterm_as_interrupt
 from operations.cli.options import CONFIG, ConfigFile, Timeout, Wait, configuration
 from operations.cli.snapshot_screen import Screen, screen_for
 from sinks.errors import SinkError
-from sinks.slots import no_rebuild
 from spark_jobs.bootstrap import SinkProcess
 from spark_jobs.checkpoint import Checkpoints
 
@@ -53,7 +52,7 @@ def rebuild(
         raise typer.BadParameter("--rollback, --drop-old and --cancel can't be combined")
     settings = configuration(config)
     section = sink_config(settings.sinks, sink)
-    if (reason := no_rebuild(section)) is not None:
+    if (reason := section.no_rebuild) is not None:
         raise WatershedError(
             f"{sink} is a sink of type {section.type}, {reason}",
             "add a second sink of this type that uses other names in the store, fill it with cdc snapshot start --sink "

@@ -18,7 +18,7 @@ from configuration.view_settings import view_topics
 from operations.cli.exit_codes import PARTIAL
 from operations.cli.options import CONFIG, ConfigFile, configuration
 from operations.setup.prospects import remove_publication, remove_slot
-from sinks.removal import store_contents
+from sinks.registry import store_contents
 
 NAMES_SHOWN_MAX: Final = 10
 

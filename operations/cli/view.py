@@ -34,7 +34,6 @@ from operations.cli.interrupts import sigterm_as_interrupt
 from operations.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel, configuration
 from operations.cli.view_readers import view_readers
 from sinks.errors import SinkError
-from sinks.slots import no_rebuild
 from views.clock import ClockKeeper, bases_with_clock
 from views.event_log import EventLogKeeper, wait_for_log
 from views.event_log_figures import EventLogFigures
@@ -312,7 +311,7 @@ def _keeper(settings: Config, name: str, ending: threading.Event, warehouses: "W
 def _generations(settings: Config, name: str, warehouses: "WarehouseTargets | None") -> TargetGenerations | None:
     """Returns the generations of this view's target; None if the target holds only one."""
     target = settings.views[name].target
-    if warehouses is None or not isinstance(target, WarehouseConfig) or no_rebuild(target) is not None:
+    if warehouses is None or not isinstance(target, WarehouseConfig) or target.no_rebuild is not None:
         return target_generations(settings, name)
     return TargetGenerations(partial(warehouses.slots, name, target), partial(warehouses.open, name, target))
 

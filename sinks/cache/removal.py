@@ -9,15 +9,13 @@ from sinks.cache.keys import cache_keys
 from sinks.cache.sink import CacheSink, tables_of
 
 
-def cache_contents(
-    name: str, section: CacheConfig, prefix: str, tables: Collection[TableId], *, removes: bool
-) -> list[str]:
+def cache_contents(section: CacheConfig, prefix: str, tables: Collection[TableId], *, removes: bool) -> list[str]:
     """Returns for each table how many rows the cache holds; with `removes`, their keys are deleted, with lookup keys,
     versions and the versions of deleted rows. `tables`: those that the sink was to hold, which the cache may still hold
     when its own list of tables is gone. Raises SinkError."""
     keys = cache_keys(section, prefix)
     evicting = section.model_copy(update={"allow_eviction": True})
-    with closing(CacheSink.open(evicting, prefix, name=name)) as sink:
+    with closing(CacheSink.open(evicting, prefix)) as sink:
         fields = sink.server.run("HGETALL", keys.generation)
         found: list[str] = [f"{keys.generation}"] if fields else []
         for table in sorted({*tables_of(fields, keys), *tables}):

@@ -1,20 +1,23 @@
 """The indexes that a sink has made in a search store, and their removal."""
 
+from collections.abc import Collection
 from contextlib import closing
 from functools import partial
 from typing import Any
 
 from opensearchpy import OpenSearch
 
+from cdc.model.events import TableId
 from configuration.sink_settings import SearchConfig
 from sinks.retries import Retries
 from sinks.search.names import SearchNames
 from sinks.search.server import SearchServer
 
 
-def search_contents(section: SearchConfig, prefix: str, *, removes: bool) -> list[str]:
+def search_contents(section: SearchConfig, prefix: str, tables: Collection[TableId], *, removes: bool) -> list[str]:
     """Returns the names of the sink's indexes, which say in `_meta` that they are its; with `removes`, they are
     deleted, and their aliases with them. Raises SinkError."""
+    del tables
     with closing(SearchServer(section.url.get_secret_value(), Retries())) as server:
         names = SearchNames(prefix if section.index_prefix is None else section.index_prefix, section.shapes)
         asked = {"filter_path": "*.mappings._meta.watershed", "expand_wildcards": "all"}

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Insert, Table, text
 from sqlalchemy.dialects import postgresql, sqlite
@@ -13,19 +13,24 @@ from sinks.errors import RefusedError
 from sinks.records import encode_json
 from sinks.sql.types import ColumnForm, postgres_form, sqlite_form
 
-if TYPE_CHECKING:
-    from sinks.sql.tables import TableForm
-
 CONNECT_TIMEOUT_S: Final = 5
 _DIGEST_CHARS: Final = 12
 
 Row = dict[str, Any]  # stage column → value
 
 
+class StagedForm(Protocol):
+    """The part of `sinks.sql.tables.TableForm` that the stage needs."""
+
+    at: dict[str, str]  # column → its name in the stage
+    forms: dict[str, ColumnForm]
+    stage: Table
+
+
 class Probe(Protocol):
     """Writes one value as `fill` does, and raises the database's error if it refuses the value."""
 
-    def __call__(self, connection: Connection, form: "TableForm", packed: Any, column: str) -> None: ...
+    def __call__(self, connection: Connection, form: StagedForm, packed: Any, column: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +45,9 @@ class Dialect:
     form: Callable[[Column, str | None], ColumnForm]
     insert: Callable[[Table], Any]  # an INSERT that supports ON CONFLICT
     pack: Callable[[Row], tuple[Any, int]]  # returns a row in the form for `fill`, and its size in bytes
-    fill: Callable[[Connection, "TableForm", Sequence[Any]], None]  # writes packed rows into the stage
+    fill: Callable[[Connection, StagedForm, Sequence[Any]], None]  # writes packed rows into the stage
     # Reads one column of a packed row as `fill` does, to find the column that is refused.
-    probe: "Probe"
+    probe: Probe
     begin: str | None  # the statement that begins a writing transaction; None: the driver begins it
     settings: tuple[str, ...]  # statements for each new connection
     swap_settings: tuple[str, ...]  # statements of a transaction that renames tables
@@ -83,7 +88,7 @@ def _pack_as_json(row: Row) -> tuple[bytes, int]:
     return packed, len(packed)
 
 
-def _fill_from_json(connection: Connection, form: "TableForm", packed: Sequence[bytes]) -> None:
+def _fill_from_json(connection: Connection, form: StagedForm, packed: Sequence[bytes]) -> None:
     """Inserts all rows by one parameter: a JSON array, from which the server reads each value as a text of its type."""
     names = ["number", "version", "is_deleted", *form.at.values()]
     values, read_as = _json_columns(form, form.forms)
@@ -97,7 +102,7 @@ def _fill_from_json(connection: Connection, form: "TableForm", packed: Sequence[
     )
 
 
-def _probe_json(connection: Connection, form: "TableForm", packed: bytes, column: str) -> None:
+def _probe_json(connection: Connection, form: StagedForm, packed: bytes, column: str) -> None:
     values, read_as = _json_columns(form, [column])
     connection.execute(
         text(f"SELECT {values} FROM json_to_recordset(CAST(:rows AS json)) AS s({read_as})"),  # noqa: S608
@@ -105,7 +110,7 @@ def _probe_json(connection: Connection, form: "TableForm", packed: bytes, column
     )
 
 
-def _json_columns(form: "TableForm", names: Iterable[str]) -> tuple[str, str]:
+def _json_columns(form: StagedForm, names: Iterable[str]) -> tuple[str, str]:
     """Returns the select list, and the column definitions for json_to_recordset. Types come from this module or from
     the configuration.
     """
@@ -118,14 +123,14 @@ def _pack_as_values(row: Row) -> tuple[Row, int]:
     return row, sum(len(value) if isinstance(value, str | bytes) else 8 for value in row.values())
 
 
-def _fill_by_rows(connection: Connection, form: "TableForm", packed: Sequence[Row]) -> None:
+def _fill_by_rows(connection: Connection, form: StagedForm, packed: Sequence[Row]) -> None:
     connection.execute(form.stage.delete())
     names = [column.name for column in form.stage.columns]
     if packed:
         connection.execute(form.stage.insert(), [{name: row.get(name) for name in names} for row in packed])
 
 
-def _probe_nothing(connection: Connection, form: "TableForm", packed: Row, column: str) -> None:
+def _probe_nothing(connection: Connection, form: StagedForm, packed: Row, column: str) -> None:
     """Does nothing: values were checked before they were packed."""
 
 

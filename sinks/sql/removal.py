@@ -1,11 +1,13 @@
 """The tables that a sink has made in an SQL database, and their removal."""
 
 import json
+from collections.abc import Collection
 from contextlib import closing
 
 from sqlalchemy import Connection, MetaData, Table, inspect
 from sqlalchemy.schema import DropSchema, DropTable
 
+from cdc.model.events import TableId
 from configuration.sink_settings import SqlConfig
 from sinks.errors import SinkError
 from sinks.retries import Retries
@@ -13,9 +15,10 @@ from sinks.sql.server import LostTable, RefusedStatement, SqlServer
 from sinks.sql.tables import OwnTables
 
 
-def sql_contents(section: SqlConfig, prefix: str, *, removes: bool) -> list[str]:
+def sql_contents(section: SqlConfig, prefix: str, tables: Collection[TableId], *, removes: bool) -> list[str]:
     """Returns the names of the sink's tables; with `removes`, they are dropped in one transaction, and with them the
     schema of the sink's own tables. Schemas of readers' tables stay. Raises SinkError."""
+    del tables
     with closing(SqlServer(section.url.get_secret_value(), Retries())) as server:
         own = OwnTables(server.dialect, section.beginning(prefix))
 

@@ -25,16 +25,17 @@ class WarehouseContents(StoreContents):
 
     def __init__(self, catalog: CatalogPlace, removal: Removal | None = None) -> None:
         self._place = catalog
-        self._removal = removal
+        self.removal = removal
         self._schemas: dict[TableId, TableSchema] = {}
 
     @classmethod
-    def open(cls, section: WarehouseConfig, prefix: str, removal: Removal | None = None) -> Self:
+    def open(cls, section: WarehouseConfig, prefix: str, name: str) -> Self:
         """Opens the contents. Raises SinkError if there is no catalog."""
+        del name
         found = catalog_place(section, prefix)
         if not found.is_there():
             raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which creates it")
-        return cls(found, removal)
+        return cls(found)
 
     def attach(self, schema: TableSchema) -> None:
         self._schemas[schema.table] = schema
@@ -67,8 +68,8 @@ class WarehouseContents(StoreContents):
         return [found.get(values) if values else None for values in wanted]
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
-        assert self._removal is not None, "who removes rows says how"
-        self._removal(self._place, self._place.place(table), self._key_columns(table), held)
+        assert self.removal is not None, "who removes rows says how"
+        self.removal(self._place, self._place.place(table), self._key_columns(table), held)
 
     def close(self) -> None:
         """Does nothing: each method opens and closes the catalog."""

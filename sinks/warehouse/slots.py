@@ -17,7 +17,6 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from cdc.model.events import TableId
-from configuration.sink_settings import WarehouseConfig
 from sinks.errors import SinkError
 from sinks.slots import FIRST, slot_of
 from sinks.warehouse import properties, statements
@@ -33,15 +32,6 @@ _FORGET: Final = text(
     "AND (namespace = :own OR substr(namespace, 1, length(:below)) = :below)"
 )
 _OWN: Final = (properties.GENERATION, properties.TABLES)
-
-
-def no_swap(config: WarehouseConfig) -> str | None:
-    """Says why a warehouse can't be built again while it serves, as the end of a sentence; None for one that can."""
-    if any(shape.mode != "current" for shape in config.shapes.values()):
-        return "with tables that keep every change (mode history or changelog): the compacted topics lack older changes"
-    if config.iceberg_catalog.type != "jdbc":
-        return f"whose catalog (type {config.iceberg_catalog.type}) can't rename several tables in one step"
-    return None
 
 
 def in_slot(catalog: CatalogPlace, slot: str) -> CatalogPlace:

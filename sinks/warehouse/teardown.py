@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NamespaceNotEmptyError, NoSuchNamespaceError, NoSuchTableError
 
+from cdc.model.events import TableId
 from configuration.sink_settings import WarehouseConfig
 from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
@@ -18,10 +19,13 @@ from sinks.warehouse.properties import DELETED_KEYS, GENERATION, listed_tables
 Name = tuple[str, ...]
 
 
-def warehouse_contents(section: WarehouseConfig, prefix: str, *, removes: bool) -> list[str]:
+def warehouse_contents(
+    section: WarehouseConfig, prefix: str, tables: Collection[TableId], *, removes: bool
+) -> list[str]:
     """Returns the names of the sink's tables, which say in their properties that they are; with `removes`, they are
     dropped with all their files, histories too. Tables that somebody else made stay, and their namespaces. Raises
     SinkError."""
+    del tables
     place = catalog_place(section, prefix)
     if not place.is_there():
         return []

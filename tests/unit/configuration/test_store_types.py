@@ -60,11 +60,21 @@ columns = (Column("id", 20, -1, "bigint", nullable=False), Column("name", 25, -1
 sink.prepare(TableSchema(table, 1, 1, columns, ("id",), "t"))
 sink.apply([Change(table, {"id": 1}, 9, {"id": 1, "name": "secret"}, 1)])
 """
+COMPARES = """
+from sinks.registry import open_contents, open_slots, store_contents, store_findings
+contents = open_contents("archive", section, "shop")
+assert [(dict(key), *held[:2]) for key, held in contents.rows(table)] == [({"number": 1}, 9, {"number": 1})]
+assert section.no_rebuild and open_slots(section, "shop") is None
+assert [each.message for each in store_findings("archive", section, "shop", [])] == ["holds generation 1"]
+named = store_contents("archive", section, "shop", [table], removes=False)
+assert named == store_contents("archive", section, "shop", [table], removes=True)
+print([Path(name).name for name in named], store_contents("archive", section, "shop", [table], removes=True))
+"""
 LOADS = "import sys, pathlib; from configuration.settings import load_config; load_config(pathlib.Path(sys.argv[1]))"
 
 
 def test_a_store_is_one_folder_and_one_line(tmp_path: Path) -> None:
-    """The example's own line, its section with a mapping, and what its sink writes."""
+    """The example's own line, its section with a mapping, what its sink writes, and the parts of other commands."""
     entries = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]["watershed.stores"]
     installed(tmp_path, entries)
     archive = {
@@ -76,6 +86,9 @@ def test_a_store_is_one_folder_and_one_line(tmp_path: Path) -> None:
     assert done.stderr == ""
     lines = (tmp_path / "lines" / "shop" / "public.customers.jsonl").read_text()
     assert json.loads(lines) == {"key": {"number": 1}, "version": 9, "row": {"number": 1}}
+    compared = run(tmp_path, FILLS + COMPARES, {"archive": archive})
+    assert (compared.stdout, compared.stderr) == ("['sink.json', 'public.customers.jsonl'] []\n", "")
+    assert list((tmp_path / "lines").iterdir()) == []
     wrong = run(tmp_path, LOADS, {"archive": archive | {"volume": 1}})
     assert "sinks.archive.volume: unknown key" in wrong.stderr
 

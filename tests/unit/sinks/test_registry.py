@@ -2,13 +2,24 @@
 
 import subprocess
 import sys
+from dataclasses import asdict
+from importlib import import_module
+from typing import ClassVar
 
 import pytest
 from pydantic import SecretStr
 
-from configuration.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
+from configuration.sink_settings import CacheConfig, SearchConfig, StoreConfig, StoreParts, WarehouseConfig
+from configuration.store_types import STORES
 from sinks.errors import SinkError
-from sinks.registry import make_sink
+from sinks.registry import make_sink, open_contents, open_slots, store_contents, store_findings
+
+
+class Bare(StoreConfig):
+    """A store of another package that has nothing but its section."""
+
+    parts: ClassVar[StoreParts] = StoreParts()
+    type: str = "bare"
 
 
 def test_the_cache_is_opened_with_the_topic_prefix(redis: str, unique: str) -> None:
@@ -64,3 +75,21 @@ except SinkError as error:
     assert done.stderr == ""
     assert f"pip install 'watershed-cdc[{name}]'" in done.stdout
     assert module in done.stdout
+
+
+@pytest.mark.parametrize("section", STORES.values())
+def test_a_section_names_parts_that_are_there(section: type[StoreConfig]) -> None:
+    for named in filter(None, asdict(section.parts).values()):
+        module, _, name = named.partition(":")
+        assert callable(getattr(import_module(module), name))
+
+
+def test_what_a_store_has_no_part_for_is_said() -> None:
+    section = Bare()
+    with pytest.raises(SinkError, match="the store of sink mine can't be compared"):
+        open_contents("mine", section, "shop")
+    with pytest.raises(SinkError, match="teardown does not know what stores of type bare hold"):
+        store_contents("mine", section, "shop", [], removes=True)
+    assert (open_slots(section, "shop"), section.no_rebuild) == (None, "whose store can't hold two generations at once")
+    (finding,) = store_findings("mine", section, "shop", [])
+    assert (finding.level, finding.message) == ("fail", "the bare mine is written by Spark")

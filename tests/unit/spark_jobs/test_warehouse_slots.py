@@ -11,7 +11,7 @@ import pytest
 from cdc.model.events import pack_version
 from configuration.sink_settings import WarehouseConfig
 from sinks.errors import SinkError
-from sinks.slots import FIRST, no_rebuild
+from sinks.slots import FIRST
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
@@ -116,5 +116,5 @@ def test_a_swap_fails_as_a_whole_and_without_room_none_is_begun(
 )
 def test_which_warehouses_can_be_rebuilt(options: Mapping[str, Any], said: str | None) -> None:
     section = {"catalog_uri": "jdbc:sqlite:catalog.db", "location": "tables", **options}
-    reason = no_rebuild(WarehouseConfig.model_validate({k: v for k, v in section.items() if v is not None}))
+    reason = WarehouseConfig.model_validate({k: v for k, v in section.items() if v is not None}).no_rebuild
     assert (reason is None) == (said is None) and (said or "") in (reason or "")
