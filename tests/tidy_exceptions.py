@@ -109,7 +109,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/kafka/signals.py": "tests/integration/test_signals.py: signals and answers through a real broker",
     "watershed_client/compacted_tail.py": "tests/integration/test_signals.py: reads topics of a real broker",
     "cdc/kafka/topic_keys.py": "tests/integration/test_topic_keys.py: reads topics of a real broker",
-    "cdc/kafka/topic_watch.py": "tests/integration/test_gaps.py: topics altered on a real broker",
     "cdc/ports/source_table.py": "tests/unit/cdc/tables/test_selection.py: tables that can't be read in chunks",
     "cdc/postgres/catalog.py": "tests/integration/test_values.py: reads a real server's catalog",
     "cdc/postgres/chunk_table.py": "tests/integration/test_chunk_keys.py: indexes and types in a real server's catalog",

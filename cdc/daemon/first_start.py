@@ -23,7 +23,6 @@ from cdc.daemon.gap_state import Heal
 from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker
-from cdc.kafka.compacted import read_latest
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import (
@@ -299,9 +298,8 @@ class Bootstrap:
             protocol=PROTOCOL,
         ).sealed()
         records = [] if lost is None else lost_records(self._topics, lost, read_lost_events(self._config))
-        if HangingTransactionRecord.KEY in read_latest(self._config.kafka, self._topics.state):
-            records.append(TopicRecord(self._topics.state, HangingTransactionRecord.KEY.encode(), None))
-        broker.produce([*records, intent.to(self._topics.state)], do_nothing)
+        no_note = TopicRecord(self._topics.state, HangingTransactionRecord.KEY.encode(), None)
+        broker.produce([*records, no_note, intent.to(self._topics.state)], do_nothing)
         broker.commit(do_nothing)
 
     def _create_slot(

@@ -26,9 +26,8 @@ from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.signals import SignalReader
 from cdc.kafka.state_reader import Captured, State, read_captured, read_state
-from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
+from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, TopicWatch
 from cdc.kafka.topic_keys import KafkaKeyReader
-from cdc.kafka.topic_watch import TopicWatch
 from cdc.model.control import PositionRecord, SnapshotRecord, TopicState
 from cdc.model.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema

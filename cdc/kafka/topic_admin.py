@@ -1,4 +1,4 @@
-"""Describes, checks and creates the topics that capture publishes to."""
+"""Describes, checks, creates and watches the topics that capture publishes to."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from cdc.kafka.client import (
     new_client,
     translated,
 )
-from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
+from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError, UnreachableError
 from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topics import DELETES_KEPT_S
 
@@ -331,3 +331,42 @@ class EndOffsets:
                 # take that for reached.
                 raise ConnectionLost(f"Kafka did not return end offsets: a partition of {topic} has no leader")
         return {topic: tuple(numbers) for topic, numbers in offsets.items()}
+
+
+class TopicWatch:
+    """Checks while streaming, without waiting, that the topics are those that the position was written to: compares the
+    answers to its last requests when it is called, and requests descriptions again.
+
+    A topic that was deleted and recreated takes new records as if nothing had happened, and new partitions move keys.
+    """
+
+    def __init__(self, admin: TopicAdmin, expected: Mapping[str, TopicDescription]) -> None:
+        self._admin = admin
+        self._expected = expected
+        self._asked: Mapping[str, Future[Any]] = {}
+
+    def __call__(self) -> None:
+        """Raises GapError if a topic was recreated or repartitioned, ConnectionLost if one is unknown: then a new
+        session examines it."""
+        if all(future.done() for future in self._asked.values()):
+            for name, future in self._asked.items():
+                self._compare(self._expected[name], future)
+            self._asked = self._admin.request_descriptions(list(self._expected))
+
+    def _compare(self, then: TopicDescription, answer: "Future[Any]") -> None:
+        try:
+            now = answer.result(0)
+        except KafkaException as exception:
+            error = kafka_error(exception)
+            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise ConnectionLost(f"Kafka: topic {then.name} is not known to the brokers") from exception
+            log.debug("topics not described", error=error.str())  # the producer will meet the error, with details
+            return
+        if str(now.topic_id) != then.topic_id:
+            raise GapError(f"topic {then.name} was deleted and recreated", NEXT_AFTER_GAP)
+        if len(now.partitions) != then.partition_count:
+            raise GapError(
+                f"topic {then.name} has {len(now.partitions)} partitions, but had {then.partition_count}: "
+                "the records of a key would no longer be in order",
+                NEXT_AFTER_GAP,
+            )
