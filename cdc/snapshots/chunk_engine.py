@@ -95,7 +95,7 @@ class SnapshotEngine:
         self._barrier_not_before = 0.0
         # The newest known transaction snapshot; None before the barrier is passed
         self._latest_snapshot: TransactionSnapshot | None = None
-        # Nonce → request; None: it describes the job's table
+        # Nonce → job, part, request. Without a part it describes the table.
         self._open: dict[str, tuple[Job, Range | AbsentKeys | None, OpenRequest]] = {}
         self.tombstones = Tombstones(self.tables, sweeps, recorded.tombstones)
         self._watermarks: list[str] = []  # nonces of our watermarks in the current transaction
