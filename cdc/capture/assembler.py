@@ -89,8 +89,7 @@ class Assembler:
         transaction = self._transaction
         if transaction is not None and transaction.published:
             next_index = max(transaction.next_index, transaction.skip_below)
-            partial = self._side.partial(transaction.commit_lsn, transaction.xid, next_index)
-            partial = partial.model_copy(update={"outbox": self._messages}) if self._messages else partial
+            partial = self._side.partial(next_index, self._messages or "")
         return StreamState(self._resume_lsn, partial, self._seq.last, self._commit_ts_us)
 
     @property
@@ -346,7 +345,7 @@ class Assembler:
                 keys = error.keys if isinstance(error, UnpublishableError) else ()
                 records.append(OmittedChange(topic, keys))
                 for key in keys if self._is_observed else ():
-                    self._snapshots.touch(topic, key)  # a chunk's row with this key is not newer
+                    self._snapshots.memory.touch(topic, key)  # a chunk's row with this key is not newer
             for key, value, headers in made:
                 if value is not None:
                     self._seq.last += 1
@@ -355,7 +354,7 @@ class Assembler:
                 else:
                     records.append(TopicRecord(topic, key, value, headers))
                 if self._is_observed:
-                    self._snapshots.touch(topic, key)
+                    self._snapshots.memory.touch(topic, key)
             transaction.published = True
         transaction.next_index = index + 1
 
@@ -439,6 +438,6 @@ class Assembler:
                     event = encoder.truncate(lsn, transaction.next_index, self._seq.last, now_us)
                     records.append(TopicRecord(topic, *event))
                 if self._is_observed:
-                    self._snapshots.truncate(topic)
+                    self._snapshots.memory.truncate(topic)
                 transaction.published = True
             transaction.next_index += 1

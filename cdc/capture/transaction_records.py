@@ -35,13 +35,16 @@ class TransactionRecords:
         self._received, self._published = 0, partial.messages if partial else 0
         self.metadata.start(begin, partial)
 
-    def partial(self, commit_lsn: int, xid: int, next_index: int) -> PartialTransaction:
-        """Returns the record of the current transaction as half published up to `next_index`."""
+    def partial(self, next_index: int, outbox: str) -> PartialTransaction:
+        """Returns the record of the current transaction as half published up to `next_index`. `outbox`: the prefix of
+        messages that are events."""
+        assert self._transaction is not None
         return PartialTransaction(
-            commit_lsn=commit_lsn,
-            xid=xid,
+            commit_lsn=self._transaction.final_lsn,
+            xid=self._transaction.xid,
             next_index=next_index,
             messages=max(self._received, self._published),
+            outbox=outbox,
             events=self.metadata.counts,
         )
 

@@ -85,7 +85,7 @@ class SnapshotEngine:
         self.sweeps = sweeps
         self.limits = limits
         self._new_nonce = new_nonce
-        self._memory = ChangeMemory() if memory is None else memory
+        self.memory = ChangeMemory() if memory is None else memory
         oldest_first = sorted(recorded.records, key=lambda record: record.requested_us)
         self.jobs = {r.table: Job(r, self.tables[r.table]) for r in oldest_first if r.table in self.tables}
         self._completions = {
@@ -95,7 +95,7 @@ class SnapshotEngine:
         self._barrier_not_before = 0.0
         # The newest known transaction snapshot; None before the barrier is passed
         self._latest_snapshot: TransactionSnapshot | None = None
-        # Nonce → request; None: it describes the job's table
+        # Nonce → job, part, request. Without a part it describes the table.
         self._open: dict[str, tuple[Job, Range | AbsentKeys | None, OpenRequest]] = {}
         self.tombstones = Tombstones(self.tables, sweeps, recorded.tombstones)
         self._watermarks: list[str] = []  # nonces of our watermarks in the current transaction
@@ -108,14 +108,9 @@ class SnapshotEngine:
     # ---- the stream, as the assembler receives it
 
     def begin(self, xid: int, next_seq: int) -> bool:
-        """A transaction begins; its first row record will have seq `next_seq`. Returns whether to call `touch`."""
-        return self.is_active and self._memory.begin(xid, next_seq)
-
-    def touch(self, topic: str, key: bytes) -> None:
-        self._memory.touch(topic, key)
-
-    def truncate(self, topic: str) -> None:
-        self._memory.truncate(topic)
+        """A transaction begins; its first row record will have seq `next_seq`. Returns whether to tell `memory` of its
+        records and TRUNCATEs."""
+        return self.is_active and self.memory.begin(xid, next_seq)
 
     def watermark(self, content: bytes) -> None:
         """Notes a watermark of the current transaction. Those of other processes and earlier sessions are ignored."""
@@ -126,7 +121,7 @@ class SnapshotEngine:
     def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
         """The transaction was received completely. Returns the records that its watermarks publish, numbered by `seq`:
         rows as of the chunk's snapshot, which count as changes of this transaction."""
-        self._memory.end()
+        self.memory.end()
         records: list[TopicRecord] = []
         if not self._watermarks:
             return records
@@ -266,7 +261,6 @@ class SnapshotEngine:
         schema = self.tables[record.table]
         if record.table in self.jobs:
             self._give_up([self.jobs[record.table]])
-            self._settle()
         self.jobs[record.table] = job = Job(record, schema)
         self._settle()
         return job.state(self._topics)
@@ -325,7 +319,7 @@ class SnapshotEngine:
     def _read_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
         if absent.scan is None:
             absent.scan, absent.looked_up_at = self._new_nonce(), self._now
-            absent.since = self._memory.watch(job.schema.topic)
+            absent.since = self.memory.watch(job.schema.topic)
         absent.page = self._new_nonce()
         return KeyPage(absent.page, absent.scan, job.schema.topic, absent.below)
 
@@ -367,7 +361,7 @@ class SnapshotEngine:
         if not job.may_begin(described.snapshot, self._now):
             return
         if job.sweeps and job.floor is None:
-            unseen = self._memory.lowest_unseen_seq(job.schema.topic, described.snapshot)
+            unseen = self.memory.lowest_unseen_seq(job.schema.topic, described.snapshot)
             job.fix_floor(self.sweeps.epoch, seq.next, unseen)
         job.take_description(described, (self.limits.chunk_rows_max, self.limits.chunk_bytes_max))
         job.look_for_absent()
@@ -384,7 +378,7 @@ class SnapshotEngine:
     ) -> None:
         read = chunk.answer
         assert read is not None, "the answer is there before its watermark is written"
-        unseen = self._memory.unseen(job.schema.topic, read.snapshot)
+        unseen = self.memory.unseen(job.schema.topic, read.snapshot)
         if unseen.is_forgotten:
             log.info("too many keys changed meanwhile: a chunk is read again", table=job.table)
             part.rewind(self._now)
@@ -424,7 +418,7 @@ class SnapshotEngine:
         """Forgets changes that every open chunk sees. Of a backlog that all of them see, nothing is remembered."""
         if self._latest_snapshot is not None:
             in_use = [request.snapshot for _, _, request in self._open.values()]
-            self._memory.forget_seen_by([self._latest_snapshot, *in_use])
+            self.memory.forget_seen_by([self._latest_snapshot, *in_use])
 
     def _all_jobs(self) -> Iterable[Job]:
         """All jobs; the completion of incomplete rows comes first, since those are few."""
@@ -441,6 +435,6 @@ class SnapshotEngine:
         self._completions = {table: job for table, job in self._completions.items() if job.has_rows}
         self.is_active = any(job.is_active for job in self._all_jobs())
         if self._barrier is not None and not self.is_active:
-            self._memory.clear()
+            self.memory.clear()
             self._barrier = self._latest_snapshot = None
             self._open.clear()

@@ -10,6 +10,7 @@ import structlog
 from cdc.model.control import (
     NEXT_AFTER_OTHERS,
     REPUBLISHED_MAX,
+    RangeRecord,
     SignalAnswer,
     SignalRecord,
     SnapshotProgress,
@@ -300,21 +301,19 @@ class _Reports:
 def requested(identity: str, table: TableId, signal: SignalRecord) -> SnapshotRecord:
     """Returns the record of the snapshot of one table that a signal requests."""
     is_range = signal.after is not None or signal.up_to is not None
-    asked = {"after": signal.after, "up_to": signal.up_to}
+    asked = RangeRecord(after=signal.after, up_to=signal.up_to)
     is_whole = signal.where is None and not is_range
-    return SnapshotRecord.model_validate(
-        {
-            "request": identity,
-            "table_schema": table.schema,
-            "table_name": table.name,
-            "status": "running",
-            "where": signal.where,
-            "sweeps": is_whole,
-            "ranges": (asked,) if is_range else (),
-            # Rows that don't meet the condition are not read, but a key without any row is gone.
-            "deletes_in": None if is_whole else asked,
-            "requested_us": signal.requested_us,
-        }
+    return SnapshotRecord(
+        request=identity,
+        table_schema=table.schema,
+        table_name=table.name,
+        status="running",
+        where=signal.where,
+        sweeps=is_whole,
+        ranges=(asked,) if is_range else (),
+        # Rows that don't meet the condition are not read, but a key without any row is gone.
+        deletes_in=None if is_whole else asked,
+        requested_us=signal.requested_us,
     )
 
 

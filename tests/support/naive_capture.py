@@ -19,41 +19,40 @@ class NaiveEngine(SnapshotEngine):
     """The low mark is the moment at which a chunk is asked for: later than where the rule has it can't be."""
 
     def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments, memory=_BetweenTheMarks(self))
-        self._touched: list[tuple[str, bytes | None]] = []  # None: every key, by TRUNCATE
+        self._between = _BetweenTheMarks()
+        super().__init__(**arguments, memory=self._between)
         self._low: dict[str, int] = {}
-        self.window: set[bytes | None] = set()
-
-    def touch(self, topic: str, key: bytes) -> None:
-        self._touched.append((topic, key))
-        super().touch(topic, key)
-
-    def truncate(self, topic: str) -> None:
-        self._touched.append((topic, None))
-        super().truncate(topic)
 
     def _read_chunk(self, job: Job, part: Range) -> Chunk:
         request = super()._read_chunk(job, part)
-        self._low[request.nonce] = len(self._touched)
+        self._low[request.nonce] = len(self._between.touched)
         return request
 
     def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenRequest, *rest: Any) -> None:
-        since = self._touched[self._low[chunk.request.nonce] :]
-        self.window = {key for topic, key in since if topic == job.schema.topic}
+        since = self._between.touched[self._low[chunk.request.nonce] :]
+        self._between.window = {key for topic, key in since if topic == job.schema.topic}
         super()._merge(job, part, chunk, *rest)
 
 
 class _BetweenTheMarks(ChangeMemory):
     """Finds what was touched between the two marks of the chunk that is being merged."""
 
-    def __init__(self, engine: NaiveEngine) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._engine = engine
+        self.touched: list[tuple[str, bytes | None]] = []  # None: every key, by TRUNCATE
+        self.window: set[bytes | None] = set()
+
+    def touch(self, topic: str, key: bytes) -> None:
+        self.touched.append((topic, key))
+        super().touch(topic, key)
+
+    def truncate(self, topic: str) -> None:
+        self.touched.append((topic, None))
+        super().truncate(topic)
 
     def unseen(self, topic: str, snapshot: TransactionSnapshot) -> Unseen:  # noqa: ARG002
-        window = self._engine.window
-        keys = {key for key in window if key is not None}
-        return Unseen(is_forgotten=False, is_truncated=None in window, touched=keys.__contains__)
+        keys = {key for key in self.window if key is not None}
+        return Unseen(is_forgotten=False, is_truncated=None in self.window, touched=keys.__contains__)
 
 
 if __name__ == "__main__":

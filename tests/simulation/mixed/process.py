@@ -125,7 +125,7 @@ class Process:
             ),
             new_nonce=lambda: f"{self._world.chance.getrandbits(64):016x}",
         )
-        engine._memory = run.parts.memory(run.keys_max)
+        engine.memory = run.parts.memory(run.keys_max)
         outboxes = frozenset(SCHEMAS[name].table for name in OUTBOXES)
         rows = RowReader(self._world.chance, run.source)
         snapshots = Snapshots(

@@ -88,8 +88,9 @@ def of_new_keys_only(run: Run) -> UnseenRule:
 
 
 class DeafToTruncate(SnapshotEngine):
-    def truncate(self, topic: str) -> None:
-        pass
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.memory.truncate = lambda topic: None  # type: ignore[method-assign] # noqa: ARG005
 
 
 class FloorAtTheMark(SnapshotEngine):
@@ -108,7 +109,7 @@ class FloorFixedTooEarly(SnapshotEngine):
         for answer in answers:
             if isinstance(answer, TableDescribed) and answer.nonce in self._open:
                 job = self._open[answer.nonce][0]
-                job.early = self._memory.lowest_unseen_seq(job.schema.topic, answer.snapshot)  # type: ignore[attr-defined]
+                job.early = self.memory.lowest_unseen_seq(job.schema.topic, answer.snapshot)  # type: ignore[attr-defined]
         super().take(answers, now)
 
     def _on_described(self, job: Job, described: WatermarkedAnswer | None, seq: SeqCounter) -> None:
@@ -123,13 +124,13 @@ class ForgetsWhatTheNewestSees(SnapshotEngine):
 
     def _prune(self) -> None:
         if self._latest_snapshot is not None:
-            self._memory.forget_seen_by([self._latest_snapshot])
-            self._memory._is_too_old = lambda snapshot: False  # type: ignore[method-assign] # noqa: ARG005
+            self.memory.forget_seen_by([self._latest_snapshot])
+            self.memory._is_too_old = lambda snapshot: False  # type: ignore[method-assign] # noqa: ARG005
 
 
 class ForgetsAtEachChunk(SnapshotEngine):
     def _prune(self) -> None:
-        self._memory.clear()
+        self.memory.clear()
 
 
 class MergesInAnyOrder(SnapshotEngine):

@@ -102,9 +102,9 @@ class Beside:
         for number in keys:
             self.seq += 1
             if is_heard:
-                self.engine.touch(SCHEMA.topic, key(number))
+                self.engine.memory.touch(SCHEMA.topic, key(number))
         if truncates and is_heard:
-            self.engine.truncate(SCHEMA.topic)
+            self.engine.memory.truncate(SCHEMA.topic)
         for nonce in watermarks:
             self.engine.watermark(nonce.encode())
         self.lsn += 100

@@ -169,8 +169,8 @@ def test_during_a_long_scan_transactions_are_forgotten() -> None:
     for xid in range(100, 110):
         made.transaction(xid, 1)
     assert deletes(made.transaction(902, watermarks=[made.look_up(lookup, snapshot(200))])) == []
-    assert made.engine._memory.unseen(SCHEMA.topic, snapshot(100)).is_forgotten
-    assert made.engine._memory.lowest_unseen_seq(SCHEMA.topic, snapshot(200)) is None
+    assert made.engine.memory.unseen(SCHEMA.topic, snapshot(100)).is_forgotten
+    assert made.engine.memory.lowest_unseen_seq(SCHEMA.topic, snapshot(200)) is None
     made.pages(page)
     assert [state.status for state in states(made.engine.endings())] == ["done"]
 
