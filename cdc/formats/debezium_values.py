@@ -72,16 +72,13 @@ def money(fraction_digits: int, encode_plain: Encoder) -> Encoder:
 
     def encode(text: str) -> str:
         digits = _NOT_MONEY.sub("", text).strip(".,")
-        if not digits or digits[0] in ".,":
+        if not digits:
             raise MalformedValueError("an amount of money")
         sign = "-" if "-" in text or "(" in text else ""
-        head, point, fraction = digits[: -fraction_digits - 1], digits[-fraction_digits - 1 :][:1], ""
-        if fraction_digits and point in (".", ","):
-            fraction = digits[-fraction_digits:]
-        else:
-            head = digits
-        whole = re.sub(r"[.,]", "", head)
-        return encode_plain(f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}")
+        whole, fraction = digits, ""
+        if fraction_digits and digits[-fraction_digits - 1 :][:1] in (".", ","):
+            whole, fraction = digits[: -fraction_digits - 1], f".{digits[-fraction_digits:]}"
+        return encode_plain(f"{sign}{re.sub(r'[.,]', '', whole)}{fraction}")
 
     return encode
 

@@ -264,13 +264,11 @@ class TableEncoder:
             records: list[FinishedRecord] = [(key, self._value(op, before, after, lsn, tx_index, seq), self._headers)]
             if op == "d" and self._has_tombstones:
                 records.append((key, None, [(VERSION_HEADER, self._version(seq)), *(self._headers or ())]))
-        else:
-            moved_to = self.key_of(new_key)
-            gone = self._value("d", before, "null", lsn, tx_index, seq)
-            self._count()
-            here = self._value("c", "null", after, lsn, tx_index, seq + 1)
-            records = self._moved(key, moved_to, gone, here, seq)
-        return records
+            return records
+        gone = self._value("d", before, "null", lsn, tx_index, seq)
+        self._count()
+        here = self._value("c", "null", after, lsn, tx_index, seq + 1)
+        return self._moved(key, self.key_of(new_key), gone, here, seq)
 
     def copy_row(self, line: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> FinishedRecord:
         """The record of an existing row, from a line of `COPY (SELECT <the schema's columns, in order>) TO STDOUT` in

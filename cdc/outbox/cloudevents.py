@@ -6,8 +6,7 @@ event's), `source` (`/watershed/<topic prefix>/<outbox>`), `subject` (the record
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import quote
@@ -19,62 +18,48 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
 
-
 Header = tuple[str, bytes | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """The parts of an event from which a CloudEvent is made."""
+def attributes_of(
+    prefix: str, source: str, id: str, event_type: str, subject: str | None, time_us: int
+) -> dict[str, str]:
+    """Returns the attributes of an event. `prefix`: that of the topics. `source`: the table, or the messages' prefix.
+    `subject`: the record key's column. `time_us`: of the commit, since 1970."""
+    time = (_EPOCH + timedelta(microseconds=time_us)).isoformat(timespec="microseconds")
+    found = {
+        "specversion": VERSION,
+        "id": id,
+        "source": f"/watershed/{quote(prefix)}/{quote(source)}",
+        "type": event_type,
+        "time": time.replace("+00:00", "Z"),
+    }
+    if subject:  # attributes must not be empty
+        found["subject"] = subject
+    return found
 
-    id: str
-    type: str
-    subject: str | None
-    source: str
-    time_us: int  # of the commit, since 1970
-    payload: str | None
 
-
-def _binary(prefix: str, event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
-    attributes = _attributes(prefix, event)
+def _binary(attributes: Mapping[str, str], payload: str | None) -> tuple[bytes | None, tuple[Header, ...]]:
     headers: list[Header] = [(f"ce_{name}", value.encode()) for name, value in attributes.items()]
-    if event.payload is None:
+    if payload is None:
         return None, tuple(headers)
-    kind = _JSON if _is_json(event.payload) else _TEXT
-    return event.payload.encode(), (*headers, ("content-type", kind.encode()))
+    kind = _JSON if _is_json(payload) else _TEXT
+    return payload.encode(), (*headers, ("content-type", kind.encode()))
 
 
-def _structured(prefix: str, event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
-    members = [f"{json.dumps(name)}:{_quoted(value)}" for name, value in _attributes(prefix, event).items()]
-    if event.payload is not None:
-        is_json = _is_json(event.payload)
+def _structured(attributes: Mapping[str, str], payload: str | None) -> tuple[bytes | None, tuple[Header, ...]]:
+    members = [f"{json.dumps(name)}:{_quoted(value)}" for name, value in attributes.items()]
+    if payload is not None:
+        is_json = _is_json(payload)
         members.append(f'"datacontenttype":{_quoted(_JSON if is_json else _TEXT)}')
         # JSON is not written again, so that no number loses a digit.
-        members.append(f'"data":{event.payload if is_json else _quoted(event.payload)}')
+        members.append(f'"data":{payload if is_json else _quoted(payload)}')
     value = "{" + ",".join(members) + "}"
     return value.encode(), (("content-type", b"application/cloudevents+json; charset=UTF-8"),)
 
 
-FORMATS: Final[Mapping[str, Callable[[str, Envelope], tuple[bytes | None, tuple[Header, ...]]]]] = {
-    "cloudevents_binary": _binary,
-    "cloudevents_structured": _structured,
-}
-"""Value and headers of an event, by the format's name in the configuration. The first argument is the topics'
-prefix."""
-
-
-def _attributes(prefix: str, event: Envelope) -> dict[str, str]:
-    time = (_EPOCH + timedelta(microseconds=event.time_us)).isoformat(timespec="microseconds")
-    found = {
-        "specversion": VERSION,
-        "id": event.id,
-        "source": f"/watershed/{quote(prefix)}/{quote(event.source)}",
-        "type": event.type,
-        "time": time.replace("+00:00", "Z"),
-    }
-    if event.subject:  # attributes must not be empty
-        found["subject"] = event.subject
-    return found
+FORMATS: Final = {"cloudevents_binary": _binary, "cloudevents_structured": _structured}
+"""Functions from attributes and payload to value and headers, by the format's name in the configuration."""
 
 
 def _is_json(payload: str) -> bool:

@@ -22,7 +22,7 @@ from cdc.formats.connect import STRING, Node, dumps, required, struct_of
 from cdc.formats.records import OLD_KEY_HEADER
 from cdc.model.errors import SourceError
 from cdc.model.topic_record import EventDestination, TopicRecord
-from cdc.outbox.cloudevents import FORMATS, Envelope, Header
+from cdc.outbox.cloudevents import FORMATS, Header, attributes_of
 from cdc.outbox.column_readers import ColumnReader, EventValue
 from cdc.outbox.dead_letters import DeadLetters
 from cdc.outbox.expansion import Expansion, json_text
@@ -141,8 +141,8 @@ class Router:
             if identity.plain is None or event_type is None:
                 return refused("a CloudEvent needs an id and a type")
             key = self._key(row).plain
-            event = Envelope(identity.plain, event_type, key, self._where, commit_ts_us, payload.plain)
-            value, own = self._form(self._prefix, event)
+            named = attributes_of(self._prefix, self._where, identity.plain, event_type, key, commit_ts_us)
+            value, own = self._form(named, payload.plain)
         headers += own
         partition = None
         for where, alias, reader in self._placed:

@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 import pytest
 
 from cdc.config.outbox_settings import OutboxConfig
-from cdc.outbox.cloudevents import FORMATS, Envelope
+from cdc.outbox.cloudevents import FORMATS, attributes_of
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import Insert
 from configuration.event_log_settings import EventForm, EventLogConfig, event_form
@@ -197,8 +197,8 @@ def test_a_record_of_another_form_is_malformed(options: dict[str, Any], made: Ev
 @pytest.mark.parametrize("kind", ["cloudevents_binary", "cloudevents_structured"])
 @pytest.mark.parametrize("payload", ['{"total": 12.50}', '"text"', "no JSON", None])
 def test_cloudevents_are_read_in_both_modes(kind: str, payload: str | None) -> None:
-    event = Envelope("e1", "OrderPlaced", "7", "public.outbox", 1_767_323_080_000_123, payload)
-    value, headers = FORMATS[kind]("shop", event)
+    named = attributes_of("shop", "public.outbox", "e1", "OrderPlaced", "7", 1_767_323_080_000_123)
+    value, headers = FORMATS[kind](named, payload)
     row = event_row(record(value, headers=headers), form(format=kind))
     assert (row.id, row.type, row.aggregateid) == ("e1", "OrderPlaced", "7")
     is_text = payload == "no JSON"

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from cdc.outbox.cloudevents import FORMATS, Envelope
+from cdc.outbox.cloudevents import FORMATS, attributes_of
 
-EVENT = Envelope("i", "OrderPlaced", "7", "public.outbox", 1_706_702_400_123_456, '{"total": 12.50}')
+GIVEN = attributes_of("shop", "public.outbox", "i", "OrderPlaced", "7", 1_706_702_400_123_456)
+PAYLOAD = '{"total": 12.50}'
 ATTRIBUTES = {
     "specversion": "1.0",
     "id": "i",
@@ -18,7 +19,7 @@ ATTRIBUTES = {
 
 
 def test_binary_has_the_payload_as_value_and_attributes_as_headers() -> None:
-    value, headers = FORMATS["cloudevents_binary"]("shop", EVENT)
+    value, headers = FORMATS["cloudevents_binary"](GIVEN, PAYLOAD)
     assert value == b'{"total": 12.50}'
     told = {name: (text or b"").decode() for name, text in headers}
     assert told.pop("content-type") == "application/json"
@@ -26,7 +27,7 @@ def test_binary_has_the_payload_as_value_and_attributes_as_headers() -> None:
 
 
 def test_structured_has_all_of_it_in_one_object_and_keeps_every_digit() -> None:
-    value, headers = FORMATS["cloudevents_structured"]("shop", EVENT)
+    value, headers = FORMATS["cloudevents_structured"](GIVEN, PAYLOAD)
     assert headers == (("content-type", b"application/cloudevents+json; charset=UTF-8"),)
     assert json.loads(value or b"") == {**ATTRIBUTES, "datacontenttype": "application/json", "data": {"total": 12.5}}
     assert b'"data":{"total": 12.50}' in (value or b"")
@@ -34,14 +35,13 @@ def test_structured_has_all_of_it_in_one_object_and_keeps_every_digit() -> None:
 
 @pytest.mark.parametrize(("payload", "data"), [("not JSON", "not JSON"), ('"x"', "x"), ("null", None), ("NaN", "NaN")])
 def test_a_payload_that_is_no_json_is_text(payload: str, data: str | None) -> None:
-    event = Envelope("i", "T", None, "s", 0, payload)
-    assert json.loads(FORMATS["cloudevents_structured"]("shop", event)[0] or b"")["data"] == data
-    kind = dict(FORMATS["cloudevents_binary"]("shop", event)[1])["content-type"]
+    assert json.loads(FORMATS["cloudevents_structured"](GIVEN, payload)[0] or b"")["data"] == data
+    kind = dict(FORMATS["cloudevents_binary"](GIVEN, payload)[1])["content-type"]
     assert kind == (b"text/plain; charset=utf-8" if data in ("not JSON", "NaN") else b"application/json")
 
 
 def test_without_payload_or_subject_there_is_neither() -> None:
-    event = Envelope("i", "T", None, "s", 0, None)
-    assert FORMATS["cloudevents_binary"]("shop", event)[0] is None
-    structured = json.loads(FORMATS["cloudevents_structured"]("shop", event)[0] or b"")
+    given = attributes_of("shop", "s", "i", "T", None, 0)
+    assert FORMATS["cloudevents_binary"](given, None)[0] is None
+    structured = json.loads(FORMATS["cloudevents_structured"](given, None)[0] or b"")
     assert structured.keys() == {"specversion", "id", "source", "type", "time"}
