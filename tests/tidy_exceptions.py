@@ -75,7 +75,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "sinks/sql/removal.py": f"{_TEARDOWN}: tables of a real server",
     "sinks/warehouse/teardown.py": f"{_TEARDOWN}: tables of a real catalog",
     "sinks/check.py": f"{_CHECK_STORES}: broken set-ups of real servers",
-    "sinks/warehouse/findings.py": f"{_CHECK_STORES}: a real folder",
     "sinks/cache/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
     "sinks/search/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
     "watershed_client/waiting.py": f"{_WAIT}: a store that is written meanwhile",
