@@ -37,6 +37,7 @@ from cdc.kafka.state_reader import (
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
 from cdc.model.control import (
     PROTOCOL,
+    HangingTransactionRecord,
     PositionRecord,
     SchemaRecord,
     SnapshotRecord,
@@ -46,7 +47,6 @@ from cdc.model.control import (
 )
 from cdc.model.errors import ConnectionLost, GapError, SourceError
 from cdc.model.events import EPOCH_MAX, TableSchema, pack_version
-from cdc.model.kafka_transactions import HangingTransactionRecord
 from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
 from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records
 from cdc.model.lsn import Lsn, format_lsn

@@ -43,14 +43,13 @@ from cdc.ports.listeners import Listeners
 from cdc.ports.source_table import TableDescription
 from cdc.ports.stream import Clock, Environment, Probe
 from cdc.ports.stream_state import StreamState
-from cdc.postgres.catalog import Publication, read_publication
-from cdc.postgres.catalog_facts import describe
+from cdc.postgres.catalog import Publication, describe, read_publication
+from cdc.postgres.catalog_facts import describe_tables
 from cdc.postgres.catalog_poll import PostgresCatalogReader
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 from cdc.postgres.source import read_flush_lsn, read_slot, source_now
-from cdc.postgres.table_descriptions import describe_tables
 from cdc.postgres.toast_reader import PostgresRowReader
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords

@@ -23,8 +23,8 @@ from cdc.kafka.client import (
 from cdc.kafka.daemon_thread import WAIT_S, call_in_thread, do_nothing, start_thread
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topic_admin import EndOffsets, TopicAdmin
+from cdc.model.control import OpenPart
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
-from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topic_record import EventDestination, TopicRecord
 from cdc.ports.stream import WhileWaiting
 

@@ -12,8 +12,8 @@ from cdc.kafka import broker as broker_module
 from cdc.kafka.broker import ANSWER_S_MAX, STOPPING_S_MAX, KafkaBroker, WrittenTopics
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.event_topics import EventTopics
+from cdc.model.control import OpenPart
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
-from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topic_record import TopicRecord
 from tests.support.waiting import eventually
 
