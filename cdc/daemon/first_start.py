@@ -124,8 +124,9 @@ class Bootstrap:
             self._record_intent(broker, lineage, lost)
             slot = self._create_slot(resources, connection, replication)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
+            captured = self._captured(connection)  # first, so that the next poll sees what changes meanwhile
             schemas = self._describe(connection, publication)
-            records = (*(heal.records if heal else ()), *self._captured(connection), *self._completed(lost, slot))
+            records = (*(heal.records if heal else ()), *captured, *self._completed(lost, slot))
             if self._is_chunked(heal):
                 self._begin_streaming(broker, lineage, slot.consistent_point, schemas, records)
                 return self._recorded()

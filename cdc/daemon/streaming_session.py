@@ -58,9 +58,9 @@ from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.readers import Readers
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.tables.continuity import Tables, compare_tables, require_same_source, require_same_topics
+from cdc.tables.continuity import require_same_source, require_same_topics
 from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
-from cdc.tables.selection import TableSelection, assign, newly_stopped
+from cdc.tables.selection import TableSelection, assign, compare_tables, newly_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -237,10 +237,10 @@ class Session:
                 tables=" ".join(map(str, joins)),
             )
             joins = ()
-        tables = Tables(selection.kept, tuple(joins), tuple(sorted(position.topics.keys() - kept)))
+        left = sorted(position.topics.keys() - kept)
         records = self._newly_stopped(selection, state)
-        if tables.joining or tables.left:
-            joined = joining.join(tables, publication, state, captured)
+        if joins or left:
+            joined = joining.join(joins, left, publication, state, captured)
             schemas, snapshots = (*schemas, *joined.schemas), joined.snapshots
             records += joined.records
             since |= {schema.table: joined.since_lsn for schema in joined.schemas}
@@ -249,19 +249,17 @@ class Session:
         these = _Capturable(
             schemas=schemas,
             leaving=tuple(
-                schema
-                for schema in captured.schemas.values()
-                if schema.topic in tables.left and schema.table not in names
+                schema for schema in captured.schemas.values() if schema.topic in left and schema.table not in names
             ),
             since=since,
             publication=publication,
             topics=topics,
             snapshots=snapshots,
-            publisher=self._publisher(position, tables.left, schemas, since, publication, topics),
+            publisher=self._publisher(position, left, schemas, since, publication, topics),
             selection=selection,
             facts=self._facts(schemas, joins, descriptions, state),
         )
-        if records or tables.joining or tables.left:
+        if records or joins or left:
             now_us = self._clock.now_us()
             records += [
                 TableRecord.captured(table, these.facts[table], now_us).to(self._topics.state) for table in joins
@@ -270,7 +268,7 @@ class Session:
             broker.produce([*records, now.to(self._topics.state)], stay_connected)
             broker.commit(stay_connected)
             self._probe("join.recorded")
-            if tables.joining:
+            if joins:
                 self._addition_barrier.close()
         broker.follow({topic.name: topic.partition_count for topic in topics.values()})
         return these
