@@ -373,7 +373,6 @@ class Bootstrap:
         identity: SystemIdentity,
     ) -> list[TableLoad]:
         context = envelope_context(self._config, identity, lineage.epoch)
-        estimates = reader.estimate(self._source.table_ids)
         loads = []
         for schema in schemas:
             if self._source.is_outbox(schema.table):
@@ -381,7 +380,7 @@ class Bootstrap:
             encoder = TableEncoder(schema, relation_of(schema), context)
             encoder.start_snapshot(consistent_point, self._clock.now_us())
             lines = reader.lines(schema, row_filter=publication.row_filters.get(schema.table))
-            loads.append(TableLoad(schema, encoder, lines, estimates.get(schema.table, 0)))
+            loads.append(TableLoad(schema, encoder, lines, reader.estimate(schema)))
         return loads
 
 
