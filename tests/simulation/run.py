@@ -30,7 +30,8 @@ from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
-from cdc.tables.continuity import compare_tables, require_same_source, require_same_topics
+from cdc.tables.continuity import require_same_source, require_same_topics
+from cdc.tables.selection import compare_tables
 from tests.checker.judge import Evidence, Report, require_true
 from tests.simulation.halves import Halves
 from tests.simulation.kafka import FakeBroker, FakeCluster
