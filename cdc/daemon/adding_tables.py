@@ -36,7 +36,6 @@ from cdc.postgres.source import (
     read_log_end,
 )
 from cdc.postgres.transaction_barrier import Wait, barrier_wait
-from cdc.tables.continuity import Tables
 
 log = structlog.get_logger(__name__)
 
@@ -143,33 +142,41 @@ class TableAddition:
             self._probe("join.published")
         return publication
 
-    def join(self, tables: Tables, publication: Publication, state: State, captured: Captured) -> AddedTables:
-        """Adds the tables; to be called behind the barrier. Raises UnsupportedChangeError for a table that can't be
-        added, BrokerError, and ConnectionLost, also if a table was altered meanwhile."""
-        topics = self._make_topics(tables.joining, captured)
+    def join(
+        self,
+        joining: Sequence[TableId],
+        left: Sequence[str],
+        publication: Publication,
+        state: State,
+        captured: Captured,
+    ) -> AddedTables:
+        """Adds the tables; to be called behind the barrier. `left`: topics of tables that are removed. Raises
+        UnsupportedChangeError for a table that can't be added, BrokerError, and ConnectionLost, also if a table was
+        altered meanwhile."""
+        topics = self._make_topics(joining, captured)
         with connect(self._config.source, application="watershed join") as connection:
             source = self._config.source
-            found = [self._found(connection, table, publication, captured) for table in tables.joining]
+            found = [self._found(connection, table, publication, captured) for table in joining]
             since_lsn = read_log_end(connection)
         schemas = [schema_of(table, captured.schemas.get(table.table), self._topics) for table in found]
         for schema in schemas:
             log.info("table added", table=str(schema.table), since=format_lsn(since_lsn))
-        for topic in tables.left:
+        for topic in left:
             if topic not in topics:  # else it is removed and added again
                 log.info("changes of a table are no longer published", topic=topic)
         position = state.position
         assert position is not None, "tables are added to a position"
         lost = [
             LostEventsRecord(epoch=position.epoch, table=str(table), from_lsn=0, to_lsn=since_lsn)
-            for table in tables.joining
+            for table in joining
             if source.is_outbox(table) and table in captured.schemas
         ]
         for record in lost:
             log.warning(str(record), next=NEXT_AFTER_LOSS)
         snapshots = {record.table: record for record in state.snapshots}
         changed = [
-            *self._cancelled(tables.left, state.snapshots),
-            *self._requested([t for t in tables.joining if not source.is_outbox(t)], snapshots, since_lsn),
+            *self._cancelled(left, state.snapshots),
+            *self._requested([t for t in joining if not source.is_outbox(t)], snapshots, since_lsn),
         ]
         return AddedTables(
             schemas=tuple(schemas),

@@ -36,6 +36,7 @@ from cdc.kafka.state_reader import (
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
 from cdc.model.control import (
     PROTOCOL,
+    HangingTransactionRecord,
     PositionRecord,
     SchemaRecord,
     SnapshotRecord,
@@ -45,7 +46,6 @@ from cdc.model.control import (
 )
 from cdc.model.errors import ConnectionLost, GapError, SourceError
 from cdc.model.events import EPOCH_MAX, TableSchema, pack_version
-from cdc.model.kafka_transactions import HangingTransactionRecord
 from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
 from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records
 from cdc.model.lsn import Lsn, format_lsn
@@ -122,8 +122,9 @@ class Bootstrap:
             self._record_intent(broker, lineage, lost)
             slot = self._create_slot(resources, connection, replication)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
+            captured = self._captured(connection)  # first, so that the next poll sees what changes meanwhile
             schemas = self._describe(connection, publication)
-            records = (*(heal.records if heal else ()), *self._captured(connection), *self._completed(lost, slot))
+            records = (*(heal.records if heal else ()), *captured, *self._completed(lost, slot))
             if self._is_chunked(heal):
                 self._begin_streaming(broker, lineage, slot.consistent_point, schemas, records)
             else:
@@ -353,7 +354,6 @@ class Bootstrap:
         consistent_point: Lsn,
         publication: Publication,
     ) -> list[TableLoad]:
-        estimates = reader.estimate(self._source.table_ids)
         loads = []
         for schema in schemas:
             if self._source.is_outbox(schema.table):
@@ -361,7 +361,7 @@ class Bootstrap:
             encoder = TableEncoder(schema, relation_of(schema), context)
             encoder.start_snapshot(consistent_point, self._clock.now_us())
             lines = reader.lines(schema, row_filter=publication.row_filters.get(schema.table))
-            loads.append(TableLoad(schema, encoder, lines, estimates.get(schema.table, 0)))
+            loads.append(TableLoad(schema, encoder, lines, reader.estimate(schema)))
         return loads
 
 

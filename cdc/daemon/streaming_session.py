@@ -39,23 +39,22 @@ from cdc.pgoutput.messages import RelationColumn
 from cdc.ports.catalog_reader import KnownTable
 from cdc.ports.source_table import TableDescription
 from cdc.ports.stream import Clock, Probe
-from cdc.postgres.catalog import Publication, read_publication
-from cdc.postgres.catalog_facts import describe
+from cdc.postgres.catalog import Publication, describe, read_publication
+from cdc.postgres.catalog_facts import describe_tables
 from cdc.postgres.catalog_poll import PostgresCatalogReader
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 from cdc.postgres.source import read_flush_lsn, read_slot, source_now
-from cdc.postgres.table_descriptions import describe_tables
 from cdc.postgres.toast_reader import PostgresRowReader
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.tables.continuity import Tables, compare_tables, require_same_source, require_same_topics
+from cdc.tables.continuity import require_same_source, require_same_topics
 from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
-from cdc.tables.selection import TableSelection, assign, newly_stopped
+from cdc.tables.selection import TableSelection, assign, compare_tables, newly_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -229,7 +228,7 @@ class Session:
         left = tuple(sorted(position.topics.keys() - kept.keys()))
         added = AddedTables(snapshots=state.snapshots)
         if joins or left:
-            added = addition.join(Tables(selection.kept, tuple(joins), left), publication, state, found.captured)
+            added = addition.join(joins, left, publication, state, found.captured)
         schemas = (*selection.kept, *added.schemas)
         names = [schema.table for schema in schemas]
         last_facts = {table: record.facts for table, record in state.tables.items()}

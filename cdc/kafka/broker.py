@@ -22,8 +22,8 @@ from cdc.kafka.client import (
 from cdc.kafka.daemon_thread import WAIT_S, start_thread
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topic_admin import EndOffsets, TopicAdmin, TopicDescription, record_limits
+from cdc.model.control import OpenPart
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
-from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import WhileWaiting

@@ -8,7 +8,7 @@ from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.formats.unpublishable import record_bytes
 from cdc.kafka.daemon_thread import call_in_thread
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
-from cdc.model.kafka_transactions import EventTopicRecord
+from cdc.model.control import EventTopicRecord
 from cdc.model.topic_record import EventDestination, TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import WhileWaiting

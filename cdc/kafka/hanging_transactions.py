@@ -31,13 +31,14 @@ from cdc.kafka.daemon_thread import WAIT_S, call_in_thread, do_nothing
 from cdc.kafka.state_reader import State, read_state
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.kafka.transaction_log import outcomes
-from cdc.model.control import PositionRecord, ProgressRecord
-from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError, UnreachableError
-from cdc.model.kafka_transactions import (
+from cdc.model.control import (
     EventTopicRecord,
     HangingTransactionRecord,
     OpenPart,
+    PositionRecord,
+    ProgressRecord,
 )
+from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError, UnreachableError
 from cdc.model.topics import Topics
 from cdc.ports.stream import Probe, WhileWaiting
 

@@ -8,6 +8,8 @@ from typing import TypeVar
 from cdc.config.settings import PipelineConfig
 from cdc.kafka.compacted import read_latest
 from cdc.model.control import (
+    EventTopicRecord,
+    HangingTransactionRecord,
     IncompleteRowsRecord,
     PositionRecord,
     ProgressRecord,
@@ -22,7 +24,6 @@ from cdc.model.control import (
 )
 from cdc.model.errors import GapError
 from cdc.model.events import TableId, TableSchema, unpack_version
-from cdc.model.kafka_transactions import EventTopicRecord, HangingTransactionRecord
 from cdc.model.lost_events import LostEventsRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.table_state import TableRecord

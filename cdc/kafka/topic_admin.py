@@ -24,8 +24,8 @@ from cdc.kafka.client import (
     new_client,
     translated,
 )
+from cdc.model.control import OpenPart
 from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError, UnreachableError
-from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topics import DELETES_KEPT_S
 
 log = structlog.get_logger(__name__)

@@ -9,6 +9,8 @@
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
 | `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/model/table_state.py) |
 | `<prefix>.state`    | `unpublished/<table>`        | UnpublishedRecord |
+| `<prefix>.state`    | `left-open`                  | HangingTransactionRecord |
+| `<prefix>.state`    | `event-topic/<topic>`        | EventTopicRecord |
 | `<prefix>.state`    | `lost-events/<epoch>`        | LostEventsRecord (cdc/model/lost_events.py) |
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
 | `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
@@ -26,7 +28,6 @@ Each topic has one partition and is compacted (signals are kept for a time inste
 
 import json
 import zlib
-from dataclasses import asdict
 from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import quote
 
@@ -44,7 +45,7 @@ Seq = Annotated[int, Field(ge=0, lt=1 << 48)]
 class Record(BaseModel):
     """A value of one of the three topics."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
     KEY: ClassVar[str]  # the record's key or, up to a slash, the beginning of it; what is part of a record has none
 
     @property
@@ -129,9 +130,9 @@ PROTOCOL: Final = "proto_version=1"
 
 
 class PositionRecord(Record):
-    """Written in the same Kafka transaction as the data that it covers (DESIGN: exactly once into Kafka).
+    """Written in the same Kafka transaction as the data that it covers.
 
-    phase: `intent` before the slot exists, `loading` while existing rows are read, then `streaming`.
+    `phase` is `intent` before the slot exists, `loading` while existing rows are read, then `streaming`.
     `resume_lsn` is the end of the last whole transaction, or a keepalive's; 0 in phase intent.
     """
 
@@ -238,30 +239,36 @@ class SignalsRecord(Record):
     offset: int
 
 
+class OpenPart(Record):
+    """Records of a partition that are in the log without an end marker: neither committed nor aborted for consumers."""
+
+    topic: str
+    partition: int
+    start: U64  # the last stable offset
+    end: U64  # the high watermark
+
+
+class HangingTransactionRecord(Record):
+    """Says that a committed Kafka transaction, not ended by the brokers in these partitions, is about to be aborted
+    there and written again (see cdc/kafka/hanging_transactions.py). If a start finds this record and no open
+    transaction there, its records are lost."""
+
+    KEY = "left-open"
+    parts: tuple[OpenPart, ...]
+
+
+class EventTopicRecord(Record):
+    """A topic of events that was written to. Written in the Kafka transaction of a session's first event for it."""
+
+    KEY = "event-topic/"
+    topic: str
+
+    @property
+    def record_key(self) -> str:
+        return f"{self.KEY}{self.topic}"
+
+
 # ---- control and signals
-
-
-class ColumnRecord(Record):
-    name: str
-    type_oid: int
-    type_modifier: int
-    type: str
-    type_kind: str
-    base_type_oid: int
-    nullable: bool
-    element_oid: int = 0
-    delimiter: str = ","
-    base_type_modifier: int | None = None
-    labels: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, column: Column) -> Self:
-        fields = asdict(column)
-        return cls(type=fields.pop("type_name"), **fields)
-
-    def column(self) -> Column:
-        fields = dict(self)
-        return Column(type_name=fields.pop("type"), **fields)
 
 
 class SchemaRecord(PerTableRecord):
@@ -271,7 +278,7 @@ class SchemaRecord(PerTableRecord):
     oid: int
     version: int
     topic: str
-    columns: tuple[ColumnRecord, ...]
+    columns: tuple[Column, ...]
     key: tuple[str, ...]
 
     @property
@@ -287,7 +294,7 @@ class SchemaRecord(PerTableRecord):
             version=schema.version,
             topic=schema.topic,
             key=schema.key,
-            columns=tuple(map(ColumnRecord.of, schema.columns)),
+            columns=schema.columns,
         )
 
     def table_schema_of(self) -> TableSchema:
@@ -297,7 +304,7 @@ class SchemaRecord(PerTableRecord):
             oid=self.oid,
             topic=self.topic,
             key=self.key,
-            columns=tuple(column.column() for column in self.columns),
+            columns=self.columns,
         )
 
 

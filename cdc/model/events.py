@@ -2,7 +2,9 @@
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import Field
 
 from cdc.model.lsn import Lsn, format_lsn
 
@@ -69,7 +71,8 @@ class Column:
     name: str
     type_oid: int
     type_modifier: int
-    type_name: str  # as format_type() prints it: numeric(10,2), timestamp with time zone, text[]
+    # As format_type() prints it: numeric(10,2), timestamp with time zone, text[]. Control's records call it `type`.
+    type_name: Annotated[str, Field(alias="type")]
     nullable: bool
     # The base type's category (pg_type.typtype after domains are resolved): 'e' marks an enum, 'b' a base type.
     type_kind: str = "b"

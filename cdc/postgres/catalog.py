@@ -14,6 +14,7 @@ from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.sql_names import sql_name
 from cdc.model.topics import Topics
+from cdc.pgoutput.messages import RelationColumn
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.connection import says_lost
 
@@ -264,6 +265,30 @@ def column_types(connection: psycopg.Connection, types: Sequence[tuple[int, int]
     wanted = {"oids": [oid for oid, _ in types], "modifiers": [modifier for _, modifier in types]}
     with connection.cursor(row_factory=kwargs_row(_nameless_column)) as cursor:
         return {(column.type_oid, column.type_modifier): column for column in cursor.execute(_TYPES, wanted)}
+
+
+@says_lost()
+def describe(connection: psycopg.Connection, oid: int, sent: Sequence[RelationColumn]) -> list[Column]:
+    """Returns the columns of a relation message with the catalog's present description of their types; a type that no
+    longer exists is published as text. Raises ConnectionLost."""
+    types = column_types(connection, [(column.type_oid, column.type_modifier) for column in sent])
+    nullable: dict[str, bool] = dict(
+        connection.execute(
+            "SELECT attname::text, NOT attnotnull FROM pg_attribute WHERE attrelid = %s AND attnum > 0", (oid,)
+        ).fetchall()
+    )
+    columns = []
+    for column in sent:
+        kind = types.get((column.type_oid, column.type_modifier)) or Column(
+            name="",
+            type_oid=column.type_oid,
+            type_modifier=column.type_modifier,
+            type_name=f"type {column.type_oid}",
+            nullable=True,
+            base_type_oid=column.type_oid,
+        )
+        columns.append(replace(kind, name=column.name, nullable=nullable.get(column.name, True)))
+    return columns
 
 
 def _nameless_column(labels: list[str] | None, **described: Any) -> Column:

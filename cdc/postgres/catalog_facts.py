@@ -1,16 +1,18 @@
-"""Reads the facts of many tables from the catalog, and the types in a relation message."""
+"""Reads what the catalog has of many tables: their facts, and whether each can be captured."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import LiteralString
 
 import psycopg
 
-from cdc.model.events import Column, TableId
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import SourceError
+from cdc.model.events import TableId
 from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts
-from cdc.pgoutput.messages import RelationColumn
-from cdc.postgres.catalog import column_types, digest
+from cdc.ports.source_table import TableDescription
+from cdc.postgres.catalog import Publication, digest
 from cdc.postgres.connection import says_lost
+from cdc.postgres.source import checked_table, published_table
 
 # Catalog rows are written again whenever they change, which their xmin shows. Enums: those of a column's type, of its
 # elements, and of a domain's base type. `reached`: the types of a column and all types within them; built-in types
@@ -110,25 +112,34 @@ def _short(text: str | None) -> str:
     return text or "" if len(text or "") <= 16 else digest(text or "")
 
 
-@says_lost()
-def describe(connection: psycopg.Connection, oid: int, sent: Sequence[RelationColumn]) -> list[Column]:
-    """Returns the columns of a relation message with the catalog's present description of their types; a type that no
-    longer exists is published as text. Raises ConnectionLost."""
-    types = column_types(connection, [(column.type_oid, column.type_modifier) for column in sent])
-    nullable: dict[str, bool] = dict(
-        connection.execute(
-            "SELECT attname::text, NOT attnotnull FROM pg_attribute WHERE attrelid = %s AND attnum > 0", (oid,)
-        ).fetchall()
-    )
-    columns = []
-    for column in sent:
-        kind = types.get((column.type_oid, column.type_modifier)) or Column(
-            name="",
-            type_oid=column.type_oid,
-            type_modifier=column.type_modifier,
-            type_name=f"type {column.type_oid}",
-            nullable=True,
-            base_type_oid=column.type_oid,
-        )
-        columns.append(replace(kind, name=column.name, nullable=nullable.get(column.name, True)))
-    return columns
+def describe_tables(
+    connection: psycopg.Connection, source: SourceConfig, publication: Publication
+) -> dict[TableId, TableDescription]:
+    """Returns the description of each configured table. Raises ConnectionLost."""
+    facts = read_facts(connection, source.table_ids)
+    return {
+        table: describe_table(connection, source, table, publication, facts.get(table)) for table in source.table_ids
+    }
+
+
+def describe_table(
+    connection: psycopg.Connection,
+    source: SourceConfig,
+    table: TableId,
+    publication: Publication,
+    facts: TableFacts | None,
+) -> TableDescription:
+    """Returns the description of one table. Raises ConnectionLost."""
+    entry, chosen = publication.entries.get(table, ""), source.chosen(table)
+    found, error, barrier = None, None, None
+    try:
+        found = published_table(connection, table, publication, chosen)
+    except SourceError as refusal:
+        error = refusal
+    try:
+        addable = checked_table(connection, table, publication, chosen)
+        found = found or addable
+    except SourceError as refusal:
+        barrier = refusal
+    state = f"{facts.model_dump_json() if facts else None} {entry} {barrier.message if barrier else None}"
+    return TableDescription(found, facts, entry, state, error, barrier)

@@ -16,12 +16,11 @@ from cdc.model.table_state import TableFacts
 from cdc.model.topics import Topics
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
 from cdc.postgres.catalog import Publication, read_publication, schema_of
-from cdc.postgres.catalog_facts import read_facts
+from cdc.postgres.catalog_facts import describe_table, read_facts
 from cdc.postgres.chunk_statements import watermark_statement
 from cdc.postgres.connection import SourceConnection, read_row
 from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.source import published_table
-from cdc.postgres.table_descriptions import describe_table
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,6 @@ from cdc.postgres.connection import lost, says_too_large
 # Lost, refused or cancelled connections; lock timeouts and conflicts of transactions; a server short of resources.
 PASSING_CLASSES: Final = {"08", "25", "40", "53", "55", "57", "58"}
 PASSING_ERRORS: Final = (ConnectionLost, UnreachableError, TableAlteredError)
-_EMITS_FLUSHED: Final = 170_000  # from this version on pg_logical_emit_message has a fourth argument
 
 
 def may_succeed_later(error: Exception) -> bool:
@@ -33,15 +32,6 @@ def failed(request: Request, error: Exception) -> ReadFailed:
     # A defect in Watershed. Its text is not shown, because it may contain values of a row.
     words = f"reading existing rows of {_where(request)} failed: {type(error).__name__}"
     return ReadFailed(request.nonce, SourceError(words, "report it, with the log of this process"), is_permanent=True)
-
-
-def watermark_refused(error: psycopg.errors.InsufficientPrivilege, server_version: int) -> SourceError:
-    """Returns the error of a role that may not write watermarks."""
-    arguments = "boolean, text, text" + (", boolean" if server_version >= _EMITS_FLUSHED else "")
-    return SourceError(
-        f"the role may not write watermarks into the log: {error.diag.message_primary}",
-        f"as a superuser: GRANT EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message({arguments}) TO <role>",
-    )
 
 
 def _described(request: Request, error: psycopg.Error, is_passing: bool) -> WatershedError:

@@ -31,7 +31,7 @@ from cdc.ports.chunk_reader import (
 )
 from cdc.ports.stream import Probe, unarmed
 from cdc.postgres.catalog import Publication
-from cdc.postgres.chunk_failures import failed, watermark_refused
+from cdc.postgres.chunk_failures import failed
 from cdc.postgres.chunk_statements import (
     ChunkTable,
     chunk_statement,
@@ -43,6 +43,7 @@ from cdc.postgres.chunk_table import TableAlteredError, begin_read, bounds, desc
 from cdc.postgres.connection import SourceConnection, holds_any_bytes
 from cdc.postgres.connection_worker import RECONNECT_S, ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, fields_of, key_of
+from cdc.postgres.source import check_may_mark
 from cdc.postgres.transaction_barrier import pass_barrier
 
 log = structlog.get_logger(__name__)
@@ -242,5 +243,6 @@ def _write_watermark(connection: SourceConnection, nonce: str) -> None:
     statement = sql.SQL("COMMIT; {}" if is_open else "{}").format(watermark_statement(nonce))
     try:
         connection.execute(statement)
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise watermark_refused(error, connection.info.server_version) from error
+    except psycopg.errors.InsufficientPrivilege:
+        check_may_mark(connection)
+        raise

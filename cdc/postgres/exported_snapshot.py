@@ -13,6 +13,7 @@ from psycopg import sql
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import TableId, TableSchema
+from cdc.postgres.chunk_table import size
 from cdc.postgres.connection import SourceConnection, connect, copy_options, lost, says_lost
 
 LOCK_WAIT_S = 60
@@ -59,15 +60,9 @@ class SnapshotReader:
         self._connection.close()
 
     @says_lost()
-    def estimate(self, tables: Sequence[TableId]) -> dict[TableId, int]:
-        """Returns the planner's number of rows of each table; 0 without statistics."""
-        rows = self._connection.execute(
-            "SELECT n.nspname::text, c.relname::text, greatest(c.reltuples, 0)::int8"
-            "  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = ANY (%s) AND c.relname = ANY (%s)",
-            ([table.schema for table in tables], [table.name for table in tables]),
-        ).fetchall()
-        return {TableId(schema, name): count for schema, name, count in rows if TableId(schema, name) in tables}
+    def estimate(self, schema: TableSchema) -> int:
+        """Returns the planner's number of rows of the table; 0 without statistics."""
+        return size(self._connection, schema).rows
 
     def lines(self, schema: TableSchema, *, row_filter: str | None) -> Iterator[bytes]:
         """Yields each row as a line of COPY's text format, with the columns in the schema's order, without the newline.

@@ -97,7 +97,13 @@ def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
         yield SourceError(
             f"PostgreSQL {version // 10000} is older than {OLDEST_VERSION // 10000}", "upgrade the source database"
         )
-    is_standby, settings = _read_settings(connection)
+    with says_lost():
+        (is_standby,) = read_row(connection, "SELECT pg_is_in_recovery()")
+        rows = connection.execute(
+            "SELECT name, setting FROM pg_settings"
+            " WHERE name IN ('wal_level', 'max_replication_slots', 'max_wal_senders')"
+        )
+        settings: dict[str, str] = dict(rows.fetchall())
     if is_standby:
         yield SourceError("the server is a standby", "name the primary in source.dsn")
     if settings["wal_level"] != "logical":
@@ -108,18 +114,6 @@ def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
     for name in ("max_replication_slots", "max_wal_senders"):
         if int(settings[name]) == 0:
             yield SourceError(f"{name} is 0", f"ALTER SYSTEM SET {name} = 10; then restart PostgreSQL")
-
-
-@says_lost()
-def _read_settings(connection: psycopg.Connection) -> tuple[bool, dict[str, str]]:
-    """Returns (whether the server is a standby, its settings by name)."""
-    (is_standby,) = read_row(connection, "SELECT pg_is_in_recovery()")
-    return is_standby, dict(
-        connection.execute(
-            "SELECT name, setting FROM pg_settings"
-            " WHERE name IN ('wal_level', 'max_replication_slots', 'max_wal_senders')"
-        ).fetchall()
-    )
 
 
 @says_lost()

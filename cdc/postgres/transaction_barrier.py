@@ -5,7 +5,7 @@ Their changes may have been received from the log already, and not be visible ye
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, LiteralString
 
@@ -65,7 +65,8 @@ def pass_barrier(connection: psycopg.Connection, closing: threading.Event) -> Tr
             waited_for = frozenset(xid for xid in waited_for if not _is_elsewhere(found, xid))
             if is_due and waited_for:
                 report_at = time.monotonic() + REPORT_INTERVAL_S
-                _report(waited_for, found)
+                known = [found[_short(xid)] for xid in waited_for if _short(xid) in found]
+                log.info("waiting for transactions that began earlier", **_summary(known))
         if not waited_for:
             return snapshot
         if closing.wait(POLL_S):
@@ -118,24 +119,16 @@ def barrier_wait(source: SourceConfig) -> Wait:
 def running(connection: psycopg.Connection) -> dict[str, object]:
     """Returns, for a log message, the number of transactions of all databases that may write, the oldest one, and since
     when it runs. Raises psycopg.Error."""
-    found = _transactions(connection)
-    oldest = min(found.values(), key=lambda one: one.since or "~", default=None)
+    return _summary(_transactions(connection).values())
+
+
+def _summary(transactions: Collection[_Transaction]) -> dict[str, object]:
+    oldest = min(transactions, key=lambda one: one.since or "~", default=None)
     return {
-        "transactions": len(found),
+        "transactions": len(transactions),
         "oldest": oldest.holder if oldest else None,
         "since": oldest.since if oldest else None,
     }
-
-
-def _report(waited_for: frozenset[int], found: Mapping[int, _Transaction]) -> None:
-    oldest = min(waited_for)
-    known = found.get(_short(oldest))
-    log.info(
-        "waiting for transactions that began earlier",
-        transactions=len(waited_for),
-        oldest=known.holder if known else f"transaction {oldest}",
-        since=known.since if known else None,
-    )
 
 
 def _is_elsewhere(found: Mapping[int, _Transaction], xid: int) -> bool | None:

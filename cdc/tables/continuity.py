@@ -4,14 +4,11 @@ The checks run while the slot is held and earlier producers are fenced, so that 
 that could hide a change is a GapError: nothing is published.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from cdc.model.control import PROTOCOL, PositionRecord, TopicState
 from cdc.model.errors import NEXT_AFTER_GAP, GapError
-from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import format_lsn
-from cdc.model.topics import Topics
 from cdc.ports.source_now import SourceNow
 
 
@@ -82,30 +79,3 @@ def require_same_topics(position: PositionRecord, now: Mapping[str, TopicState])
                 raise GapError(
                     f"topic {name}, partition {partition} ends at {end}, it had reached {least}", NEXT_AFTER_GAP
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The configured tables, compared with those that the position covers."""
-
-    kept: tuple[TableSchema, ...]  # tables that are captured already
-    joining: tuple[TableId, ...]  # tables that are to be added
-    left: tuple[str, ...]  # topics of tables that are no longer configured
-
-
-def compare_tables(
-    configured: Sequence[TableId], captured: Mapping[TableId, TableSchema], position: PositionRecord, topics: Topics
-) -> Tables:
-    """Compares the configured tables with the position. `captured`: the schema of every table that was ever captured,
-    from the control topic. Raises GapError if the control topic lacks one that the position covers."""
-    kept, joining = [], []
-    for table in configured:
-        schema = captured.get(table)
-        if schema is not None and schema.topic in position.topics:
-            kept.append(schema)
-        elif topics.table(table) in position.topics:
-            raise GapError(f"topic {topics.control} has no schema of table {table}", NEXT_AFTER_GAP)
-        else:
-            joining.append(table)
-    left = position.topics.keys() - {schema.topic for schema in kept}
-    return Tables(tuple(kept), tuple(joining), tuple(sorted(left)))

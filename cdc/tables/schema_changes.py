@@ -169,14 +169,3 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
         if is_partitioned:
             return "a partition was truncated or rewritten"
     return None
-
-
-def labels_renamed(before: TableSchema, after: TableSchema) -> str | None:
-    """Returns which enum has renamed values, in words, or None."""
-    now = {column.name: column for column in after.columns}
-    for column in before.columns:
-        found = now.get(column.name)
-        same_type = found is not None and found.type_oid == column.type_oid
-        if found is not None and same_type and set(column.labels) - set(found.labels):
-            return f"a value of {column.type_name} was renamed"
-    return None

@@ -42,7 +42,6 @@ from cdc.tables.schema_changes import (
     Describe,
     announced,
     followed,
-    labels_renamed,
     rows_changed,
     why_not_followed,
     with_partition,
@@ -208,9 +207,7 @@ class SchemaTracker:
                 raise stop(table, why)
             records += self._adopt(found.schema)
             adopted.append(found.schema)
-        changed = labels_renamed(then.schema, found.schema)
-        if then.facts is not None:
-            changed = changed or rows_changed(then.facts, found.facts, found.filled)
+        changed = rows_changed(then.facts, found.facts, found.filled) if then.facts is not None else None
         if changed is not None:
             log.info("rows changed without events: all rows of the table are read again", table=str(table), why=changed)
             records += self._rows.reread(table, changed)

@@ -6,14 +6,22 @@ show that it was repaired, when an operator starts it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdc.model.control import PositionRecord
-from cdc.model.errors import NEXT_AFTER_ALTER, NEXT_AFTER_REPLACED, SourceError, UnsupportedChangeError, WatershedError
+from cdc.model.errors import (
+    NEXT_AFTER_ALTER,
+    NEXT_AFTER_GAP,
+    NEXT_AFTER_REPLACED,
+    GapError,
+    SourceError,
+    UnsupportedChangeError,
+    WatershedError,
+)
 from cdc.model.events import TableId, TableSchema
 from cdc.model.table_state import TableRecord
+from cdc.model.topics import Topics
 from cdc.ports.source_table import SourceTable, TableDescription
-from cdc.tables.continuity import Tables
 from cdc.tables.schema_changes import key_types_replaced, why_other_keys
 
 
@@ -29,9 +37,26 @@ class Stop:
 class TableSelection:
     """The configured tables by what the session does with them."""
 
-    kept: tuple[TableSchema, ...]
-    joining: tuple[TableId, ...]
-    stopped: Mapping[TableId, Stop]
+    kept: tuple[TableSchema, ...]  # tables that are captured already
+    joining: tuple[TableId, ...]  # tables that are to be added
+    stopped: Mapping[TableId, Stop] = field(default_factory=dict)
+
+
+def compare_tables(
+    configured: Sequence[TableId], captured: Mapping[TableId, TableSchema], position: PositionRecord, topics: Topics
+) -> TableSelection:
+    """Compares the configured tables with the position. `captured`: the schema of every table that was ever captured,
+    from the control topic. Raises GapError if the control topic lacks one that the position covers."""
+    kept, joining = [], []
+    for table in configured:
+        schema = captured.get(table)
+        if schema is not None and schema.topic in position.topics:
+            kept.append(schema)
+        elif topics.table(table) in position.topics:
+            raise GapError(f"topic {topics.control} has no schema of table {table}", NEXT_AFTER_GAP)
+        else:
+            joining.append(table)
+    return TableSelection(tuple(kept), tuple(joining))
 
 
 def newly_stopped(selection: TableSelection, records: Mapping[TableId, TableRecord], now_us: int) -> list[TableRecord]:
@@ -46,7 +71,7 @@ def newly_stopped(selection: TableSelection, records: Mapping[TableId, TableReco
 
 
 def assign(
-    tables: Tables,
+    tables: TableSelection,
     position: PositionRecord,
     captured: Mapping[TableId, TableSchema],
     descriptions: Mapping[TableId, TableDescription],
@@ -54,9 +79,9 @@ def assign(
     failures: Mapping[TableId, UnsupportedChangeError],
     unread: Collection[TableId] = (),
 ) -> TableSelection:
-    """Decides which tables are kept, added or stopped. `captured`: the newest schema of every table that was ever
-    captured. `failures`: errors that ended sessions of this process. `unread`: tables whose existing rows are not
-    published."""
+    """Decides which of the compared tables are kept, added or stopped. `captured`: the newest schema of every table
+    that was ever captured. `failures`: errors that ended sessions of this process. `unread`: tables whose existing rows
+    are not published."""
 
     def why_not_added(before: TableSchema, description: TableDescription) -> SourceError | None:
         return _why_not_added(before, description.found, is_read=before.table not in unread)

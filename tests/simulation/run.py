@@ -27,7 +27,8 @@ from cdc.pgoutput.relations import relation_of
 from cdc.ports.source_now import SourceNow
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
-from cdc.tables.continuity import compare_tables, require_same_source, require_same_topics
+from cdc.tables.continuity import require_same_source, require_same_topics
+from cdc.tables.selection import compare_tables
 from tests.checker.judge import Evidence, Report, require_true
 from tests.simulation.halves import Halves
 from tests.simulation.kafka import FakeBroker, FakeCluster

@@ -11,8 +11,8 @@ from cdc.kafka import broker as broker_module
 from cdc.kafka.broker import ANSWER_S_MAX, STOPPING_S_MAX, KafkaBroker
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.topic_admin import TopicDescription
+from cdc.model.control import OpenPart
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
-from cdc.model.kafka_transactions import OpenPart
 from cdc.model.topic_record import TopicRecord
 from tests.support.topics import producer_config
 from tests.support.waiting import eventually

@@ -13,8 +13,8 @@ from cdc.kafka.broker import StoredRecord
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import State
+from cdc.model.control import HangingTransactionRecord, OpenPart
 from cdc.model.errors import BrokerError, ConnectionLost, GapError, UnreachableError
-from cdc.model.kafka_transactions import HangingTransactionRecord, OpenPart
 from cdc.model.topics import Topics
 from configuration.settings import Config
 

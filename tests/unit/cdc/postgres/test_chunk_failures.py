@@ -1,7 +1,5 @@
 """Which failures pass, and what is said of them."""
 
-from typing import Any
-
 import psycopg
 import pytest
 from psycopg import errors
@@ -9,7 +7,7 @@ from psycopg import errors
 from cdc.model.errors import ConnectionLost, SourceError, UnreachableError
 from cdc.model.events import TableId, TableSchema
 from cdc.ports.chunk_reader import Chunk, DescribeTable, TransactionBarrier
-from cdc.postgres.chunk_failures import failed, watermark_refused
+from cdc.postgres.chunk_failures import failed
 from cdc.postgres.chunk_table import TableAlteredError
 
 SCHEMA = TableSchema(TableId("public", "things"), 1, 1, (), ("id",), "t")
@@ -92,11 +90,3 @@ def test_a_condition_that_fails_is_to_be_corrected() -> None:
 
 def test_a_range_whose_ends_are_no_values_of_the_key_is_to_be_corrected() -> None:
     assert "or the range" in failed(chunk(), errors.InvalidTextRepresentation("x")).error.hint
-
-
-@pytest.mark.parametrize(
-    ("version", "arguments"), [(160_004, "(boolean, text, text)"), (180_000, "(boolean, text, text, boolean)")]
-)
-def test_the_function_to_grant_is_the_versions(version: int, arguments: str) -> None:
-    error: Any = errors.InsufficientPrivilege("denied")
-    assert f"pg_logical_emit_message{arguments} TO" in watermark_refused(error, version).hint

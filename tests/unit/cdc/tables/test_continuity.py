@@ -8,9 +8,8 @@ from cdc.model.control import PartialTransaction, PositionRecord, SourceIdentity
 from cdc.model.errors import GapError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn
-from cdc.model.topics import Topics
 from cdc.ports.source_now import SourceNow
-from cdc.tables.continuity import Tables, compare_tables, require_same_source, require_same_topics
+from cdc.tables.continuity import require_same_source, require_same_topics
 
 POSITION = PositionRecord(
     phase="streaming",
@@ -124,24 +123,3 @@ def test_topics_that_grew_are_no_gap() -> None:
 def test_a_position_that_knows_no_offsets_yet_takes_any() -> None:
     unknown = POSITION.model_copy(update={"topics": {"shop.public.orders": topic("id-1", ())}})
     require_same_topics(unknown, {"shop.public.orders": topic("id-1", (0, 0))})
-
-
-TOPICS = Topics("shop")
-NEW = TableId("public", "new")
-
-
-def test_tables_are_those_that_stay_those_that_join_and_those_that_left() -> None:
-    captured = {ORDERS.table: ORDERS}
-    assert compare_tables([ORDERS.table], captured, POSITION, TOPICS) == Tables((ORDERS,), (), ())
-    assert compare_tables([NEW, ORDERS.table], captured, POSITION, TOPICS) == Tables((ORDERS,), (NEW,), ())
-    assert compare_tables([NEW], captured, POSITION, TOPICS) == Tables((), (NEW,), (ORDERS.topic,))
-
-
-def test_a_table_that_left_and_is_configured_again_joins() -> None:
-    captured = {ORDERS.table: ORDERS, NEW: replace(ORDERS, table=NEW, topic="shop.public.new")}
-    assert compare_tables([NEW, ORDERS.table], captured, POSITION, TOPICS) == Tables((ORDERS,), (NEW,), ())
-
-
-def test_a_table_whose_schema_was_lost_is_a_gap() -> None:
-    with pytest.raises(GapError, match=r"topic shop\.control has no schema of table public\.orders"):
-        compare_tables([ORDERS.table], {}, POSITION, TOPICS)

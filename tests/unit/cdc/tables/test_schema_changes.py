@@ -13,7 +13,6 @@ from cdc.pgoutput.relations import relation_of
 from cdc.tables.schema_changes import (
     followed,
     key_types_replaced,
-    labels_renamed,
     rows_changed,
     why_not_followed,
     why_other_keys,
@@ -211,11 +210,3 @@ def test_a_partition_that_was_away_may_come_back_with_other_rows() -> None:
 def test_a_partition_that_came_with_rows_changed_the_table() -> None:
     facts = now(PARTED, storage=stored((8, 80), (9, 90), (10, 1)))
     assert rows_changed(PARTED, facts, frozenset({10})) == "a partition with rows was attached"
-
-
-def test_a_label_that_is_gone_was_renamed() -> None:
-    before = replace(SCHEMA, columns=(ID, MOOD))
-    more, renamed = (replace(MOOD, labels=labels) for labels in (("calm", "glad", "wild"), ("calm", "happy")))
-    assert labels_renamed(before, replace(before, columns=(ID, more))) is None
-    assert labels_renamed(before, replace(before, columns=(ID, renamed))) == "a value of mood was renamed"
-    assert labels_renamed(before, replace(before, columns=(ID,))) is None

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from cdc.model.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
-from cdc.model.errors import SourceError, UnsupportedChangeError
+from cdc.model.errors import GapError, SourceError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.table_state import TableRecord
+from cdc.model.topics import Topics
 from cdc.ports.source_table import SourceTable, TableDescription
-from cdc.tables.continuity import Tables
-from cdc.tables.selection import TableSelection, assign, newly_stopped
+from cdc.tables.selection import TableSelection, assign, compare_tables, newly_stopped
 
 ID, NAME = Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True)
 ITEMS = TableSchema(TableId("public", "items"), 1, 7, (ID, NAME), ("id",), "shop.public.items")
@@ -31,7 +31,7 @@ GONE = SourceError("table public.items does not exist", "create it")
 
 
 def selection(description: TableDescription = LOOK, *, is_kept: bool = True, **others: Any) -> TableSelection:
-    tables = Tables((ITEMS,), (), ()) if is_kept else Tables((), (ITEMS.table,), ())
+    tables = TableSelection((ITEMS,), ()) if is_kept else TableSelection((), (ITEMS.table,))
     return assign(
         tables,
         others.get("position", POSITION),
@@ -79,7 +79,7 @@ def test_a_table_joins_again_when_its_key_has_an_enum_that_was_created_again() -
     before = replace(ITEMS, columns=(mood, NAME))
     again = replace(mood, type_oid=950, base_type_oid=950)
     description = replace(LOOK, found=replace(FOUND, columns=(again, NAME)))
-    for tables in (Tables((before,), (), ()), Tables((), (before.table,), ())):
+    for tables in (TableSelection((before,), ()), TableSelection((), (before.table,))):
         found = assign(
             tables,
             POSITION,
@@ -161,3 +161,24 @@ def test_a_stopped_table_is_recorded_once() -> None:
     assert newly_stopped(found, {ITEMS.table: record}, 18) == [], "it is recorded"
     other = record.model_copy(update={"message": "another reason"})
     assert len(newly_stopped(found, {ITEMS.table: other}, 18)) == 1
+
+
+TOPICS = Topics("shop")
+NEW = TableId("public", "new")
+
+
+def test_tables_are_those_that_stay_and_those_that_join() -> None:
+    captured = {ITEMS.table: ITEMS}
+    assert compare_tables([ITEMS.table], captured, POSITION, TOPICS) == TableSelection((ITEMS,), ())
+    assert compare_tables([NEW, ITEMS.table], captured, POSITION, TOPICS) == TableSelection((ITEMS,), (NEW,))
+    assert compare_tables([NEW], captured, POSITION, TOPICS) == TableSelection((), (NEW,))
+
+
+def test_a_table_that_left_and_is_configured_again_joins() -> None:
+    captured = {ITEMS.table: ITEMS, NEW: replace(ITEMS, table=NEW, topic="shop.public.new")}
+    assert compare_tables([NEW, ITEMS.table], captured, POSITION, TOPICS) == TableSelection((ITEMS,), (NEW,))
+
+
+def test_a_table_whose_schema_was_lost_is_a_gap() -> None:
+    with pytest.raises(GapError, match=r"topic shop\.control has no schema of table public\.items"):
+        compare_tables([ITEMS.table], {}, POSITION, TOPICS)
