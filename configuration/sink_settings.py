@@ -19,7 +19,8 @@ from configuration.warehouse_catalog import CatalogConfig, is_s3
 @dataclass(frozen=True, slots=True)
 class StoreParts:
     """The code of one type of store, each part as `module:name`, which `sinks.registry` imports when it is used. None:
-    the store can't do this. What each returns is described in the module of `sinks` that is named here.
+    the store can't do this. What each returns is described in the module of `sinks` that is named here. The sink of a
+    store with slots is also opened with `slot=…`.
     """
 
     sink: str | None = None  # contract: a class with open(section, topic_prefix, name=…); None: Spark's job opens it
