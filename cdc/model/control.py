@@ -18,12 +18,13 @@
 | `<prefix>.progress` | `progress`                   | ProgressRecord |
 | `<prefix>.progress` | `snapshot/<table>`           | SnapshotProgress |
 | `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord (cdc/model/sink_records.py) |
-| `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord (the same) |
+| `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord (monitoring/job_records.py) |
 | `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord (the same) |
 | `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (monitoring/comparisons.py) |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |
 
 Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key applies.
+A kind is found by the beginning of its keys, so no key may begin like that of another kind in the same topic.
 """
 
 import json
@@ -43,7 +44,7 @@ Seq = Annotated[int, Field(ge=0, lt=1 << 48)]
 
 
 class Record(BaseModel):
-    """A value of one of the three topics."""
+    """A value of one of these topics."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
     KEY: ClassVar[str]  # the record's key or, up to a slash, the beginning of it; what is part of a record has none
