@@ -26,7 +26,7 @@ class StoreParts:
     sink: str | None = None  # contract: a class with open(section, topic_prefix, name=…); None: Spark's job opens it
     contents: str | None = None  # contents: a class with open(section, topic_prefix, name)
     slots: str | None = None  # slots: a class that is called with (section, topic_prefix)
-    findings: str | None = None  # check: a function of (name, section, topic_prefix, schemas)
+    findings: str | None = None  # registry.store_findings: a function of (name, section, topic_prefix, schemas)
     removal: str | None = None  # registry.store_contents: a function of (section, topic_prefix, tables, removes=…)
 
 

@@ -19,7 +19,7 @@ from views.tracing import BaseColumn, Trace, TracedQuery, written
 # numeric; and char(n), of which equal values of no certain length have different spaces at their ends
 _EXACT_IF_LONG: Final = frozenset({1700, 1042})
 # Types whose equal values are printed alike: boolean, bytea, "char", name, integers, text, oid, network addresses,
-# char(n), varchar(n), dates and times, bit strings, uuid.
+# varchar(n), dates and times, bit strings, uuid.
 _EXACT: Final = frozenset(
     {16, 17, 18, 19, 20, 21, 23, 25, 26, 650, 774, 829, 869, 1043, 1082, 1083, 1114, 1184, 1560, 1562, 2950}
 )

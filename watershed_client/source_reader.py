@@ -1,4 +1,4 @@
-"""The source's log, slot and publication for the status, read over a connection of its own."""
+"""The source's log, slot and publication, for the status and for waits, read over a connection of its own."""
 
 from collections.abc import Mapping
 from typing import Any, Final, LiteralString

@@ -36,7 +36,7 @@ def wait_for(
     timeout: float = TIMEOUT_S,
     timeline: int | None = None,
 ) -> None:
-    """Calls the function of this module with the same name."""
+    """Does what `Waiter.wait_for` does, with connections of its own."""
     with Waiter(config) as waiter:
         waiter.wait_for(sink, lsn, timeout, timeline)
 
@@ -64,7 +64,10 @@ class Waiter:
         timeout: float = TIMEOUT_S,
         timeline: int | None = None,
     ) -> None:
-        """Waits as the function `wait_for` does."""
+        """Waits until stores show everything up to the LSN. `sink`: the name of one, of several, or None for all that
+        have published a position. `lsn`: as PostgreSQL prints it, or a number. `timeout`: in seconds. `timeline`: the
+        LSN's, if it is known. Raises WaitTimeoutError; WaitError for a sink or an LSN that does not exist; GapError if
+        changes may be missing from the topics; UnreachableError, BrokerError."""
         deadline = time.monotonic() + timeout
         with self._lock:
             self._wait(sink, read_lsn(lsn), deadline, timeout, timeline)

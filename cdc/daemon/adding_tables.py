@@ -1,9 +1,9 @@
-"""A start with other tables than the last one: some are added, some were removed; the others are not read again.
+"""A session with other tables than the last one: some are added, some were removed; the others are not read again.
 
 A table is added to the publication, then every transaction must end that runs at that time, and only then an LSN is
 read (`since_lsn`). ARCHITECTURE ("Tables that are added or removed") says why each step is needed. One Kafka
 transaction records that the table is captured and that its rows are to be read: if the process dies before it, the next
-start adds the table.
+session adds the table.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -85,7 +85,7 @@ class AdditionBarrier:
     def is_granted(
         self, joining: Sequence[TableId], publication: Publication, stay_connected: Callable[[], None]
     ) -> bool:
-        """Waits for the lock: at most PATIENCE_S, then while streaming. `joining` are in the publication."""
+        """Waits for the transactions: at most PATIENCE_S, then while streaming. `joining` are in the publication."""
         entries = {table: publication.entries.get(table, "") for table in joining}
         failed = self._wait is not None and self._wait.is_over and not self._wait.is_passed(0)
         if self._wait is None or entries != self._entries or failed:

@@ -74,7 +74,8 @@ log = structlog.get_logger(__name__)
 
 
 class Bootstrap:
-    """Leads from no position, or the position of an interrupted load, to a position from which streaming starts."""
+    """Leads from no position, an interrupted load, or a gap that is healed, to a position from which
+    streaming starts."""
 
     def __init__(
         self, config: PipelineConfig, admin: TopicAdmin, clock: Clock, should_stop: Callable[[], bool], probe: Probe

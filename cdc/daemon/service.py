@@ -59,7 +59,7 @@ NEXT_RETRY = "nothing to do if this is temporary: capture tries again"
 
 
 class SystemClock:
-    """cdc.ports.stream.Clock."""
+    """Implements cdc.ports.stream.Clock."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -169,7 +169,8 @@ class Service:
             require_same_source(position, source_now(source.identity, flush_lsn, slot, source.publication))
 
     def run(self) -> None:
-        """Capture until SIGTERM or SIGINT. A lost server is waited for; any other error ends the service."""
+        """Captures until SIGTERM or SIGINT. A lost server is waited for, invalid bytes are read again, an
+        UnsupportedChangeError stops its table, and a gap leads to state GAP. Any other error ends the service."""
         self._obey_signals()
         source = self.check(is_running_on=self._is_known())
         log.info("source checked", database=source.identity.database, tables=len(source.tables))

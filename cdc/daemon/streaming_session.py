@@ -1,6 +1,7 @@
 """Leads from a held slot to a loop that can run: fences earlier producers, checks history, wires everything.
 
-One session lasts until a server is lost, or until a request to stop.
+One session lasts until a server is lost, a change can't be published, tables are added, stopped or may return, or
+capture is asked to stop.
 """
 
 import time

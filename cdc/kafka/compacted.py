@@ -1,4 +1,4 @@
-"""Reads a topic to its present end: the last value of each key, or the version of its record."""
+"""Reads a topic to its present end: its records, or the last value of each key."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,6 @@ from cdc.ports.stream import WhileWaiting
 READ_S_MAX: Final = 60.0  # seconds without a record
 _STEP_S: Final = 0.1
 _FETCH_COUNT: Final = 5_000
-_VERSION_HEADER: Final = "watershed.version"
 
 
 def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""Signals: the requests of an operator to capture, and capture's answers."""
+"""Reads signals, the requests of an operator to capture, and produces single records, such as answers to them."""
 
 import time
 from typing import Final
@@ -29,7 +29,6 @@ SIGNALS_MAX: Final = 100  # signals of one poll
 QUEUE_KIBIBYTES_MAX: Final = 1024
 WARNING_INTERVAL_S: Final = 60.0
 ACKNOWLEDGE_S_MAX: Final = 15.0
-_STEP_S: Final = 0.05
 
 
 class SignalReader:
@@ -104,7 +103,7 @@ class _ErrorLog:
 
 def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
     """Produces one record outside of Kafka transactions, which fences no producer. Returns when the brokers have
-    acknowledged it. Raises like `send_signal`."""
+    acknowledged it. Raises WatershedError if the topic does not exist, UnreachableError, BrokerError."""
     undelivered = Undelivered()
     producer = new_client(
         Producer,

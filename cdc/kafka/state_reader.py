@@ -1,4 +1,4 @@
-"""Reads the present contents of the state and control topics."""
+"""Reads the present contents of the state, control and progress topics."""
 
 from collections.abc import Mapping
 from contextlib import suppress

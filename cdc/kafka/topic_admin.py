@@ -1,4 +1,4 @@
-"""Describes, checks, creates and watches the topics that capture publishes to."""
+"""Describes, checks, creates, watches and deletes the topics that capture publishes to."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ def _creation_hint(error: KafkaError, topic: NewTopic) -> str:
 
 
 class TopicAdmin:
-    """Admin calls. Each raises BrokerError or UnreachableError if the brokers refuse or do not answer."""
+    """Admin calls. Unless noted, each raises BrokerError or UnreachableError if the brokers refuse or do not answer."""
 
     def __init__(self, kafka: KafkaConfig, keyless: Collection[str] = ()) -> None:
         """`keyless`: names of topics whose records have no key."""

@@ -5,7 +5,8 @@
 | topic     | the column `route.by.field`, through `route.topic.regex` and `route.topic.replacement`      |
 | key       | the column `table.field.event.key`                                                         |
 | value     | the payload; with columns placed in the envelope `{"payload":…,"alias":…}`                  |
-| headers   | `id`, then columns placed in headers                                                       |
+| headers   | the context's, the old key if the id changed, `id` (or those of a CloudEvent), columns      |
+|           | placed in headers, those of the message                                                    |
 | partition | the key's murmur2, or a column's number                                                    |
 | timestamp | the column `table.field.event.timestamp`, else our clock                                   |
 

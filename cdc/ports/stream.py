@@ -1,6 +1,6 @@
 """The environment of the capture loop: replication stream, broker, signals, clock.
 
-`cdc/postgres` and `cdc/kafka` implement it; the tests have fakes that run the same loop from a seed.
+`cdc/postgres`, `cdc/kafka` and `cdc/daemon` implement it; the tests have fakes that run the same loop from a seed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,7 +9,7 @@ the stream, the chunk's rows are published, with two exceptions:
 - The whole chunk is read again if so many keys were touched that some were forgotten.
 
 A transaction barrier covers what was received before this process remembered anything: no chunk is read until every
-transaction that ran then has ended, so all snapshots see it. Pure: time, answers and watermarks are arguments.
+transaction that ran then has ended, so all snapshots see it. Time, answers and watermarks are arguments.
 """
 
 import secrets
@@ -64,7 +64,8 @@ class RecordedSnapshots:
 
 
 class SnapshotEngine:
-    """The snapshots of all tables in one session. The assembler calls it for the stream, the loop with answers."""
+    """The snapshots of all tables in one session. The assembler calls it for the stream, `Snapshots` with
+    answers, requests and signals."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Rows that were published without large values are read again, as a snapshot of their own by key. Pure.
+"""Rows that were published without large values are read again, as a snapshot of their own by key.
 
 It differs from other snapshots in the rows that it reads, in the record of its progress, and in one rule: it begins
 when a transaction snapshot sees the transactions that left the values out. From then on a row that the merge drops

@@ -48,7 +48,7 @@ class Restrictions:
 
 
 class Snapshots:
-    """The snapshots of a session, and the signals that concern them."""
+    """The snapshots of a session, and all signals: they also stop and start tables, and publish rows again."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The snapshot of one table: its ranges, then the keys of rows that vanished without an event. Pure."""
+"""The snapshot of one table: its ranges, then the keys of rows that vanished without an event."""
 
 from itertools import pairwise
 from typing import Final

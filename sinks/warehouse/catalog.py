@@ -1,4 +1,4 @@
-"""The location of the warehouse's catalog and files: one SQLite file that Spark, and readers without it, open alike."""
+"""The location of the warehouse's catalog and files, which Spark, and readers without it, open alike."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
