@@ -20,6 +20,7 @@ bench-sinks: ROWS = 500000
 CODE = cdc watershed_client configuration monitoring operations migrations sinks spark_jobs verification views jars devstack demo bench examples docs_build tests
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
+PROCESSES = --numprocesses 2 --dist loadscope --no-loadscope-reorder
 # Two jobs: while Spark shows what it loads, the code is checked.
 MAKEFLAGS += --no-builtin-rules --no-print-directory --jobs=2
 .DELETE_ON_ERROR:
@@ -37,7 +38,7 @@ check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/pytest tests/test_tidy.py
 
 test: setup check docs ## What CI runs: check, the documentation, then every test on real servers, in two processes.
-	$(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder --durations 30
+	$(BIN)/pytest $(PROCESSES) --durations 30
 
 docs: .venv/.project ## Build the documentation into .watershed/site; warnings are errors.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
@@ -52,7 +53,7 @@ else
 endif
 
 prove: setup ## List promises and invariants with their tests and the results. P=1, I=9: of one promise or invariant.
-	$(BIN)/pytest --prove $(or $(P),$(addprefix I,$(I:I%=%)))
+	$(BIN)/pytest $(PROCESSES) --prove $(or $(P),$(addprefix I,$(I:I%=%)))
 
 prove-long: setup ## What takes hours, each part begun again where it was: MINUTES=60 of faults, CHUNKS=10000, ROWS=10000000 in one transaction, the whole models.
 	$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --folder .watershed/campaign

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import pytest
 
 ALL: Final = "all"
+_CLAIMS: Final = "claims"  # name of the property with which a report says what its test shows
 # A test is reported with the worst result of its cases.
 _WORST_FIRST: Final = ("FAILED", "not run", "skipped", "passed")
 
@@ -157,11 +158,16 @@ class Proof:
             names = {name for listed in LISTS for name in claims_of(item, listed)}
             if names & self._wanted.keys():
                 self._claims_of[item.nodeid] = names & self._wanted.keys()
+                item.user_properties.append((_CLAIMS, sorted(self._claims_of[item.nodeid])))
         dropped = [item for item in items if item.nodeid not in self._claims_of]
         items[:] = [item for item in items if item.nodeid in self._claims_of]
         config.hook.pytest_deselected(items=dropped)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, claims in report.user_properties:
+            if name == _CLAIMS:  # tests of other processes are known from their reports only
+                assert isinstance(claims, list)
+                self._claims_of[report.nodeid] = set(claims)
         if report.failed:  # the set-up and the clean-up count too
             self._results[report.nodeid] = "FAILED"
         elif report.skipped:

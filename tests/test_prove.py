@@ -133,6 +133,20 @@ def test_every_promise_is_shown_with_its_tests_and_their_results(project: pytest
     assert "4 passed, 1 skipped, 1 deselected" in output.splitlines()[-1]
 
 
+def test_several_processes_prove_together(project: pytest.Pytester) -> None:
+    project.makepyfile(test_a=TESTS.format(both="True"), test_b=TESTS.format(both="False"))
+    code, output = run(project, "-p", "xdist", "--numprocesses", "2", "--dist", "loadscope", "--prove")
+    assert code == 1
+    shown = output[output.index("P1  ") :].splitlines()[:5]
+    assert sorted(shown[1:]) == [
+        "      FAILED   test_b.py::test_both",
+        "      passed   test_a.py::test_both",
+        "      passed   test_a.py::test_each (3 cases)",
+        "      passed   test_b.py::test_each (3 cases)",
+    ]
+    assert "P1 FAILED, P2 FAILED" in output
+
+
 def test_a_failing_test_breaks_its_promises_and_the_exit_code(project: pytest.Pytester) -> None:
     project.makepyfile(test_a=TESTS.format(both="False"))
     code, output = run(project, "--prove")
