@@ -54,7 +54,10 @@ class Shown:
 
     @property
     def result(self) -> str:
-        return min(self.results, key=_WORST_FIRST.index)
+        """Returns the worst result. A case that is skipped, such as that of a store without the feature, does not count
+        beside others that ran."""
+        ran = [result for result in self.results if result != "skipped"]
+        return min(ran or self.results, key=_WORST_FIRST.index)
 
     def __str__(self) -> str:
         cases = f" ({len(self.results)} cases)" if len(self.results) > 1 else ""
@@ -162,6 +165,11 @@ class Proof:
         dropped = [item for item in items if item.nodeid not in self._claims_of]
         items[:] = [item for item in items if item.nodeid in self._claims_of]
         config.hook.pytest_deselected(items=dropped)
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        """Leaves out tests that this run does not have: `make prove-long` runs those marked `long`."""
+        for item in items:
+            self._claims_of.pop(item.nodeid, None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, claims in report.user_properties:

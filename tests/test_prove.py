@@ -147,6 +147,28 @@ def test_several_processes_prove_together(project: pytest.Pytester) -> None:
     assert "P1 FAILED, P2 FAILED" in output
 
 
+def test_cases_that_are_skipped_or_left_to_another_run_do_not_hide_the_others(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_a="""\
+import pytest
+
+@pytest.mark.promise(1)
+@pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.skipif(True, reason="has no server"))])
+def test_each(n):
+    assert n
+
+@pytest.mark.promise(1)
+def test_long():
+    raise AssertionError("is not to run")
+"""
+    )
+    code, output = run(project, "--prove", "1", "-k", "not test_long")
+    assert code == 0
+    assert "      passed   test_a.py::test_each (3 cases): has no server" in output
+    assert "P1 passed" in output
+    assert "test_long" not in output
+
+
 def test_a_failing_test_breaks_its_promises_and_the_exit_code(project: pytest.Pytester) -> None:
     project.makepyfile(test_a=TESTS.format(both="False"))
     code, output = run(project, "--prove")
