@@ -77,7 +77,10 @@ class Unpublishable:
 
     def accepts(self, record: TopicRecord) -> bool:
         """Says whether the record's topic accepts a record of this size."""
-        return record_bytes((record.key, record.value, record.headers)) <= self._bytes_max.get(record.topic, 1 << 62)
+        return self._fits(record.topic, (record.key, record.value, record.headers))
+
+    def _fits(self, topic: str, record: FinishedRecord) -> bool:
+        return record_bytes(record) <= self._bytes_max.get(topic, 1 << 62)
 
     def lightened(self, encoder: TableEncoder, frame: bytes, position: Position) -> bytes:
         """Removes the columns that records don't have from a frame of more than `row_bytes_usual`. Raises
@@ -133,7 +136,7 @@ class Unpublishable:
         UnpublishableError if one does not fit: then none of them can be published."""
         for key, value, headers in records:
             record = key, value.without_holes() if isinstance(value, Draft) else value, headers
-            if record_bytes(record) > self._bytes_max.get(schema.topic, 1 << 62):
+            if not self._fits(schema.topic, record):
                 raise UnpublishableError(
                     f"{_named(schema)} at {position}: a record of {record_bytes(record)} bytes is larger than "
                     f"topic {schema.topic} takes, {self._bytes_max[schema.topic]}",

@@ -152,7 +152,7 @@ def test_bytes_that_are_not_utf_8_stop_with_table_and_position_and_are_never_rep
 
 
 def test_bytes_that_are_not_utf_8_are_read_by_key_as_they_are(postgres: PostgresServer) -> None:
-    """What becomes of them is decided per value: the values of other rows are not affected."""
+    """Each value is checked after the reading, so one that is not UTF-8 affects no other row."""
     with database_in("SQL_ASCII", postgres, b"Zo\xeb") as source:
         source.execute("INSERT INTO things VALUES ('l', 'other')")
         schema = source.schema(THINGS)

@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 
 
 def producer_config(bootstrap_servers: str, prefix: str) -> PipelineConfig:
-    """What a producer needs of one; nothing else reads it."""
+    """Returns a configuration for a producer, which reads no other section than kafka and topics."""
     return PipelineConfig.model_validate(
         {
             "source": {"dsn": "host=a", "tables": ["public.t"]},

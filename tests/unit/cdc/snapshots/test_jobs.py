@@ -29,7 +29,7 @@ def open_chunk(after: Key | None, nonce: str = "n") -> OpenRequest:
 
 
 def published(job: Job, **record: Any) -> None:
-    """Of the first range."""
+    """Sets these fields of the first range's record."""
     job.ranges[0].record = job.ranges[0].record.model_copy(update=record)
 
 
