@@ -101,6 +101,20 @@ class Sink(Protocol):
         will come again in another form with the versions that they had. Called between begin_generation and prepare.
         Idempotent."""
 
+    def disown(self, table: TableId) -> None:
+        """Lets every later write win against the rows that the store holds of the table, because the topics that they
+        came from no longer exist, and the versions of the new ones begin again. Where the store can, readers keep the
+        rows, at version 0, and a sweep removes those that were not written since; elsewhere this is `discard`. Called
+        between begin_generation and prepare. Idempotent."""
+
+    def note(self, text: str) -> None:
+        """Keeps a text of at most a few hundred kilobytes in the store, in place of the one before. A store that later loses
+        writes (a failover to a replica that lacks the newest, a restore of an older copy) must lose a text that was
+        noted after them, too: it is how the job knows. Called after make_readable. begin_generation removes it."""
+
+    def noted(self) -> str | None:
+        """Returns the text that was noted last in this generation; None if there is none."""
+
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         """Creates the table's index, keys or table if they do not exist, after begin_generation; or brings it to this
         version of the schema. `earlier`: the known earlier versions. Idempotent; it may be killed at any point, and

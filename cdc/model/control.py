@@ -121,6 +121,8 @@ class TopicState(Record):
     """A table's topic when the position was written; `end_offsets` are lower bounds, one for each partition."""
 
     topic_id: str
+    # See ProgressRecord.incarnations. Empty: the topic's id, as long as the topic has lost no record.
+    incarnation: str = ""
     end_offsets: tuple[int, ...] = ()  # empty: not known yet
     publication_entry: str = ""  # fingerprint of the table's row in the publication; empty if it lists no tables
     since_lsn: U64 = 0  # for a table that was added later: earlier commits are in its snapshot, not in the stream
@@ -147,6 +149,7 @@ class PositionRecord(Record):
     publication: str
     protocol: str  # options that tx_index depends on, e.g. "proto_version=1"
     topics: dict[str, TopicState] = {}
+    history: str = ""  # see ProgressRecord.history
     checksum: int = 0
 
     def _digest(self) -> int:
@@ -316,6 +319,9 @@ class SweepRecord(PerTableRecord):
     floor: U64
     as_of_lsn: U64
     epoch: Epoch
+    # The floor of the table's sweep before this one, which it replaces in the compacted topic; 0: there was none. A
+    # reader that has not done that sweep does not know its as_of_lsn any more.
+    previous_floor: U64 = 0
 
     @classmethod
     def of(cls, table: TableId, floor: int, as_of_lsn: int, epoch: int) -> Self:
@@ -395,3 +401,12 @@ class ProgressRecord(Record):
     published_ts_us: int  # our clock when this was written, µs since 1970
     end_offsets: dict[str, tuple[int, ...]]  # topic → one offset for each partition
     unpublished: dict[str, int] = {}  # schema.table → changes that were left out, as capture.on_unpublishable says
+    # A random text, made by the first start that finds no state: epochs, versions and offsets of another history mean
+    # nothing. It stays when a gap is healed.
+    history: str = ""
+    # topic → the identity of its log. It differs from an earlier one if the topic was created again, or has lost
+    # records; then offsets that were noted with the earlier one mean nothing.
+    incarnations: dict[str, str] = {}
+    # schema.table → why rows that were committed up to `lsn` may not be below `end_offsets` yet: rows that are still to
+    # be read, a table that is stopped. Changes of other tables, and of these tables after they were read, are there.
+    owed: dict[str, str] = {}

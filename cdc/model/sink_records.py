@@ -29,6 +29,12 @@ class SinkRecord(Record):
     # schema.table → fingerprint of the mapping with which its rows were written; a table without one has no mapping.
     mappings: dict[str, str] = Field(default_factory=dict)
     dead_letters: int = 0  # rows that the store rejected, and of which it has taken no later version
+    rejected: dict[str, int] = Field(default_factory=dict)  # schema.table → dead letters, where there are any
+    # ProgressRecord.history, and .incarnations of the topics in end_offsets: without them the offsets mean nothing.
+    history: str = ""
+    incarnations: dict[str, str] = Field(default_factory=dict)
+    # ProgressRecord.owed at applied_lsn, of the tables that the store holds: rows up to applied_lsn that it lacks.
+    owed: dict[str, str] = Field(default_factory=dict)
     job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one continues
     # Readers see the serving generation only. A building one is filled beside it; a kept one was replaced by it.
     role: Literal["serving", "building", "kept"] = "serving"
