@@ -108,9 +108,9 @@ class Sink(Protocol):
         between begin_generation and prepare. Idempotent."""
 
     def note(self, text: str) -> None:
-        """Keeps a text of at most a few hundred kilobytes in the store, in place of the one before. A store that later loses
-        writes (a failover to a replica that lacks the newest, a restore of an older copy) must lose a text that was
-        noted after them, too: it is how the job knows. Called after make_readable. begin_generation removes it."""
+        """Keeps a text of at most a few hundred kilobytes in the store, in place of the one before. A store that later
+        loses writes (a failover to a replica that lacks the newest, a restore of an older copy) must lose a text that
+        was noted after them, too: it is how the job knows. Called after make_readable. begin_generation removes it."""
 
     def noted(self) -> str | None:
         """Returns the text that was noted last in this generation; None if there is none."""
