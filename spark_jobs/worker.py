@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
 from cdc.model.condition import Condition
+from cdc.model.control import ProgressRecord
 from cdc.model.errors import ConfigError, WatershedError
-from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from configuration.settings import Config
@@ -42,6 +42,7 @@ from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.reshaping import recorded_mappings
 from spark_jobs.rounds import Rounds
 from spark_jobs.source import changes
+from spark_jobs.starting import TOO_OLD
 from spark_jobs.sync import SinkSync, World
 
 log = structlog.get_logger(__name__)
@@ -83,7 +84,7 @@ class OpenSink:
             self.slots.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Link:
     """One attempt's connections to the brokers, and all that was published before it began."""
 
@@ -91,6 +92,20 @@ class Link:
     writer: ProgressWriter
     letters: DeadLetters
     news: News
+
+    @property
+    def published(self) -> ProgressRecord | None:
+        """The newest position of capture."""
+        return self.news.progress[-1] if self.news.progress else None
+
+    @property
+    def history(self) -> str:
+        """See ProgressRecord.history."""
+        return "" if self.published is None else self.published.history
+
+    def add(self, later: News) -> None:
+        """Takes what was published since."""
+        self.news = self.news.followed_by(later)
 
 
 class SinkWorker(ABC):
@@ -233,38 +248,50 @@ class SinkWorker(ABC):
         while not news.lineages:
             if self._stop.wait(WATCH_S):
                 return None
-            later = control.read()
-            news = News(news.progress + later.progress, news.sweeps + later.sweeps, later.lineages)
+            news = news.followed_by(control.read())
         return news
 
-    def _begun(self, opened: OpenSink, link: Link, generation: int, position: AppliedPosition) -> SinkSync:
-        """Returns the generation's SinkSync, with its tables prepared."""
+    def _begun(self, opened: OpenSink, link: Link, start: SinkRecord) -> SinkSync:
+        """Returns the SinkSync of the generation that continues at `start`, with its tables prepared."""
         control, news = link.control, link.news
-        position.learn(news.progress, news.sweeps)
-        number = max((record.job[0] for record in control.sinks.values() if record.sink == self.name), default=0) + 1
+        position = self._position(link, start)
+        number = max((record.job[0] for record in control.sinks.values() if record.sink == self.name), default=0)
         world = World(
             control,
-            partial(self._publish, control, link.writer),
+            partial(self._complete, control),
+            link.writer.publish,
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
-            job=(number, secrets.token_hex(4)),
+            job=(max(number, start.job[0]) + 1, secrets.token_hex(4)),
             letters=link.letters,
             letters_max=self._section.dead_letters_max,
         )
-        sync = SinkSync(opened.sink, generation, position, world, opened.rounds(generation), opened.batch_s)
+        rounds = opened.rounds(start.generation)
+        sync = SinkSync(opened.sink, start.generation, position, world, rounds, opened.batch_s)
         sync.begin(news.lineages)
         return sync
 
-    def _lacks_tables(self, last: SinkRecord) -> bool:
-        """Says whether a table is no longer excluded. Its rows are before the position that the store has reached with
-        the others, so the store must be filled again."""
-        return any(self._section.holds(TableId.parse(table)) for table in last.excluded)
+    def _position(self, link: Link, start: SinkRecord) -> AppliedPosition:
+        """Returns the position, with what was published since."""
+        position = AppliedPosition.of(start)
+        position.learn(link.news.progress, link.news.sweeps)
+        wish = link.control.rebuilds.get(self.name)
+        if wish is not None and wish.is_open and wish.message == TOO_OLD and self.role == "serving":
+            for table in link.control.lineages:
+                position.owe(table, f"the store is built again: {TOO_OLD}")
+        return position
 
-    def _publish(self, control: ControlReader, writer: ProgressWriter, record: SinkRecord) -> None:
+    def _complete(self, control: ControlReader, record: SinkRecord) -> SinkRecord:
         excluded = {*map(str, control.excluded), *self._section.excluded_names}
         self._mappings = recorded_mappings(self._section, control.lineages, self._mappings)
-        shape = {"excluded": tuple(sorted(excluded)), "mappings": self._mappings, "role": self.role}
-        writer.publish(record.model_copy(update=shape))
+        owed = {table: reason for table, reason in record.owed.items() if table not in excluded}
+        shape = {
+            "excluded": tuple(sorted(excluded)),
+            "mappings": self._mappings,
+            "owed": owed,
+            "role": self.role,
+        }
+        return record.model_copy(update=shape)
 
     def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
         spark_config = self._config.spark

@@ -16,7 +16,7 @@ from sinks.lineage import Lineage
 from spark_jobs.applied import AppliedPosition, Offsets
 from spark_jobs.control_reader import News
 from spark_jobs.rejections import Letters
-from spark_jobs.rounds import RoundReport, Take
+from spark_jobs.rounds import FoundTopic, RoundReport, Take
 from spark_jobs.sync import BEHIND_S, GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
 from tests.unit.spark_jobs.records import TOPIC, schema
 
@@ -25,6 +25,8 @@ TABLE = TableId("public", "a")
 BATCH_S = 10.0
 JOB = (3, "m")
 LETTERS_MAX = 2
+OTHER_TOPIC = "shop.public.b"
+ID = "id1"
 
 
 class FakeSink:
@@ -35,6 +37,7 @@ class FakeSink:
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
         self.marker: int | None = 1
+        self.text: str | None = None
 
     def generation(self) -> int | None:
         self.calls.append("generation")
@@ -49,6 +52,15 @@ class FakeSink:
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         versions = [str(known.version) for known in (*earlier, schema)]
         self.calls.append(f"prepare {schema.table.name} {' '.join(versions)}")
+
+    def disown(self, _: TableId) -> None:
+        raise AssertionError("the worker disowns, before there is a SinkSync")
+
+    def note(self, text: str) -> None:
+        self.text = text
+
+    def noted(self) -> str | None:
+        return self.text
 
     def attach(self, _: TableSchema) -> None:
         raise AssertionError("the driver's sink prepares")
@@ -103,13 +115,19 @@ class Bench:
     starts: list[Offsets] = field(default_factory=list)
     now_us: int = 1_000_000
     topic_ends: int = 0
+    has_lost_records: bool = False
+    topic_id: str = ID
+    missing: set[str] = field(default_factory=set)
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.letters = FakeLetters(self.calls)
         self.sink = FakeSink(self.calls)
-        world = World(self, self._publish, lambda: self.now_us, self._wait, JOB, self.letters, LETTERS_MAX)
-        self.sync = SinkSync(self.sink, 1, AppliedPosition(), world, self, BATCH_S)  # type: ignore[arg-type]
+        world = World(
+            self, lambda record: record, self._publish, lambda: self.now_us, self._wait, JOB, self.letters, LETTERS_MAX
+        )
+        self.position = AppliedPosition()
+        self.sync = SinkSync(self.sink, 1, self.position, world, self, BATCH_S)  # type: ignore[arg-type]
         self.sync.begin([Lineage((schema(),))])
         self.admission = self.sync.admit()
         self.calls.clear()
@@ -136,8 +154,11 @@ class Bench:
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self.calls.append(f"learn {len(lineages)}")
 
-    def ends(self) -> Offsets:
-        return {TOPIC: (self.topic_ends,)}
+    def find(self) -> Mapping[str, FoundTopic]:
+        # A script's rounds are about records that exist, unless the topic has lost some.
+        written = 0 if self.has_lost_records else self.position.written.get(TOPIC, (0,))[0]
+        found = {TOPIC: FoundTopic(self.topic_id, (max(self.topic_ends, written),)), OTHER_TOPIC: FoundTopic("b", (0,))}
+        return {topic: there for topic, there in found.items() if topic not in self.missing}
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
         del ends
@@ -179,12 +200,12 @@ def test_what_tasks_report_while_they_run_is_published_before_they_end() -> None
 
 def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared() -> None:
     bench = Bench()
-    take = partial(bench.sync._take_meanwhile, bench.admission)
+    take = partial(bench.sync._take_meanwhile, bench.admission, {})
     assert take(wrote(4))
     bench.sync.dismiss()
     assert not take(wrote(4))
-    assert not bench.sync._take_meanwhile(bench.sync.admit() - 1, wrote(4)), "an earlier query's"
-    take = partial(bench.sync._take_meanwhile, bench.sync.admit())
+    assert not bench.sync._take_meanwhile(bench.sync.admit() - 1, {}, wrote(4)), "an earlier query's"
+    take = partial(bench.sync._take_meanwhile, bench.sync.admit(), {})
     assert take(wrote(5))
     bench.sync._unprepared = [Lineage((schema(),))]
     assert not take(wrote(5))
@@ -193,7 +214,7 @@ def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared
 def test_a_backlog_is_over_when_no_task_has_said_for_a_while_that_there_is_more() -> None:
     bench = Bench()
     for report in (replace(wrote(4), is_behind=True), wrote(5)):  # another task has nothing more for a moment
-        bench.sync._take_meanwhile(bench.admission, report)
+        bench.sync._take_meanwhile(bench.admission, {}, report)
         assert bench.sync.is_behind
     bench.now_us += int(BEHIND_S * 1_000_000)
     assert not bench.sync.is_behind
