@@ -18,7 +18,7 @@ import cdc
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.stream_state import StreamState
-from cdc.config.settings import PipelineConfig
+from cdc.config.settings import PipelineConfig, SourceConfig
 from cdc.daemon.gap_state import Heal
 from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
@@ -32,6 +32,7 @@ from cdc.kafka.state_reader import (
     read_position,
     read_progress,
     read_state,
+    read_tables,
 )
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
 from cdc.model.control import (
@@ -67,8 +68,9 @@ from cdc.postgres.replication import (
     SlotWaitError,
     SystemIdentity,
 )
-from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
+from cdc.postgres.source import Slot, add_to_publication, checked_table, create_publication, drop_slot, read_slot
 from cdc.postgres.transaction_barrier import running
+from cdc.tables.selection import require_same_keys
 
 log = structlog.get_logger(__name__)
 
@@ -117,6 +119,9 @@ class Bootstrap:
             if previous is not None:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
+            is_continued = previous is not None or heal is not None
+            if is_continued:
+                self._source = self._continued(connection)
             publication = self._publication(connection)
             lineage = self._lineage(epoch, identity, publication, topics)
             lost = self._lost_events(previous, heal, epoch)
@@ -124,10 +129,11 @@ class Bootstrap:
             slot = self._create_slot(resources, connection, replication)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             captured = self._captured(connection)  # first, so that the next poll sees what changes meanwhile
-            schemas = self._describe(connection, publication)
+            schemas = self._describe(connection, publication, is_continued=is_continued)
             records = (*(heal.records if heal else ()), *captured, *self._completed(lost, slot))
             if self._is_chunked(heal):
-                self._begin_streaming(broker, lineage, slot.consistent_point, schemas, records)
+                owes = "the snapshot that heals the gap" if heal else "its initial snapshot"
+                self._begin_streaming(broker, lineage, slot.consistent_point, schemas, records, owes)
             else:
                 reader = resources.enter_context(closing(SnapshotReader(self._source, slot.snapshot_name)))
                 unpublished = read_state(self._config).unpublished
@@ -177,9 +183,10 @@ class Bootstrap:
         consistent_point: Lsn,
         schemas: Sequence[TableSchema],
         leading: Sequence[TopicRecord],
+        owes: str,
     ) -> None:
         """Writes one Kafka transaction with the tables' schemas, their snapshot records and the position to stream
-        from."""
+        from. `owes`: what these snapshots are, in words."""
         is_read = self._config.snapshot.mode != "never" or lineage.epoch > 1
         records = [*leading]
         for schema in schemas:
@@ -193,6 +200,7 @@ class Bootstrap:
                     sweeps=lineage.epoch > 1,
                     floor=pack_version(lineage.epoch, 0) if lineage.epoch > 1 else None,
                     requested_us=self._clock.now_us(),
+                    owes=owes,
                 )
                 records.append(snapshot.to(self._topics.state))
         state = StreamState(resume_lsn=consistent_point, partial=None, seq=0, commit_ts_us=0)
@@ -266,10 +274,9 @@ class Bootstrap:
             database=identity.database,
             slot=self._source.slot,
         )
-        entries = {self._topics.table(table): entry for table, entry in publication.entries.items()}
+        entries = {self._topics.table(t): publication.entries.get(t, "") for t in self._source.table_ids}
         captured = {
-            name: TopicState(topic_id=topic.topic_id, publication_entry=entries.get(name, ""))
-            for name, topic in topics.items()
+            name: TopicState(topic_id=topics[name].topic_id, publication_entry=entry) for name, entry in entries.items()
         }
         return Lineage(epoch, source, publication.fingerprint, captured)
 
@@ -330,12 +337,43 @@ class Bootstrap:
 
     # ---- tables
 
-    def _describe(self, connection: SourceConnection, publication: Publication) -> list[TableSchema]:
+    def _continued(self, connection: SourceConnection) -> SourceConfig:
+        """Returns the source with the tables that can be captured. Tables that were captured before, and can't be any
+        more, are left to the session, which stops each alone and records the reason; those that an operator stopped
+        stay stopped. Raises SourceError if no table can be captured."""
+        source, known, records = self._source, read_captured(self._config).schemas, read_tables(self._config)
+        publication = read_publication(connection, source.publication, source.table_ids)
+        errors: list[SourceError] = []
+        tables: list[str] = []
+        held: list[str] = []
+        for table in source.table_ids:
+            try:
+                found = checked_table(connection, table, publication, source.chosen(table))
+                require_same_keys(known.get(table), found)
+            except SourceError as error:
+                errors.append(error)
+                log.warning("a table can't be captured now", table=str(table), error=error.message, next=error.hint)
+                continue
+            record = records.get(table)
+            is_held = record is not None and record.status == "stopped" and record.is_held
+            (held if is_held else tables).append(str(table))
+        if errors and not (tables or held):
+            raise errors[0]
+        # If an operator has stopped all of them, they are captured again: no signal could start one in state GAP.
+        return source.model_copy(update={"tables": tuple(tables or held)})
+
+    def _describe(
+        self, connection: SourceConnection, publication: Publication, *, is_continued: bool
+    ) -> list[TableSchema]:
         """Describes the tables under the locks. Each schema that was ever published has a version of its own."""
         known = read_captured(self._config).schemas
         described = []
         for table in self._source.table_ids:
             found = read_table(connection, table, publication.columns[table], self._source.chosen(table))
+            try:
+                require_same_keys(known.get(table) if is_continued else None, found)
+            except SourceError as error:
+                raise ConnectionLost(f"a table was altered meanwhile: {error.message}") from error
             described.append(schema_of(found, known.get(table), self._topics))
         return described
 
@@ -355,14 +393,14 @@ class Bootstrap:
         consistent_point: Lsn,
         publication: Publication,
     ) -> list[TableLoad]:
-        loads = []
+        loads, floors = [], read_captured(self._config).floors
         for schema in schemas:
             if self._source.is_outbox(schema.table):
                 continue
             encoder = TableEncoder(schema, relation_of(schema), context)
             encoder.start_snapshot(consistent_point, self._clock.now_us())
             lines = reader.lines(schema, row_filter=publication.row_filters.get(schema.table))
-            loads.append(TableLoad(schema, encoder, lines, reader.estimate(schema)))
+            loads.append(TableLoad(schema, encoder, lines, reader.estimate(schema), floors.get(schema.table, 0)))
         return loads
 
 

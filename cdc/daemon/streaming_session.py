@@ -313,8 +313,15 @@ class Session:
             keys,
             signals,
             answers,
-            Restrictions(unchunkable=unchunkable, stopped=stopped, outboxes=outboxes),
+            Restrictions(unchunkable, stopped, outboxes, self._uncaptured(these, found.selection)),
         )
+
+    def _uncaptured(self, these: _Capturable, selection: TableSelection) -> dict[TableId, str]:
+        """Returns the configured tables of which no changes are published now, with the reason in words."""
+        source, captured = self._config.source, {schema.table for schema in these.schemas}
+        joining = {table: "it is being added" for table in selection.joining if table not in captured}
+        stopped = {table: f"it is stopped: {stop.why.message}" for table, stop in selection.stopped.items()}
+        return {table: why for table, why in (joining | stopped).items() if not source.is_outbox(table)}
 
     def _tracker(
         self,

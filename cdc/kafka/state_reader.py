@@ -85,6 +85,12 @@ def read_position(config: PipelineConfig) -> PositionRecord | None:
     return read_state(config).position
 
 
+def read_tables(config: PipelineConfig) -> dict[TableId, TableRecord]:
+    """Returns the records of the tables, even if the position is damaged. Raises BrokerError."""
+    topic = Topics(config.topics.prefix).state
+    return {record.table: record for record in records_of(TableRecord, topic, read_latest(config.kafka, topic))}
+
+
 def read_captured(config: PipelineConfig) -> Captured:
     """Returns the captured tables. Raises BrokerError."""
     topic = Topics(config.topics.prefix).control

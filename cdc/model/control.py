@@ -203,6 +203,14 @@ class SnapshotRecord(PerTableRecord):
     deletes_in: RangeRecord | None = None  # the range in which keys of the topic without a row are deleted
     deleted: int = 0  # such keys so far
     key_order: str | None = None  # digest of the order in which the ranges hold; null before the table is described
+    # The snapshot without which committed rows may be missing from the topic, in words: "its initial snapshot". Only a
+    # snapshot of all rows that is done clears it. Empty: the topic lacks no row, this snapshot reads rows once more.
+    owes: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """True for a snapshot of all rows, without a condition or a range."""
+        return self.deletes_in is None
 
 
 class TombstonesRecord(PerTableRecord):
@@ -324,8 +332,15 @@ class SweepRecord(PerTableRecord):
     previous_floor: U64 = 0
 
     @classmethod
-    def of(cls, table: TableId, floor: int, as_of_lsn: int, epoch: int) -> Self:
-        return cls(table_schema=table.schema, table_name=table.name, floor=floor, as_of_lsn=as_of_lsn, epoch=epoch)
+    def of(cls, table: TableId, floor: int, as_of_lsn: int, epoch: int, previous_floor: int) -> Self:
+        return cls(
+            table_schema=table.schema,
+            table_name=table.name,
+            floor=floor,
+            as_of_lsn=as_of_lsn,
+            epoch=epoch,
+            previous_floor=previous_floor,
+        )
 
 
 def table_key(table: TableId) -> str:

@@ -67,7 +67,7 @@ def judge(
             assert _live(plain, name) == rows, f"{name}: without sweeps {_live(plain, name)}, the source {rows}"
 
 
-def compacted(records: Sequence[TopicRecord], before: Mapping[tuple[str, int], tuple[int, Row]]) -> Versioned:
+def compacted(records: Sequence[TopicRecord], before: Mapping[tuple[str, int], tuple[int, Row | None]]) -> Versioned:
     """What the topics hold after compaction."""
     held: Versioned = dict(before)
     for record in records:
