@@ -174,7 +174,7 @@ class AppliedPosition:
             for table in [table for table, floor in self.sweeps.items() if floor == 0]:
                 if (table, FLOOR_OF_DISOWNED) not in self._unfinished:
                     removal = SweepRecord.of(
-                        _table_of(table), FLOOR_OF_DISOWNED, self.published.lsn, self.published.epoch
+                        _table_of(table), FLOOR_OF_DISOWNED, self.published.lsn, self.published.epoch, 0
                     )
                     self._unfinished[table, FLOOR_OF_DISOWNED] = removal
 

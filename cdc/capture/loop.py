@@ -257,8 +257,9 @@ class Capture:
     def _publish_progress(
         self, state: StreamState, owed: Mapping[str, str], end_offsets: Mapping[str, Sequence[int]]
     ) -> None:
+        lineage = self._publisher.lineage
         progress = ProgressRecord(
-            epoch=self._publisher.lineage.epoch,
+            epoch=lineage.epoch,
             seq=state.seq,
             lsn=state.resume_lsn,
             commit_ts_us=state.commit_ts_us,
@@ -266,6 +267,8 @@ class Capture:
             end_offsets={topic: tuple(offsets) for topic, offsets in end_offsets.items()},
             unpublished=self._assembler.unpublished,
             owed=dict(owed),
+            history=lineage.history,
+            incarnations={topic: lineage.topics[topic].identity for topic in end_offsets if topic in lineage.topics},
         )
         self._produce([progress.to(self._topics.progress)])
         self._progress_lsn, self._progress_owed = state.resume_lsn, owed

@@ -37,6 +37,7 @@ from cdc.postgres.source import (
 )
 from cdc.postgres.transaction_barrier import Wait, barrier_wait
 from cdc.snapshots.coordination import NOT_READ
+from cdc.tables.continuity import incarnation_of
 from cdc.tables.selection import require_same_keys
 
 log = structlog.get_logger(__name__)
@@ -168,6 +169,7 @@ class TableAddition:
                 log.info("changes of a table are no longer published", topic=topic)
         position = state.position
         assert position is not None, "tables are added to a position"
+        now = self._admin.states(topics.values())
         lost = [
             LostEventsRecord(epoch=position.epoch, table=str(table), from_lsn=0, to_lsn=since_lsn)
             for table in joining
@@ -184,11 +186,13 @@ class TableAddition:
             schemas=tuple(schemas),
             topics=topics,
             states={
-                schema.topic: TopicState(
-                    topic_id=topics[schema.topic].topic_id,
-                    end_offsets=position.topics[schema.topic].end_offsets if schema.topic in position.topics else (),
-                    publication_entry=publication.entries.get(schema.table, ""),
-                    since_lsn=since_lsn,
+                schema.topic: now[schema.topic].model_copy(
+                    update={
+                        "end_offsets": held.end_offsets if (held := position.topics.get(schema.topic)) else (),
+                        "incarnation": _incarnation(now[schema.topic], held, captured, schema.table, since_lsn),
+                        "publication_entry": publication.entries.get(schema.table, ""),
+                        "since_lsn": since_lsn,
+                    }
                 )
                 for schema in schemas
             },
@@ -262,3 +266,12 @@ class TableAddition:
 
 def _ended(record: SnapshotRecord, why: str) -> SnapshotRecord:
     return record.model_copy(update={"status": "cancelled", "message": why})
+
+
+def _incarnation(now: TopicState, held: TopicState | None, captured: Captured, table: TableId, since_lsn: int) -> str:
+    """Returns the incarnation of an added table's topic. Of a table that was captured earlier, the topic was not
+    watched meanwhile: offsets that were noted then mean nothing."""
+    mark = f"{since_lsn:X}"
+    if held is None and table in captured.schemas:
+        return f"{now.topic_id}#{mark}"
+    return incarnation_of(now, held, mark)

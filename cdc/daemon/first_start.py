@@ -9,6 +9,7 @@ Until the stream holds the slot, nothing else at the source keeps a second insta
 an advisory lock.
 """
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 
@@ -70,6 +71,7 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import Slot, add_to_publication, checked_table, create_publication, drop_slot, read_slot
 from cdc.postgres.transaction_barrier import running
+from cdc.tables.continuity import incarnation_of
 from cdc.tables.selection import require_same_keys
 
 log = structlog.get_logger(__name__)
@@ -123,7 +125,7 @@ class Bootstrap:
             if is_continued:
                 self._source = self._continued(connection)
             publication = self._publication(connection)
-            lineage = self._lineage(epoch, identity, publication, topics)
+            lineage = self._lineage(epoch, identity, publication, topics, previous)
             lost = self._lost_events(previous, heal, epoch)
             self._record_intent(broker, lineage, lost)
             slot = self._create_slot(resources, connection, replication)
@@ -266,7 +268,12 @@ class Bootstrap:
         return publication
 
     def _lineage(
-        self, epoch: int, identity: SystemIdentity, publication: Publication, topics: dict[str, TopicDescription]
+        self,
+        epoch: int,
+        identity: SystemIdentity,
+        publication: Publication,
+        topics: dict[str, TopicDescription],
+        previous: PositionRecord | None,
     ) -> Lineage:
         source = SourceIdentity(
             system_identifier=identity.system_identifier,
@@ -275,10 +282,26 @@ class Bootstrap:
             slot=self._source.slot,
         )
         entries = {self._topics.table(t): publication.entries.get(t, "") for t in self._source.table_ids}
+        published = read_progress(self._config) if previous is None else None
+
+        def incarnation(name: str, now: TopicState) -> str:
+            if published is not None:  # the state was lost, and with it what the topics had reached
+                return f"{now.topic_id}#{epoch}"
+            return incarnation_of(now, previous.topics.get(name) if previous is not None else None, str(epoch))
+
         captured = {
-            name: TopicState(topic_id=topics[name].topic_id, publication_entry=entry) for name, entry in entries.items()
+            name: now.model_copy(
+                update={
+                    "end_offsets": (),
+                    "incarnation": incarnation(name, now),
+                    "publication_entry": entries[name],
+                }
+            )
+            for name, now in self._admin.states(topics[name] for name in entries).items()
         }
-        return Lineage(epoch, source, publication.fingerprint, captured)
+        continued = previous or published
+        history = secrets.token_hex(8) if continued is None else continued.history
+        return Lineage(epoch, source, publication.fingerprint, captured, history)
 
     def _lost_events(self, previous: PositionRecord | None, heal: Heal | None, epoch: int) -> LostEventsRecord | None:
         """Returns the record of the events that this start loses, if events are published."""
@@ -305,6 +328,8 @@ class Bootstrap:
             source=lineage.source,
             publication=lineage.publication,
             protocol=PROTOCOL,
+            topics=dict(lineage.topics),
+            history=lineage.history,
         ).sealed()
         records = [] if lost is None else lost_records(self._topics, lost, read_lost_events(self._config))
         no_note = TopicRecord(self._topics.state, HangingTransactionRecord.KEY.encode(), None)
