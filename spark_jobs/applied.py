@@ -13,9 +13,8 @@ Positions of different epochs are ordered by epoch first: LSNs may start again l
 import math
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
-from cdc.model.control import ProgressRecord, SweepRecord, table_key
+from cdc.model.control import ProgressRecord, SweepRecord, table_key, table_of_key
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 
@@ -174,7 +173,7 @@ class AppliedPosition:
             for table in [table for table, floor in self.sweeps.items() if floor == 0]:
                 if (table, FLOOR_OF_DISOWNED) not in self._unfinished:
                     removal = SweepRecord.of(
-                        _table_of(table), FLOOR_OF_DISOWNED, self.published.lsn, self.published.epoch, 0
+                        table_of_key(table), FLOOR_OF_DISOWNED, self.published.lsn, self.published.epoch, 0
                     )
                     self._unfinished[table, FLOOR_OF_DISOWNED] = removal
 
@@ -288,11 +287,6 @@ class AppliedPosition:
 def topic_id_of(incarnation: str) -> str:
     """Returns Kafka's id of the topic. Capture appends `#` and a number when the same topic has lost records."""
     return incarnation.partition("#")[0]
-
-
-def _table_of(key: str) -> TableId:
-    schema, name = key.split(".", 1)
-    return TableId(unquote(schema), unquote(name))
 
 
 def _place(record: ProgressRecord) -> Applied:

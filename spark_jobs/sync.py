@@ -7,6 +7,7 @@ repeated, and the store's guard by version makes that harmless.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from cdc.model.control import SweepRecord, table_key
+from cdc.model.control import SweepRecord, table_key, table_of_key
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from monitoring.rejected_rows import letters_table
@@ -130,6 +131,9 @@ class SinkSync:
         # An earlier job may have been killed between a write and making it readable.
         self._sink.make_readable({lineage.newest.table for lineage in lineages})
         self._find_topics()
+        held = {table_key(lineage.newest.table) for lineage in lineages}
+        # Rows of tables that the store does not hold any more are not missing.
+        self._letters = {letter: None for letter in self._world.letters.open if letters_table(letter) not in held}
         self._publish()
 
     def admit(self) -> int:
@@ -165,7 +169,7 @@ class SinkSync:
                     raise Ended
                 self._prepare_pending()
                 with self._store:
-                    self._rounds.remember(self._world.letters.open)
+                    self._rounds.remember(self._open_letters())
                 ends = self._find_topics()
                 with self._state:
                     starts, lives = dict(self._position.written), dict(self._position.lives)
@@ -213,7 +217,8 @@ class SinkSync:
         threads."""
         self._take(report, lives)
         with self._state:
-            return admission == self._admitted and not self._unprepared and self._position.lives == lives
+            is_same = not self._unprepared and self._position.lives == lives
+            return admission == self._admitted and is_same and len(self._letters) <= self._world.letters_max
 
     def _take(self, report: RoundReport, lives: Lives) -> None:
         """`lives`: of the topics when the round began."""
@@ -302,9 +307,20 @@ class SinkSync:
         table = table_key(sweep.table)
         return {
             letter: None
-            for letter, version in self._world.letters.open.items()
+            for letter, version in self._open_letters().items()
             if letters_table(letter) == table and version < sweep.floor
         }
+
+    def _open_letters(self) -> dict[str, int]:
+        """Returns the open dead letters, published or not: letter_key → version."""
+        found = dict(self._world.letters.open)
+        with self._state:
+            for letter, row in self._letters.items():
+                if row is None:
+                    found.pop(letter, None)
+                else:
+                    found[letter] = row.version
+        return found
 
     def _check_generation(self) -> None:
         self._checked_us = self._world.now_us()
@@ -327,13 +343,20 @@ class SinkSync:
     # ---- both
 
     def _show(self) -> None:
+        """Makes readable what was written. What could not be made readable is tried again before anything that was
+        written with it counts as shown."""
         with self._store:
             with self._state:
                 offsets, lives = dict(self._position.written), dict(self._position.lives)
                 tables = self._written_tables
                 self._written_tables = set()
             if tables:
-                self._sink.make_readable(tables)
+                try:
+                    self._sink.make_readable(tables)
+                except BaseException:
+                    with self._state:
+                        self._written_tables |= tables
+                    raise
             with self._state:
                 self._position.reach(offsets, lives)
 
@@ -343,7 +366,12 @@ class SinkSync:
         """
         with self._state:
             letters, self._letters = self._letters, {}
-        self._world.letters.publish(letters)
+        try:
+            self._world.letters.publish(letters)
+        except BaseException:
+            with self._state:
+                self._letters = letters | self._letters
+            raise
         count = len(self._world.letters.open)
         if letters and count > self._world.letters_max:
             raise RefusedError(
@@ -384,11 +412,16 @@ class SinkSync:
             written=self._written,
             stale=self._stale,
             dead_letters=len(self._world.letters.open),
+            rejected=self._rejected(),
             history=position.history,
             incarnations={topic: position.incarnations.get(topic, "") for topic in position.offsets},
             owed=owed,
             job=self._world.job,
         )
+
+    def _rejected(self) -> dict[str, int]:
+        counts = Counter(letters_table(letter) for letter in self._world.letters.open)
+        return {str(table_of_key(table)): count for table, count in sorted(counts.items())}
 
     def _learn(self) -> None:
         with self._store:

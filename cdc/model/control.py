@@ -30,7 +30,7 @@ A kind is found by the beginning of its keys, so no key may begin like that of a
 import json
 import zlib
 from typing import Annotated, ClassVar, Final, Literal, Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -352,6 +352,12 @@ class SweepRecord(PerTableRecord):
 def table_key(table: TableId) -> str:
     """Returns a table's name for use in a record key; dots and slashes in quoted names are percent-encoded."""
     return f"{quote(table.schema, safe='').replace('.', '%2E')}.{quote(table.name, safe='').replace('.', '%2E')}"
+
+
+def table_of_key(key: str) -> TableId:
+    """The inverse of `table_key`."""
+    schema, name = key.split(".", 1)
+    return TableId(unquote(schema), unquote(name))
 
 
 REPUBLISHED_MAX: Final = 1_000  # keys of one signal

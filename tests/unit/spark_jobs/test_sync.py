@@ -333,9 +333,10 @@ def test_dead_letters_are_published_before_the_position_that_covers_them() -> No
     order = [call for call in bench.calls if call.startswith(("letters", "publish"))]
     assert order == ["letters public.a/1", "publish"]
     assert bench.published[-1].dead_letters == 1
-    bench.rounds = [later]
+    remembered: list[dict[str, int]] = []
+    bench.rounds = [lambda: (remembered.append(bench.remembered), later)[1]]
     bench.batch()
-    assert bench.remembered == {"public.a/1": 7}, "tasks know which letters are open"
+    assert remembered == [{"public.a/1": 7}], "tasks know which letters are open"
     assert (bench.letters.open, bench.published[-1].dead_letters) == ({}, 0)
 
 
@@ -469,3 +470,191 @@ def test_a_job_that_has_overtaken_another_goes_on() -> None:
     bench = Bench()
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (2, "z")})
     bench.sync.tend()
+
+
+def with_topic(record: ProgressRecord, incarnation: str = ID, **fields: object) -> ProgressRecord:
+    return record.model_copy(update={"history": "h", "incarnations": {TOPIC: incarnation}, **fields})
+
+
+def test_a_topic_that_was_created_again_is_read_from_its_beginning_and_covers_nothing_before() -> None:
+    """Seen: 60 of 200 live rows were deleted by the sweep of the heal, and waits were answered at once."""
+    sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=2)
+    healed = with_topic(progress(500, 3), "id2", epoch=2)
+    bench = Bench(rounds=[wrote(60)], news=[News((with_topic(progress(300, 60)),), (), ())])
+    bench.batch()
+    assert (bench.published[-1].applied_lsn, bench.published[-1].incarnations) == (300, {TOPIC: ID})
+    bench.news = [News((healed,), (sweep,), ())]
+    bench.calls.clear()
+    bench.sync.tend()
+    assert "sweep a 9" not in bench.calls, "the new topic's rows are not there yet"
+    record = bench.published[-1]
+    assert (record.applied_lsn, record.epoch, record.end_offsets) == (300, 1, {})
+    bench.topic_id, bench.topic_ends, bench.rounds = "id2", 3, [wrote(3)]
+    bench.batch()
+    assert bench.starts[-10] == {}, "read from the beginning"
+    bench.sync.tend()
+    assert "sweep a 9" in bench.calls
+    assert (bench.published[-1].applied_lsn, bench.published[-1].epoch) == (500, 2)
+
+
+def test_work_on_a_topic_that_was_created_again_meanwhile_does_not_count() -> None:
+    bench = Bench(news=[News((with_topic(progress(300, 0)),), (), ())])
+    went_on: list[bool] = []
+
+    def read_meanwhile() -> RoundReport:
+        bench.news = [News((with_topic(progress(500, 50), "id2"),), (), ())]
+        bench.sync.tend()
+        went_on.append(bench.sync._take_meanwhile(bench.admission, {}, wrote(50)))
+        bench.topic_id = "id2"
+        return wrote(60)
+
+    bench.sync.tend()
+    bench.rounds = [wrote(2), read_meanwhile]
+    bench.batch()
+    assert went_on == [False], "tasks end, and begin again at the new topic's beginning"
+    assert bench.published[-1].end_offsets == {} and bench.published[-1].applied_lsn == 300
+
+
+def test_a_topic_that_lost_records_is_read_from_its_beginning() -> None:
+    bench = Bench(rounds=[wrote(60)], news=[News((with_topic(progress(300, 60)),), (), ())])
+    bench.batch()
+    bench.has_lost_records, bench.topic_ends = True, 40
+    bench.starts.clear()
+    bench.rounds = [wrote(40)]
+    bench.batch()
+    assert bench.starts[0] == {}
+    assert bench.published[-1].end_offsets == {TOPIC: (40,)}
+
+
+def test_a_topic_that_tasks_can_not_read_on_is_read_from_its_beginning() -> None:
+    lost = RoundReport(lost={TOPIC: "records that were not read yet are gone"})
+    bench = Bench(rounds=[wrote(60), lost, wrote(5)])
+    bench.batch()
+    assert bench.starts[1:3] == [{TOPIC: (60,)}, {}]
+    assert bench.published[-1].end_offsets == {TOPIC: (5,)}
+
+
+@pytest.mark.parametrize("trouble", ["missing", "another"])
+def test_a_topic_in_trouble_concerns_its_own_table(trouble: str) -> None:
+    bench = Bench(news=[News((with_topic(progress(300, 0)),), (), (Lineage((schema("b"),)),))])
+    bench.sync.tend()
+    bench.batch()
+    if trouble == "missing":
+        bench.missing = {TOPIC}
+    else:
+        bench.topic_id = "id2"
+    bench.batch()
+    assert bench.sync.topics == {OTHER_TOPIC}
+    (reason,) = bench.published[-1].owed.values()
+    assert bench.published[-1].owed.keys() == {"public.a"} and TOPIC in reason
+    bench.missing, bench.topic_id = set(), ID
+    bench.batch()
+    assert bench.sync.topics == {TOPIC, OTHER_TOPIC} and bench.published[-1].owed == {}
+
+
+def test_what_is_owed_is_published_until_it_is_covered() -> None:
+    owing = with_topic(progress(300, 1), owed={"public.a": "its initial snapshot is running"})
+    bench = Bench(rounds=[wrote(1)], news=[News((owing,), (), ())])
+    bench.batch()
+    assert bench.published[-1].owed == {"public.a": "its initial snapshot is running"}
+    assert bench.published[-1].applied_lsn == 300
+    bench.news = [News((with_topic(progress(300, 7)),), (), ())]
+    bench.sync.tend()
+    assert bench.published[-1].owed == {"public.a": "its initial snapshot is running"}, "published, not applied"
+    bench.rounds = [wrote(7)]
+    bench.batch()
+    assert bench.published[-1].owed == {}
+
+
+def test_the_position_is_noted_in_the_store_before_it_is_published() -> None:
+    bench = Bench(rounds=[wrote(4)], news=[News((with_topic(progress(500, 4)),), (), ())])
+    noted: list[str | None] = []
+    publish = bench._publish
+    bench.sync._world = replace(bench.sync._world, publish=lambda r: (noted.append(bench.sink.text), publish(r))[1])
+    bench.batch()
+    assert noted == [record.encode().decode() for record in bench.published[1:]]
+
+
+def test_a_store_that_lost_its_last_writes_is_not_reported_on() -> None:
+    bench = Bench(rounds=[wrote(4)], news=[News((with_topic(progress(500, 4)),), (), ())])
+    before = bench.sink.text
+    bench.batch()
+    bench.sink.text = before  # it failed over to a replica that lacks the last writes
+    bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
+    bench.calls.clear()
+    with pytest.raises(SinkError, match="the store has lost its last writes"):
+        bench.sync.tend()
+    assert "publish" not in bench.calls
+
+
+def test_a_new_history_of_topics_ends_the_job() -> None:
+    bench = Bench(news=[News((with_topic(progress(300, 0)),), (), ())])
+    bench.sync.tend()
+    bench.news = [News((with_topic(progress(100, 0), history="other"),), (), ())]
+    with pytest.raises(SinkError, match="capture has begun again with new topics"):
+        bench.sync.tend()
+
+
+def test_a_refresh_that_fails_is_repeated_before_its_position_is_published() -> None:
+    """Seen: the set of written tables was emptied first, so the next position was published without a refresh."""
+    bench = Bench(rounds=[wrote(4)], news=[NO_NEWS, News((progress(500, 4),), (), ())])
+
+    def fail(_: Collection[TableId]) -> None:
+        raise SinkError("the store is away", "wait")
+
+    bench.sink.make_readable = fail  # type: ignore[method-assign]
+    with pytest.raises(SinkError, match="away"):
+        bench.batch()
+    del bench.sink.make_readable  # type: ignore[attr-defined]
+    bench.calls.clear()
+    bench.sync.tend()
+    assert [call for call in bench.calls if call != "generation"] == ["readable a", "publish"]
+    assert bench.published[-1].end_offsets == {TOPIC: (4,)}
+
+
+def test_letters_that_could_not_be_published_are_published_before_the_position() -> None:
+    """Seen: the letters were dropped with the first failure, and the position behind the rejected row was published."""
+    report = wrote(4)
+    report.letters = {"public.a/1": letter(7)}
+    bench = Bench(rounds=[report], news=[NO_NEWS, News((progress(500, 4),), (), ())])
+    bench.letters.publish = fails_once(bench.letters.publish)  # type: ignore[method-assign]
+    with pytest.raises(SinkError, match="away"):
+        bench.batch()
+    assert bench.letters.open == {}
+    bench.sync.tend()
+    assert bench.letters.open == {"public.a/1": 7}
+    record = bench.published[-1]
+    assert (record.end_offsets, record.dead_letters, record.rejected) == ({TOPIC: (4,)}, 1, {"public.a": 1})
+
+
+def fails_once(publish: Callable[[Letters], None]) -> Callable[[Letters], None]:
+    calls = iter([True])
+
+    def fail_first(letters: Letters) -> None:
+        if letters and next(calls, False):
+            raise SinkError("the brokers are away", "wait")
+        publish(letters)
+
+    return fail_first
+
+
+def test_tasks_know_letters_that_are_not_published_yet_and_sweeps_close_them() -> None:
+    """Seen: a row that was corrected in the same batch kept its letter for ever."""
+    report = wrote(4)
+    report.letters = {"public.a/1": letter(7)}
+    bench = Bench(rounds=[report, wrote(5)])
+    bench.batch()
+    assert bench.remembered == {"public.a/1": 7}
+    swept = wrote(6)
+    swept.letters = {"public.a/2": letter(8)}
+    bench.sync._take(swept, {})
+    assert bench.sync._letters_below(
+        SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
+    ) == {"public.a/1": None, "public.a/2": None}
+
+
+def test_letters_of_tables_that_the_store_does_not_hold_are_closed_at_the_start() -> None:
+    bench = Bench()
+    bench.letters.open = {"public.a/1": 7, "public.gone/1": 7}
+    bench.sync.begin([Lineage((schema(),))])
+    assert bench.letters.open == {"public.a/1": 7}
