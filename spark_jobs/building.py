@@ -114,7 +114,7 @@ class Builder(SinkWorker):
             slots.drop(self.slot)
             opened.sink.begin_generation(self.generation)
             start = first_position(self.name, self.generation, link.history, (), time.time_ns() // 1000)
-            opened.sink.note(start.encode().decode())
+            opened.sink.note(start.encode().decode(), None)
         sync = self._begun(opened, link, start)
         log.info("generation is built", sink=self.name, generation=self.generation, goes_on=start is last)
 

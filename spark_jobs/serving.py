@@ -157,7 +157,7 @@ class ServingWorker(SinkWorker):
         for table in disowned:
             sink.disown(table)
         start = first_position(self.name, generation, link.history, disowned, _now_us())
-        sink.note(start.encode().decode())
+        sink.note(start.encode().decode(), None)
         return start
 
     def _keep_checkpoints(self, generation: int, link: Link) -> None:

@@ -19,7 +19,7 @@ from cdc.model.control import SweepRecord, table_key, table_of_key
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from monitoring.rejected_rows import letters_table
-from sinks.contract import Sink
+from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
@@ -334,11 +334,7 @@ class SinkSync:
                 "nothing to do: the sink fills it again from the topics",
             )
         if expected is not None and noted != expected:
-            raise SinkError(
-                f"{self._sink.name}: the store has lost its last writes: it does not hold the position that this job "
-                "wrote last (a failover to a replica, or a restored copy)",
-                "nothing to do: the sink continues from the position that the store holds",
-            )
+            raise lost_writes(f"{self._sink.name}: the store")
 
     # ---- both
 
@@ -388,9 +384,9 @@ class SinkSync:
                 record = self._world.complete(self._record())
             last = self._published
             if last is None or record.model_copy(update={"applied_ts_us": last.applied_ts_us}) != last:
-                text = record.encode().decode()
+                text, before = record.encode().decode(), self._noted
                 self._noted = None  # while it is not known which text the store holds
-                self._sink.note(text)
+                self._sink.note(text, before)
                 self._noted = text
                 self._world.publish(record)
                 self._published = record

@@ -84,15 +84,16 @@ class Waiter:
                 self._is_begun = True
             self._watch.poll(0)
             target = target_of(read_lsn(lsn), self._source.read_end(), self._watch.position(), timeline)
-            self._wait(sink, replace(target, tables=frozenset(tables), accepts_rejected=accepts_rejected), deadline)
+            asked = replace(target, tables=frozenset(tables), accepts_rejected=accepts_rejected)
+            self._wait(sink, asked, deadline, timeout)
 
     def close(self) -> None:
         self._source.close()
         self._watch.close()
 
-    def _wait(self, sink: str | Sequence[str] | None, target: Target, deadline: float) -> None:
+    def _wait(self, sink: str | Sequence[str] | None, target: Target, deadline: float, timeout_s: float) -> None:
         watch = self._watch
-        began = looked = time.monotonic()
+        looked = time.monotonic()
         while True:
             positions = watch.positions()
             late = obstacles(target, sink, positions)
@@ -100,7 +101,7 @@ class Waiter:
                 return
             now = time.monotonic()
             if now >= deadline:
-                raise too_late(target, late, now - began)
+                raise too_late(target, late, timeout_s)
             if now - looked > CHECK_S:
                 looked = now
                 watch.tail.require_answer()
@@ -130,11 +131,11 @@ def sinks_of(sink: str | Sequence[str] | None, known: Sequence[str]) -> list[str
     return names
 
 
-def too_late(target: Target, late: Mapping[str, str], waited_s: float) -> WaitTimeoutError:
+def too_late(target: Target, late: Mapping[str, str], timeout_s: float) -> WaitTimeoutError:
     """Returns the error of a wait that took too long. `late`: sink → what is missing."""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in late.items())
     return WaitTimeoutError(
-        f"LSN {format_lsn(Lsn(target.lsn))} was not shown in {waited_s:.3g} s: {reasons}",
+        f"LSN {format_lsn(Lsn(target.lsn))} was not shown in {timeout_s:g} s: {reasons}",
         "`cdc status` shows whether capture and sinks make progress; wait again or longer, or name the tables that you "
         "read: --table",
     )

@@ -58,12 +58,11 @@ class Waits:
     async def _wait(self, question: Question, timeout_s: float) -> None:
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(QUESTIONS_MAX)
-        began = time.monotonic()
+        deadline = time.monotonic() + timeout_s
         target = await run_sync(self._target, question, limiter=self._limiter)
         while late := obstacles(target, question.sink, self._positions()):
-            waited_s = time.monotonic() - began
-            if waited_s >= timeout_s:
-                raise too_late(target, late, waited_s)
+            if time.monotonic() >= deadline:
+                raise too_late(target, late, timeout_s)
             await anyio.sleep(max(LOOK_S_MIN, self._waiting / LOOKS_PER_S))
 
     def _target(self, question: Question) -> Target:

@@ -60,6 +60,7 @@ class SqlServer:
             max_overflow=2,
         )
         self._retries = retries
+        self._has_lost_connection = False
         event.listen(self._engine, "connect", self._connected)
         if self.dialect.begin is not None:
             event.listen(self._engine, "begin", self._begun)
@@ -78,8 +79,18 @@ class SqlServer:
                     info.pop(STAGES, None)  # the rollback drops the tables that this transaction created
                     raise
 
+        def is_transient(error: Exception) -> bool:
+            self._has_lost_connection = self._has_lost_connection or _is_lost(error)
+            return _is_transient(error)
+
         with self._explained():
-            return self._retries.call(once, _is_transient)
+            return self._retries.call(once, is_transient)
+
+    def take_loss(self) -> bool:
+        """Says, once, whether a connection was lost since the last call: another server may have taken over, which
+        lacks the last transactions."""
+        was_lost, self._has_lost_connection = self._has_lost_connection, False
+        return was_lost
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -167,6 +178,13 @@ def _is_transient(error: Exception) -> bool:
     if isinstance(error.orig, sqlite3.Error):
         return error.orig.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
     return error.connection_invalidated or type(error.orig).__name__ == "OperationalError"
+
+
+def _is_lost(error: Exception) -> bool:
+    """Says whether an error is that of a connection which ended, or could not be made."""
+    if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error):
+        return False
+    return error.connection_invalidated or (not _state(error) and type(error.orig).__name__ == "OperationalError")
 
 
 def _server_message(error: DBAPIError) -> str:

@@ -18,7 +18,7 @@ from sqlalchemy.schema import CreateTable
 from cdc.model.events import TableId, TableSchema
 from configuration.sink_settings import SqlConfig
 from configuration.store_shapes import SqlShape, shape_of
-from sinks.contract import Change, Json, Outcome, Result, StoredRow
+from sinks.contract import Change, Json, Outcome, Result, StoredRow, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.json_values import Unholdable
 from sinks.lineage import Lineage
@@ -99,6 +99,15 @@ class SqlSink:
     def discard(self, table: TableId) -> None:
         self._preparation.discard(table)
 
+    def disown(self, table: TableId) -> None:
+        self._preparation.discard(table)
+
+    def note(self, text: str, before: str | None) -> None:
+        self._preparation.note(text, before)
+
+    def noted(self) -> str | None:
+        return self._preparation.noted()
+
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         form = TableForm(self._server.dialect, self._own, schema, self._shape(schema.table))
         self._preparation.prepare(Lineage.of([*earlier, schema]), form)
@@ -137,6 +146,8 @@ class SqlSink:
             form = self.form(table)
             for rows in _parts(form, self._server.dialect, changes, numbers, results):
                 self._merge(form, unchanged, rows, results)
+        if self._server.take_loss():
+            raise lost_writes(f"the SQL database at {self._server.name}")
         return results
 
     def sweep(self, table: TableId, floor: int) -> int:

@@ -64,6 +64,7 @@ class OwnTables:
             meta,
             Column("id", BigInteger, primary_key=True, autoincrement=False),
             Column("generation", BigInteger, nullable=False),
+            Column("note", Text),  # see sinks.contract.Sink.note
         )
         self.tables = Table(
             f"{self._beginning}tables",

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 from cdc.model.events import TableId, TableSchema
 from configuration.store_shapes import WarehouseMode, WarehouseOptions
-from sinks.contract import Change, Result, StoredRow
+from sinks.contract import Change, Result, StoredRow, lost_writes
 from sinks.errors import SinkError
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements
@@ -78,10 +78,24 @@ class WarehouseSink:
         if self.generation() == generation:
             return
         self._engine.run(statements.create_namespace((self._namespace,)))
-        marker = {properties.GENERATION: str(generation), properties.TABLES: "[]"}
+        marker = {properties.GENERATION: str(generation), properties.TABLES: "[]", properties.NOTE: "0"}
         self._engine.run(statements.set_namespace_properties((self._namespace,), marker))
 
+    def note(self, text: str, before: str | None) -> None:
+        """Implements Sink.note. A table that somebody rolled back to an earlier snapshot by itself is not noticed."""
+        if before is not None and self.noted() not in (before, text):
+            raise lost_writes("the warehouse")
+        written = properties.note_properties(text)
+        self._engine.run(statements.set_namespace_properties((self._namespace,), written))
+
+    def noted(self) -> str | None:
+        held = self._engine.namespace_properties((self._namespace,))
+        return None if held is None else properties.note_of(held)
+
     # ---- tables
+
+    def disown(self, table: TableId) -> None:
+        self._preparation.discard(table, self._place(table))
 
     def discard(self, table: TableId) -> None:
         self._preparation.discard(table, self._place(table))

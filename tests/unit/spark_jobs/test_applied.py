@@ -306,8 +306,9 @@ def _shuffled(
 # ---- identity, and what is owed
 
 
-def of_topic(lsn: int, end: int, incarnation: str, epoch: int = 1, **owed: str) -> ProgressRecord:
-    record = progress(lsn, epoch, t=(end,))
+def of_topic(lsn: int, end: int, incarnation: str, owes: str = "") -> ProgressRecord:
+    owed = {"public.t": owes} if owes else {}
+    record = progress(lsn, t=(end,))
     return record.model_copy(update={"incarnations": {"t": incarnation}, "history": "h", "owed": owed})
 
 
@@ -365,7 +366,7 @@ def test_an_adopted_position_of_another_incarnation_brings_no_offsets() -> None:
 
 def test_rows_are_owed_until_a_later_progress_record_is_covered() -> None:
     position = AppliedPosition()
-    position.learn([of_topic(100, 1, "a", **{"public.t": "snapshot"})], [])
+    position.learn([of_topic(100, 1, "a", "snapshot")], [])
     position.reach({"t": (1,)})
     assert position.owed == {"public.t": "snapshot"}
     position.learn([of_topic(100, 5, "a")], [])
@@ -376,7 +377,7 @@ def test_rows_are_owed_until_a_later_progress_record_is_covered() -> None:
 
 def test_rows_stay_owed_while_a_sweep_is_due() -> None:
     position = AppliedPosition()
-    position.learn([of_topic(100, 1, "a", **{"public.t": "snapshot"}), of_topic(150, 5, "a")], [sweep(120, 30)])
+    position.learn([of_topic(100, 1, "a", "snapshot"), of_topic(150, 5, "a")], [sweep(120, 30)])
     position.reach({"t": (5,)})
     assert position.owed == {"public.t": "snapshot"}
     position.finish(sweep(120, 30))
@@ -397,7 +398,7 @@ def test_a_generation_may_owe_rows_for_ever() -> None:
     position = AppliedPosition()
     position.learn([of_topic(100, 1, "a")], [])
     position.owe(TableId("public", "t"), "too old")
-    position.learn([of_topic(200, 2, "a", **{"public.t": "snapshot"}), of_topic(300, 2, "a")], [])
+    position.learn([of_topic(200, 2, "a", "snapshot"), of_topic(300, 2, "a")], [])
     position.reach({"t": (2,)})
     assert position.owed == {"public.t": "too old"} and position.applied.lsn == 300
 

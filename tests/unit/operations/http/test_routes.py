@@ -8,7 +8,6 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from cdc.model.control import PositionRecord
 from cdc.model.errors import ConfigError, UnreachableError
 from cdc.model.sink_records import SinkRecord
 from monitoring.model import Status
@@ -22,6 +21,7 @@ from tests.support.http_server import HttpServer, free_port
 from tests.support.standings import position
 from tests.support.status_facts import Clock, applied, config, full_status, reading, source, source_end, topics
 from tests.support.waiting import eventually
+from watershed_client.applied import Positions
 
 
 class Pipeline:
@@ -46,10 +46,9 @@ class Pipeline:
     def read_letters(self, sinks: Sequence[str]) -> list[Letter]:
         raise UnreachableError(f"Kafka: can't read the letters of {', '.join(sinks)}", "start it")
 
-    def last(self) -> tuple[tuple[SinkRecord, ...], PositionRecord]:
-        """Implements Positions."""
+    def last(self) -> Positions:
         self.asked += 1
-        return self.records, self.position
+        return Positions(self.records, self.position)
 
 
 @pytest.fixture
