@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.store_shapes import WarehouseOptions
+from configuration.store_shapes import WarehouseMode, WarehouseOptions
 from sinks.contract import Change, Json, Origin
 from sinks.errors import RefusedError
 from sinks.warehouse import statements
@@ -322,7 +322,8 @@ def test_a_sweep_at_the_version_of_a_row_removes_the_rows_before_it(warehouse: W
         ("r", 3, 7),
     ]
     engine = SparkEngine(warehouse.spark, warehouse.place)
-    for table, mode in ((HISTORY, "history"), (LOG, "changelog")):
+    modes: dict[TableId, WarehouseMode] = {HISTORY: "history", LOG: "changelog"}
+    for table, mode in modes.items():
         made = TableSchema(table, 1, 1, COLUMNS, ("id",), f"shop.{table}")
         held, before = PreparedTable(place("shop", table), TableForm.of(made, mode)), warehouse.read(table)
         engine.run(statements.remove_duplicates(held.place.rows, held.identity, held.kind, of_source=False))
