@@ -22,7 +22,6 @@ VALUE_ERRORS: Final = (
     LookupError,
     AttributeError,
     RecursionError,
-    NotImplementedError,  # Arrow's
 )
 
 
