@@ -141,8 +141,9 @@ class Sink(Protocol):
         """Deletes the rows of `table` whose version is below `floor`, with version `floor`. Returns their number.
         Idempotent.
 
-        A deletion at `floor` must lose against every change at `floor` or above that was applied before or comes later:
-        the floor is never a row's own version (its seq is 0, or the sweep's own).
+        A deletion at `floor` must lose against every change at `floor` or above that was applied before, and against
+        every change above it that comes later. The floor of a snapshot's sweep is the version of a row, usually of the
+        first that the snapshot publishes; this row is published before the sweep.
         """
 
     def make_readable(self, tables: Collection[TableId]) -> None:
