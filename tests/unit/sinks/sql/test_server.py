@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Boolean, Connection, literal, select, text
 
 from sinks.errors import FullError, SinkError
 from sinks.retries import Retries
@@ -94,6 +94,15 @@ def test_a_file_that_another_program_writes_is_locked(tmp_path: Path) -> None:
             other.execute("BEGIN EXCLUSIVE")
             with pytest.raises(SinkError, match="is locked by another program"):
                 server.transaction(lambda connection: connection.execute(text("CREATE TABLE t (a int)")))
+    finally:
+        server.close()
+
+
+def test_a_value_that_the_driver_does_not_take_is_refused(tmp_path: Path) -> None:
+    server = SqlServer(f"sqlite:///{tmp_path}/store.db", ONCE)
+    try:
+        with pytest.raises(RefusedValue, match=r"^TypeError$"):
+            server.transaction(lambda connection: connection.execute(select(literal("secret", Boolean))))
     finally:
         server.close()
 
