@@ -71,18 +71,8 @@ class ClaimsWhatWasPaidSince(MeteredCapture):
         super()._publish_progress(state, self._snapshots.owed, end_offsets)
 
 
-class ClaimsWhatIsNotCommitted(MeteredCapture):
-    """What is owed is that of the records which are produced."""
-
-    def _ask_progress(self, now: float) -> None:
-        committed, self._snapshots.owed = self._snapshots.owed, self._snapshots._owed_now()
-        super()._ask_progress(now)
-        self._snapshots.owed = committed
-
-
 MUTANTS: dict[str, Parts] = {
     "takes empty events for unfinished rows": Parts(capture=TakesEmptyEventsForUnfinishedRows),
     "claims rows that were published since": Parts(capture=ClaimsWhatWasPaidSince),
-    "claims rows that are not committed": Parts(capture=ClaimsWhatIsNotCommitted),
     "recounts what it remembers of a backlog": Parts(memory=RecountingMemory),
 }

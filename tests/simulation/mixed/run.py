@@ -79,7 +79,9 @@ class Run:
             masks=(Mask(TableId("public", MASKED), "big", "truncate", MASK_CHARS),),
         )
         self.limits = CaptureConfig(
-            transaction_rows_max=chance.choice((1, 3, 50, 50_000)), on_unpublishable="dead_letter"
+            transaction_rows_max=chance.choice((1, 3, 50, 50_000)),
+            on_unpublishable="dead_letter",
+            progress_interval_ms=chance.choice((10, 250)),
         )
         self.snapshot_limits = SnapshotConfig(workers=chance.choice((1, 2)), chunk_rows_max=chance.choice((1, 2, 4)))
         self.keys_max = chance.choice((3, 12, 200))

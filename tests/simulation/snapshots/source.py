@@ -151,11 +151,6 @@ class Source:
         """By the log, after all that ends at this position or before it."""
         return next((entry.rows[table] for entry in reversed(self.log) if entry.end_lsn <= lsn), self.first[table])
 
-    def changes(self, table: str, key: int, lsn: int) -> bool:
-        """By the log, behind this position."""
-        later = (op for entry in self.log if entry.end_lsn > lsn for op in entry.ops if op.table == table)
-        return any(op.is_truncate or key in (op.old, op.new and op.new[0]) for op in later)
-
     def is_truncating(self, table: str) -> bool:
         """ACCESS EXCLUSIVE is held."""
         return any(table in transaction.truncated for transaction in (*self._writing, *self._logged))
