@@ -21,19 +21,22 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--without", nargs="*", default=())
     parser.add_argument("--shown", type=int, default=3, help="scripts of each kind")
+    parser.add_argument("--forgive-owed", action="store_true")
+    parser.add_argument("--no-rejections", action="store_true")
     asked = parser.parse_args()
+    arguments = {"forgives_owed": asked.forgive_owed, "rejects": not asked.no_rejections}
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     began, kinds, events = time.monotonic(), Counter[str](), Counter[str]()
     for seed in range(asked.first, asked.first + asked.seeds):
         script = script_of(seed, asked.without)
-        campaign = Campaign(seed)
+        campaign = Campaign(seed, **arguments)
         try:
             campaign.run(script)
         except Finding as finding:
             kinds[finding.kind] += 1
             if kinds[finding.kind] <= asked.shown:
-                shorter = shrunk(seed, script, finding.kind)
-                print(f"seed {seed}: {finding_of(seed, shorter)}")
+                shorter = shrunk(seed, script, finding.kind, **arguments)
+                print(f"seed {seed}: {finding_of(seed, shorter, **arguments)}")
                 for step in shorter:
                     print(f"    {step.rule} {step.number}")
         except Exception:  # noqa: BLE001 - an error of the harness or of the product

@@ -10,13 +10,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from pydantic import SecretStr
+
 from cdc.model.errors import WatershedError
 from cdc.model.topics import DELETES_KEPT_S
+from cdc.model.sink_records import newest
 from configuration.sink_settings import SqlConfig
+from configuration.store_mapping import TableMapping
 from sinks.errors import RefusedError
 from tests.simulation.operators.brokers import TOPICS, Brokers
 from tests.simulation.operators.capture import Capture
-from tests.simulation.operators.job import SinkJob, open_letters, patched, request_rebuild
+from tests.simulation.operators.job import NAME, SinkJob, open_letters, patched, request_rebuild
 from tests.simulation.operators.judge import Finding, claimed, require_letters_of_rejected_rows, require_not_early
 from tests.simulation.operators.source import (
     BAD,
@@ -35,6 +39,7 @@ from tests.simulation.operators.world import Crash, Fuse, World
 STEPS: Final = range(15, 70)
 REFUSALS_MAX: Final = 3
 TURNS_MAX: Final = 40  # at the end, until the store is in step
+TURN_S: Final = 5.0  # of each of them
 CHECK_S: Final = 4.0  # after which a running job has looked at its store again
 GONE: Final = "records that were not read yet are gone"
 
@@ -47,19 +52,26 @@ class Step(NamedTuple):
 class Campaign:
     """One run. `options` are the seed's: how the pipeline is set up."""
 
-    def __init__(self, options: int) -> None:
+    def __init__(self, options: int, *, forgives_owed: bool = False, rejects: bool = True) -> None:
+        """`rejects`: the store rejects some rows. `forgives_owed`: waiters are asked about tables of which capture owes nothing, whatever they are told."""
+        self._forgives_owed = forgives_owed
         chance = random.Random(options)
+        self._bad_share = chance.choice((0.0, 0.15)) if rejects else 0.0
         self.world = World()
         self.brokers = Brokers(self.world)
         self.source = Source()
         self.capture = Capture(self.source, self.brokers, partitions=chance.choice((1, 1, 2)))
-        self.store = Store(self.world, refreshes=chance.random() < 0.4)
+        self.store = Store(self.world, refreshes=chance.random() < 0.5)
         self.has_slots = chance.random() < 0.5
         self.job: SinkJob | None = None
+        self._frozen: SinkJob | None = None
         self.excluded: set[str] = set()
+        self._mapped: set[str] = set()  # tables whose mapping makes other rows, as far as the job knows
         self.events: Counter[str] = Counter()
         self._section = self._configured()
         self._is_blind = False  # the store was changed by others, and the job has not looked since
+        self._is_new = False  # the job began after that
+        self._changed_s = 0.0
         self._copies: list[Any] = []  # of the store
         self._broker_copies: list[Any] = []
         self._written = 0
@@ -88,7 +100,14 @@ class Campaign:
     def _held(self) -> list[Any]:
         """The tables that are compared: captured, and in the configuration of the job that ran last."""
         captured = self.capture.state.topics if self.capture.state is not None else {}
-        return [table for table in TABLES if table in captured and self._section.holds(table)]
+        held = [table for table in TABLES if table in captured and self._section.holds(table)]
+        record = newest(self.capture.sinks(), NAME)
+        if record is not None:  # the job of the present configuration may not have published yet
+            held = [table for table in held if str(table) not in record.excluded]
+        if self._forgives_owed:
+            owed = self.capture.owed_at(record.applied_lsn) if record is not None else set(TABLES)
+            held = [table for table in held if table not in owed]
+        return held
 
     def _look(self) -> None:
         if not self._is_blind:
@@ -100,12 +119,13 @@ class Campaign:
         """Nothing goes wrong any more, and the operator does what documentation and messages say."""
         self.world.fuse = None
         for _ in range(TURNS_MAX):
+            self.world.now_s += TURN_S
             self._remedy()
             self.publish()
             self.sink_turn()
             self._look()
             if self._is_in_step():
-                require_letters_of_rejected_rows(self.source, open_letters(self.brokers), BAD)
+                require_letters_of_rejected_rows(self.source, self._held(), open_letters(self.brokers), BAD)
                 return
         state = self.capture.state
         raise Finding("stuck", f"never in step: {self.capture.gap or state}; {self._last_error}")
@@ -122,17 +142,21 @@ class Campaign:
             self.capture.start_table(table)
         while self.capture.step():
             pass
+        if self.job is not None and self.job.does_nothing:  # a rebuild that the mapping required was cancelled
+            self.kill_sink()
         if self.job is None:
             self.start_sink()
 
     def _is_in_step(self) -> bool:
         state = self.capture.state
         held = self._held()
+        wanted = [table for table in TABLES if table in self.capture.configured and self._section.holds(table)]
         return (
             self.capture.is_at_rest
             and state is not None
             and not state.owed
             and not self._is_blind
+            and held == wanted
             and claimed(self.capture, self.source.end, held) == held
         )
 
@@ -146,7 +170,7 @@ class Campaign:
         for _ in range(self._choose.randint(1, 3)):
             table, key = self._choose.choice(TABLES), self._choose.randrange(KEYS)
             self._written += 1
-            is_bad = self._choose.random() < 0.08
+            is_bad = self._choose.random() < self._bad_share
             text = f"{BAD if is_bad else 'value'} {self._written}"
             is_deleted = self._choose.random() < 0.25
             messages.append(self.source.row(table, key, None if is_deleted else text))
@@ -221,6 +245,7 @@ class Campaign:
     def tear_down(self) -> None:
         """`cdc teardown --topics`, without the store. Nothing runs then."""
         self.kill_sink()
+        self._frozen = None
         self.capture.kill()
         self.capture.state, self.source.slot = None, None
         self.brokers.topics.clear()
@@ -299,20 +324,22 @@ class Campaign:
 
     def _blind(self) -> None:
         """Published positions are of what the store held before: nobody can know, until a job has looked."""
-        self._is_blind = True
+        self._is_blind, self._is_new, self._changed_s = True, False, self.world.now_s
         self.world.now_s += CHECK_S
 
     # ---- the sink
 
     def _configured(self) -> SqlConfig:
-        return SqlConfig(url="sqlite:////nowhere", exclude_tables=tuple(sorted(self.excluded)))  # type: ignore[arg-type]
+        mapping = {str(table): TableMapping(as_text=("v",)) for table in TABLES if str(table) in self._mapped}
+        url = SecretStr("sqlite:////nowhere")
+        return SqlConfig(url=url, exclude_tables=tuple(sorted(self.excluded)), mapping=mapping)
 
     def start_sink(self) -> bool:
         if self.job is not None:
             return False
         self._section = self._configured()
         job = SinkJob(self.world, self.brokers, self.store, self._section, self._on_published, has_slots=self.has_slots)
-        self.job = job
+        self.job, self._is_new = job, True
 
         def begin() -> None:
             if not job.begin():
@@ -322,10 +349,9 @@ class Campaign:
         return True
 
     def _on_published(self) -> None:
-        """The job has looked at its store, and a waiter looks now."""
-        if self.job is not None:
-            self._is_blind = False
-            self._look()
+        """A waiter looks now. A job that began behind a change of its store has looked at it."""
+        self._is_blind = self._is_blind and not self._is_new
+        self._look()
 
     def stop_sink(self) -> None:
         self.kill_sink()
@@ -335,7 +361,7 @@ class Campaign:
 
     def sink_turn(self) -> None:
         """A batch, and a look at the topics before, meanwhile, or after it."""
-        order = self._choose.choice(("batch", "tend", "meanwhile", "both"))
+        order = self._choose.choice(("batch", "tend", "meanwhile", "meanwhile", "both"))
         if order in ("tend", "both"):
             self._tend()
         if self.job is not None and order != "tend":
@@ -349,6 +375,8 @@ class Campaign:
             return
         job, is_over = self.job, []
         self._work(lambda: is_over.append(job.tend()))
+        if is_over and job.keeps_in_step and self._changed_s < self.world.now_s - CHECK_S:
+            self._is_blind = False
         if is_over == [True]:
             self.events["swap"] += 1
             self.job = None
@@ -373,7 +401,9 @@ class Campaign:
     def fail_soon(self) -> None:
         """One of the next calls of the job fails, or the job dies at it."""
         kind = self._choose.choice(("store", "store", "brokers", "kill"))
-        self.world.fuse = Fuse(self._choose.randrange(25), kind, self._choose.random() < 0.5)
+        self.world.fuse = Fuse(self._choose.choice((0, 1, 1, 2, 3, 5, 8, 13)), kind, self._choose.random() < 0.3)
+        if self._choose.random() < 0.7:
+            self.sink_turn()
 
     def exclude_table(self) -> None:
         """The sink holds a table no longer, or again."""
@@ -382,6 +412,29 @@ class Campaign:
         if len(self.excluded) == len(TABLES):
             self.excluded.clear()
         self.start_sink()
+
+    def change_mapping(self) -> None:
+        """The store's rows get another shape. The fake store holds them as they come."""
+        self.kill_sink()
+        self._mapped ^= {str(self._choose.choice(TABLES))}
+        self.start_sink()
+
+    def freeze_sink(self) -> bool:
+        """The job stands still, and another one is started."""
+        if self.job is None:
+            return False
+        self._frozen, self.job = self.job, None
+        return self.start_sink()
+
+    def thaw_sink(self) -> bool:
+        """The job that stood still goes on, beside the one that was started later."""
+        if self._frozen is None or self.job is None:
+            return False
+        later, self.job = self.job, self._frozen
+        self._frozen = None
+        self.sink_turn()
+        self.job = later
+        return True
 
     def rebuild(self) -> bool:
         if not self.has_slots or TOPICS.progress not in self.brokers.topics:
@@ -416,18 +469,31 @@ WEIGHTS: Final = {
     "copy_brokers": 1,
     "restore_brokers": 1,
     "pass_week": 1,
-    "copy_store": 2,
+    "copy_store": 1,
     "restore_store": 1,
     "empty_store": 1,
     "start_sink": 4,
     "stop_sink": 1,
     "kill_sink": 1,
     "sink_turn": 10,
-    "fail_soon": 2,
+    "fail_soon": 4,
     "exclude_table": 1,
-    "rebuild": 1,
+    "rebuild": 2,
+    "change_mapping": 1,
+    "freeze_sink": 1,
+    "thaw_sink": 1,
 }
-ALWAYS: Final = ("write", "start_capture", "publish", "heal", "start_table", "start_sink", "sink_turn")
+ALWAYS: Final = (
+    "write",
+    "start_capture",
+    "publish",
+    "heal",
+    "start_table",
+    "start_sink",
+    "sink_turn",
+    "copy_brokers",
+    "copy_store",
+)
 SHARE: Final = 0.35  # of the other rules that a seed uses: a few of them meet more often
 
 
@@ -439,16 +505,16 @@ def script_of(seed: int, without: Sequence[str] = ()) -> list[Step]:
     return [Step(rule, chance.randrange(1 << 16)) for rule in chosen]
 
 
-def finding_of(options: int, script: Sequence[Step]) -> Finding | None:
+def finding_of(options: int, script: Sequence[Step], **arguments: bool) -> Finding | None:
     """Runs the script; None if every promise was kept."""
     try:
-        Campaign(options).run(script)
+        Campaign(options, **arguments).run(script)
     except Finding as finding:
         return finding
     return None
 
 
-def shrunk(options: int, script: Sequence[Step], kind: str) -> list[Step]:
+def shrunk(options: int, script: Sequence[Step], kind: str, **arguments: bool) -> list[Step]:
     """Leaves out steps while a finding of the same kind remains: halves first, then one by one."""
     script = [*script]
     size = max(1, len(script) // 2)
@@ -458,7 +524,7 @@ def shrunk(options: int, script: Sequence[Step], kind: str) -> list[Step]:
             shorter = script[:start] + script[start + size :]
             found = None
             with suppress(Exception):
-                found = finding_of(options, shorter)
+                found = finding_of(options, shorter, **arguments)
             if found is not None and found.kind == kind:
                 script, has_shrunk = shorter, True
             else:

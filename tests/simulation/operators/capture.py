@@ -74,6 +74,7 @@ class Capture:
     is_running: bool = False
     gap: str = ""  # why nothing is published
     histories: int = 0
+    _owed: list[tuple[int, frozenset[TableId]]] = field(default_factory=list)  # of each progress record, with its LSN
     _used: set[TableId] = field(default_factory=set)  # configured when the process was started
 
     # ---- processes
@@ -279,6 +280,9 @@ class Capture:
 
     @property
     def _streams(self) -> bool:
+        """Says whether capture can publish; it looks at the topics first."""
+        if self.is_running and not self.gap and self.state is not None:
+            self._look_for_gap()
         return self.is_running and not self.gap
 
     # ---- steps
@@ -286,9 +290,6 @@ class Capture:
     def step(self) -> bool:
         """Publishes what comes next. Says whether there was something."""
         if not self._streams or self.state is None:
-            return False
-        self._look_for_gap()
-        if self.gap:
             return False
         state = self.state
         if any(True for _ in self.source.after(state.lsn)):
@@ -305,12 +306,10 @@ class Capture:
         state = self.state
         if not self._streams or state is None:
             return
-        self._look_for_gap()
-        if self.gap:
-            return
         ends = {table: self.brokers.ends(topic_of(table)) for table in state.topics}
         known = {table: replace(held, ends=ends[table]) for table, held in state.topics.items()}
         self.state = replace(state, topics=known)
+        self._owed.append((state.lsn, frozenset(state.owed) | (frozenset(TABLES) - frozenset(state.topics))))
         self._progress(
             ProgressRecord(
                 epoch=state.epoch,
@@ -324,6 +323,11 @@ class Capture:
                 owed={str(table): why for table, why in state.owed.items()},
             )
         )
+
+    def owed_at(self, lsn: int) -> set[TableId]:
+        """Returns the tables that were owed, or not captured, at the last published position up to this LSN."""
+        published = [at for at, _ in self._owed if at <= lsn]
+        return {table for at, owed in self._owed if published and at == max(published) for table in owed}
 
     def _stream(self, state: State, records: list[Record]) -> None:
         """Publishes the transactions that the log has behind the position."""

@@ -165,7 +165,7 @@ class SimulatedBuilder(_Watched, Builder):
     def reaches(self, goal: Any, timeout_s: float) -> bool:
         for _ in range(BUILDER_TURNS):
             self.turn()
-        return super().reaches(goal, min(timeout_s, 0.01))
+        return super().reaches(goal, min(timeout_s, 0.1))
 
     def turn(self) -> None:
         """One batch, and one look at the topics."""
@@ -247,6 +247,17 @@ class SinkJob:
         news = control.read()
         writer = Writer(self._brokers, self._on_published)
         return Link(control, writer, FakeLetters(self._brokers), news)  # type: ignore[arg-type]
+
+    @property
+    def keeps_in_step(self) -> bool:
+        """Says whether a generation serves that the job writes."""
+        return self._worker.sync is not None
+
+    @property
+    def does_nothing(self) -> bool:
+        """Says whether no generation serves, and none is built."""
+        rebuild = self._worker._rebuild
+        return self._worker.sync is None and (rebuild is None or rebuild._request is None)
 
     # ---- one step each, under `patched`
 

@@ -8,7 +8,7 @@ from typing import Final
 from cdc.model.errors import BrokerError
 from sinks.errors import SinkError
 
-CALL_S: Final = 0.001  # that each look at the clock takes
+CALL_S: Final = 0.01  # that each look at the clock takes
 FIRST_S: Final = 1_700_000_000.0
 
 
