@@ -176,6 +176,10 @@ class FakeConsumer:
         for one in partitions:
             self._positions[one.topic, one.partition] = max(one.offset, -1)
 
+    def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        for one in partitions:
+            self._positions.pop((one.topic, one.partition), None)
+
     def unassign(self) -> None:
         self._positions = {}
 
@@ -197,6 +201,7 @@ class FakeConsumer:
         for (name, number), position in [*self._positions.items()]:
             topic = self._brokers.topics.get(name)
             if topic is None or number >= len(topic.logs):
+                found.append(Message(name, number, 0, error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
                 continue
             found += self._of(name, number, topic.logs[number], position, count - len(found))
             if len(found) >= count:

@@ -155,7 +155,7 @@ class Campaign:
             self.capture.is_at_rest
             and state is not None
             and not state.owed
-            and not self._is_blind
+            and not (self._is_blind and held)
             and held == wanted
             and claimed(self.capture, self.source.end, held) == held
         )

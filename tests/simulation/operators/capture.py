@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 
 from cdc.model.control import PROTOCOL, PositionRecord, ProgressRecord, Record, SchemaRecord, SourceIdentity, SweepRecord
-from cdc.model.control import table_key
+from cdc.model.control import TopicState, table_key
 from cdc.model.events import TableId, pack_version, unpack_version
 from cdc.model.sink_records import SinkRecord
 from tests.simulation.operators.brokers import TOPICS, Brokers, Headers
@@ -73,6 +73,7 @@ class Capture:
     configured: set[TableId] = field(default_factory=lambda: set(TABLES))
     is_running: bool = False
     gap: str = ""  # why nothing is published
+    has_lost_state: bool = False  # the gap: the state topic is older than what was confirmed, and so may be the others
     histories: int = 0
     _owed: list[tuple[int, frozenset[TableId]]] = field(default_factory=list)  # of each progress record, with its LSN
     _used: set[TableId] = field(default_factory=set)  # configured when the process was started
@@ -118,6 +119,15 @@ class Capture:
             publication="p",
             protocol=PROTOCOL,
             history=state.history,
+            topics={
+                topic_of(table): TopicState(
+                    topic_id=known.identity,
+                    incarnation=known.incarnation,
+                    end_offsets=known.ends,
+                    since_lsn=known.since,
+                )
+                for table, known in state.topics.items()
+            },
         )
 
     def _begin_history(self) -> None:
@@ -137,7 +147,9 @@ class Capture:
         incarnation = topic.identity
         if then is not None and then.identity == topic.identity:
             has_lost = starts != then.starts or any(a < b for a, b in zip(ends, then.ends, strict=False))
-            incarnation = f"{topic.identity}#{state.epoch}" if has_lost else then.incarnation
+            # An epoch alone may be used again, if the brokers are restored from a copy that does not know it.
+            mark = f"{topic.identity}#{state.epoch}.{self.source.end}"
+            incarnation = mark if has_lost or self.has_lost_state else then.incarnation
         known = Known(topic.identity, incarnation, ends, starts, self.source.end)
         return replace(
             state,
@@ -178,6 +190,7 @@ class Capture:
     def _look_for_gap(self) -> None:
         state, slot = self.state, self.source.slot
         assert state is not None
+        self.has_lost_state = slot is not None and slot > state.lsn
         if slot is None:
             self.gap = "the slot is gone"
         elif slot > state.lsn:
@@ -212,6 +225,7 @@ class Capture:
             topics = {other: known for other, known in state.topics.items() if other != table}
             left = state.left | {table: state.topics[table]}
             state = replace(state, topics=topics, left=left, stopped=state.stopped - {table})
+        self.has_lost_state = False
         self._publish(state, [], [self._schema(table) for table in sorted(self._used)])
         return True
 
@@ -438,6 +452,11 @@ class Capture:
 
     def _progress(self, record: ProgressRecord) -> None:
         self.brokers.write([(TOPICS.progress, 0, record.record_key.encode(), record.encode(), None)])
+
+    def progress(self) -> ProgressRecord | None:
+        """The newest one, as waiters read it."""
+        value = self.brokers.latest(TOPICS.progress).get(ProgressRecord.KEY)
+        return None if value is None else ProgressRecord.decode(value, "progress")
 
     def sinks(self) -> list[SinkRecord]:
         """The records of sinks, as waiters read them."""

@@ -26,7 +26,7 @@ from spark_jobs.control_reader import ControlReader
 from spark_jobs.rejections import Letters
 from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
-from spark_jobs.sync import SinkSync
+from spark_jobs.sync import Ended, SinkSync
 from spark_jobs.tasks import Job, Limits
 from spark_jobs.worker import Link, OpenSink
 from tests.simulation.operators.brokers import TOPICS, Brokers
@@ -280,6 +280,8 @@ class SinkJob:
         self._world.meanwhile = meanwhile
         try:
             sync.apply_batch(self._worker.admission)
+        except Ended:  # the watching thread has failed meanwhile
+            pass
         finally:
             self._world.meanwhile = lambda: None
         if self.watch_failed is not None:
