@@ -1,14 +1,12 @@
-"""A run: a script of steps, in which operators, brokers and stores do everything at once, and its shrinking.
+"""A run: a script of steps, in which operators, brokers and stores do everything at once.
 
-A step is a rule's name and a number, from which the rule takes its choices. A rule that does not apply does nothing, so
-that any part of a script is a script.
+The rules are the methods that WEIGHTS names.
 """
 
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic import SecretStr
 
@@ -35,6 +33,7 @@ from tests.simulation.operators.source import (
 )
 from tests.simulation.operators.store import Store
 from tests.simulation.operators.world import Crash, Fuse, World
+from tests.support.scripts import Step, chosen
 
 STEPS: Final = range(15, 70)
 REFUSALS_MAX: Final = 3
@@ -42,11 +41,6 @@ TURNS_MAX: Final = 40  # at the end, until the store is in step
 TURN_S: Final = 5.0  # of each of them
 CHECK_S: Final = 4.0  # after which a running job has looked at its store again
 GONE: Final = "records that were not read yet are gone"
-
-
-class Step(NamedTuple):
-    rule: str
-    number: int
 
 
 class Campaign:
@@ -111,9 +105,7 @@ class Campaign:
 
     def _look(self) -> None:
         if not self._is_blind:
-            require_not_early(
-                self.capture, self.source, self.store, self._held(), open_letters(self.brokers)
-            )
+            require_not_early(self.capture, self.source, self.store, self._held(), open_letters(self.brokers))
 
     def _settle(self) -> None:
         """Nothing goes wrong any more, and the operator does what documentation and messages say."""
@@ -212,7 +204,9 @@ class Campaign:
         return self.capture.heal()
 
     def start_snapshot(self) -> bool:
-        return self.capture.start_snapshot(self._choose.choice(TABLES), self._choose.choice(("whole", "where", "range")))
+        return self.capture.start_snapshot(
+            self._choose.choice(TABLES), self._choose.choice(("whole", "where", "range"))
+        )
 
     def alter_snapshot(self) -> bool:
         action = self._choose.choice(("pause", "resume", "cancel"))
@@ -500,9 +494,7 @@ SHARE: Final = 0.35  # of the other rules that a seed uses: a few of them meet m
 def script_of(seed: int, without: Sequence[str] = ()) -> list[Step]:
     chance = random.Random(f"script {seed}")
     rules = [rule for rule in WEIGHTS if (rule in ALWAYS or chance.random() < SHARE) and rule not in without]
-    weights = [WEIGHTS[rule] for rule in rules]
-    chosen = chance.choices(rules, weights, k=chance.choice(STEPS))
-    return [Step(rule, chance.randrange(1 << 16)) for rule in chosen]
+    return chosen(chance, {rule: WEIGHTS[rule] for rule in rules}, chance.choice(STEPS))
 
 
 def finding_of(options: int, script: Sequence[Step], **arguments: bool) -> Finding | None:
@@ -512,23 +504,3 @@ def finding_of(options: int, script: Sequence[Step], **arguments: bool) -> Findi
     except Finding as finding:
         return finding
     return None
-
-
-def shrunk(options: int, script: Sequence[Step], kind: str, **arguments: bool) -> list[Step]:
-    """Leaves out steps while a finding of the same kind remains: halves first, then one by one."""
-    script = [*script]
-    size = max(1, len(script) // 2)
-    while True:
-        start, has_shrunk = 0, False
-        while start < len(script):
-            shorter = script[:start] + script[start + size :]
-            found = None
-            with suppress(Exception):
-                found = finding_of(options, shorter, **arguments)
-            if found is not None and found.kind == kind:
-                script, has_shrunk = shorter, True
-            else:
-                start += size
-        if size == 1 and not has_shrunk:
-            return script
-        size = max(1, size // 2) if not has_shrunk or size > 1 else 1

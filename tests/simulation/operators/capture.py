@@ -10,7 +10,15 @@ from typing import Final
 
 import orjson
 
-from cdc.model.control import PROTOCOL, PositionRecord, ProgressRecord, Record, SchemaRecord, SourceIdentity, SweepRecord
+from cdc.model.control import (
+    PROTOCOL,
+    PositionRecord,
+    ProgressRecord,
+    Record,
+    SchemaRecord,
+    SourceIdentity,
+    SweepRecord,
+)
 from cdc.model.control import TopicState, table_key
 from cdc.model.events import TableId, pack_version, unpack_version
 from cdc.model.sink_records import SinkRecord

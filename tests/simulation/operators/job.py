@@ -368,7 +368,9 @@ def patched(world: World, brokers: Brokers) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "time", CLOCK))
         for module in (control_reader, reading, rounds):
             stack.enter_context(mock.patch.object(module, "new_client", new_client))
-        stack.enter_context(mock.patch.object(control_reader, "missing_topics", lambda c, names: _missing(brokers, names)))
+        stack.enter_context(
+            mock.patch.object(control_reader, "missing_topics", lambda c, names: _missing(brokers, names))
+        )
         stack.enter_context(mock.patch.object(rounds, "driver_reports", lambda spark: spark))
         stack.enter_context(mock.patch.object(rounds, "run_task", _run_task))
         stack.enter_context(mock.patch.object(tasks, "ThreadPoolExecutor", _Inline))

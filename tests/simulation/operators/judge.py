@@ -15,7 +15,7 @@ from tests.simulation.operators.store import Store
 from watershed_client import applied
 from watershed_client.applied import Target
 
-is_shown = getattr(applied, 'is_shown', None)
+is_shown = getattr(applied, "is_shown", None)
 
 KEYS_SEEN: Final = range(KEYS)
 
