@@ -83,8 +83,9 @@ class Watcher(Background):
 
     def _look(self, waiter: Waiter, store: str) -> None:
         episode = self._episode
+        held = episode.held(store)
         end = episode.source.write()
-        for table in sorted(episode.held(store)):
+        for table in sorted(held):
             is_seen = episode.is_seen(store)
             if not answered(waiter, store, end.lsn, (table,), ANSWER_S_MAX):
                 continue
@@ -231,8 +232,10 @@ class Episode:
 
     def _is_in_step(self, end: Written) -> bool:
         with suppress(WatershedError, *LATER), Waiter(self.pipeline.captured.config()) as waiter:
-            if self._forgives_owed and self._owed():
-                return False
+            if self._forgives_owed:
+                if self._owed():
+                    return False
+                end = self.source.write()  # the positions before it do not count
             return all(
                 self.is_seen(store) and answered(waiter, store, end.lsn, sorted(self.held(store)), ANSWER_S_MAX)
                 for store in STORES
@@ -339,7 +342,12 @@ def main() -> int:
         script = read(asked.script.read_text(encoding="utf-8")) if asked.script else script_of(seed)
         told = told_of(seed, stack, folder, script, forgives_owed=asked.forgive_owed)
         if told["kind"] and asked.shrink:
-            shorter = shrunk(script, lambda part: told_of(seed, stack, folder, part, forgives_owed=asked.forgive_owed)["kind"] == told["kind"])
+            shorter = shrunk(
+                script,
+                lambda part: (
+                    told_of(seed, stack, folder, part, forgives_owed=asked.forgive_owed)["kind"] == told["kind"]
+                ),
+            )
             print(written(shorter), flush=True)
             told["shrunk"] = shorter
         return told

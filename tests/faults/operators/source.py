@@ -89,7 +89,7 @@ class Source:
     def rows(self, table: str) -> Values:
         with self._lock:
             rows = self._connection.execute(sql.SQL("SELECT id, v FROM {}").format(sql.Identifier(table)))
-            return {key: value for key, value in rows.fetchall()}
+            return dict(rows.fetchall())
 
     def difference(self, table: str, shown: Values, number: int) -> str:
         """Returns what no state of the table from this write on has; "" if there is nothing."""

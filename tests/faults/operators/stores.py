@@ -75,7 +75,7 @@ class Mirror:
         try:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
                 found = connection.execute(sql.SQL("SELECT id, v FROM public.{}").format(sql.Identifier(table)))
-                return {key: value for key, value in found.fetchall()}
+                return dict(found.fetchall())
         except psycopg.errors.UndefinedTable:
             return {}
 

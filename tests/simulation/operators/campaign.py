@@ -11,8 +11,8 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from cdc.model.errors import WatershedError
-from cdc.model.topics import DELETES_KEPT_S
 from cdc.model.sink_records import newest
+from cdc.model.topics import DELETES_KEPT_S
 from configuration.sink_settings import SqlConfig
 from configuration.store_mapping import TableMapping
 from sinks.errors import RefusedError

@@ -18,8 +18,9 @@ from cdc.model.control import (
     SchemaRecord,
     SourceIdentity,
     SweepRecord,
+    TopicState,
+    table_key,
 )
-from cdc.model.control import TopicState, table_key
 from cdc.model.events import TableId, pack_version, unpack_version
 from cdc.model.sink_records import SinkRecord
 from tests.simulation.operators.brokers import TOPICS, Brokers, Headers

@@ -5,8 +5,8 @@ clients are fakes, tasks run one after the other, and the other thread works whi
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
@@ -19,7 +19,6 @@ from configuration.sink_settings import CacheConfig, SqlConfig
 from monitoring.conditions import Conditions
 from monitoring.job_records import RebuildRecord
 from monitoring.rejected_rows import RejectedRow
-from sinks.errors import RefusedError
 from spark_jobs import building, control_reader, reading, rebuild, rejections, rounds, serving, tasks, worker
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
@@ -32,7 +31,7 @@ from spark_jobs.worker import Link, OpenSink
 from tests.simulation.operators.brokers import TOPICS, Brokers
 from tests.simulation.operators.source import PREFIX
 from tests.simulation.operators.store import FakeSink, FakeSlots, FakeTarget, Store
-from tests.simulation.operators.world import CLOCK, Crash, World, numbered
+from tests.simulation.operators.world import CLOCK, World, numbered
 
 NAME: Final = "store"
 ROUND_S: Final = 0.5
@@ -171,10 +170,8 @@ class SimulatedBuilder(_Watched, Builder):
         """One batch, and one look at the topics."""
         try:
             if self.sync is None:
-                try:
+                with suppress(_Begun):
                     self._work(ExitStack(), self.link())
-                except _Begun:
-                    pass
             assert self.sync is not None
             self.sync.apply_batch(self.admission)
             self.sync.tend()
@@ -266,10 +263,8 @@ class SinkJob:
         self.link = self._link()
         if not self.link.news.lineages:
             return False
-        try:
+        with suppress(_Begun):
             self._worker._work(self._stack, self.link)
-        except _Begun:
-            pass
         return True
 
     def batch(self, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -363,14 +358,15 @@ def patched(world: World, brokers: Brokers) -> Iterator[None]:
     def new_client(kind: type, _: object) -> Any:
         return clients[kind.__name__]()
 
+    def missing(_: object, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name not in brokers.topics]
+
     with ExitStack() as stack:
         for module in (worker, serving, building, rebuild, control_reader, tasks, rejections):
             stack.enter_context(mock.patch.object(module, "time", CLOCK))
         for module in (control_reader, reading, rounds):
             stack.enter_context(mock.patch.object(module, "new_client", new_client))
-        stack.enter_context(
-            mock.patch.object(control_reader, "missing_topics", lambda c, names: _missing(brokers, names))
-        )
+        stack.enter_context(mock.patch.object(control_reader, "missing_topics", missing))
         stack.enter_context(mock.patch.object(rounds, "driver_reports", lambda spark: spark))
         stack.enter_context(mock.patch.object(rounds, "run_task", _run_task))
         stack.enter_context(mock.patch.object(tasks, "ThreadPoolExecutor", _Inline))
@@ -378,10 +374,3 @@ def patched(world: World, brokers: Brokers) -> Iterator[None]:
         for module in (worker, serving):
             stack.enter_context(mock.patch.object(module, "secrets", numbered("s")))
         yield
-
-
-def _missing(brokers: Brokers, names: Any) -> list[str]:
-    return [name for name in names if name not in brokers.topics]
-
-
-__all__ = ["Crash", "RefusedError", "SinkJob", "open_letters", "patched", "request_rebuild"]

@@ -226,8 +226,11 @@ class FakeSlots:
         self._store.world.call("store", effect)
 
     def drop(self, slot: str) -> None:
+        def effect() -> None:
+            self._store.slots.pop(slot, None)
+
         if slot != self._store.serving:
-            self._store.world.call("store", lambda: self._store.slots.pop(slot, None) and None)
+            self._store.world.call("store", effect)
 
     def close(self) -> None:
         """Nothing to release."""
