@@ -13,10 +13,10 @@ The simulated form is tests/simulation/operators.
 """
 
 import argparse
-import inspect
 import random
 import secrets
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -100,10 +100,7 @@ class Watcher(Background):
 def answered(waiter: Waiter, store: str, lsn: str, tables: Sequence[str], timeout_s: float) -> bool:
     names = [f"public.{table}" for table in tables]
     try:
-        if "tables" in inspect.signature(waiter.wait_for).parameters:
-            waiter.wait_for(store, lsn, timeout_s, tables=names, accepts_rejected=True)
-        else:
-            waiter.wait_for(store, lsn, timeout_s)
+        waiter.wait_for(store, lsn, timeout_s, tables=names, accepts_rejected=True)
     except WatershedError:
         return False
     return True
@@ -337,6 +334,7 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--forgive-owed", action="store_true")
     asked, others = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and servers are ended
 
     def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
         script = read(asked.script.read_text(encoding="utf-8")) if asked.script else script_of(seed)

@@ -444,8 +444,7 @@ class Capture:
         for record in earlier:  # of the same Kafka transaction
             if isinstance(record, SweepRecord) and record.table == table:
                 previous = record.floor
-        made = SweepRecord.of(table, max(floor, previous), lsn + 1, epoch)
-        return made.model_copy(update={"previous_floor": previous})
+        return SweepRecord.of(table, max(floor, previous), lsn + 1, epoch, previous)
 
     def _publish(self, state: State, entries: list[Entry], records: list[Record]) -> None:
         """Commits one Kafka transaction, then confirms its position to the source."""

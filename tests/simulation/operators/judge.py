@@ -1,6 +1,7 @@
 """The oracles: is a store early, and is it ever in step? They read the store as its readers do."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from cdc.model.control import table_key
@@ -12,10 +13,7 @@ from tests.simulation.operators.capture import Capture
 from tests.simulation.operators.job import NAME
 from tests.simulation.operators.source import KEYS, Row, Source
 from tests.simulation.operators.store import Store
-from watershed_client import applied
-from watershed_client.applied import Target
-
-is_shown = getattr(applied, "is_shown", None)
+from watershed_client.applied import Positions, Target, obstacle
 
 KEYS_SEEN: Final = range(KEYS)
 
@@ -28,35 +26,19 @@ class Finding(AssertionError):  # noqa: N818
         self.kind = kind
 
 
-try:
-    from watershed_client.applied import Positions, obstacle
-except ImportError:  # before waiters knew what is owed
-    obstacle = None
-
-
 def claimed(capture: Capture, lsn: int, held: Iterable[TableId]) -> list[TableId]:
     """Returns the tables for which a waiter is answered that the store shows everything up to the LSN."""
-    position = capture.position()
-    records = capture.sinks()
-    if position is None or not any(record.sink == NAME for record in records):
+    position, records = capture.position(), capture.sinks()
+    if position is None:
         return []
-    if obstacle is not None:
-        positions = Positions(tuple(records), position, capture.progress())
-        return [table for table in held if _is_answered(lsn, table, positions)]
-    target = Target(lsn, position.epoch)
-    record = newest(records, NAME)
-    try:
-        if record is None or not is_shown(target, NAME, records, position):
-            return []
-    except WatershedError:
-        return []
-    return [table for table in held if str(table) not in record.owed]
+    positions = Positions(tuple(records), position, capture.progress())
+    return [table for table in held if _is_answered(Target(lsn, position.epoch), table, positions)]
 
 
-def _is_answered(lsn: int, table: TableId, positions: "Positions") -> bool:
-    target = Target(lsn, positions.capture.epoch, frozenset({str(table)}), accepts_rejected=True)
+def _is_answered(target: Target, table: TableId, positions: Positions) -> bool:
     try:
-        return obstacle(target, NAME, positions) is None
+        asked = replace(target, tables=frozenset({str(table)}), accepts_rejected=True)
+        return obstacle(asked, NAME, positions) is None
     except WatershedError:
         return False
 
