@@ -2,12 +2,15 @@
 
     python -m tests.faults.operator_campaign --minutes 60 --folder .watershed/operator-campaign
 
-It is made of episodes, each a seed with a database, topics and stores of its own. Its rules (tests/faults/operators) are
-the operator's commands, events of topics and stores, schema changes, kills and freezes. Two oracles work all the time. A
-waiter reads each store right after each answer: it must show what was committed before. At rest, when every store claims
-to be in step, plain clients compare all of them with the source; and where they differ while nothing moves, status and
-`/readyz` must be red. Each episode is a line in `episodes.jsonl` with its script; `--seed 17` repeats one, `--script FILE`
-runs a part of its steps, `--shrink` looks for a short script that still fails.
+It is made of episodes, each a seed with a database, topics and stores of its own. Its rules (tests/faults/operators)
+are the operator's commands, events of topics and stores, schema changes, kills and freezes. Two oracles work all the
+time. A waiter reads each store right after each answer: it must show what was committed before. At rest, when every
+store claims to be in step, plain clients compare all of them with the source; and where they differ while nothing
+moves, status and `/readyz` must be red.
+
+Each episode is a line in `episodes.jsonl` with its script. `--seed 17` repeats one, `--script FILE` runs some of its
+steps, `--shrink` looks for a short script that still fails. `--forgive-owed` compares no table of which capture owes
+rows, whatever a waiter was told.
 
 The simulated form is tests/simulation/operators.
 """
@@ -21,6 +24,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,8 +38,8 @@ from devstack.stack import Stack
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
 from tests.faults.operators.pipeline import WEIGHTS, Pipeline
-from tests.faults.operators.source import SCHEMA, TABLES, TOO_LONG, Load, Source, Written
-from tests.faults.operators.stores import STORES, Cache, Mirror, differences
+from tests.faults.operators.source import SCHEMA, TABLES, TOO_LONG, Load, Source, Values, Written
+from tests.faults.operators.stores import STORES, Cache, Mirror, Store, differences
 from tests.support.captured import under_capture
 from tests.support.drift import Background
 from tests.support.forked import run
@@ -180,7 +184,7 @@ class Episode:
             self._changed_s.pop(store, None)
         return store not in self._changed_s
 
-    def without_rejected(self, store: str, table: str, shown: dict[int, str | None]) -> dict[int, str | None]:
+    def without_rejected(self, store: str, table: str, shown: Values) -> Values:
         """The mirror can't hold some values: there its older row counts as the source's."""
         if store != "mirror":
             return shown
@@ -206,10 +210,12 @@ class Episode:
         for store in STORES:
             held = self.held(store)
             source = {table: self.source.rows(table) for table in held}
-            plain = self.pipeline.stores[store]
-            if found := differences(_Accepted(plain, self, store), source):
+            if found := differences(partial(self._rows, store), source):
                 return f"{store}: {'; '.join(found)}"
         return ""
+
+    def _rows(self, store: str, table: str) -> Values:
+        return self.without_rejected(store, table, self.pipeline.stores[store].rows(table))
 
     def _require_red(self) -> None:
         """Where stores differ and nothing moves, both servers and the status may not be green."""
@@ -285,20 +291,10 @@ class Episode:
             self.source = stack.enter_context(Source(dsn, random.Random(self._seed)))
             mirror = Mirror(endpoints.superuser_dsn or "", target)
             stack.callback(mirror.close)
-            stores = {"cache": Cache(endpoints.redis_url, name), "mirror": mirror}
+            stores: dict[str, Store] = {"cache": Cache(endpoints.redis_url, name), "mirror": mirror}
             self.pipeline = Pipeline(captured, self.source, stores, ports, chance)
             stack.callback(self.pipeline.end)
             yield
-
-
-class _Accepted:
-    """A store in which rejected rows count as the source's."""
-
-    def __init__(self, store: Any, episode: Episode, name: str) -> None:
-        self._store, self._episode, self._name = store, episode, name
-
-    def rows(self, table: str) -> dict[int, str | None]:
-        return self._episode.without_rejected(self._name, table, self._store.rows(table))
 
 
 def _mirror(dsn: str) -> dict[str, Any]:
@@ -338,7 +334,11 @@ def main() -> int:
 
     def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
         script = read(asked.script.read_text(encoding="utf-8")) if asked.script else script_of(seed)
-        told = told_of(seed, stack, folder, script, forgives_owed=asked.forgive_owed)
+
+        def runs(part: Sequence[Step]) -> dict[str, Any]:
+            return told_of(seed, stack, folder, part, forgives_owed=asked.forgive_owed)
+
+        told = runs(script)
         if told["kind"] and asked.shrink:
             shorter = shrunk(
                 script,

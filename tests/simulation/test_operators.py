@@ -27,11 +27,13 @@ def run(seed: int) -> Counter[str]:
     try:
         campaign.run(script)
     except Finding as finding:
-        shorter = shrunk(script, lambda part: (found := finding_of(seed, part)) is not None and found.kind == finding.kind)
+        shorter = shrunk(script, partial(fails, seed, finding.kind))
         raise AssertionError(f"seed {seed}: {finding_of(seed, shorter)}\n{written(shorter)}") from finding
     return campaign.events
 
 
+# Fails when the last one is mended: then this mark is to be removed.
+@pytest.mark.xfail(raises=AssertionError, strict=True, reason="it has found defects that are not mended yet")
 @pytest.mark.promise(2)
 @pytest.mark.invariant(11)
 def test_no_store_is_early_and_each_comes_in_step() -> None:

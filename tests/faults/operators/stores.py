@@ -1,6 +1,7 @@
 """The stores as their readers see them, and older copies of them."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import psycopg
@@ -119,11 +120,11 @@ class Mirror:
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-def differences(store: Store, source: dict[str, Values]) -> list[str]:
-    """Compares all tables of a store with the source at rest."""
+def differences(rows: Callable[[str], Values], source: dict[str, Values]) -> list[str]:
+    """Compares all tables of a store (`rows`) with the source at rest."""
     found = []
     for table in source:
-        shown = store.rows(table)
+        shown = rows(table)
         keys = sorted(key for key in source[table].keys() | shown.keys() if source[table].get(key) != shown.get(key))
         if keys:
             of = {key: (source[table].get(key), shown.get(key)) for key in keys[:3]}

@@ -8,15 +8,13 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
 import structlog
 
-from tests.simulation.operators.campaign import Campaign, finding_of, script_of
+from tests.simulation.operators.campaign import Campaign, fails, finding_of, script_of
 from tests.simulation.operators.judge import Finding
-from tests.support.scripts import Step, shrunk, written
+from tests.support.scripts import shrunk, written
 
 
 def main() -> int:
@@ -39,7 +37,7 @@ def main() -> int:
         except Finding as finding:
             kinds[finding.kind] += 1
             if kinds[finding.kind] <= asked.shown:
-                shorter = shrunk(script, partial(_fails, seed, finding.kind, arguments))
+                shorter = shrunk(script, partial(fails, seed, finding.kind, **arguments))
                 print(f"seed {seed}: {finding_of(seed, shorter, **arguments)}\n{written(shorter)}")
         except Exception:  # noqa: BLE001 - an error of the harness or of the product
             kinds["error"] += 1
@@ -50,13 +48,6 @@ def main() -> int:
     print(f"{asked.seeds} runs in {time.monotonic() - began:.0f} s: {dict(kinds) or 'no finding'}")
     print(dict(events.most_common()))
     return 1 if kinds else 0
-
-
-def _fails(seed: int, kind: str, arguments: Mapping[str, bool], script: Sequence[Step]) -> bool:
-    with suppress(Exception):
-        found = finding_of(seed, script, **arguments)
-        return found is not None and found.kind == kind
-    return False
 
 
 if __name__ == "__main__":

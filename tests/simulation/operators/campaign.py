@@ -6,6 +6,7 @@ The rules are the methods that WEIGHTS names.
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from pydantic import SecretStr
@@ -47,7 +48,8 @@ class Campaign:
     """One run. `options` are the seed's: how the pipeline is set up."""
 
     def __init__(self, options: int, *, forgives_owed: bool = False, rejects: bool = True) -> None:
-        """`rejects`: the store rejects some rows. `forgives_owed`: waiters are asked about tables of which capture owes nothing, whatever they are told."""
+        """`rejects`: the store rejects some rows. `forgives_owed`: waiters are asked about tables of which capture owes
+        nothing, whatever they are told."""
         self._forgives_owed = forgives_owed
         chance = random.Random(options)
         self._bad_share = chance.choice((0.0, 0.15)) if rejects else 0.0
@@ -504,3 +506,11 @@ def finding_of(options: int, script: Sequence[Step], **arguments: bool) -> Findi
     except Finding as finding:
         return finding
     return None
+
+
+def fails(options: int, kind: str, script: Sequence[Step], **arguments: bool) -> bool:
+    """Says whether the script has a finding of this kind; for `shrunk`."""
+    with suppress(Exception):  # a part of a script may have another error
+        found = finding_of(options, script, **arguments)
+        return found is not None and found.kind == kind
+    return False

@@ -134,13 +134,14 @@ class Writer:
 class _Watched:
     """What is replaced in both workers: instead of watching a query, control returns to the simulation."""
 
-    sync: SinkSync | None = None
+    _sync: SinkSync | None = None
+    admission = 0
     is_over: Callable[[], bool] = staticmethod(lambda: False)
 
     def _keep_in_step(self, sync: SinkSync, generation: int, is_over: Callable[[], bool]) -> None:
         del generation
-        self.sync = self._sync = sync
-        self.is_over = is_over  # type: ignore[method-assign]
+        self._sync = sync
+        self.is_over = is_over
         self.admission = sync.admit()
         raise _Begun
 
@@ -169,15 +170,15 @@ class SimulatedBuilder(_Watched, Builder):
     def turn(self) -> None:
         """One batch, and one look at the topics."""
         try:
-            if self.sync is None:
+            if self._sync is None:
                 with suppress(_Begun):
                     self._work(ExitStack(), self.link())
-            assert self.sync is not None
-            self.sync.apply_batch(self.admission)
-            self.sync.tend()
+            assert self._sync is not None
+            self._sync.apply_batch(self.admission)
+            self._sync.tend()
             self.is_over()
         except WatershedError as error:
-            self.sync = self._sync = None
+            self._sync = None
             if self._ends_with(error):
                 self.refusal = error
 
@@ -216,13 +217,13 @@ class SinkJob:
             sinks={NAME: section},
         )
         stop = threading.Event()
-        stop.wait = self._waited  # type: ignore[method-assign]
+        stop.wait = self._waited  # type: ignore[method-assign, assignment]
         self._worker = SimulatedWorker(NAME, config, _Session(), self._open_sink, stop, Conditions())  # type: ignore[arg-type]
         self._worker._checkpoints = SimpleNamespace(keep_only=lambda _: None)  # type: ignore[assignment]
 
     def _waited(self, seconds: float) -> bool:
         """The worker waits: for a schema, or for a generation that is built while none serves."""
-        if self._worker.sync is None:
+        if self._worker._sync is None:
             raise _Begun
         self._world.sleep(seconds)
         return False
@@ -237,7 +238,7 @@ class SinkJob:
             job = Job(NAME, KAFKA, self._section, PREFIX, generation, slot=slot)
             return SparkRounds(_Session(), job, limits, 1, lambda *_: FakeTarget(sink))  # type: ignore[arg-type]
 
-        return OpenSink(sink, opened, 0.0, lambda: None, slots, slot)  # type: ignore[arg-type]
+        return OpenSink(sink, opened, 0.0, lambda: None, slots, slot)
 
     def _link(self) -> Link:
         control = ControlReader(KAFKA, TOPICS, self._section.holds)
@@ -248,13 +249,13 @@ class SinkJob:
     @property
     def keeps_in_step(self) -> bool:
         """Says whether a generation serves that the job writes."""
-        return self._worker.sync is not None
+        return self._worker._sync is not None
 
     @property
     def does_nothing(self) -> bool:
         """Says whether no generation serves, and none is built."""
         rebuild = self._worker._rebuild
-        return self._worker.sync is None and (rebuild is None or rebuild._request is None)
+        return self._worker._sync is None and (rebuild is None or rebuild._request is None)
 
     # ---- one step each, under `patched`
 
@@ -269,7 +270,7 @@ class SinkJob:
 
     def batch(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """The query's thread works; `meanwhile` is what other threads do at a task's reports. Raises WatershedError."""
-        sync = self._worker.sync
+        sync = self._worker._sync
         if sync is None:
             return
         self._world.meanwhile = meanwhile
@@ -285,7 +286,7 @@ class SinkJob:
     def tend_meanwhile(self) -> None:
         """The watching thread works while a task reports. If it fails, the batch ends as it can, and the job after
         it."""
-        sync = self._worker.sync
+        sync = self._worker._sync
         if sync is None or self.watch_failed is not None:
             return
         try:
@@ -296,7 +297,7 @@ class SinkJob:
 
     def tend(self) -> bool:
         """The watching thread works. Returns whether the job must start again, behind a swap. Raises WatershedError."""
-        sync = self._worker.sync
+        sync = self._worker._sync
         if sync is not None:
             sync.tend()
         else:
@@ -329,7 +330,7 @@ def request_rebuild(brokers: Brokers, action: str, number: int) -> None:
         record = RebuildRecord(
             sink=NAME,
             request=f"request {number}",
-            action=action,  # type: ignore[arg-type]
+            action=action,
             status="asked",
             asked_us=1,
         )
