@@ -8,10 +8,11 @@ that one alone. More of them: `python -m tests.simulation.operators --seeds 2000
 import os
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
-from tests.simulation.operators.campaign import WEIGHTS, Campaign, finding_of, script_of
+from tests.simulation.operators.campaign import WEIGHTS, Campaign, fails, finding_of, script_of
 from tests.simulation.operators.judge import Finding
 from tests.simulation.operators.mutants import MUTANTS
 from tests.support.scripts import shrunk, written
