@@ -12,9 +12,10 @@ from functools import partial
 
 import pytest
 
-from tests.simulation.operators.campaign import WEIGHTS, Campaign, fails, finding_of, script_of
+from tests.simulation.operators.campaign import Campaign, fails, finding_of, script_of
 from tests.simulation.operators.judge import Finding
 from tests.simulation.operators.mutants import MUTANTS
+from tests.simulation.operators.rules import WEIGHTS
 from tests.support.scripts import shrunk, written
 
 SEEDS = 2_000

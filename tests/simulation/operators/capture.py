@@ -4,7 +4,6 @@ The real capture runs in the other simulations. Here it is only the writer in fr
 Kafka transactions, owes rows, notices gaps, and heals them. Each `step` is one Kafka transaction or one request.
 """
 
-import zlib
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,59 +15,18 @@ from cdc.model.control import (
     ProgressRecord,
     Record,
     SchemaRecord,
-    SourceIdentity,
     SweepRecord,
     TopicState,
     table_key,
 )
 from cdc.model.events import TableId, pack_version, unpack_version
 from cdc.model.sink_records import SinkRecord
-from tests.simulation.operators.brokers import TOPICS, Brokers, Headers
-from tests.simulation.operators.source import TABLES, Alter, Row, RowChange, Source, Truncate, schema_of, topic_of
+from tests.simulation.operators.brokers import TOPICS, Brokers
+from tests.simulation.operators.source import TABLES, Alter, RowChange, Source, Truncate, schema_of, topic_of
+from tests.simulation.operators.state import IDENTITY, Entry, Known, Snapshot, State, entries_of
 
-IDENTITY: Final = SourceIdentity(system_identifier="7000", timeline=1, database="shop", slot="ops")
 CHUNK: Final = 3  # rows
-Entry = tuple[str, int, bytes, bytes | None, Headers | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The reading of a table that is under way, or paused."""
-
-    after: int  # the last key that was read
-    up_to: int
-    sweeps: bool = False
-    floor: int | None = None
-    parity: int | None = None  # its condition: only keys of this parity
-    is_paused: bool = False
-    owes: bool = False  # it reads what is owed
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A table's topic, as the position knows it."""
-
-    identity: str
-    incarnation: str
-    ends: tuple[int, ...]
-    starts: tuple[int, ...]
-    since: int  # LSN; earlier changes are in the snapshot, not in the stream
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What the state topic says. It is replaced as a whole, in the Kafka transaction of the records that it covers."""
-
-    history: str
-    epoch: int
-    seq: int
-    lsn: int  # everything that ends up to here is published, but for what is owed
-    topics: dict[TableId, Known] = field(default_factory=dict)  # of captured tables
-    left: dict[TableId, Known] = field(default_factory=dict)  # of tables that were removed from the configuration
-    versions: dict[TableId, int] = field(default_factory=dict)
-    snapshots: dict[TableId, Snapshot] = field(default_factory=dict)
-    owed: dict[TableId, str] = field(default_factory=dict)
-    stopped: frozenset[TableId] = frozenset()
+ALL: Final = 1 << 30  # above every key
 
 
 @dataclass
@@ -82,7 +40,6 @@ class Capture:
     configured: set[TableId] = field(default_factory=lambda: set(TABLES))
     is_running: bool = False
     gap: str = ""  # why nothing is published
-    has_lost_state: bool = False  # the gap: the state topic is older than what was confirmed, and so may be the others
     histories: int = 0
     _owed: list[tuple[int, frozenset[TableId]]] = field(default_factory=list)  # of each progress record, with its LSN
     _used: set[TableId] = field(default_factory=set)  # configured when the process was started
@@ -145,7 +102,7 @@ class Capture:
         state = State(f"history {self.histories}", 1, 0, self.source.end)
         self._control([])
         for table in sorted(self._used):
-            state = self._taken_up(state, table, Snapshot(-1, 1 << 30, owes=True), "the first snapshot")
+            state = self._taken_up(state, table, Snapshot(-1, ALL, owes=True), "the first snapshot")
         self._publish(state, [], [self._schema(table) for table in sorted(self._used)])
 
     def _taken_up(self, state: State, table: TableId, snapshot: Snapshot, why: str) -> State:
@@ -156,9 +113,10 @@ class Capture:
         incarnation = topic.identity
         if then is not None and then.identity == topic.identity:
             has_lost = starts != then.starts or any(a < b for a, b in zip(ends, then.ends, strict=False))
-            # An epoch alone may be used again, if the brokers are restored from a copy that does not know it.
-            mark = f"{topic.identity}#{state.epoch}.{self.source.end}"
-            incarnation = mark if has_lost or self.has_lost_state else then.incarnation
+            if table in state.left:  # nobody watched the topic meanwhile
+                incarnation = f"{topic.identity}#{self.source.end:X}"
+            else:
+                incarnation = f"{topic.identity}#{state.epoch}" if has_lost else then.incarnation
         known = Known(topic.identity, incarnation, ends, starts, self.source.end)
         return replace(
             state,
@@ -184,7 +142,7 @@ class Capture:
             )
         for table in sorted(self._used - set(state.topics)):
             floor = pack_version(state.epoch, state.seq + 1)
-            joined = Snapshot(-1, 1 << 30, sweeps=True, floor=floor, owes=True)
+            joined = Snapshot(-1, ALL, sweeps=True, floor=floor, owes=True)
             state = self._taken_up(state, table, joined, "the table was added")
             # Its changes count from here on: those before are in the snapshot.
             schemas.append(self._schema(table))
@@ -199,7 +157,6 @@ class Capture:
     def _look_for_gap(self) -> None:
         state, slot = self.state, self.source.slot
         assert state is not None
-        self.has_lost_state = slot is not None and slot > state.lsn
         if slot is None:
             self.gap = "the slot is gone"
         elif slot > state.lsn:
@@ -225,7 +182,7 @@ class Capture:
         self.gap = ""
         for table in sorted(self._used):
             floor = pack_version(state.epoch, 0)
-            healing = Snapshot(-1, 1 << 30, sweeps=True, floor=floor, owes=True)
+            healing = Snapshot(-1, ALL, sweeps=True, floor=floor, owes=True)
             state = self._taken_up(state, table, healing, "the gap is being healed")
             if table in state.stopped:
                 snapshots = {other: one for other, one in state.snapshots.items() if other != table}
@@ -234,7 +191,6 @@ class Capture:
             topics = {other: known for other, known in state.topics.items() if other != table}
             left = state.left | {table: state.topics[table]}
             state = replace(state, topics=topics, left=left, stopped=state.stopped - {table})
-        self.has_lost_state = False
         self._publish(state, [], [self._schema(table) for table in sorted(self._used)])
         return True
 
@@ -258,9 +214,9 @@ class Capture:
             return False
         match kind:
             case "whole":
-                snapshot = Snapshot(-1, 1 << 30, sweeps=True)
+                snapshot = Snapshot(-1, ALL, sweeps=True)
             case "where":
-                snapshot = Snapshot(-1, 1 << 30, parity=state.seq % 2)
+                snapshot = Snapshot(-1, ALL, parity=state.seq % 2)
             case _:
                 snapshot = Snapshot(0, 2)
         self._publish(replace(state, snapshots=state.snapshots | {table: snapshot}), [], [])
@@ -295,7 +251,7 @@ class Capture:
         if not self._streams or state is None or table in state.snapshots or table not in state.owed:
             return False
         floor = pack_version(state.epoch, state.seq + 1)
-        reading = Snapshot(-1, 1 << 30, sweeps=True, floor=floor, owes=True)
+        reading = Snapshot(-1, ALL, sweeps=True, floor=floor, owes=True)
         state = replace(state, stopped=state.stopped - {table})
         state = self._taken_up(state, table, reading, "the table was started again")
         self._stream(state, [self._schema(table)])
@@ -366,7 +322,7 @@ class Capture:
                     if message.version <= state.versions[table]:
                         continue  # it was described after that
                     records.append(SchemaRecord.of(schema_of(table, message.version)))
-                    reading = Snapshot(-1, 1 << 30, owes=True, sweeps=table in state.owed)
+                    reading = Snapshot(-1, ALL, owes=True, sweeps=table in state.owed)
                     if reading.sweeps:  # what is being read is read from the beginning
                         held = state.snapshots.get(table)
                         floor = pack_version(state.epoch, state.seq + 1) if held is None else held.floor
@@ -383,7 +339,7 @@ class Capture:
                     floor = pack_version(state.epoch, state.seq)
                     records.append(self._sweep(table, floor, transaction.lsn, state.epoch, records))
                 else:
-                    entries += self._row(state, message, "c" if message.row else "d")
+                    entries += self._entries(state, message, "c" if message.row else "d")
             state = replace(state, lsn=transaction.end)
         self._publish(state, entries, records)
 
@@ -401,7 +357,7 @@ class Capture:
         for key in chunk:
             if snapshot.parity is None or key % 2 == snapshot.parity:
                 state = replace(state, seq=state.seq + 1)
-                entries += self._row(state, RowChange(table, key, rows[key]), "r")
+                entries += self._entries(state, RowChange(table, key, rows[key]), "r")
         records: list[Record] = []
         if rest:
             snapshots = state.snapshots | {table: replace(snapshot, after=chunk[-1])}
@@ -416,23 +372,8 @@ class Capture:
             state = replace(state, snapshots=snapshots, owed=owed, lsn=watermark.end)
         self._publish(state, entries, records)
 
-    def _row(self, state: State, change: RowChange, operation: str) -> list[Entry]:
-        topic = topic_of(change.table)
-        key = orjson.dumps({"id": change.key})
-        partition = zlib.crc32(key) % len(self.brokers.topics[topic].logs)
-        source = {
-            "schema": change.table.schema,
-            "table": change.table.name,
-            "epoch": state.epoch,
-            "seq": state.seq,
-            "schema_version": state.versions[change.table],
-            "ts_us": 1,
-        }
-        entries: list[Entry] = [(topic, partition, key, _envelope(operation, source, change.row), None)]
-        if change.row is None:
-            version = str(pack_version(state.epoch, state.seq)).encode()
-            entries.append((topic, partition, key, None, [("watershed.version", version)]))
-        return entries
+    def _entries(self, state: State, change: RowChange, operation: str) -> list[Entry]:
+        return entries_of(state, change, operation, len(self.brokers.topics[topic_of(change.table)].logs))
 
     def _floors(self) -> dict[str, int]:
         """The floor of each table's last sweep, by record key."""
@@ -470,7 +411,3 @@ class Capture:
         """The records of sinks, as waiters read them."""
         latest = self.brokers.latest(TOPICS.progress)
         return [SinkRecord.decode(value, key) for key, value in latest.items() if key.startswith(SinkRecord.KEY)]
-
-
-def _envelope(operation: str, source: dict[str, object], row: Row | None) -> bytes:
-    return orjson.dumps({"op": operation, "source": source, "after": row})

@@ -225,7 +225,7 @@ class SinkJob:
         """The worker waits: for a schema, or for a generation that is built while none serves."""
         if self._worker._sync is None:
             raise _Begun
-        self._world.sleep(seconds)
+        self._world.now_s += seconds
         return False
 
     def _open_sink(self, slot: str | None) -> OpenSink:
