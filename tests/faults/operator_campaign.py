@@ -37,7 +37,7 @@ from cdc.model.errors import WatershedError
 from devstack.stack import Stack
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.faults.operators.pipeline import WEIGHTS, Pipeline
+from tests.faults.operators.pipeline import WEIGHTS, Pipeline, rest
 from tests.faults.operators.source import SCHEMA, TABLES, TOO_LONG, Load, Source, Values, Written
 from tests.faults.operators.stores import STORES, Cache, Mirror, Store, differences
 from tests.support.captured import under_capture
@@ -149,7 +149,7 @@ class Episode:
             log.write(f"{time.strftime('%H:%M:%S')} {step.rule} {step.number}\n")
         with suppress(*LATER):
             getattr(self.pipeline, step.rule)()
-        time.sleep(self.pipeline.chance.uniform(*PAUSE_S))
+        rest(self.pipeline.chance.uniform(*PAUSE_S))
 
     @staticmethod
     def _require_none(watcher: Watcher) -> None:
@@ -202,7 +202,7 @@ class Episode:
                 if time.monotonic() > deadline:
                     raise Finding("stuck", f"not in step after {IN_STEP_S_MAX:.0f} s:\n{self._status()}")
                 self._remedy()
-                time.sleep(REMEDY_S)
+                rest(REMEDY_S)
             if told := self._different():
                 raise Finding("different", f"all stores claim to show LSN {end.lsn}, but {told}")
 
@@ -226,7 +226,7 @@ class Episode:
         while time.monotonic() < deadline:
             if self._reasons() or not self._different() or not all(map(self.is_seen, STORES)):
                 return
-            time.sleep(1.0)
+            rest(1.0)
         if (told := self._different()) and not self._reasons() and self._status_code() == 0:
             raise Finding("green", f"status and /readyz are green for {QUIET_S:.0f} s, but {told}\n{self._status()}")
 

@@ -2,6 +2,7 @@
 
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +24,11 @@ from tests.support.waiting import eventually
 
 COMMAND_S: Final = 60.0
 GONE_S: Final = 30.0
+
+
+def rest(seconds: float) -> None:
+    """Lets everything else go on for this long."""
+    threading.Event().wait(seconds)
 
 
 class Pipeline:
@@ -73,7 +79,7 @@ class Pipeline:
             return False
         process = self.captured.running()
         process.signal(signal.SIGSTOP)
-        time.sleep(self.chance.uniform(0.5, 4.0))
+        rest(self.chance.uniform(0.5, 4.0))
         process.signal(signal.SIGCONT)
         return True
 

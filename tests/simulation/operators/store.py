@@ -100,8 +100,10 @@ class FakeSink:
 
         self._call(effect)
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, before: str | None) -> None:
         def effect() -> None:
+            if before is not None and self._content.noted != before:
+                raise SinkError("the store has lost its last writes", "nothing to do")
             self._content.noted = text
 
         self._call(effect)
