@@ -19,7 +19,7 @@ from tests.simulation.operators.rules import WEIGHTS
 from tests.support.scripts import shrunk, written
 
 SEEDS = 2_000
-SEEDS_FOR_A_MUTANT = 600
+SEEDS_FOR_A_MUTANT = 1_000
 GIVEN_SEED = os.environ.get("WATERSHED_SEED")
 
 

@@ -45,7 +45,7 @@ class Campaign(Rules):
         nothing, whatever they are told."""
         self._forgives_owed = forgives_owed
         chance = random.Random(options)
-        self._bad_share = chance.choice((0.0, 0.15)) if rejects else 0.0
+        self._bad_share = chance.choice((0.0, 0.25)) if rejects else 0.0
         self.world = World()
         self.brokers = Brokers(self.world)
         self.source = Source()

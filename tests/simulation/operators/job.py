@@ -103,7 +103,7 @@ class FakeLetters:
                 for key, letter in letters.items()
             )
 
-        self._brokers.world.call("brokers", effect)
+        self._brokers.world.call("brokers.letters", effect)
         for key, letter in letters.items():
             if letter is None:
                 self.open.pop(key, None)
@@ -128,7 +128,7 @@ class Writer:
 
     def send(self, record: Record) -> None:
         entry = TOPICS.progress, 0, record.record_key.encode(), record.encode(), None
-        self._brokers.world.call("brokers", lambda: self._brokers.write([entry]))
+        self._brokers.world.call("brokers.publish", lambda: self._brokers.write([entry]))
 
 
 class _Watched:

@@ -23,6 +23,16 @@ from tests.simulation.operators.source import (
 from tests.simulation.operators.store import Store
 from tests.simulation.operators.world import Fuse, World
 
+FAILING: Final = (
+    "store",
+    "brokers",
+    "kill",
+    "store.readable",
+    "store.note",
+    "store.sweep",
+    "brokers.letters",
+    "brokers.publish",
+)
 CHECK_S: Final = 4.0  # after which a running job has looked at its store again
 
 
@@ -75,6 +85,19 @@ class Rules(ABC):
 
     def truncate(self) -> None:
         self.source.commit(Truncate(self._choose.choice(TABLES)))
+
+    def truncate_twice(self) -> None:
+        """Two sweeps of one table, of which compaction leaves the later one, before its LSN is published."""
+        table = self._choose.choice(TABLES)
+        self.kill_sink()
+        for key in (0, 1):
+            self.source.commit(Truncate(table), self.source.row(table, key, f"value after {key}"))
+            self.capture.step()
+            if key == 0:
+                self.capture.publish_progress()
+        self.compact()
+        self.start_sink()
+        self.sink_turn()
 
     def alter(self) -> bool:
         table = self._choose.choice(TABLES)
@@ -230,8 +253,9 @@ class Rules(ABC):
 
     def fail_soon(self) -> None:
         """One of the next calls of the job fails, or the job dies at it."""
-        kind = self._choose.choice(("store", "store", "brokers", "kill"))
-        self.world.fuse = Fuse(self._choose.choice((0, 1, 1, 2, 3, 5, 8, 13)), kind, self._choose.random() < 0.3)
+        kind = self._choose.choice(FAILING)
+        calls = 0 if "." in kind else self._choose.randrange(10)
+        self.world.fuse = Fuse(calls, kind, self._choose.random() < 0.3)
         if self._choose.random() < 0.7:
             self.sink_turn()
 
@@ -278,6 +302,7 @@ class Rules(ABC):
 WEIGHTS: Final = {
     "write": 8,
     "truncate": 1,
+    "truncate_twice": 1,
     "alter": 1,
     "start_capture": 3,
     "kill_capture": 1,

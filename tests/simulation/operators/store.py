@@ -71,8 +71,8 @@ class FakeSink:
     def _content(self) -> Content:
         return self._store.slots.setdefault(self._slot, Content())
 
-    def _call(self, effect: Any = lambda: None) -> None:
-        self._store.world.call("store", effect)
+    def _call(self, effect: Any = lambda: None, name: str = "") -> None:
+        self._store.world.call(f"store.{name}", effect)
 
     def generation(self) -> int | None:
         self._call()
@@ -106,7 +106,7 @@ class FakeSink:
                 raise SinkError("the store has lost its last writes", "nothing to do")
             self._content.noted = text
 
-        self._call(effect)
+        self._call(effect, "note")
 
     def noted(self) -> str | None:
         self._call()
@@ -154,7 +154,7 @@ class FakeSink:
             gone.extend(key for key, (version, row) in rows.items() if row is not None and version < floor)
             rows.update(dict.fromkeys(gone, (floor, None)))
 
-        self._call(effect)
+        self._call(effect, "sweep")
         return len(gone)
 
     def make_readable(self, tables: Collection[TableId]) -> None:
@@ -162,7 +162,7 @@ class FakeSink:
             for table in tables:
                 self._content.readable[table] = dict(self._content.rows.get(table, {}))
 
-        self._call(effect)
+        self._call(effect, "readable")
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         for key, (version, row) in self._content.rows.get(table, {}).items():

@@ -21,7 +21,7 @@ class Fuse:
     """Fails one of the next calls to the outside."""
 
     calls: int  # before it
-    kind: str  # "store", "brokers": that call raises an error; "kill": the process dies
+    kind: str  # "store", "brokers.letters": the beginning of the kind of call that raises an error; "kill": it dies
     after: bool  # behind the call's effect, not before it
 
 
@@ -35,11 +35,11 @@ class World:
         self.meanwhile: Callable[[], None] = lambda: None  # what other threads do while a task reports
 
     def call(self, kind: str, effect: Callable[[], None] = lambda: None) -> None:
-        """Makes a call with this effect to a store or to the brokers (`kind`)."""
+        """Makes a call with this effect. `kind`: "store" or "brokers", with a dot and what it is for."""
         if self.is_dying:  # what handlers do on its way does not reach the outside
             raise Crash
         fuse = self.fuse
-        if fuse is None or fuse.kind not in (kind, "kill"):
+        if fuse is None or not (kind.startswith(fuse.kind) or fuse.kind == "kill"):
             effect()
             return
         fuse.calls -= 1
@@ -52,7 +52,11 @@ class World:
         if fuse.kind == "kill":
             self.is_dying = True
             raise Crash
-        raise SinkError("the store is away", "wait") if kind == "store" else BrokerError("brokers are away", "wait")
+        raise (
+            SinkError("the store is away", "wait")
+            if kind.startswith("store")
+            else BrokerError("brokers are away", "wait")
+        )
 
     # ---- the module `time`
 
