@@ -29,6 +29,7 @@ class StorageFacts(Record):
     file: int  # pg_class.relfilenode: another one after the table was rewritten or truncated
     is_met: bool = False  # known from the stream only, which has rows of it
     attached: str = ""  # xmin of its rows in pg_inherits, from the root: others if it was detached meanwhile
+    toast: int = 0  # oid of the table of its large values, 0 without one: another one after each rewrite, not TRUNCATE
 
 
 class TableFacts(Record):
@@ -41,6 +42,7 @@ class TableFacts(Record):
     others: str  # a digest of everything else that may change records: kind, identity, indexes, enums, names
     attributes: int = 0  # numbers given to columns so far; 0: not known
     labels: tuple[str, ...] = ()  # oid and xmin of the labels of its enums, also of those within other types
+    row_type: str = ""  # xmin of its row type: another one after the table was renamed or moved to another schema
 
 
 class TableRecord(PerTableRecord):

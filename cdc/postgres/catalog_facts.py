@@ -25,7 +25,8 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
        (SELECT json_agg(json_build_array(a.attnum, a.attname, a.xmin::text,
                  a.atthasmissing OR a.attname = ANY (p.missing), types.forms ->> a.attnum::text) ORDER BY a.attnum)
           FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-       (SELECT json_agg(json_build_array(l.oid::int8, l.relfilenode::int8, coalesce(part.attached, '')) ORDER BY l.oid)
+       (SELECT json_agg(json_build_array(l.oid::int8, l.relfilenode::int8, coalesce(part.attached, ''),
+                 l.reltoastrelid::int8) ORDER BY l.oid)
           FROM (SELECT c.oid, NULL WHERE c.relkind <> 'p'
                 UNION ALL SELECT * FROM unnest(tree.members, tree.attached)) AS part(oid, attached)
           JOIN pg_class l ON l.oid = part.oid AND l.relkind <> 'p'),
@@ -43,7 +44,7 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)),
          (SELECT string_agg(concat_ws(' ', p.oid, p.relreplident), ',' ORDER BY p.oid)
             FROM pg_class p WHERE p.oid = ANY (tree.members))),
-       c.relnatts, types.labels
+       c.relnatts, types.labels, (SELECT t.xmin::text FROM pg_type t WHERE t.oid = c.reltype)
   FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
   JOIN pg_namespace n ON n.nspname = w.schema
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
@@ -95,14 +96,16 @@ def read_facts(connection: psycopg.Connection, tables: Sequence[TableId]) -> dic
                 for number, column, xmin, has_missing, form in columns or ()
             ),
             storage=tuple(
-                StorageFacts(oid=part, file=file, attached=_short(rows)) for part, file, rows in storage or ()
+                StorageFacts(oid=part, file=file, attached=_short(rows), toast=toast)
+                for part, file, rows, toast in storage or ()
             ),
             generated=generated,
             others=digest(others),
             attributes=attributes,
             labels=tuple(labels or ()),
+            row_type=row_type or "",
         )
-        for schema, name, oid, columns, storage, generated, others, attributes, labels in connection.execute(
+        for schema, name, oid, columns, storage, generated, others, attributes, labels, row_type in connection.execute(
             _FACTS, names
         )
     }

@@ -130,9 +130,10 @@ def with_partition(facts: TableFacts, oid: int) -> TableFacts:
     return facts.model_copy(update={"storage": (*facts.storage, StorageFacts(oid=oid, file=0, is_met=True))})
 
 
-def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> str | None:
-    """Returns what changed stored rows without row events, in words, or None. `filled`: oids of added partitions that
-    hold rows."""
+def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int], *, is_named: bool = True) -> str | None:
+    """Returns what changed stored rows, or may have changed them, without row events, in words, or None. `filled`: oids
+    of added partitions that hold rows. `is_named`: the publication names the table. PostgreSQL refuses to make such a
+    table unlogged, and publishes its changes under whatever name it has."""
     was = {column.number: column for column in then.columns}
     for column in now.columns:
         before = was.get(column.number)
@@ -168,4 +169,21 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
             return "a column's values were computed again"
         if is_partitioned:
             return "a partition was truncated or rewritten"
+    if not is_named:
+        return _unlogged(then, now)
+    return None
+
+
+def _unlogged(then: TableFacts, now: TableFacts) -> str | None:
+    """Returns why changes of a table may not have been in the log for a while, for a table that is logged and has its
+    name again."""
+    parts = {part.oid: part for part in now.storage}
+    for before in then.storage:
+        part = parts.get(before.oid)
+        # TRUNCATE and SET TABLESPACE keep the toast table. Of a table without one, no fact says what rewrote it.
+        is_kept = part is None or part.file == before.file or 0 != part.toast == before.toast
+        if not is_kept and not before.is_met:
+            return "the table was rewritten: it may have been unlogged meanwhile"
+    if then.row_type and then.row_type != now.row_type:
+        return "the table was renamed or moved meanwhile: it may not have been published"
     return None

@@ -19,9 +19,8 @@ import structlog
 from cdc.model.control import SchemaRecord
 from cdc.model.errors import (
     NEXT_AFTER_ALTER,
-    NEXT_AFTER_GAP,
     NEXT_AFTER_REPLACED,
-    GapError,
+    ConnectionLost,
     UnsupportedChangeError,
 )
 from cdc.model.events import TableId, TableSchema
@@ -156,7 +155,7 @@ class SchemaTracker:
     # ---- the catalog
 
     def watch(self) -> None:
-        """Takes answers and polls again. Raises GapError if the publication was altered."""
+        """Takes answers and polls again. Raises ConnectionLost if the publication was altered."""
         self._take()
         if self._poll is None:
             self._poll = CatalogPoll(self._new_nonce(), dict(self._known), self._stopped)
@@ -178,7 +177,7 @@ class SchemaTracker:
                 self._forget()
                 continue
             if answer.publication != self._publication:
-                raise GapError("the publication was altered or dropped", NEXT_AFTER_GAP)
+                raise ConnectionLost("the publication was altered or dropped: the next session examines it")
             if answer.ready and not self._is_half_published:
                 log.info("stopped tables can be captured again", tables=" ".join(map(str, sorted(answer.ready))))
                 self.is_due = True
@@ -207,7 +206,9 @@ class SchemaTracker:
                 raise stop(table, why)
             records += self._adopt(found.schema)
             adopted.append(found.schema)
-        changed = rows_changed(then.facts, found.facts, found.filled) if then.facts is not None else None
+        changed = None
+        if then.facts is not None:
+            changed = rows_changed(then.facts, found.facts, found.filled, is_named=bool(then.entry))
         if changed is not None:
             log.info("rows changed without events: all rows of the table are read again", table=str(table), why=changed)
             records += self._rows.reread(table, changed)

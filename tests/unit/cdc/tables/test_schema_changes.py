@@ -200,6 +200,21 @@ def test_values_that_read_otherwise_without_events(then: TableFacts, facts: Tabl
     assert why is None if says is None else why is not None and says in why
 
 
+def test_a_table_that_the_publication_does_not_name_may_have_been_unlogged() -> None:
+    def facts(file: int, toast: int, row_type: str = "500") -> TableFacts:
+        return now(storage=(StorageFacts(oid=7, file=file, toast=toast),)).model_copy(update={"row_type": row_type})
+
+    def why(then: TableFacts, found: TableFacts) -> str:
+        assert rows_changed(then, found, frozenset()) is None, "it was published all the time"
+        return rows_changed(then, found, frozenset(), is_named=False) or ""
+
+    assert why(facts(70, 90), facts(71, 91)) == "the table was rewritten: it may have been unlogged meanwhile"
+    assert why(facts(70, 0), facts(71, 0)) == "the table was rewritten: it may have been unlogged meanwhile"
+    assert why(facts(70, 90), facts(71, 90)) == "", "TRUNCATE, of which the stream tells"
+    assert "renamed or moved meanwhile" in why(facts(70, 90), facts(70, 90, "501"))
+    assert why(facts(70, 90, ""), facts(70, 90)) == "", "recorded before such was known"
+
+
 def test_a_partition_that_was_away_may_come_back_with_other_rows() -> None:
     facts = now(PARTED, storage=tuple(part.model_copy(update={"attached": "700"}) for part in PARTED.storage))
     again = now(facts, storage=(facts.storage[0], facts.storage[1].model_copy(update={"attached": "701"})))

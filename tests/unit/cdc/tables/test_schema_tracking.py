@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import GapError, SourceError, UnsupportedChangeError
+from cdc.model.errors import ConnectionLost, SourceError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts
 from cdc.model.topic_record import TopicRecord
@@ -229,10 +229,10 @@ def test_a_relation_that_can_not_be_followed_stops_the_table() -> None:
     assert stop.value.table == ITEMS.table
 
 
-def test_another_publication_is_a_gap() -> None:
+def test_another_publication_is_examined_by_the_next_session() -> None:
     world = World()
     world.look(None, publication=None)
-    with pytest.raises(GapError, match="altered or dropped"):
+    with pytest.raises(ConnectionLost, match="altered or dropped"):
         world.tracker.watch()
 
 
