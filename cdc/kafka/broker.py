@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -85,6 +86,8 @@ class KafkaBroker:
         known = (*self._record_bytes_max.values(), *admin.event_bytes_max.values())
         self._batch_bytes = min(BATCH_BYTES_MAX, *known, MESSAGE_BYTES_MAX)
         self._is_open = False
+        self._is_committing = False  # a commit has no answer yet
+        self._stop_seen_at: float | None = None  # when the request to stop was noticed, monotonic seconds
         self._outage = Outage()
         self._committed_at = 0.0  # monotonic seconds
         # Lost connections at the last check for hanging transactions, and when the transaction began
@@ -274,19 +277,49 @@ class KafkaBroker:
         self._hand_over(while_waiting, topic, value, key if destination.has_key else None, partition, **more)
 
     def commit(self, while_waiting: WhileWaiting) -> None:
-        self._until_answered("commit_transaction", while_waiting)
-        self._is_open = False
+        """Waits until everything that was produced is in the log, then commits, by one call in a thread: if
+        librdkafka's thread does not get to a call within its time, as on an overloaded machine, it forgets the call,
+        takes the answer to an earlier one for that of an abort, and ends the process."""
+        self._deliver(while_waiting)
+        self._is_committing = True
+        self._await_commit(while_waiting)
+        self._is_committing = self._is_open = False
         self._committed_at = time.monotonic()
+
+    def _await_commit(self, while_waiting: WhileWaiting) -> None:
+        began = time.monotonic()
+        while True:
+            answer = start_thread(partial(self._producer.commit_transaction, ANSWER_S_MAX))
+            while not wait([answer], WAIT_S).done:
+                self._require_time("commit", began)
+                self._losses()
+                while_waiting()
+            error = answer.exception()
+            if error is None:
+                return
+            if not isinstance(error, KafkaException):
+                raise error
+            if not kafka_error(error).retriable():
+                self._is_committing = False
+                raise self._translate("commit", error) from error
+            self._require_time("commit", began)
+            self._losses()
+            while_waiting()
 
     def flush_and_abort(self, while_waiting: WhileWaiting) -> None:
         """Waits until everything that was produced is in the log, then aborts: each partition with records gets an
         abort marker."""
+        self._deliver(while_waiting)
+        self._until_answered("abort_transaction", while_waiting)
+        self._is_open = False
+
+    def _deliver(self, while_waiting: WhileWaiting) -> None:
+        began = time.monotonic()
         while self._flush():
             self._raise_delivery_error()
             self._require_connections()
+            self._require_time("flush", began)
             while_waiting()
-        self._until_answered("abort_transaction", while_waiting)
-        self._is_open = False
 
     def _flush(self) -> int:
         """Returns the number of records that are not in the log yet."""
@@ -300,10 +333,10 @@ class KafkaBroker:
             return
         self._is_open = False
         try:
-            if self._may_merge_with_last():
+            if self._is_committing or self._may_merge_with_last():
                 del self._producer  # before anything of it reaches the brokers again
                 return
-            self._producer.purge()
+            # Drops what was not sent, and waits for the rest: records that arrived later would not be aborted.
             self._producer.abort_transaction(5.0)
         except (KafkaException, WatershedError) as error:
             # The next producer of this id aborts the transaction.
@@ -327,7 +360,6 @@ class KafkaBroker:
         stop."""
         what = call.removesuffix("_transaction")
         began = time.monotonic()
-        deadline = began + ANSWER_S_MAX
         while True:
             try:
                 getattr(self._producer, call)(WAIT_S)
@@ -339,11 +371,16 @@ class KafkaBroker:
                 while_waiting()
             else:
                 return
-            now = time.monotonic()
-            if self._should_stop():
-                deadline = min(deadline, now + STOPPING_S_MAX)
-            if now > deadline:
-                raise ConnectionLost(f"Kafka: {what}: the brokers have not answered for {now - began:.0f} s")
+            self._require_time(what, began)
+
+    def _require_time(self, what: str, began: float) -> None:
+        """Raises ConnectionLost if the brokers have not answered for too long. `began`: monotonic seconds."""
+        now = time.monotonic()
+        if self._stop_seen_at is None and self._should_stop():
+            self._stop_seen_at = now
+        stops_s = 0.0 if self._stop_seen_at is None else now - max(began, self._stop_seen_at)
+        if now - began > ANSWER_S_MAX or stops_s > STOPPING_S_MAX:
+            raise ConnectionLost(f"Kafka: {what}: the brokers have not answered for {now - began:.0f} s")
 
     def _raise_delivery_error(self) -> None:
         error = self._undelivered.error

@@ -20,7 +20,7 @@ from tests.checker.large import TABLE as LARGE_TABLE
 from tests.checker.large import Plan
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.faults.large_campaign import judged, publish
-from tests.support.captured import Captured, under_capture
+from tests.support.captured import Captured, frozen, under_capture
 from tests.support.halves import watched_for_halves
 from tests.support.waiting import eventually
 from tests.support.workload import SCHEMA, TABLES, Workload, fill
@@ -56,6 +56,24 @@ def test_killed_in_the_initial_load(captured: Captured) -> None:
     report = captured.judge()
     assert report.epoch == 1 + len(LOAD_FAILPOINTS)
     assert {sweep.table for sweep in report.sweeps} == set(TABLES)
+
+
+@pytest.mark.promise(1)
+def test_aborted_while_brokers_do_not_answer_a_commit(captured: Captured, kafka: KafkaBroker) -> None:
+    """librdkafka ends the process by SIGABRT when it finds a defect in itself; a supervisor starts it again."""
+    capture = captured.start()
+    captured.await_caught_up()
+    with Workload(captured.dsn, seed=3, clients=2, pause_s=0.01):
+        for _ in range(3):
+            with frozen(kafka.stack, "kafka"):
+                behind = captured.log_end() + 50_000
+                eventually(lambda behind=behind: captured.log_end() > behind, 60.0, "changes wait for the brokers")
+                capture.signal(signal.SIGABRT)
+                assert capture.await_end() == -signal.SIGABRT
+            capture = captured.start()
+            capture.await_said("streaming")
+    captured.await_caught_up()
+    assert captured.judge().epoch == 1
 
 
 @pytest.mark.promise(1)

@@ -1,5 +1,6 @@
 """The transactional producer's errors: a producer of the test says what librdkafka can say, at every call."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,9 +39,6 @@ class Producer:
 
     def poll(self, timeout_s: float) -> int:  # noqa: ARG002
         return self._say("poll")
-
-    def purge(self) -> None:
-        self._say("purge")
 
     def flush(self, timeout_s: float) -> int:  # noqa: ARG002
         return self._say("flush")
@@ -114,7 +112,7 @@ def made(
     return broker, producer, admin
 
 
-@pytest.mark.parametrize("call", ["poll", "purge", "abort_transaction"])
+@pytest.mark.parametrize("call", ["poll", "abort_transaction"])
 def test_abort_never_raises_whatever_librdkafka_says(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     for code in CODES:
         for is_fatal in (False, True):
@@ -237,3 +235,40 @@ def test_a_commit_that_is_answered_late_counts(monkeypatch: pytest.MonkeyPatch, 
 
     broker.commit(wait)
     assert len(waited) == 1
+
+
+def test_a_commit_is_one_call_however_long_it_takes_and_no_abort_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka ended the process: it took the answer to a commit, called again meanwhile, for that of an abort."""
+    broker, producer, _ = made(monkeypatch)
+    broker.produce([RECORD], do_nothing)
+    answered = threading.Event()
+    committing: list[float] = []
+
+    def commit(timeout_s: float) -> None:
+        committing.append(timeout_s)
+        answered.wait(30)
+
+    producer.commit_transaction = commit  # type: ignore[method-assign]
+    waited: list[bool] = []
+
+    def lose_source() -> None:
+        waited.append(True)
+        if len(waited) == 3:
+            raise ConnectionLost("the source is gone")
+
+    with pytest.raises(ConnectionLost, match="the source is gone"):
+        broker.commit(lose_source)
+    broker.abort()
+    answered.set()
+    assert committing == [ANSWER_S_MAX]
+    assert "abort_transaction" not in producer.calls
+
+
+def test_a_commit_that_failed_is_followed_by_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, producer, _ = made(monkeypatch)
+    broker.produce([RECORD], do_nothing)
+    producer.fails["commit_transaction"] = KafkaError(KafkaError._INCONSISTENT, "lost", txn_requires_abort=True)
+    with pytest.raises(ConnectionLost, match="lost"):
+        broker.commit(do_nothing)
+    broker.abort()
+    assert producer.calls[-1] == "abort_transaction"
