@@ -61,6 +61,7 @@ class Schedule:
     status_interval_s: float = STATUS_INTERVAL_S
     watch: Callable[[], None] = lambda: None  # checks source and brokers
     heartbeats: Heartbeats | None = None
+    check_ends: Callable[[Mapping[str, Sequence[int]]], None] = lambda _: None  # of topics, whenever they are known
 
 
 class Capture:
@@ -243,6 +244,7 @@ class Capture:
                 return
             if end_offsets is not None:
                 (_, covered, owed), self._progress_request = self._progress_request, None
+                self._schedule.check_ends(end_offsets)
                 self._publisher.on_end_offsets(end_offsets)
                 self._publish_progress(covered, owed, end_offsets)
         elif (self._committed.resume_lsn > self._progress_lsn or self._snapshots.owed != self._progress_owed) and (

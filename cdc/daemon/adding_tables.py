@@ -152,8 +152,10 @@ class TableAddition:
         publication: Publication,
         state: State,
         captured: Captured,
+        failed: Collection[TableId] = (),
     ) -> AddedTables:
-        """Adds the tables; to be called behind the barrier. `left`: topics of tables that are removed. Raises
+        """Adds the tables; to be called behind the barrier. `left`: topics of tables that are removed. `failed`: tables
+        that stopped in an earlier session of this process, perhaps because their topics lost records. Raises
         UnsupportedChangeError for a table that can't be added, BrokerError, and ConnectionLost, also if a table was
         altered meanwhile."""
         topics = self._make_topics(joining, captured)
@@ -188,8 +190,14 @@ class TableAddition:
             states={
                 schema.topic: now[schema.topic].model_copy(
                     update={
-                        "end_offsets": held.end_offsets if (held := position.topics.get(schema.topic)) else (),
-                        "incarnation": _incarnation(now[schema.topic], held, captured, schema.table, since_lsn),
+                        "end_offsets": (),
+                        "incarnation": _incarnation(
+                            now[schema.topic],
+                            position.topics.get(schema.topic) if schema.table not in failed else None,
+                            captured,
+                            schema.table,
+                            since_lsn,
+                        ),
                         "publication_entry": publication.entries.get(schema.table, ""),
                         "since_lsn": since_lsn,
                     }

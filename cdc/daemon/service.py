@@ -147,9 +147,9 @@ class Service:
         for table in source.tables:
             require_format(self._config, outbox, table)
         self._admin.broker_count()
-        self._admin.check([*self._table_topics, self._topics.dead_letter])
+        self._admin.check([*([] if is_running_on else self._table_topics), self._topics.dead_letter])
         records = [self._topics.state, self._topics.control, self._topics.progress]
-        self._admin.check_single(records, [self._topics.signals, *self._log_topics])
+        self._admin.check_single(records, [self._topics.signals, *([] if is_running_on else self._log_topics)])
         return source
 
     def check_history(self, source: Source) -> None:

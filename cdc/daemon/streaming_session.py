@@ -29,7 +29,7 @@ from cdc.kafka.signals import SignalReader
 from cdc.kafka.state_reader import Captured, State, read_captured, read_state
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, TopicWatch
 from cdc.kafka.topic_keys import KafkaKeyReader
-from cdc.model.control import PositionRecord, SnapshotRecord
+from cdc.model.control import PositionRecord, SnapshotRecord, TopicState
 from cdc.model.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn, format_lsn
@@ -53,9 +53,9 @@ from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.tables.continuity import require_same_source, require_same_topics
+from cdc.tables.continuity import loss_of, require_same_source, topic_trouble
 from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
-from cdc.tables.selection import TableSelection, assign, compare_tables, newly_stopped
+from cdc.tables.selection import Doubts, TableSelection, assign, compare_tables, newly_stopped, stopped_by_topic
 
 log = structlog.get_logger(__name__)
 
@@ -125,7 +125,7 @@ class Session:
         def stay_connected() -> None:
             connection.send_status(resume_lsn, resume_lsn, reply_requested=False)
 
-        topics = self._admin.check([self._topics.table(table) for table in self._config.source.table_ids])
+        topics = self._admin.describe([self._topics.table(table) for table in self._config.source.table_ids])
         broker = KafkaBroker(self._config, self._admin, topics.values(), self._should_stop)
         resources.callback(broker.abort)
         stay_connected()
@@ -165,20 +165,27 @@ class Session:
             ),
             clock=self._clock,
             topics=self._topics,
-            schedule=self._schedule(patience_s, context, self._watch(these, tracker, broker)),
+            schedule=self._schedule(patience_s, context, self._watch(these, tracker, broker), self._ends(these)),
             probe=self._probe,
             should_stop=lambda: (
                 self._should_stop() or self._addition_barrier.is_due or tracker.is_due or snapshots.tables_changed
             ),
         )
 
-    def _schedule(self, patience_s: float, context: EnvelopeContext, watch: Callable[[], None]) -> Schedule:
+    def _schedule(
+        self,
+        patience_s: float,
+        context: EnvelopeContext,
+        watch: Callable[[], None],
+        check_ends: Callable[[Mapping[str, Sequence[int]]], None],
+    ) -> Schedule:
         options = context.format
         return Schedule(
             self._config.capture,
             min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
             watch,
             Heartbeats(self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable),
+            check_ends,
         )
 
     def _require_continuity(
@@ -198,15 +205,44 @@ class Session:
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
-        selection = assign(tables, position, captured.schemas, descriptions, state.tables, self._failures, unread)
+        doubts = self._doubts(position, publication, tables.kept, topics)
+        selection = assign(tables, position, captured.schemas, descriptions, state.tables, doubts, unread)
         source.columns.require_unpublished(selection.kept)
-        topics_now = self._admin.states(topics.values())
-        kept = {schema.topic: position.topics[schema.topic] for schema in selection.kept}
-        require_same_topics(
-            position.model_copy(update={"topics": kept}),
-            topics_now,
-        )
         return _Found(state, position, captured, topics, descriptions, publication, selection)
+
+    def _doubts(
+        self,
+        position: PositionRecord,
+        publication: Publication,
+        kept: Sequence[TableSchema],
+        topics: Mapping[str, TopicDescription],
+    ) -> Doubts:
+        """Raises GapError where it is not one table that is in doubt, or where its changes can't be read again."""
+        is_altered = publication.fingerprint != position.publication
+        if is_altered and not publication.publishes_all:
+            raise GapError("the publication was altered, and leaves out some operations", NEXT_AFTER_GAP)
+        now = self._admin.states(topics.values())
+        troubles = {
+            schema.table: f"topic {schema.topic} {trouble}"
+            for schema in kept
+            if (trouble := topic_trouble(position.topics[schema.topic], now.get(schema.topic)))
+        }
+        for table, trouble in troubles.items():
+            # A transaction that is published in part goes on in all of its topics.
+            if position.partial is not None or self._config.source.is_outbox(table):
+                raise GapError(trouble, NEXT_AFTER_GAP)
+        unusable = {
+            table: problem
+            for table in self._config.source.table_ids
+            if (topic := topics.get(self._topics.table(table))) and (problem := self._admin.unusable(topic))
+        }
+        return Doubts(
+            failures=self._failures,
+            topics=troubles,
+            unusable=unusable,
+            are_held=self._are_held,
+            is_publication_altered=is_altered,
+        )
 
     def _capturable(self, broker: KafkaBroker, found: _Found, stay_connected: Callable[[], None]) -> _Capturable:
         """Adds the tables that can be added, leaves out those that are stopped, and commits that. Other tables wait for
@@ -229,7 +265,7 @@ class Session:
         left = tuple(sorted(position.topics.keys() - kept.keys()))
         added = AddedTables(snapshots=state.snapshots)
         if joins or left:
-            added = addition.join(joins, left, publication, state, found.captured)
+            added = addition.join(joins, left, publication, state, found.captured, self._failures)
         schemas = (*selection.kept, *added.schemas)
         names = [schema.table for schema in schemas]
         last_facts = {table: record.facts for table, record in state.tables.items()}
@@ -365,8 +401,29 @@ class Session:
             now_us=self._clock.now_us,
         )
 
+    def _ends(self, these: _Capturable) -> Callable[[Mapping[str, Sequence[int]]], None]:
+        """Returns the check that no topic ends before an end that it had reached: a position must not record that."""
+        reached = {topic: state.end_offsets for topic, state in these.lineage.topics.items()}
+        tables = {schema.topic: schema.table for schema in these.schemas}
+
+        def check(ends: Mapping[str, Sequence[int]]) -> None:
+            for topic, offsets in ends.items():
+                now, then = (TopicState(topic_id="", end_offsets=tuple(some)) for some in (offsets, reached[topic]))
+                if loss := loss_of(now, then):
+                    if self._config.source.is_outbox(tables[topic]):
+                        raise GapError(f"topic {topic} {loss}", NEXT_AFTER_GAP)
+                    raise stopped_by_topic(tables[topic], f"topic {topic} {loss}", is_held=self._are_held)
+                reached[topic] = tuple(offsets)
+
+        return check
+
+    @property
+    def _are_held(self) -> bool:
+        """Says whether a table whose topic is in doubt waits for an operator."""
+        return self._config.snapshot.mode != "when_needed"
+
     def _watch(self, these: _Capturable, tracker: SchemaTracker, broker: KafkaBroker) -> Callable[[], None]:
-        topics = TopicWatch(self._admin, these.topics)
+        topics = TopicWatch(self._admin, these.topics, these.lineage.topics)
 
         def watch() -> None:
             tracker.watch()

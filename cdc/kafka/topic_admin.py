@@ -25,7 +25,7 @@ from cdc.kafka.client import (
     translated,
 )
 from cdc.model.control import OpenPart, TopicState
-from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError, UnreachableError
+from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
 from cdc.model.topics import DELETES_KEPT_S
 
 log = structlog.get_logger(__name__)
@@ -140,20 +140,26 @@ class TopicAdmin:
         and has records without a key."""
         found = self.describe(names)
         for topic in found.values():
-            if topic.name in self._keyless:
-                if "compact" in topic.cleanup_policy:
-                    raise BrokerError(
-                        f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}: it takes no records "
-                        "without a key",
-                        f"set cleanup.policy=delete on {topic.name}, or choose another topics.prefix",
-                    )
-            elif topic.cleanup_policy != "compact":
-                raise BrokerError(
-                    f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}, not compact: its oldest "
-                    "rows would be deleted",
-                    f"set cleanup.policy=compact on {topic.name}, or choose another topics.prefix",
-                )
+            if (problem := self.unusable(topic)) is not None:
+                raise problem
         return found
+
+    def unusable(self, topic: TopicDescription) -> BrokerError | None:
+        """Returns why the topic can't hold the records that are meant for it, or None if it can."""
+        if topic.name in self._keyless:
+            if "compact" in topic.cleanup_policy:
+                return BrokerError(
+                    f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}: it takes no records "
+                    "without a key",
+                    f"set cleanup.policy=delete on {topic.name}, or choose another topics.prefix",
+                )
+        elif topic.cleanup_policy != "compact":
+            return BrokerError(
+                f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}, not compact: its oldest "
+                "rows would be deleted",
+                f"set cleanup.policy=compact on {topic.name}, or choose another topics.prefix",
+            )
+        return None
 
     def check_single(self, compacted: Iterable[str], others: Iterable[str]) -> None:
         """Checks topics that must have one partition: capture reads its own topics from the first one, and records
@@ -351,23 +357,38 @@ class EndOffsets:
 
 class TopicWatch:
     """Checks while streaming, without waiting, that the topics are those that the position was written to: compares the
-    answers to its last requests when it is called, and requests descriptions again.
+    answers to its last requests when it is called, and requests them again.
 
     A topic that was deleted and recreated takes new records as if nothing had happened, and new partitions move keys.
     """
 
-    def __init__(self, admin: TopicAdmin, expected: Mapping[str, TopicDescription]) -> None:
+    def __init__(
+        self, admin: TopicAdmin, expected: Mapping[str, TopicDescription], then: Mapping[str, TopicState]
+    ) -> None:
+        """`then`: what the position says of the topics."""
         self._admin = admin
         self._expected = expected
+        self._began = {name: state.start_offsets for name, state in then.items() if state.start_offsets}
         self._asked: Mapping[str, Future[Any]] = {}
+        self._starts = EndOffsets({})
 
     def __call__(self) -> None:
-        """Raises GapError if a topic was recreated or repartitioned, ConnectionLost if one is unknown: then a new
-        session examines it."""
+        """Raises ConnectionLost if a topic is unknown, was recreated or repartitioned, or if its beginning moved: then
+        a new session examines it."""
         if all(future.done() for future in self._asked.values()):
             for name, future in self._asked.items():
                 self._compare(self._expected[name], future)
-            self._asked = self._admin.request_descriptions(list(self._expected))
+            self._asked = self._admin.request_descriptions(list(self._expected)) if self._expected else {}
+        try:
+            starts = self._starts.result()
+        except ConnectionLost as error:
+            log.debug("topics' beginnings not known", error=error.message)
+            starts = {}
+        if starts is not None:
+            if moved := [name for name, offsets in starts.items() if tuple(offsets) != self._began[name]]:
+                raise ConnectionLost(f"Kafka: records were deleted from topic {moved[0]}")
+            counts = {name: len(offsets) for name, offsets in self._began.items()}
+            self._starts = self._admin.request_end_offsets(counts, of_start=True)
 
     def _compare(self, then: TopicDescription, answer: "Future[Any]") -> None:
         try:
@@ -378,11 +399,5 @@ class TopicWatch:
                 raise ConnectionLost(f"Kafka: topic {then.name} is not known to the brokers") from exception
             log.debug("topics not described", error=error.str())  # the producer will meet the error, with details
             return
-        if str(now.topic_id) != then.topic_id:
-            raise GapError(f"topic {then.name} was deleted and recreated", NEXT_AFTER_GAP)
-        if len(now.partitions) != then.partition_count:
-            raise GapError(
-                f"topic {then.name} has {len(now.partitions)} partitions, but had {then.partition_count}: "
-                "the records of a key would no longer be in order",
-                NEXT_AFTER_GAP,
-            )
+        if str(now.topic_id) != then.topic_id or len(now.partitions) != then.partition_count:
+            raise ConnectionLost(f"Kafka: topic {then.name} was recreated or repartitioned")

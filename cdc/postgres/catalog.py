@@ -138,7 +138,8 @@ class Publication:
     publishes_all: bool  # insert, update, delete and truncate
     publishes_roots: bool  # changes of partitions are published as the root's
     is_owned: bool  # owned by our role
-    fingerprint: str  # changes when the publication was altered, except for its tables, or recreated
+    # Name, oid, and a digest that changes when the publication was altered, except for its tables.
+    fingerprint: str
     # Requested tables that the publication names → fingerprint of the entry, which changes when the table was removed,
     # even if it was added again.
     entries: dict[TableId, str]
@@ -175,7 +176,7 @@ def read_publication(
         columns[TableId(schema, table)] = tuple(names)
         if row_filter is not None:
             row_filters[TableId(schema, table)] = row_filter
-    fingerprint = f"{name}:{digest(f'{oid}:{xmin}:{schemas}')}"
+    fingerprint = f"{name}:{oid}:{digest(f'{xmin}:{schemas}')}"
     return Publication(name, publishes_all, publishes_roots, is_owned, fingerprint, entries, columns, row_filters)
 
 

@@ -191,7 +191,9 @@ class Snapshots:
                 raise GapError(
                     f"table {waiting[0]} can be added with a new slot only", "cdc snapshot heal, as requested"
                 )
-            return _refused("there is no gap to heal: capture is streaming")
+            held = ", ".join(f"cdc table start {table}" for table, barrier in self._stopped.items() if barrier is None)
+            hint = f"{held}: it is stopped, and all its rows are read again" if held else ""
+            return _refused("there is no gap to heal: capture is streaming", hint)
         wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)
         events, wanted = _partition(wanted, self._outboxes)
         if events and (signal.tables or not wanted):

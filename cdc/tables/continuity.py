@@ -4,7 +4,7 @@ The checks run while the slot is held and earlier producers are fenced, so that 
 that could hide a change is a GapError: nothing is published.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from cdc.model.control import PROTOCOL, PositionRecord, ProgressRecord, TopicState
 from cdc.model.errors import NEXT_AFTER_GAP, GapError
@@ -50,8 +50,8 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
             f"{format_lsn(position.resume_lsn)}: it was restored",
             NEXT_AFTER_GAP,
         )
-    if position.publication != now.publication:
-        raise GapError("the publication was altered, dropped or recreated since it was last read", NEXT_AFTER_GAP)
+    if now.publication is None or publication_of(position.publication) != publication_of(now.publication):
+        raise GapError("the publication was dropped or recreated since it was last read", NEXT_AFTER_GAP)
     if position.partial is not None and position.protocol != PROTOCOL:
         raise GapError(
             f"a transaction was partly published with {position.protocol}, this version reads with {PROTOCOL}",
@@ -59,15 +59,20 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
         )
 
 
+def publication_of(fingerprint: str) -> str:
+    """Returns the part of the fingerprint that stays when the publication is altered: its name and oid."""
+    return fingerprint.rpartition(":")[0]
+
+
 def incarnation_of(now: TopicState, known: Collection[TopicState], mark: str, *, is_unsure: bool = False) -> str:
     """Returns the incarnation of a topic from which reading may begin again (see ProgressRecord.incarnations). `known`:
     what the records of capture say about it; they may be of different times. `mark`: distinguishes the topic from what
-    it was, if it has the same id and may have lost records since. `is_unsure`: the records may be older than the
-    offsets that readers have noted."""
+    it was, if it has the same id and may have lost records since, or has other partitions. `is_unsure`: the records may
+    be older than the offsets that readers have noted."""
     same = [then for then in known if then.topic_id == now.topic_id]
     # Where nothing is known of it, a topic that does not begin at 0 may have been read by somebody before.
     is_unsure = is_unsure or (not same and any(now.start_offsets))
-    if is_unsure or len({then.identity for then in same}) > 1 or any(loss_of(now, then) for then in same):
+    if is_unsure or len({then.identity for then in same}) > 1 or any(topic_trouble(then, now) for then in same):
         return f"{now.topic_id}#{mark}"
     return same[0].incarnation if same else ""
 
@@ -98,27 +103,27 @@ def loss_of(now: TopicState, then: TopicState) -> str:
     it is compacted: it moves only if records are deleted."""
     for partition, (end, least) in enumerate(zip(now.end_offsets, then.end_offsets, strict=False)):
         if end < least:
-            return f"partition {partition} ends at {end}, it had reached {least}"
+            return f"has lost records: partition {partition} ends at {end}, it had reached {least}"
     for partition, (start, before) in enumerate(zip(now.start_offsets, then.start_offsets, strict=False)):
         if start > before:
-            return f"partition {partition} begins at {start}: earlier records were deleted"
+            return f"has lost records: partition {partition} begins at {start}, before it began at {before}"
     return ""
 
 
-def require_same_topics(position: PositionRecord, now: Mapping[str, TopicState]) -> None:
-    """Raises GapError if a topic was deleted, recreated, repartitioned or lost its newest records. `now`: the topics
-    that exist."""
-    for name, then in position.topics.items():
-        topic = now.get(name)
-        if topic is None:
-            raise GapError(f"topic {name} is gone", NEXT_AFTER_GAP)
-        if topic.topic_id != then.topic_id:
-            raise GapError(f"topic {name} was deleted and recreated", NEXT_AFTER_GAP)
-        if then.end_offsets and len(topic.end_offsets) != len(then.end_offsets):
-            raise GapError(
-                f"topic {name} has {len(topic.end_offsets)} partitions, but had {len(then.end_offsets)}: "
-                "the records of a key would no longer be in order",
-                NEXT_AFTER_GAP,
-            )
-        if loss := loss_of(topic, then):
-            raise GapError(f"topic {name}, {loss}", NEXT_AFTER_GAP)
+def topic_trouble(then: TopicState, now: TopicState | None) -> str:
+    """Returns why records may be missing from a table's topic, or not be in order, in words; "" if it is as it was.
+    `now`: None if it does not exist."""
+    if now is None:
+        return "is gone"
+    if now.topic_id != then.topic_id:
+        return "was deleted and recreated"
+    return _repartitioned(now, then) or loss_of(now, then)
+
+
+def _repartitioned(now: TopicState, then: TopicState) -> str:
+    if not then.end_offsets or len(now.end_offsets) == len(then.end_offsets):
+        return ""
+    return (
+        f"has {len(now.end_offsets)} partitions, but had {len(then.end_offsets)}: the records of a key would no longer "
+        "be in order"
+    )

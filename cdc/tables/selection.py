@@ -34,6 +34,24 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubts:
+    """Reasons for which changes of tables are, or may be, missing from their topics, beside those that the catalog and
+    the table's record show."""
+
+    failures: Mapping[TableId, UnsupportedChangeError] = field(default_factory=dict)  # they ended earlier sessions
+    topics: Mapping[TableId, str] = field(default_factory=dict)  # what happened to the table's topic
+    unusable: Mapping[TableId, WatershedError] = field(default_factory=dict)  # topics that rows can't be written to
+    are_held: bool = True  # a table whose topic is in doubt waits for an operator; else it is added again at once
+    is_publication_altered: bool = False
+
+
+def stopped_by_topic(table: TableId, what: str, *, is_held: bool = True) -> UnsupportedChangeError:
+    """Returns the error that stops a table because of its topic. `what`: what happened to the topic."""
+    hint = f"cdc table start {table}: all its rows are read again"
+    return UnsupportedChangeError(what, hint, table=table, is_held=is_held)
+
+
+@dataclass(frozen=True, slots=True)
 class TableSelection:
     """The configured tables by what the session does with them."""
 
@@ -76,12 +94,11 @@ def assign(
     captured: Mapping[TableId, TableSchema],
     descriptions: Mapping[TableId, TableDescription],
     records: Mapping[TableId, TableRecord],
-    failures: Mapping[TableId, UnsupportedChangeError],
+    doubts: Doubts,
     unread: Collection[TableId] = (),
 ) -> TableSelection:
     """Decides which of the compared tables are kept, added or stopped. `captured`: the newest schema of every table
-    that was ever captured. `failures`: errors that ended sessions of this process. `unread`: tables whose existing rows
-    are not published."""
+    that was ever captured. `unread`: tables whose existing rows are not published."""
 
     def why_not_added(before: TableSchema, description: TableDescription) -> SourceError | None:
         return _why_not_added(before, description.found, is_read=before.table not in unread)
@@ -91,7 +108,7 @@ def assign(
     stopped: dict[TableId, Stop] = {}
     for schema in tables.kept:
         table, description = schema.table, descriptions[schema.table]
-        stop = _stop(schema, description, position.topics[schema.topic].publication_entry, records, failures)
+        stop = _stop(schema, description, position.topics[schema.topic].publication_entry, records, doubts)
         if stop is None:
             kept.append(schema)
         elif (
@@ -107,12 +124,14 @@ def assign(
         description, record, before = descriptions[table], records.get(table), captured.get(table)
         if record is not None and record.status == "stopped" and record.is_held:
             stopped[table] = Stop(WatershedError(record.message, record.next), is_held=True)
+        elif table in doubts.unusable:
+            stopped[table] = Stop(doubts.unusable[table], is_held=True)
         elif description.barrier is not None:
             stopped[table] = Stop(description.barrier, is_held=False)
         elif before is not None and (why := why_not_added(before, description)) is not None:
             stopped[table] = Stop(why, is_held=False)
-        elif table in failures:
-            stopped[table] = Stop(failures[table], failures[table].is_held)
+        elif (failure := doubts.failures.get(table)) is not None:
+            stopped[table] = Stop(failure, failure.is_held)
         elif table not in unread and (found := description.unchunkable) is not None:
             stopped[table] = Stop(_no_chunks(table, found.key), is_held=False)
         else:
@@ -125,17 +144,24 @@ def _stop(
     description: TableDescription,
     entry: str,
     records: Mapping[TableId, TableRecord],
-    failures: Mapping[TableId, UnsupportedChangeError],
+    doubts: Doubts,
 ) -> Stop | None:
     table = schema.table
-    if table in failures:
-        return Stop(failures[table], failures[table].is_held)
+    failure = doubts.failures.get(table)
+    if failure is not None and table not in doubts.topics:  # a topic that was created again also ends early
+        return Stop(failure, failure.is_held)
     if (record := records.get(table)) is not None and record.status == "stopped":
         return Stop(WatershedError(record.message, record.next), record.is_held)
+    if table in doubts.unusable:
+        return Stop(doubts.unusable[table], is_held=True)
+    if table in doubts.topics:
+        return Stop(stopped_by_topic(table, doubts.topics[table]), is_held=doubts.are_held)
     if description.error is not None:
         return Stop(description.error, is_held=False)
     assert description.found is not None, "a missing table has an error"
-    if description.entry != entry:
+    if doubts.is_publication_altered:
+        why = "the publication has other options or schemas, and may have left out changes meanwhile"
+    elif description.entry != entry:
         why = "it was removed from the publication, or its row filter or column list was changed"
     elif description.found.oid != schema.oid:
         return Stop(SourceError(f"table {table} was dropped and created again", NEXT_AFTER_REPLACED), is_held=False)

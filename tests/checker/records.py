@@ -9,7 +9,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 SEQ_BITS = 48
 VERSION_HEADER = "watershed.version"
@@ -190,7 +190,9 @@ def stream_topics(
 def _assign(consumer: Consumer, topics: Sequence[str]) -> dict[str, int]:
     existing = consumer.list_topics(timeout=ANSWER_S_MAX).topics
     counts = {topic: len(existing[topic].partitions) for topic in topics if topic in existing}
-    consumer.assign([TopicPartition(topic, p, 0) for topic, count in counts.items() for p in range(count)])
+    consumer.assign(
+        [TopicPartition(topic, p, OFFSET_BEGINNING) for topic, count in counts.items() for p in range(count)]
+    )
     return counts
 
 

@@ -1,8 +1,13 @@
 """The progress records of the loop: when they are published, and what they claim."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
 from cdc.capture.loop import Capture
 from cdc.model.control import ProgressRecord, SnapshotRecord
-from cdc.model.errors import ConnectionLost
+from cdc.model.errors import ConnectionLost, UnsupportedChangeError
 from cdc.snapshots.jobs import Job
 from tests.unit.cdc.capture.loops import SCHEMA, TOPIC, TS_US, Script, transaction
 from tests.unit.cdc.capture.test_loop import ANSWERS, START, capture, positions
@@ -73,6 +78,21 @@ def test_progress_is_published_again_when_a_table_owes_nothing_any_more_although
     assert [(p.lsn, p.owed) for p in progress(script)] == [
         (START, {str(SCHEMA.table): "its initial snapshot is paused"}), (START, {}),
     ]  # fmt: skip
+
+
+def test_ends_are_checked_before_a_position_records_them() -> None:
+    """Else a topic that lost records would only be found to have what it has now."""
+    script = Script(end_offsets=[{TOPIC: (1, 0)}], waits=6)
+    made = capture(script, idle_position_s=1_000.0, progress_interval_ms=10)
+
+    def refuse(ends: Mapping[str, Sequence[int]]) -> None:
+        raise UnsupportedChangeError(f"{ends}", table=SCHEMA.table)
+
+    made._schedule = replace(made._schedule, check_ends=refuse)
+    with pytest.raises(UnsupportedChangeError, match="1, 0"):
+        made.run()
+    assert made._publisher._topics[TOPIC].end_offsets == ()
+    assert progress(script) == []
 
 
 def test_progress_names_what_was_owed_when_its_end_offsets_were_asked_for() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from cdc.model.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
-from cdc.model.errors import GapError, SourceError, UnsupportedChangeError
+from cdc.model.errors import BrokerError, GapError, SourceError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
 from cdc.ports.source_table import SourceTable, TableDescription
-from cdc.tables.selection import TableSelection, assign, compare_tables, newly_stopped
+from cdc.tables.selection import Doubts, TableSelection, assign, compare_tables, newly_stopped
 
 ID, NAME = Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True)
 ITEMS = TableSchema(TableId("public", "items"), 1, 7, (ID, NAME), ("id",), "shop.public.items")
@@ -38,7 +38,7 @@ def selection(description: TableDescription = LOOK, *, is_kept: bool = True, **o
         {ITEMS.table: ITEMS},
         {ITEMS.table: description},
         {record.table: record for record in others.get("records", ())},
-        others.get("failures", {}),
+        replace(others.get("doubts", Doubts()), failures=others.get("failures", {})),
         others.get("unread", ()),
     )
 
@@ -86,7 +86,7 @@ def test_a_table_joins_again_when_its_key_has_an_enum_that_was_created_again() -
             {before.table: before},
             {before.table: description},
             {before.table: stopped(is_held=False)} if tables.joining else {},
-            {},
+            Doubts(),
         )
         assert (found.kept, found.joining, found.stopped) == ((), (ITEMS.table,), {})
 
@@ -147,6 +147,30 @@ def test_a_table_with_another_key_than_its_records_can_not_join_again() -> None:
     """Also where state has no record of it: each row would be in the topic twice."""
     found = selection(replace(LOOK, found=replace(FOUND, key=("name",))), is_kept=False)
     assert "its key is (name), but its records have (id)" in found.stopped[ITEMS.table].why.message
+
+
+def test_a_table_whose_topic_is_in_doubt_stops_alone_until_an_operator_starts_it() -> None:
+    doubts = Doubts(topics={ITEMS.table: "topic shop.public.items is gone"})
+    found = selection(doubts=doubts)
+    assert (found.kept, found.joining) == ((), ())
+    stop = found.stopped[ITEMS.table]
+    assert (stop.why.message, stop.is_held) == ("topic shop.public.items is gone", True)
+    assert stop.why.hint == "cdc table start public.items: all its rows are read again"
+    assert selection(doubts=replace(doubts, are_held=False)).joining == (ITEMS.table,), "gaps are healed by themselves"
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_table_whose_topic_takes_no_rows_stops_alone(is_kept: bool) -> None:
+    doubts = Doubts(unusable={ITEMS.table: BrokerError("its policy is delete", "set it")}, are_held=False)
+    found = selection(doubts=doubts, is_kept=is_kept)
+    assert (found.kept, found.joining, found.stopped[ITEMS.table].is_held) == ((), (), True)
+
+
+def test_tables_of_a_publication_that_was_altered_are_added_again() -> None:
+    doubts = Doubts(is_publication_altered=True)
+    assert selection(doubts=doubts) == TableSelection((), (ITEMS.table,), {})
+    found = selection(replace(LOOK, found=replace(FOUND, is_chunkable=False)), doubts=doubts)
+    assert "the publication has other options" in found.stopped[ITEMS.table].why.message
 
 
 def test_a_stopped_table_is_recorded_once() -> None:
