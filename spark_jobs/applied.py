@@ -274,9 +274,14 @@ class AppliedPosition:
 
     def _settle(self) -> None:
         """Computes the applied LSN and what is owed below it: the LSN never passes an unfinished sweep, and never goes
-        back."""
+        back. While rows of former topics may be there, nothing is applied."""
         self._missed &= self._unfinished.keys()
-        if self._missed or any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values()):
+        has_former_rows = 0 in self.sweeps.values()
+        if (
+            has_former_rows
+            or self._missed
+            or any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values())
+        ):
             return
         self.applied = max(self.applied, self._covered)
         self._owed = {

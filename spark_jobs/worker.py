@@ -100,7 +100,7 @@ class Link:
 
     @property
     def history(self) -> str:
-        """See ProgressRecord.history."""
+        """The identity of the topics (ProgressRecord.history)."""
         return "" if self.published is None else self.published.history
 
     def add(self, later: News) -> None:

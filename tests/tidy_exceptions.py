@@ -77,6 +77,7 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "sinks/check.py": f"{_CHECK_STORES}: broken set-ups of real servers",
     "sinks/cache/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
     "sinks/search/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
+    "sinks/contract.py": "tests/conformance: every store follows it",
     "watershed_client/waiting.py": f"{_WAIT}: a store that is written meanwhile",
     "operations/findings/capture.py": "tests/integration/test_check.py: broken set-ups of real servers",
     "operations/http/server.py": "tests/integration/test_readiness.py: in a capture process",

@@ -42,7 +42,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What capture and the sinks have published, read at one time."""
+    """The published positions of capture and the sinks, read at one time."""
 
     sinks: tuple[SinkRecord, ...] = ()
     capture: PositionRecord | None = None

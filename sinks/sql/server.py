@@ -190,8 +190,10 @@ def _is_transient(error: Exception) -> bool:
     return _is_lost(error)
 
 
-def _is_lost(error: DBAPIError) -> bool:
-    """Returns whether an error of PostgreSQL's driver without a SQLSTATE says that there is no connection."""
+def _is_lost(error: Exception) -> bool:
+    """Returns whether an error of PostgreSQL's driver says that a connection has ended, or could not be made."""
+    if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error) or _state(error):
+        return False
     return error.connection_invalidated or type(error.orig).__name__ in ("OperationalError", "InterfaceError")
 
 
@@ -218,13 +220,6 @@ def _of_sqlite(error: sqlite3.Error, where: str) -> SinkError:
             "by itself",
         )
     return RefusedStatement(f"{where} refuses a statement: {said}", "see which table and column it names")
-
-
-def _is_lost(error: Exception) -> bool:
-    """Says whether an error is that of a connection which ended, or could not be made."""
-    if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error):
-        return False
-    return error.connection_invalidated or (not _state(error) and type(error.orig).__name__ == "OperationalError")
 
 
 def _server_message(error: DBAPIError) -> str:

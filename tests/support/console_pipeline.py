@@ -34,6 +34,7 @@ from tests.support.http_server import HttpServer, free_port
 from tests.support.standings import position
 from tests.support.status_facts import applied, source_end
 from tests.support.waiting import eventually
+from watershed_client.applied import Positions
 
 GIB = 1 << 30
 STORES = ("search", "cache", "warehouse", "sql")
@@ -250,7 +251,7 @@ def served(pipeline: ShownPipeline, port: int | None = None) -> Iterator[HttpSer
     """The server of the routes and of the console."""
     port = port or free_port()
     listener = listening_socket("127.0.0.1", port, "http.port")
-    waits = Waits(lambda: source_end(10_000), lambda: ((applied(500),), position(500)))
+    waits = Waits(lambda: source_end(10_000), lambda: Positions((applied(500),), position(500)))
     letters = Letters(SETTINGS, lambda sinks: [one for one in pipeline.letters if one.sink in sinks])
     app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
