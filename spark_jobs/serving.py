@@ -27,6 +27,7 @@ from spark_jobs.starting import (
     included_again,
     is_foreign,
     is_too_old,
+    owing,
     read_note,
     why_filled_again,
 )
@@ -62,6 +63,11 @@ class ServingWorker(SinkWorker):
             while not self._stop.is_set() and not rebuild.follow(link.control):
                 if rebuild.refusal is not None:
                     raise rebuild.refusal
+                if rebuild.is_idle:
+                    raise SinkError(
+                        f"{self.name}: the rebuild was cancelled, but the store can't be continued without one",
+                        "nothing to do: it begins again; restore the sink's former configuration to do without it",
+                    )
                 self._stop.wait(WATCH_S)
                 link.control.read()
         if rebuild is not None and rebuild.is_ready and not self._stop.is_set():
@@ -105,14 +111,14 @@ class ServingWorker(SinkWorker):
         if last is None or included or (slots is None and (reshaped or is_old)):
             start = self._begin_again(opened, link, noted, reshaped, included)
         else:
-            start = last
+            start = owing(last, link.control.lineages) if is_old else last
             self._log_lost_writes(last, link)
             if is_old or reshaped:
                 self._want(link, TOO_OLD if is_old else RESHAPED)
         self._generation = start.generation
         self._keep_checkpoints(start.generation, link)
         sync = self._begun(opened, link, start)
-        log.info("sink starts", sink=self.name, generation=start.generation, new=start is not last)
+        log.info("sink starts", sink=self.name, generation=start.generation, new=start.generation != marker)
         return sync, start.generation
 
     def _wait_for_history(self, link: Link) -> bool:

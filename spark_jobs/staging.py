@@ -19,8 +19,8 @@ from spark_jobs.tasks import Job
 
 if TYPE_CHECKING:  # imported late: each worker process reads this module, and does not need what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink
-    from spark_jobs.applied import Offsets
-    from spark_jobs.rounds import FoundTopic, RoundReport, Rounds, Take
+    from spark_jobs.applied import FoundTopic, Offsets
+    from spark_jobs.rounds import RoundReport, Rounds, Take
 
 log = structlog.get_logger(__name__)
 

@@ -23,11 +23,11 @@ from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
-from spark_jobs.applied import Applied, AppliedPosition, Lives, Offsets, covers
+from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Lives, Offsets, covers
 from spark_jobs.control_reader import News
 from spark_jobs.dead_letters import LetterBox
 from spark_jobs.rejections import Letters
-from spark_jobs.rounds import FoundTopic, RoundReport, Rounds
+from spark_jobs.rounds import RoundReport, Rounds
 
 log = structlog.get_logger(__name__)
 
@@ -208,9 +208,7 @@ class SinkSync:
     def _obstacle(self, topic: str, found: FoundTopic | None) -> str | None:
         if found is None:
             return f"topic {topic} does not exist"
-        if not self._position.meets(topic, found.topic_id, found.ends):
-            return f"topic {topic} is another one than capture has published (its id is {found.topic_id})"
-        return None
+        return self._position.meets(topic, found)
 
     def _take_meanwhile(self, admission: int, lives: Lives, report: RoundReport) -> bool:
         """Takes the work done by tasks of the running round; says whether they may continue. Called by other
@@ -412,6 +410,7 @@ class SinkSync:
             history=position.history,
             incarnations={topic: position.incarnations.get(topic, "") for topic in position.offsets},
             owed=owed,
+            shown=position.shown,
             job=self._world.job,
         )
 

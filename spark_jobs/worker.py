@@ -42,7 +42,6 @@ from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.reshaping import recorded_mappings
 from spark_jobs.rounds import Rounds
 from spark_jobs.source import changes
-from spark_jobs.starting import TOO_OLD
 from spark_jobs.sync import SinkSync, World
 
 log = structlog.get_logger(__name__)
@@ -275,10 +274,6 @@ class SinkWorker(ABC):
         """Returns the position, with what was published since."""
         position = AppliedPosition.of(start)
         position.learn(link.news.progress, link.news.sweeps)
-        wish = link.control.rebuilds.get(self.name)
-        if wish is not None and wish.is_open and wish.message == TOO_OLD and self.role == "serving":
-            for table in link.control.lineages:
-                position.owe(table, f"the store is built again: {TOO_OLD}")
         return position
 
     def _complete(self, control: ControlReader, record: SinkRecord) -> SinkRecord:

@@ -118,6 +118,7 @@ class Bootstrap:
             # Nobody else can write any more. The previous owner may have written until it was fenced.
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has continued meanwhile")
+            is_behind = previous is not None and self._is_behind_slot(connection, previous)
             if previous is not None:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
@@ -125,7 +126,7 @@ class Bootstrap:
             if is_continued:
                 self._source = self._continued(connection)
             publication = self._publication(connection)
-            lineage = self._lineage(epoch, identity, publication, topics, previous)
+            lineage = self._lineage(epoch, identity, publication, topics, previous, is_behind=is_behind)
             lost = self._lost_events(previous, heal, epoch)
             self._record_intent(broker, lineage, lost)
             slot = self._create_slot(resources, connection, replication)
@@ -237,6 +238,13 @@ class Bootstrap:
                 "undo the change of source.dsn or source.slot, or choose another topics.prefix",
             )
 
+    def _is_behind_slot(self, connection: SourceConnection, previous: PositionRecord) -> bool:
+        """Says whether the slot is past the position: capture confirms what the position record holds, so the topics
+        have lost records, or were restored from an older copy."""
+        slot = read_slot(connection, self._source.slot)
+        confirmed = None if slot is None else slot.confirmed_flush_lsn
+        return confirmed is not None and confirmed > previous.resume_lsn
+
     def _create_topics(self) -> dict[str, TopicDescription]:
         records, control = [self._topics.state, self._topics.progress], [self._topics.control]
         self._admin.check([*self._table_topics, *records, *control])
@@ -274,7 +282,10 @@ class Bootstrap:
         publication: Publication,
         topics: dict[str, TopicDescription],
         previous: PositionRecord | None,
+        *,
+        is_behind: bool,
     ) -> Lineage:
+        """`is_behind`: the state has lost its newest records, and so may each topic have."""
         source = SourceIdentity(
             system_identifier=identity.system_identifier,
             timeline=identity.timeline,
@@ -283,11 +294,12 @@ class Bootstrap:
         )
         entries = {self._topics.table(t): publication.entries.get(t, "") for t in self._source.table_ids}
         published = read_progress(self._config) if previous is None else None
+        mark = f"{epoch}.{secrets.token_hex(2)}"  # the epoch alone may come again where topics were restored
 
         def incarnation(name: str, now: TopicState) -> str:
-            if published is not None:  # the state was lost, and with it what the topics had reached
-                return f"{now.topic_id}#{epoch}"
-            return incarnation_of(now, previous.topics.get(name) if previous is not None else None, str(epoch))
+            if is_behind or published is not None:  # the state was lost, and with it what the topics had reached
+                return f"{now.topic_id}#{mark}"
+            return incarnation_of(now, previous.topics.get(name) if previous is not None else None, mark)
 
         captured = {
             name: now.model_copy(

@@ -13,8 +13,8 @@ from sinks.contract import Change
 from sinks.errors import SinkError
 from sinks.lineage import Lineage
 from sinks.warehouse.staging import Staged, Stager
-from spark_jobs.applied import Offsets
-from spark_jobs.rounds import FoundTopic, RoundReport, Take
+from spark_jobs.applied import FoundTopic, Offsets
+from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.staging import MergingRounds, open_staging
 from spark_jobs.task_report import Catalog
 from tests.unit.spark_jobs import records

@@ -13,10 +13,10 @@ from monitoring.rejected_rows import RejectedRow
 from sinks.contract import Change, Result, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
-from spark_jobs.applied import AppliedPosition, Offsets
+from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
 from spark_jobs.control_reader import News
 from spark_jobs.rejections import Letters
-from spark_jobs.rounds import FoundTopic, RoundReport, Take
+from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.sync import BEHIND_S, GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
 from tests.unit.spark_jobs.records import TOPIC, schema
 
