@@ -85,7 +85,7 @@ class SqlServer:
                     raise
 
         def is_transient(error: Exception) -> bool:
-            self._has_lost_connection = self._has_lost_connection or _is_lost(error)
+            self._has_lost_connection = self._has_lost_connection or _has_lost_connection(error)
             return _is_transient(error)
 
         with self._explained():
@@ -195,6 +195,16 @@ def _is_lost(error: Exception) -> bool:
     if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error) or _state(error):
         return False
     return error.connection_invalidated or type(error.orig).__name__ in ("OperationalError", "InterfaceError")
+
+
+def _has_lost_connection(error: Exception) -> bool:
+    """Returns whether a connection ended, or could not be made: a server may have taken over from another one."""
+    return (
+        isinstance(error, DBAPIError)
+        and not isinstance(error.orig, sqlite3.Error)
+        and (error.connection_invalidated or not _state(error))
+        and _is_lost(error)
+    )
 
 
 def _sqlite_code(error: sqlite3.Error) -> str:
