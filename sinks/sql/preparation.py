@@ -65,9 +65,9 @@ class Preparation:
         def begin(connection: Connection) -> None:
             if own.schema is not None:
                 connection.execute(CreateSchema(own.schema, if_not_exists=True))
-            connection.execute(CreateTable(own.sink, if_not_exists=True))
+            connection.execute(DropTable(own.sink, if_exists=True))  # that of an earlier release lacks columns
+            connection.execute(CreateTable(own.sink))
             connection.execute(CreateTable(own.tables, if_not_exists=True))
-            connection.execute(own.sink.delete())
             connection.execute(own.sink.insert(), {"id": 1, "generation": generation})
             connection.execute(own.tables.update().values(is_prepared=False))
 

@@ -1,15 +1,20 @@
 """A store keeps the job's position as a note, and lets go of rows whose topics no longer exist."""
 
 import json
+import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from cdc.model.events import pack_version
 from sinks.cache.sink import CacheSink
 from sinks.errors import SinkError
+from sinks.warehouse.statements import CATALOG
+from tests.conformance.stores import SqlStore
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES
 from tests.conformance.trial import Trial
+from tests.conformance.warehouse_store import warehouse
 
 V = pack_version(1, 1)
 # A position in a source with many tables.
@@ -124,3 +129,44 @@ def test_a_table_that_the_store_does_not_hold_can_be_disowned(sink_under_test: T
     trial.sink.disown(CUSTOMERS.id)
     trial.apply(CUSTOMERS.upsert(V, id=1))
     trial.check()
+
+
+@pytest.mark.parametrize("is_written_again", [False, True])
+def test_a_warehouse_table_that_was_rolled_back_has_lost_writes(
+    request: pytest.FixtureRequest, unique: str, is_written_again: bool
+) -> None:
+    with warehouse(request, unique) as store, closing(Trial(store)) as trial:
+        trial.apply(CUSTOMERS.upsert(V, id=1))
+        trial.sink.note("older", None)
+        rows = store.place.place(CUSTOMERS.id).rows
+        former = next(store.engine().history(rows)).id
+        trial.apply(CUSTOMERS.upsert(V + 1, id=2))
+        trial.sink.note("newer", "older")
+        assert trial.another().noted() == "newer"
+        name = ".".join(rows)
+        store.engine().run(f"CALL {CATALOG}.system.rollback_to_snapshot(table => '{name}', snapshot_id => {former})")
+        if is_written_again:
+            trial.sink.apply([CUSTOMERS.upsert(V + 2, id=3)])
+            with pytest.raises(SinkError, match="may have lost its last writes"):
+                trial.sink.note("newest", "newer")
+        assert trial.another().noted() is None
+        assert trial.sink.noted() is None
+
+
+def test_an_older_copy_of_a_file_has_the_note_that_belongs_to_its_rows(tmp_path: Path) -> None:
+    file, copy = tmp_path / "store.db", tmp_path / "copy.db"
+    with closing(SqlStore(f"sqlite:///{file}")) as store:
+        with closing(Trial(store)) as trial:
+            trial.apply(CUSTOMERS.upsert(V, id=1))
+            trial.sink.note("older", None)
+            with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
+                source.backup(target)
+            trial.apply(CUSTOMERS.upsert(V + 1, id=2))
+            trial.sink.note("newer", "older")
+        with closing(sqlite3.connect(copy)) as source, closing(sqlite3.connect(file)) as target:
+            source.backup(target)
+        with closing(store.open()) as restarted:
+            assert restarted.generation() == 1
+            assert restarted.noted() == "older"
+            with pytest.raises(SinkError, match="may have lost its last writes"):
+                restarted.note("newest", "newer")
