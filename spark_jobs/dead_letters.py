@@ -1,5 +1,5 @@
-"""The dead letters of one sink, as its driver keeps them: followed in their topic, and published before a position that
-covers their records. Not for use by two threads at once."""
+"""The dead letters of one generation of a sink, as its driver keeps them: followed in their topic, and published before
+a position that covers their records. Not for use by two threads at once."""
 
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -11,7 +11,7 @@ from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import UnreachableError
 from cdc.model.topics import Topics
-from monitoring.rejected_rows import RejectedRow
+from monitoring.rejected_rows import RejectedRow, letters_generation
 from spark_jobs.rejections import Letters
 from watershed_client.compacted_tail import CompactedTail
 
@@ -35,8 +35,9 @@ class LetterBox(Protocol):
 class DeadLetters:
     """Implements LetterBox. Creates the topic if it does not exist."""
 
-    def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str) -> None:
+    def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str, generation: int) -> None:
         """Opens the topic. Raises BrokerError, UnreachableError."""
+        self._generation = generation
         self._topic = Topics(topics.prefix).sink_dead_letter(sink)
         TopicAdmin(kafka).create(topics, records=[self._topic])
         self._open: dict[str, int] = {}
@@ -92,6 +93,8 @@ class DeadLetters:
         self._producer.flush(0)
 
     def _take(self, key: str) -> None:
+        if letters_generation(key) != self._generation:
+            return
         value = self._tail.latest[self._topic].get(key)
         if value is None:
             self._open.pop(key, None)

@@ -113,7 +113,7 @@ class TaskRunner:
             reader = self._reader(job)
             target = self._target(job, catalog)
             reader.seek(share.starts)
-            rejections = Rejections(job.section, share.open_letters)
+            rejections = Rejections(job.section, job.generation, share.open_letters)
             writer = PieceWriter(target, catalog, report, rejections, self._executor)
             with _finished(writer):
                 if report_to is None:

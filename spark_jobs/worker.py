@@ -29,6 +29,7 @@ from cdc.model.topics import Topics
 from configuration.settings import Config
 from monitoring.conditions import Conditions
 from monitoring.job_records import SinkErrorRecord
+from monitoring.rejected_rows import letters_table
 from sinks.contract import Sink
 from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
@@ -89,7 +90,7 @@ class Link:
 
     control: ControlReader
     writer: ProgressWriter
-    letters: DeadLetters
+    letters: Callable[[int], DeadLetters]  # opens those of a generation
     news: News
 
     @property
@@ -194,7 +195,11 @@ class SinkWorker(ABC):
             # A mapping that does not fit its table is refused before anything is deleted.
             for lineage in control.lineages.values():
                 TableShape(self.name, self._section, lineage)
-            letters = stack.enter_context(closing(DeadLetters(self._config.kafka, self._config.topics, self.name)))
+
+            def letters(generation: int) -> DeadLetters:
+                opened = DeadLetters(self._config.kafka, self._config.topics, self.name, generation)
+                return stack.enter_context(closing(opened))
+
             self._work(stack, Link(control, writer, letters, news))
 
     def _locked(self) -> AbstractContextManager[None]:
@@ -254,6 +259,11 @@ class SinkWorker(ABC):
         """Returns the SinkSync of the generation that continues at `start`, with its tables prepared."""
         control, news = link.control, link.news
         position = self._position(link, start)
+        letters = link.letters(start.generation)
+        held = {lineage.newest.table for lineage in control.lineages.values()}
+        letters.publish(
+            {key: None for key in letters.open if not start.end_offsets or letters_table(key) not in held}
+        )  # the generation begins again, or the configuration excludes the table now
         number = max((record.job[0] for record in control.sinks.values() if record.sink == self.name), default=0)
         world = World(
             control,
@@ -262,7 +272,7 @@ class SinkWorker(ABC):
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
             job=(max(number, start.job[0]) + 1, secrets.token_hex(4)),
-            letters=link.letters,
+            letters=letters,
             letters_max=self._section.dead_letters_max,
         )
         rounds = opened.rounds(start.generation)

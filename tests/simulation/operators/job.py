@@ -7,6 +7,7 @@ clients are fakes, tasks run one after the other, and the other thread works whi
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
@@ -18,7 +19,7 @@ from cdc.model.sink_records import SinkRecord
 from configuration.sink_settings import CacheConfig, SqlConfig
 from monitoring.conditions import Conditions
 from monitoring.job_records import RebuildRecord
-from monitoring.rejected_rows import RejectedRow
+from monitoring.rejected_rows import RejectedRow, letters_generation
 from spark_jobs import building, control_reader, reading, rebuild, rejections, rounds, serving, tasks, worker
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
@@ -83,15 +84,20 @@ class _Session:
 class FakeLetters:
     """Implements spark_jobs.dead_letters.LetterBox on the brokers."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, generation: int) -> None:
         self._brokers = brokers
+        self._generation = generation
         brokers.make(LETTERS)
         self.open: dict[str, int] = {}
         self.follow()
 
     def follow(self) -> None:
         self._brokers.world.call("brokers")
-        self.open = open_letters(self._brokers)
+        self.open = {
+            key: version
+            for key, version in open_letters(self._brokers).items()
+            if letters_generation(key) == self._generation
+        }
 
     def publish(self, letters: Letters) -> None:
         if not letters:
@@ -244,7 +250,7 @@ class SinkJob:
         control = ControlReader(KAFKA, TOPICS, self._section.holds)
         news = control.read()
         writer = Writer(self._brokers, self._on_published)
-        return Link(control, writer, FakeLetters(self._brokers), news)  # type: ignore[arg-type]
+        return Link(control, writer, partial(FakeLetters, self._brokers), news)  # type: ignore[arg-type]
 
     @property
     def keeps_in_step(self) -> bool:

@@ -23,7 +23,7 @@ def config(kafka: KafkaBroker, unique: str, tmp_path: Any) -> Iterator[Config]:
 
 
 def test_letters_are_published_followed_and_closed(config: Config) -> None:
-    with closing(DeadLetters(config.kafka, config.topics, "cache")) as letters:
+    with closing(DeadLetters(config.kafka, config.topics, "cache", 1)) as letters:
         assert letters.open == {}
         letters.publish({"a/1": ROW, "a/2": ROW})
         letters.publish({"a/2": ROW.model_copy(update={"version": 6}), "a/1": None})
@@ -31,7 +31,7 @@ def test_letters_are_published_followed_and_closed(config: Config) -> None:
         (read,) = read_letters(config, ["cache"])
         assert (read.sink, read.key, read.row.version) == ("cache", "a/2", 6)
         letters.publish({"a/3": ROW})
-    with closing(DeadLetters(config.kafka, config.topics, "cache")) as again:
+    with closing(DeadLetters(config.kafka, config.topics, "cache", 1)) as again:
         assert again.open == {"a/2": 6, "a/3": 5}
         discard_letters(config, [read])
 

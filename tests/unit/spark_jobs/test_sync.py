@@ -9,7 +9,6 @@ import pytest
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.sink_records import SinkRecord
-from monitoring.rejected_rows import RejectedRow
 from sinks.contract import Change, Result, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
@@ -38,6 +37,7 @@ class FakeSink:
         self.calls = calls
         self.marker: int | None = 1
         self.text: str | None = None
+        self.while_readable: list[Callable[[], None]] = []  # what happens in the next calls of make_readable
 
     def generation(self) -> int | None:
         self.calls.append("generation")
@@ -76,6 +76,8 @@ class FakeSink:
 
     def make_readable(self, tables: Collection[TableId]) -> None:
         self.calls.append(f"readable {' '.join(sorted(table.name for table in tables))}")
+        if self.while_readable:
+            self.while_readable.pop(0)()
 
     def rows(self, _: TableId) -> object:
         raise AssertionError("a job reads no rows")
@@ -90,11 +92,14 @@ class FakeLetters:
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
         self.open: dict[str, int] = {}
+        self.while_published: list[Callable[[], None]] = []  # what happens in the next calls of publish
 
     def follow(self) -> None:
         """Nobody discards letters."""
 
     def publish(self, letters: Letters) -> None:
+        if letters and self.while_published:
+            self.while_published.pop(0)()
         if letters:
             self.calls.append(f"letters {' '.join(letters)}")
         for key, letter in letters.items():
@@ -120,13 +125,22 @@ class Bench:
     has_lost_records: bool = False
     topic_id: str = ID
     missing: set[str] = field(default_factory=set)
+    letters_max: int = LETTERS_MAX
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
+    remembered: list[Mapping[str, int]] = field(default_factory=list)  # open letters, at each round's beginning
 
     def __post_init__(self) -> None:
         self.letters = FakeLetters(self.calls)
         self.sink = FakeSink(self.calls)
         world = World(
-            self, lambda record: record, self._publish, lambda: self.now_us, self._wait, JOB, self.letters, LETTERS_MAX
+            self,
+            lambda record: record,
+            self._publish,
+            lambda: self.now_us,
+            self._wait,
+            JOB,
+            self.letters,
+            self.letters_max,
         )
         self.position = AppliedPosition()
         self.sync = SinkSync(self.sink, 1, self.position, world, self, BATCH_S)  # type: ignore[arg-type]
@@ -151,7 +165,7 @@ class Bench:
     # ---- rounds
 
     def remember(self, open_letters: Mapping[str, int]) -> None:
-        self.remembered = dict(open_letters)
+        self.remembered.append(dict(open_letters))
 
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self.calls.append(f"learn {len(lineages)}")
@@ -309,59 +323,6 @@ def test_without_a_batch_the_watching_thread_prepares() -> None:
     bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
     bench.sync.tend()
     assert "prepare b 1" in bench.calls and "learn 2" in bench.calls
-
-
-def letter(version: int) -> RejectedRow:
-    return RejectedRow(
-        table_schema="public",
-        table_name="a",
-        key={"id": 1},
-        version=version,
-        reason="column id: too odd",
-        topic=TOPIC,
-        partition=0,
-        offset=3,
-        rejected_us=5,
-    )
-
-
-def test_dead_letters_are_published_before_the_position_that_covers_them() -> None:
-    report = wrote(4)
-    report.letters = {"public.a/1": letter(7)}
-    later = wrote(6)
-    later.letters = {"public.a/1": None}
-    bench = Bench(rounds=[report])
-    bench.batch()
-    order = [call for call in bench.calls if call.startswith(("letters", "publish"))]
-    assert order == ["letters public.a/1", "publish"]
-    assert bench.published[-1].dead_letters == 1
-    remembered: list[dict[str, int]] = []
-
-    def remember() -> RoundReport:
-        remembered.append(bench.remembered)
-        return later
-
-    bench.rounds = [remember]
-    bench.batch()
-    assert remembered == [{"public.a/1": 7}], "tasks know which letters are open"
-    assert (bench.letters.open, bench.published[-1].dead_letters) == ({}, 0)
-
-
-def test_more_dead_letters_than_the_limit_stop_the_sink() -> None:
-    report = wrote(4)
-    report.letters = {f"public.a/{number}": letter(7) for number in range(LETTERS_MAX + 1)}
-    bench = Bench(rounds=[report])
-    with pytest.raises(RefusedError, match="search: the store rejected 3 rows, more than dead_letters_max"):
-        bench.batch()
-    assert len(bench.letters.open) == 3 and not bench.calls.count("publish"), "what was rejected can be looked at"
-
-
-def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
-    sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
-    bench = Bench(news=[News((progress(300, 0), progress(500, 0)), (sweep,), ())])
-    bench.letters.open = {"public.a/1": 8, "public.a/2": 10, "public.b/1": 8}
-    bench.sync.tend()
-    assert bench.letters.open == {"public.a/2": 10, "public.b/1": 8}
 
 
 @pytest.mark.invariant(11)
@@ -621,52 +582,3 @@ def test_a_refresh_that_fails_is_repeated_before_its_position_is_published() -> 
     bench.sync.tend()
     assert [call for call in bench.calls if call != "generation"] == ["readable a", "publish"]
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
-
-
-def test_letters_that_could_not_be_published_are_published_before_the_position() -> None:
-    """Seen: the letters were dropped with the first failure, and the position behind the rejected row was published."""
-    report = wrote(4)
-    report.letters = {"public.a/1": letter(7)}
-    bench = Bench(rounds=[report], news=[NO_NEWS, News((progress(500, 4),), (), ())])
-    bench.letters.publish = fails_once(bench.letters.publish)  # type: ignore
-    with pytest.raises(SinkError, match="away"):
-        bench.batch()
-    assert bench.letters.open == {}
-    bench.sync.tend()
-    assert bench.letters.open == {"public.a/1": 7}
-    record = bench.published[-1]
-    assert (record.end_offsets, record.dead_letters, record.rejected) == ({TOPIC: (4,)}, 1, {"public.a": 1})
-
-
-def fails_once(publish: Callable[[Letters], None]) -> Callable[[Letters], None]:
-    failed: list[Letters] = []
-
-    def fail_first(letters: Letters) -> None:
-        if letters and not failed:
-            failed.append(letters)
-            raise SinkError("the brokers are away", "wait")
-        publish(letters)
-
-    return fail_first
-
-
-def test_tasks_know_letters_that_are_not_published_yet_and_sweeps_close_them() -> None:
-    """Seen: a row that was corrected in the same batch kept its letter for ever."""
-    report = wrote(4)
-    report.letters = {"public.a/1": letter(7)}
-    bench = Bench(rounds=[report, wrote(5)])
-    bench.batch()
-    assert bench.remembered == {"public.a/1": 7}
-    swept = wrote(6)
-    swept.letters = {"public.a/2": letter(8)}
-    bench.sync._take(swept, {})
-    assert bench.sync._letters_below(
-        SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
-    ) == {"public.a/1": None, "public.a/2": None}
-
-
-def test_letters_of_tables_that_the_store_does_not_hold_are_closed_at_the_start() -> None:
-    bench = Bench()
-    bench.letters.open = {"public.a/1": 7, "public.gone/1": 7}
-    bench.sync.begin([Lineage((schema(),))])
-    assert bench.letters.open == {"public.a/1": 7}
