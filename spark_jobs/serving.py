@@ -155,14 +155,17 @@ class ServingWorker(SinkWorker):
         known = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
         generation = next_generation(marker, [*known, *([] if noted is None else [noted.generation])])
         foreign = is_foreign(marker, noted, link.history, _now_us())
-        sink.begin_generation(generation)
         tables = link.control.lineages if foreign else included
         disowned = [table for table in tables if table not in reshaped]
+        start = first_position(self.name, generation, link.history, disowned, _now_us())
+        start = start.model_copy(update={"job": self._next_job(link, noted)})
+        # Before rows go: from now on no waiter is answered by the former generation's position.
+        link.writer.publish(self._complete(link.control, start))
+        sink.begin_generation(generation)
         for table in reshaped:
             sink.discard(table)
         for table in disowned:
             sink.disown(table)
-        start = first_position(self.name, generation, link.history, disowned, _now_us())
         sink.note(start.encode().decode(), None)
         return start
 

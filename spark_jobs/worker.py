@@ -264,14 +264,13 @@ class SinkWorker(ABC):
         letters.publish(
             {key: None for key in letters.open if not start.end_offsets or letters_table(key) not in held}
         )  # the generation begins again, or the configuration excludes the table now
-        number = max((record.job[0] for record in control.sinks.values() if record.sink == self.name), default=0)
         world = World(
             control,
             partial(self._complete, control),
             link.writer.publish,
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
-            job=(max(number, start.job[0]) + 1, secrets.token_hex(4)),
+            job=self._next_job(link, start),
             letters=letters,
             letters_max=self._section.dead_letters_max,
         )
@@ -279,6 +278,11 @@ class SinkWorker(ABC):
         sync = SinkSync(opened.sink, start.generation, position, world, rounds, opened.batch_s)
         sync.begin(news.lineages)
         return sync
+
+    def _next_job(self, link: Link, last: SinkRecord | None) -> tuple[int, str]:
+        """Returns a job that continues all others (SinkRecord.job)."""
+        numbers = [record.job[0] for record in link.control.sinks.values() if record.sink == self.name]
+        return max([*numbers, last.job[0] if last is not None else 0]) + 1, secrets.token_hex(4)
 
     def _position(self, link: Link, start: SinkRecord) -> AppliedPosition:
         """Returns the position, with what was published since."""
