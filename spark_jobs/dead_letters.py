@@ -1,7 +1,7 @@
 """The dead letters of one generation of a sink, as its driver keeps them: followed in their topic, and published before
 a position that covers their records. Not for use by two threads at once."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -41,6 +41,7 @@ class DeadLetters:
         self._topic = Topics(topics.prefix).sink_dead_letter(sink)
         TopicAdmin(kafka).create(topics, records=[self._topic])
         self._open: dict[str, int] = {}
+        self._own: dict[str, int] = {}  # key → offset of our newest record of it, until that is read back
         self._error: KafkaError | None = None
         self._tail = CompactedTail(kafka, [self._topic])
         try:
@@ -59,8 +60,17 @@ class DeadLetters:
         return self._open
 
     def follow(self) -> None:
-        for _, key in self._tail.poll(0):
-            self._take(key)
+        changed = self._tail.poll(0)
+        for _, key in changed:
+            # An earlier record than ours of this key says nothing any more.
+            if self._own.get(key, -1) < self._tail.reached[self._topic]:
+                self._own.pop(key, None)
+                self._take(key)
+
+    def close_others(self, generations: Collection[int]) -> None:
+        """Closes the dead letters of all other generations: their stores are gone. Raises as `publish`."""
+        latest = self._tail.latest[self._topic]
+        self.publish({key: None for key in latest if letters_generation(key) not in generations})
 
     def publish(self, letters: Letters) -> None:
         if not letters:
@@ -101,5 +111,7 @@ class DeadLetters:
         else:
             self._open[key] = RejectedRow.decode(value, f"topic {self._topic}, key {key}").version
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         self._error = self._error or error
+        if error is None:
+            self._own[(message.key() or b"").decode()] = message.offset() or 0

@@ -79,6 +79,11 @@ class Rebuild:
         self._settled: set[str] = set()  # requests that have ended; the topic may not say so yet
 
     @property
+    def ended(self) -> int:
+        """The number of requests that have ended: the store may hold fewer generations since."""
+        return len(self._settled)
+
+    @property
     def is_ready(self) -> bool:
         """Returns whether another generation can replace the serving one."""
         return self._builder is not None and self._builder.is_ready

@@ -54,13 +54,14 @@ class ServingWorker(SinkWorker):
         if rebuild is not None:
             stack.enter_context(closing(rebuild))
         begun = self._begin(opened, link)
+        self._close_other_letters(opened, link)
         sync = None if begun is None else begun[0]
         if begun is not None:
             stack.enter_context(self._maintained(opened))
-            self._keep_in_step(*begun, is_over=lambda: rebuild is not None and rebuild.follow(link.control))
+            self._keep_in_step(*begun, is_over=lambda: rebuild is not None and self._follow(rebuild, opened, link))
         elif rebuild is not None:
             self._report("rebuilding")
-            while not self._stop.is_set() and not rebuild.follow(link.control):
+            while not self._stop.is_set() and not self._follow(rebuild, opened, link):
                 if rebuild.refusal is not None:
                     raise rebuild.refusal
                 if rebuild.is_idle:
@@ -72,6 +73,21 @@ class ServingWorker(SinkWorker):
                 link.control.read()
         if rebuild is not None and rebuild.is_ready and not self._stop.is_set():
             self._replace(rebuild, sync, link)
+
+    def _follow(self, rebuild: Rebuild, opened: OpenSink, link: Link) -> bool:
+        ended = rebuild.ended
+        is_ready = rebuild.follow(link.control)
+        if rebuild.ended != ended:
+            self._close_other_letters(opened, link)
+        return is_ready
+
+    def _close_other_letters(self, opened: OpenSink, link: Link) -> None:
+        """Closes the dead letters of generations that the store does not hold any more."""
+        wish = link.control.rebuilds.get(self.name)
+        held = {self._generation, wish.generation if wish is not None and wish.is_open else None}
+        held |= set(opened.slots.others().values()) if opened.slots is not None else set()
+        with closing(self._open_letters(self._generation or 0)) as letters:
+            letters.close_others([generation for generation in held if generation is not None])
 
     def _rebuild_of(self, opened: OpenSink, link: Link) -> Rebuild | None:
         if opened.slots is None:

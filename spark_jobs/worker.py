@@ -197,10 +197,12 @@ class SinkWorker(ABC):
                 TableShape(self.name, self._section, lineage)
 
             def letters(generation: int) -> DeadLetters:
-                opened = DeadLetters(self._config.kafka, self._config.topics, self.name, generation)
-                return stack.enter_context(closing(opened))
+                return stack.enter_context(closing(self._open_letters(generation)))
 
             self._work(stack, Link(control, writer, letters, news))
+
+    def _open_letters(self, generation: int) -> DeadLetters:
+        return DeadLetters(self._config.kafka, self._config.topics, self.name, generation)
 
     def _locked(self) -> AbstractContextManager[None]:
         """Holds the lock while this worker runs."""

@@ -29,6 +29,7 @@ class CompactedTail:
 
     def __init__(self, kafka: KafkaConfig, topics: Sequence[str]) -> None:
         self._latest: dict[str, dict[str, bytes]] = {topic: {} for topic in topics}
+        self._reached = dict.fromkeys(topics, 0)
         self._ended: set[str] = set()  # topics whose present end was reached
         self._ends_reached: set[str] = set()
         self._consumer = new_client(
@@ -38,6 +39,11 @@ class CompactedTail:
     @property
     def latest(self) -> Mapping[str, Mapping[str, bytes]]:
         return self._latest
+
+    @property
+    def reached(self) -> Mapping[str, int]:
+        """topic → the offset after the last record that was read."""
+        return self._reached
 
     @property
     def is_at_end(self) -> bool:
@@ -83,6 +89,7 @@ class CompactedTail:
             if error is None:
                 key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
                 self._ended.discard(topic)
+                self._reached[topic] = (message.offset() or 0) + 1
                 changed.add((topic, key))
                 if value is None:
                     self._latest[topic].pop(key, None)

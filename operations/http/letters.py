@@ -36,7 +36,7 @@ class ShownLetter(Node):
 
 
 class SinkLetters(Node):
-    """The dead letters of one sink: the last ones, and how many there are."""
+    """The dead letters of one sink's serving generation: the last ones, and how many there are."""
 
     sink: str
     total: int
@@ -65,17 +65,21 @@ class Letters:
     def shown(self, status: Status, host: str) -> DeadLetters:
         """Returns the letters. `host`: the request's, by which a page of another origin is recognised. Raises
         WatershedError if the brokers do not answer."""
-        names = tuple(sink.sink for sink in status.sinks if sink.dead_letters and sink.sink in self._config.sinks)
+        having = [sink for sink in status.sinks if sink.dead_letters and sink.sink in self._config.sinks]
+        names = tuple(sink.sink for sink in having)
         with self._lock:
             at, known, letters = self._known
             if known != names or self._clock() - at > KEPT_S:
                 letters = self._read(names) if names else ()
                 self._known = (self._clock(), names, letters)
         is_local = is_loopback(self._config.http.host) and _name(host) in LOCAL_NAMES
-        return DeadLetters(sinks=tuple(self._of_sink(name, letters, is_local=is_local) for name in names))
+        return DeadLetters(
+            sinks=tuple(self._of_sink(sink.sink, sink.generation, letters, is_local=is_local) for sink in having)
+        )
 
-    def _of_sink(self, sink: str, letters: Sequence[Letter], *, is_local: bool) -> SinkLetters:
-        own = sorted((letter for letter in letters if letter.sink == sink), key=lambda one: -one.row.rejected_us)
+    def _of_sink(self, sink: str, generation: int, letters: Sequence[Letter], *, is_local: bool) -> SinkLetters:
+        own = [letter for letter in letters if (letter.sink, letter.generation) == (sink, generation)]
+        own.sort(key=lambda one: -one.row.rejected_us)
         shown = tuple(self._shown(letter, is_local=is_local) for letter in own[:SHOWN_MAX])
         return SinkLetters(sink=sink, total=len(own), letters=shown)
 

@@ -243,7 +243,7 @@ def letter(sink: str, table_name: str, number: int, reason: str, row: dict[str, 
         rejected_us=round((1.78e9 + number) * 1e6),
         row=row,
     )
-    return Letter(sink, f"shop.dead-letter.{sink}", f"{table_name}/{number}", rejected)
+    return Letter(sink, f"shop.dead-letter.{sink}", f"1/{table_name}/{number}", rejected)
 
 
 @contextmanager
