@@ -179,7 +179,7 @@ class Capture:
             return False
         assert self.state is not None
         # The slot is past the position: the topics may have lost records, whatever their ends are now.
-        self._is_behind = self.source.slot > self.state.lsn
+        self._is_behind = (self.source.slot or 0) > self.state.lsn
         state = replace(self.state, epoch=self._highest_epoch() + 1, seq=0, lsn=self.source.end, snapshots={}, owed={})
         self.source.slot = state.lsn
         self.gap = ""
