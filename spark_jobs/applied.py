@@ -95,6 +95,7 @@ class AppliedPosition:
         self.offsets: dict[str, tuple[int, ...]] = dict(offsets or {})  # below which everything is readable
         self.written = dict(self.offsets)  # below which everything is in the store, readable or not
         self.incarnations: dict[str, str] = dict(incarnations or {})
+        self.starts: dict[str, tuple[int, ...]] = {}  # see ProgressRecord.starts
         self.sweeps: dict[str, int] = dict(sweeps or {})
         self.applied = applied
         self.history = history
@@ -176,7 +177,7 @@ class AppliedPosition:
 
     def _identify(self, newest: ProgressRecord) -> None:
         """Gives up offsets of former incarnations, and progress records that rely on them."""
-        self.history = newest.history or self.history
+        self.history, self.starts = newest.history or self.history, newest.starts
         for topic, incarnation in newest.incarnations.items():
             known = self.incarnations.get(topic, "")
             if known != incarnation:
@@ -222,9 +223,12 @@ class AppliedPosition:
         if any(offset > end for offset, end in zip(held, found.ends, strict=False)):
             self.void(topic)
             held = ()
-        begins = [held[number] if number < len(held) else 0 for number in range(len(found.starts))]
-        if incarnation == found.topic_id and any(map(gt, found.starts, begins)):
-            # Capture marks a topic that does not begin at 0, when it has read its rows again.
+        known = self.starts.get(topic, ())
+        begins = [
+            max(held[number] if number < len(held) else 0, known[number] if number < len(known) else 0)
+            for number in range(len(found.starts))
+        ]
+        if any(map(gt, found.starts, begins)):
             return f"records of topic {topic} were deleted before they were read: restart capture, which finds the gap"
         return None
 

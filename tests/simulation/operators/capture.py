@@ -305,6 +305,7 @@ class Capture:
                 end_offsets={topic_of(table): end for table, end in ends.items()},
                 history=state.history,
                 incarnations={topic_of(table): held.incarnation for table, held in state.topics.items()},
+                starts={topic_of(table): held.starts for table, held in state.topics.items() if any(held.starts)},
                 owed={str(table): why for table, why in state.owed.items()},
             )
         )

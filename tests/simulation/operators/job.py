@@ -5,7 +5,7 @@ clients are fakes, tasks run one after the other, and the other thread works whi
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
@@ -99,6 +99,13 @@ class FakeLetters:
             if letters_generation(key) == self._generation
         }
 
+    def close_others(self, generations: Collection[int]) -> None:
+        kept = {self._generation, *generations}
+        self.publish({key: None for key in open_letters(self._brokers) if letters_generation(key) not in kept})
+
+    def close(self) -> None:
+        """Nothing to release."""
+
     def publish(self, letters: Letters) -> None:
         if not letters:
             return
@@ -140,6 +147,7 @@ class Writer:
 class _Watched:
     """What is replaced in both workers: instead of watching a query, control returns to the simulation."""
 
+    brokers: Brokers
     _sync: SinkSync | None = None
     admission = 0
     is_over: Callable[[], bool] = staticmethod(lambda: False)
@@ -150,6 +158,9 @@ class _Watched:
         self.is_over = is_over
         self.admission = sync.admit()
         raise _Begun
+
+    def _open_letters(self, generation: int) -> Any:
+        return FakeLetters(self.brokers, generation)
 
     def _report(self, state: str, error: Exception | None = None) -> None:
         """Nobody reads it."""
@@ -225,6 +236,7 @@ class SinkJob:
         stop = threading.Event()
         stop.wait = self._waited  # type: ignore[method-assign, assignment]
         self._worker = SimulatedWorker(NAME, config, _Session(), self._open_sink, stop, Conditions())  # type: ignore[arg-type]
+        self._worker.brokers = brokers
         self._worker._checkpoints = SimpleNamespace(keep_only=lambda _: None)  # type: ignore[assignment]
 
     def _waited(self, seconds: float) -> bool:
@@ -315,6 +327,7 @@ class SinkJob:
         builder = None if rebuild is None else rebuild._builder
         if isinstance(builder, SimulatedBuilder):
             builder.link = self._link
+            builder.brokers = self._brokers
             builder._checkpoints = self._worker._checkpoints
             builder.turn()
         if is_over and rebuild is not None and rebuild.is_ready:

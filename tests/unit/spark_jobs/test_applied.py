@@ -359,8 +359,9 @@ def test_offsets_of_work_that_began_before_a_topic_was_void_are_ignored() -> Non
 def test_the_topic_that_the_brokers_have_must_be_the_published_one() -> None:
     position = AppliedPosition()
     assert position.meets("t", FoundTopic("a", (9,), (0,))) is None, "nothing was published yet"
-    position.learn([of_topic(100, 60, "a#7")], [])
+    position.learn([of_topic(100, 60, "a#7").model_copy(update={"starts": {"t": (20,)}})], [])
     assert position.meets("t", FoundTopic("a", (60,), (20,))) is None, "capture knows that it does not begin at 0"
+    assert position.meets("t", FoundTopic("a", (60,), (21,))) is not None
     assert "another one" in (position.meets("t", FoundTopic("b", (60,))) or "")
     position.reach({"t": (60,)})
     assert position.meets("t", FoundTopic("a", (59,))) is None, "it is readable"
