@@ -30,6 +30,7 @@ from configuration.settings import Config
 from monitoring.conditions import Conditions
 from monitoring.job_records import SinkErrorRecord
 from monitoring.rejected_rows import letters_table
+from monitoring.views import STALLED_S
 from sinks.contract import Sink
 from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
@@ -137,6 +138,11 @@ class SinkWorker(ABC):
         self._section = config.sinks[name]
         self._mappings: dict[str, str] = {}  # see SinkRecord.mappings
         self._sync: SinkSync | None = None
+
+    @property
+    def _trigger_ms(self) -> int:
+        spark = self._config.spark
+        return spark.warehouse_trigger_ms if self._section.type == "warehouse" else spark.trigger_ms
 
     def run(self) -> None:
         """Runs the thread."""
@@ -301,13 +307,12 @@ class SinkWorker(ABC):
             "mappings": self._mappings,
             "owed": owed,
             "role": self.role,
+            "store": self._section.type,
+            "patience_s": STALLED_S + 2 * self._trigger_ms / 1000,
         }
         return record.model_copy(update=shape)
 
     def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
-        spark_config = self._config.spark
-        is_warehouse = self._section.type == "warehouse"
-        trigger_ms = spark_config.warehouse_trigger_ms if is_warehouse else spark_config.trigger_ms
         stream = changes(self._spark, self._config.kafka, sorted(topics))
         admission = sync.admit()
 
@@ -320,7 +325,7 @@ class SinkWorker(ABC):
         query: StreamingQuery = (
             writer.queryName(f"{self._topics.prefix} {self.name} {generation}")
             .option("checkpointLocation", self._checkpoints.of(generation))
-            .trigger(processingTime=f"{trigger_ms} milliseconds")
+            .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .start()
         )
         return query

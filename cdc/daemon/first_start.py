@@ -32,6 +32,7 @@ from cdc.kafka.state_reader import (
     read_captured,
     read_lost_events,
     read_position,
+    read_prefixes,
     read_progress,
     read_state,
 )
@@ -53,7 +54,7 @@ from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
-from cdc.model.topics import Topics
+from cdc.model.topics import Topics, unknown_slot
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import Publication, read_publication, read_table, schema_of
@@ -225,7 +226,8 @@ class Bootstrap:
             if any(offsets):
                 raise GapError(
                     f"topic {topic} holds records, but {self._topics.state} holds no position",
-                    "delete the prefix's topics, or choose another topics.prefix",
+                    "choose another topics.prefix if these topics are another pipeline's; if they are this one's and "
+                    "its state is lost: cdc snapshot heal reads all rows again, under a new epoch",
                 )
 
     def _require_own_slot(self, previous: PositionRecord, identity: SystemIdentity) -> None:
@@ -421,11 +423,7 @@ def require_no_slot(slot: Slot | None, config: PipelineConfig) -> None:
     """Raises SourceError if a slot of the configured name exists although the prefix has no position: it is somebody
     else's."""
     if slot is not None:
-        name = config.source.slot
-        raise SourceError(
-            f"slot {name} exists, but the topics of prefix {config.topics.prefix} hold no position for it",
-            f"choose another source.slot, or SELECT pg_drop_replication_slot('{name}')",
-        )
+        raise unknown_slot(config.source.slot, config.topics.prefix, read_prefixes(config.kafka))
 
 
 def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> bool:

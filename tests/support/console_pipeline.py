@@ -143,6 +143,7 @@ class ShownPipeline:
             applied_lsn=f"3/{int(passed * 399_000):X}",
             lag_bytes=8192,
             lag_records=0 if number % 2 else int(40 * slowness),
+            is_catching_up=number % 2 == 0,
             lag_seconds=lag_s,
             unread_seconds=0.1,
             freshness_seconds=lag_s * 0.8,
