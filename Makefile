@@ -66,6 +66,8 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.mixed_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.mixed --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.broker_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.simulation.operators --seeds 20000
+	$(BIN)/python -m tests.faults.operator_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.sink_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.warehouse_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.drift_campaign --minutes $(MINUTES)

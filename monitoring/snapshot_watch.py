@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from cdc.kafka.client import NEXT_REACHABLE
@@ -9,6 +10,7 @@ from cdc.kafka.state_reader import records_of
 from cdc.model.control import SnapshotProgress, SnapshotRecord
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.events import TableId
+from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
 from monitoring.fill_progress import FillProgress, replaced, table_progress
 from monitoring.job_records import RebuildRecord
@@ -50,23 +52,41 @@ class SnapshotWatch(PipelineWatch):
         silent_s = self._clock() - max(self._began, self._heard.get(key, 0.0))
         return table_progress(record, self.progress(SnapshotProgress, key), silent_s)
 
+    def stopped(self) -> dict[TableId, TableRecord]:
+        """Returns the tables that are stopped, by name, except those that only an operator starts again."""
+        records = records_of(TableRecord, self._topics.state, self.tail.latest[self._topics.state])
+        stopped = [record for record in records if record.status == "stopped" and not record.is_held]
+        return {record.table: record for record in sorted(stopped, key=lambda record: record.table)}
+
     def rebuild(self, sink: str) -> RebuildRecord | None:
         """The last one of this sink that was asked for."""
         return self.progress(RebuildRecord, RebuildRecord.key_of(sink))
 
 
 class Followed:
-    """The snapshots of some tables, each identified by its request."""
+    """The snapshots of some tables, each identified by its request. Where one owes rows that capture could not publish
+    otherwise, such as those of a gap, a later snapshot of all rows takes that over, and is followed in its place."""
 
     def __init__(self, watch: SnapshotWatch, requests: Mapping[TableId, str]) -> None:
         self._watch = watch
         self._requests = dict(requests)
+        self._owing: dict[TableId, FillProgress] = {}  # what was last seen of those that owe rows
 
     def statuses(self) -> list[FillProgress]:
         """Returns the progress of each table, by name."""
         records = [record for table, record in self._watch.snapshots().items() if table in self._requests]
-        found = [(self._watch.progress_of(record), record) for record in records]
-        return [one if record.request == self._requests[record.table] else replaced(one) for one, record in found]
+        return [self._status(record) for record in records]
+
+    def _status(self, record: SnapshotRecord) -> FillProgress:
+        now, before = self._watch.progress_of(record), self._owing.get(record.table)
+        is_own = record.request == self._requests[record.table]
+        if record.owes and (is_own or (before is not None and record.is_whole)):
+            self._owing[record.table], self._requests[record.table] = now, record.request
+            return now
+        if is_own:
+            return now
+        # Only a snapshot of all rows that is done clears what is owed.
+        return replaced(now) if before is None or record.owes else replace(before, status="done", message="")
 
 
 def await_begun(watch: SnapshotWatch, request: str, tables: Iterable[TableId]) -> dict[TableId, str]:
@@ -95,7 +115,9 @@ def await_healed(watch: SnapshotWatch, epoch_before: int) -> dict[TableId, str]:
         return position is not None and position.phase == "streaming"
 
     _until(watch, is_streaming)
-    return {table: record.request for table, record in watch.snapshots().items()}
+    own = f"epoch {epoch_of(watch)}"
+    snapshots = watch.snapshots().items()
+    return {table: record.request for table, record in snapshots if record.owes or record.request == own}
 
 
 def _request(watch: SnapshotWatch, table: TableId) -> str | None:

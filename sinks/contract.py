@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from cdc.model.events import TableId, TableSchema
+from sinks.errors import SinkError
 
 Json = Any  # a decoded JSON value: None, bool, int, float, str, list, dict
 
@@ -107,13 +108,17 @@ class Sink(Protocol):
         rows, at version 0, and a sweep removes those that were not written since; elsewhere this is `discard`. Called
         between begin_generation and prepare. Idempotent."""
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, before: str | None) -> None:
         """Keeps a text of at most a few hundred kilobytes in the store, in place of the one before. A store that later
         loses writes (a failover to a replica that lacks the newest, a restore of an older copy) must lose a text that
-        was noted after them, too: it is how the job knows. Called after make_readable. begin_generation removes it."""
+        was noted after them, too: it is how the job knows. Called after make_readable. begin_generation removes it.
+
+        `before`: the text that the store must hold; None: any. Raises SinkError if it holds another one, or if the
+        store may have lost writes since: where a lost connection may mean a failover, rows that were written behind the
+        last note may be gone."""
 
     def noted(self) -> str | None:
-        """Returns the text that was noted last in this generation; None if there is none."""
+        """Returns the text that was noted last, also if `generation` is None; None if there is none."""
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         """Creates the table's index, keys or table if they do not exist, after begin_generation; or brings it to this
@@ -136,8 +141,9 @@ class Sink(Protocol):
         """Deletes the rows of `table` whose version is below `floor`, with version `floor`. Returns their number.
         Idempotent.
 
-        A deletion at `floor` must lose against every change at `floor` or above that was applied before or comes later:
-        the floor is never a row's own version (its seq is 0, or the sweep's own).
+        A deletion at `floor` must lose against every change at `floor` or above that was applied before, and against
+        every change above it that comes later. The floor of a snapshot's sweep is the version of a row, usually of the
+        first that the snapshot publishes; this row is published before the sweep.
         """
 
     def make_readable(self, tables: Collection[TableId]) -> None:
@@ -149,3 +155,12 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Releases connections. Idempotent."""
+
+
+def lost_writes(where: str) -> SinkError:
+    """Returns the error of `Sink.note` for a store that does not hold the text that was noted before."""
+    return SinkError(
+        f"{where} may have lost its last writes: it does not hold the position that was noted last, or its connection "
+        "was lost (a failover to a replica, a restored copy)",
+        "nothing to do: the sink continues from the position that the store holds",
+    )

@@ -1,7 +1,6 @@
 """Conversion of a record's JSON values to Python's, for stores with typed columns. Pure."""
 
 import base64
-import binascii
 
 from sinks.contract import Json
 
@@ -28,5 +27,5 @@ def as_binary(value: Json) -> bytes:
     """Decodes base64. Raises Unholdable."""
     try:
         return base64.b64decode(as_text(value), validate=True)
-    except binascii.Error:
+    except ValueError:
         raise Unholdable("not base64") from None

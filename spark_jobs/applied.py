@@ -1,21 +1,40 @@
 """Computes how far a sink has applied the source's history. Pure.
 
-A progress record says that everything up to LSN L lies below its offsets. A batch's end offsets say what the store
-holds. L is applied when they cover its offsets, and when every sweep as of L or earlier is done: before that, the store
-still shows deleted rows.
+A progress record says that everything up to LSN L lies below its offsets, except what it lists as owed. A batch's end
+offsets say what the store holds. L is applied when they cover its offsets, and when every sweep as of L or earlier is
+done: before that, the store still shows deleted rows.
+
+An offset belongs to one incarnation of a topic. When a topic is created again, or has lost records, the same offset
+stands for another record: offsets of the former incarnation are void, and the topic is read from its beginning.
 
 Positions of different epochs are ordered by epoch first: LSNs may start again lower after a failover or restore.
 """
 
+import math
 from collections.abc import Iterable, Mapping
+from operator import gt
 from typing import Final, NamedTuple
 
-from cdc.model.control import ProgressRecord, SweepRecord, table_key
+from cdc.model.control import ProgressRecord, SweepRecord, table_key, table_of_key
+from cdc.model.sink_records import SinkRecord
 
 Offsets = Mapping[str, tuple[int, ...]]  # topic → the offset after the last one applied, for each partition
 
+
+class FoundTopic(NamedTuple):
+    """A topic as the brokers have it."""
+
+    topic_id: str
+    ends: tuple[int, ...]  # the last stable offset of each partition
+    starts: tuple[int, ...] = ()  # the first offset of each partition; empty: not known, taken for 0
+
+
+Lives = Mapping[str, int]  # topic → how often its offsets were found void
+
 # A sink that lags keeps this many progress records, thinned evenly: that costs precision, not correctness.
 PENDING_MAX: Final = 512
+BUILT_AGAIN: Final = "the store must be built again: "  # the beginning of a reason why rows are owed for ever
+FLOOR_OF_DISOWNED: Final = 1  # of the sweep that removes rows at version 0
 
 
 class Applied(NamedTuple):
@@ -61,48 +80,192 @@ class AppliedPosition:
     """
 
     def __init__(
-        self, offsets: Offsets | None = None, sweeps: Mapping[str, int] | None = None, applied: Applied = NOTHING
+        self,
+        offsets: Offsets | None = None,
+        sweeps: Mapping[str, int] | None = None,
+        applied: Applied = NOTHING,
+        incarnations: Mapping[str, str] | None = None,
+        owed: Mapping[str, str] | None = None,
+        history: str = "",
+        shown: Mapping[str, str] | None = None,
     ) -> None:
         """Takes the position that an earlier run is known to have reached. `sweeps`: table key → floor of the last
-        sweep finished."""
-        self.offsets: dict[str, tuple[int, ...]] = dict(offsets or {})
+        sweep finished; 0 for a table whose former rows are at version 0 and not removed yet. The others: see
+        SinkRecord."""
+        self.offsets: dict[str, tuple[int, ...]] = dict(offsets or {})  # below which everything is readable
+        self.written = dict(self.offsets)  # below which everything is in the store, readable or not
+        self.incarnations: dict[str, str] = dict(incarnations or {})
+        self.starts: dict[str, tuple[int, ...]] = {}  # see ProgressRecord.starts
         self.sweeps: dict[str, int] = dict(sweeps or {})
         self.applied = applied
+        self.history = history
+        self.shown: dict[str, str] = dict(shown or {})  # the incarnations of the progress record that is applied
         self.published = applied  # the furthest position that is known to be published
+        self.lives: dict[str, int] = {}
         self._covered = applied  # as applied, without regard to sweeps
+        self._covered_number = -1  # of the last progress record that was covered
+        self._covered_topics = self.shown
         self._pending: list[tuple[int, ProgressRecord]] = []  # numbered in order of arrival, not yet covered
         self._arrived = 0
         self._stride = 1  # of the pending records, those are kept whose number it divides, and the last
         self._unfinished: dict[tuple[str, int], SweepRecord] = {}
+        # Of these, those that replaced one which this reader never saw: the LSN that it belongs to is not known.
+        self._missed: set[tuple[str, int]] = set()
+        # schema.table → why rows are owed, and a number: they are there when a later progress record is covered.
+        self._owed: dict[str, tuple[str, float]] = {table: (reason, math.inf) for table, reason in (owed or {}).items()}
+        # Until it is known what was published since. A generation that must be replaced owes rows for ever.
+        self._inherited = frozenset(
+            table for table, (reason, _) in self._owed.items() if not reason.startswith(BUILT_AGAIN)
+        )
+
+    @classmethod
+    def of(cls, record: SinkRecord) -> "AppliedPosition":
+        """Returns the position that the job of this record had reached."""
+        applied = Applied(record.epoch, record.applied_lsn, record.commit_ts_us)
+        return cls(
+            record.end_offsets,
+            record.sweeps,
+            applied,
+            record.incarnations,
+            record.owed,
+            record.history,
+            record.shown,
+        )
+
+    @property
+    def owed(self) -> dict[str, str]:
+        """Returns schema.table → why rows up to the applied position may be missing."""
+        return {table: reason for table, (reason, _) in sorted(self._owed.items())}
+
+    # ---- what capture published
 
     def learn(self, progress: Iterable[ProgressRecord], sweeps: Iterable[SweepRecord]) -> None:
-        """Takes records in any order; repetitions have no effect."""
+        """Takes progress records in the order of their topic, and sweeps in any order; repetitions have no effect."""
         for sweep in sweeps:
-            table = table_key(sweep.table)
-            if self.sweeps.get(table, -1) < sweep.floor:
-                self._unfinished[table, sweep.floor] = sweep
-        for record in progress:
+            self._learn_sweep(sweep)
+        records = list(progress)
+        if records:
+            self._identify(records[-1])
+        for record in records:
             self.published = max(self.published, _place(record))
-            self._pending.append((self._arrived, record))
+            if self._is_of_these_topics(record):
+                self._pending.append((self._arrived, record))
+            for table, reason in record.owed.items():
+                if self._owed.get(table, ("", -1))[1] < self._arrived:
+                    self._owed[table] = reason, self._arrived
             self._arrived += 1
+        # Of brokers that were restored from an older copy, the newest record may be older than what is applied.
+        if records and _place(records[-1])[:2] >= self.applied[:2]:
+            inherited, self._inherited = self._inherited, frozenset()
+            self._owed |= {
+                table: (self._owed[table][0], self._arrived - 1.5) for table in inherited - records[-1].owed.keys()
+            }
+            self._owed |= {table: (reason, self._arrived - 1) for table, reason in records[-1].owed.items()}
         self._thin()
+        self._remove_disowned()
         self._advance()
 
-    def reach(self, offsets: Offsets) -> None:
-        """Takes offsets below which everything is applied and readable."""
-        self.offsets = furthest(self.offsets, offsets)
+    def _learn_sweep(self, sweep: SweepRecord) -> None:
+        table = table_key(sweep.table)
+        done = self.sweeps.get(table, 0)
+        if done >= sweep.floor:
+            return
+        known = {floor for other, floor in self._unfinished if other == table}
+        if sweep.previous_floor > done and sweep.previous_floor not in known and sweep.floor not in known:
+            self._missed.add((table, sweep.floor))
+        self._unfinished[table, sweep.floor] = sweep
+
+    def _identify(self, newest: ProgressRecord) -> None:
+        """Gives up offsets of former incarnations, and progress records that rely on them."""
+        self.history, self.starts = newest.history or self.history, newest.starts
+        for topic, incarnation in newest.incarnations.items():
+            known = self.incarnations.get(topic, "")
+            if known != incarnation:
+                if known or topic in self.written:
+                    self.void(topic)
+                self.incarnations[topic] = incarnation
+        self._pending = [(number, record) for number, record in self._pending if self._is_of_these_topics(record)]
+
+    def _is_of_these_topics(self, record: ProgressRecord) -> bool:
+        return all(
+            record.incarnations.get(topic, incarnation) == incarnation
+            for topic, incarnation in self.incarnations.items()
+            if topic in record.end_offsets
+        )
+
+    def _remove_disowned(self) -> None:
+        """Lets a sweep remove the rows of tables that are filled again in place, when everything published by now is
+        there."""
+        if self.published.epoch:
+            for table in [table for table, floor in self.sweeps.items() if floor == 0]:
+                if (table, FLOOR_OF_DISOWNED) not in self._unfinished:
+                    removal = SweepRecord.of(
+                        table_of_key(table), FLOOR_OF_DISOWNED, self.published.lsn, self.published.epoch, 0
+                    )
+                    self._unfinished[table, FLOOR_OF_DISOWNED] = removal
+
+    # ---- what the store holds
+
+    def void(self, topic: str) -> None:
+        """Gives up the offsets of a topic: its records are read again from the beginning."""
+        self.offsets.pop(topic, None)
+        self.written.pop(topic, None)
+        self.lives[topic] = self.lives.get(topic, 0) + 1
+
+    def meets(self, topic: str, found: FoundTopic) -> str | None:
+        """Compares the topic that the brokers have now with the one whose offsets are noted. Returns the reason why it
+        can't be read: capture has published another one, or records that were not read yet are gone. A topic that ends
+        before the noted offsets has lost records: the offsets are void."""
+        incarnation = self.incarnations.setdefault(topic, found.topic_id)
+        if topic_id_of(incarnation) != found.topic_id:
+            return f"topic {topic} is another one than capture has published (its id is {found.topic_id})"
+        held = self.written.get(topic, ())
+        if any(offset > end for offset, end in zip(held, found.ends, strict=False)):
+            self.void(topic)
+            held = ()
+        known = self.starts.get(topic, ())
+        begins = [
+            max(held[number] if number < len(held) else 0, known[number] if number < len(known) else 0)
+            for number in range(len(found.starts))
+        ]
+        if any(map(gt, found.starts, begins)):
+            return f"records of topic {topic} were deleted before they were read: restart capture, which finds the gap"
+        return None
+
+    def write(self, offsets: Offsets, lives: Lives) -> bool:
+        """Takes offsets below which everything is in the store. `lives`: when the work began; offsets of topics that
+        were voided since are ignored. Returns whether any were."""
+        valid = self._valid(offsets, lives)
+        self.written = furthest(self.written, valid)
+        return len(valid) < len(offsets)
+
+    def reach(self, offsets: Offsets, lives: Lives | None = None) -> None:
+        """Takes offsets below which everything is applied and readable; `lives`: as for `write`."""
+        valid = offsets if lives is None else self._valid(offsets, lives)
+        self.offsets = furthest(self.offsets, valid)
+        self.written = furthest(self.written, valid)
         self._advance()
 
-    def adopt(self, offsets: Offsets, sweeps: Mapping[str, int], applied: Applied) -> None:
+    def _valid(self, offsets: Offsets, lives: Lives) -> Offsets:
+        return {topic: ends for topic, ends in offsets.items() if self.lives.get(topic, 0) == lives.get(topic, 0)}
+
+    def adopt(self, record: SinkRecord) -> None:
         """Takes a position that another job of the generation has published, which the store shows."""
-        self.sweeps |= {table: max(floor, self.sweeps.get(table, 0)) for table, floor in sweeps.items()}
+        self.sweeps |= {table: max(floor, self.sweeps.get(table, 0)) for table, floor in record.sweeps.items()}
         self._unfinished = {
             (table, floor): sweep
             for (table, floor), sweep in self._unfinished.items()
             if self.sweeps.get(table, -1) < floor
         }
+        applied = Applied(record.epoch, record.applied_lsn, record.commit_ts_us)
         self._covered, self.applied = max(self._covered, applied), max(self.applied, applied)
-        self.reach(offsets)
+        self.reach(
+            {
+                topic: ends
+                for topic, ends in record.end_offsets.items()
+                if record.incarnations.get(topic, "") == self.incarnations.get(topic, "")
+            }
+        )
 
     def due_sweeps(self) -> list[SweepRecord]:
         """Returns for each table the highest sweep whose as-of position is reached, lowest floor first. It includes all
@@ -132,7 +295,9 @@ class AppliedPosition:
     def _advance(self) -> None:
         reached = [place for place, (_, record) in enumerate(self._pending) if covers(self.offsets, record.end_offsets)]
         for place in reached:
-            record = self._pending[place][1]
+            number, record = self._pending[place]
+            if _place(record)[:2] >= self._covered[:2]:
+                self._covered_number, self._covered_topics = number, dict(record.incarnations)
             self._covered = max(self._covered, _place(record))
             self._settle()
         if reached:
@@ -142,9 +307,25 @@ class AppliedPosition:
         self._settle()
 
     def _settle(self) -> None:
-        """Computes the applied LSN: it never passes an unfinished sweep, and never goes back."""
-        if not any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values()):
-            self.applied = max(self.applied, self._covered)
+        """Computes the applied LSN and what is owed below it: the LSN never passes an unfinished sweep, and never goes
+        back. While rows of former topics may be there, nothing is applied."""
+        self._missed &= self._unfinished.keys()
+        has_former_rows = 0 in self.sweeps.values()
+        if (
+            has_former_rows
+            or self._missed
+            or any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values())
+        ):
+            return
+        self.applied, self.shown = max(self.applied, self._covered), self._covered_topics
+        self._owed = {
+            table: (reason, number) for table, (reason, number) in self._owed.items() if number >= self._covered_number
+        }
+
+
+def topic_id_of(incarnation: str) -> str:
+    """Returns Kafka's id of the topic. Capture appends `#` and a number when the same topic has lost records."""
+    return incarnation.partition("#")[0]
 
 
 def _place(record: ProgressRecord) -> Applied:

@@ -15,10 +15,11 @@ from cdc.model.sink_records import SinkRecord, newest
 from configuration.settings import Config
 from monitoring.conditions import Conditions
 from sinks.errors import FullError, RefusedError
-from spark_jobs.applied import Applied, AppliedPosition
+from spark_jobs.applied import Applied
 from spark_jobs.failures import reason
 from spark_jobs.rebuild import swap_goal
 from spark_jobs.reshaping import reshaped_tables
+from spark_jobs.starting import continued, first_position, included_again, read_note
 from spark_jobs.sync import SinkSync
 from spark_jobs.worker import Link, OpenSink, SinkWorker
 
@@ -98,30 +99,24 @@ class Builder(SinkWorker):
         stack.enter_context(closing(opened))
         assert opened.slots is not None
         slots = opened.slots
-        last = link.control.sinks.get(SinkRecord.key_of(self.name, self.generation))
-        goes_on = (
-            last is not None
-            and opened.sink.generation() == self.generation
-            and not reshaped_tables(self._section, link.control.lineages.values(), last)
-            and not self._lacks_tables(last)
-        )
-        if last is not None and goes_on:
+        last = continued(opened.sink.generation(), read_note(opened.sink.noted()), link.history)
+        if last is not None and last.generation == self.generation and self._has_shape_of(last, link):
             self._mappings = dict(last.mappings)
-            applied = Applied(last.epoch, last.applied_lsn, last.commit_ts_us)
-            position = AppliedPosition(offsets=last.end_offsets, sweeps=last.sweeps, applied=applied)
+            start = last
         elif self._is_rollback:
             raise RefusedError(
-                f"{self.name}: generation {self.generation} was kept, but can't serve: it is incomplete, or the "
-                "sink's mapping or shapes have changed since",
+                f"{self.name}: generation {self.generation} was kept, but can't serve: it is incomplete, was filled "
+                "from topics that no longer exist, or the sink's mapping or shapes have changed since",
                 "restore the sink's former configuration, or drop the generation: cdc rebuild --drop-old",
             )
         else:
             self._mappings = {}
             slots.drop(self.slot)
             opened.sink.begin_generation(self.generation)
-            position = AppliedPosition()
-        sync = self._begun(opened, link, self.generation, position)
-        log.info("generation is built", sink=self.name, generation=self.generation, goes_on=goes_on)
+            start = first_position(self.name, self.generation, link.history, (), time.time_ns() // 1000)
+            opened.sink.note(start.encode().decode(), None)
+        sync = self._begun(opened, link, start)
+        log.info("generation is built", sink=self.name, generation=self.generation, goes_on=start is last)
 
         def is_over() -> bool:
             if not self._is_ready.is_set() and self._has_caught_up(sync, link):
@@ -132,6 +127,11 @@ class Builder(SinkWorker):
             return False
 
         self._keep_in_step(sync, self.generation, is_over)
+
+    def _has_shape_of(self, last: SinkRecord, link: Link) -> bool:
+        """Says whether the generation holds the tables that are configured now, in the configured form."""
+        reshaped = reshaped_tables(self._section, link.control.lineages.values(), last)
+        return not reshaped and not included_again(last, self._section.holds)
 
     def _has_caught_up(self, sync: SinkSync, link: Link) -> bool:
         """Returns whether the generation shows all that it must show (`swap_goal`), as of a short time ago."""

@@ -43,6 +43,11 @@ class News:
     sweeps: tuple[SweepRecord, ...]
     lineages: tuple[Lineage, ...]  # of each table that is new or has changed
 
+    def followed_by(self, later: "News") -> "News":
+        """Returns both, in order."""
+        newest = {lineage.newest.table: lineage for lineage in (*self.lineages, *later.lineages)}
+        return News(self.progress + later.progress, self.sweeps + later.sweeps, tuple(newest.values()))
+
 
 class ControlReader:
     """Follows both topics from their beginning. Not thread-safe."""
@@ -113,6 +118,12 @@ class ControlReader:
                 if time.monotonic() > deadline:
                     raise
             time.sleep(_LEADER_WAIT_S)
+        if end < self._reached.get(topic, 0):
+            raise BrokerError(
+                f"Kafka: topic {topic} ends at {end}, but was read up to {self._reached[topic]}: it was created again, "
+                "or has lost records",
+                "nothing to do: the sink reads it from the beginning",
+            )
         if topic not in self._reached:
             self._consumer.incremental_assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
             self._reached[topic] = 0
@@ -159,9 +170,12 @@ class ControlReader:
             self._progress = [*(entry for entry in earlier if entry[0] % self._stride == 0), last]
 
     def _without_left_out(self, progress: ProgressRecord) -> ProgressRecord:
-        left_out = self._left_out.values()
+        if not self._left_out:
+            return progress
+        left_out, tables = set(self._left_out.values()), set(map(str, self._left_out))
         ends = {topic: offsets for topic, offsets in progress.end_offsets.items() if topic not in left_out}
-        return progress.model_copy(update={"end_offsets": ends})
+        owed = {table: reason for table, reason in progress.owed.items() if table not in tables}
+        return progress.model_copy(update={"end_offsets": ends, "owed": owed})
 
     def _keep(self, topic: str, key: str, value: bytes) -> None:
         where = f"topic {topic}, key {key}"

@@ -140,7 +140,8 @@ class SparkEngine:
             # One text, because each property would be a call of its own.
             found_snapshot = json.loads(self._jvm.org.apache.iceberg.SnapshotParser.toJson(snapshot))
             parent_id = found_snapshot.get("parent-snapshot-id")
-            yield Snapshot(found_snapshot["snapshot-id"], parent_id, found_snapshot["summary"])
+            number = found_snapshot["sequence-number"]
+            yield Snapshot(found_snapshot["snapshot-id"], parent_id, found_snapshot["summary"], number)
             snapshot = None if parent_id is None else found.snapshot(parent_id)
 
     def state(self, table: tuple[str, ...]) -> str | None:

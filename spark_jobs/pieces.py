@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from sinks.contract import Change, Origin, Outcome, Result
 from sinks.errors import RefusedError, SinkError
 from sinks.records import UnknownSchemaError, ordinary_change, read_record
+from sinks.row_errors import apply_each
 from spark_jobs.reading import Partition, Piece
 from spark_jobs.rejections import Rejections
 from spark_jobs.task_report import Catalog, TaskReport
@@ -104,7 +105,7 @@ class PieceWriter:
 
     def _apply(self, changes: Sequence[Change]) -> tuple[list[Result], float]:
         begun = time.monotonic()
-        return self._target.apply(changes), time.monotonic() - begun
+        return apply_each(self._target.apply, changes), time.monotonic() - begun
 
     def _decode(self, messages: Sequence[Message]) -> tuple[list[Change], Sequence[Message]]:
         """The changes, and the records that they are of: those before the first record whose schema is not known."""

@@ -6,19 +6,30 @@ librdkafka; Spark plans the batches and keeps the checkpoint.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import broker_error, new_client, tail_settings
-from sinks.errors import RefusedError
 
 RECORDS_MAX: Final = 1000  # taken from the client's queue at once
 # The limit of the client's queue, for all partitions of a task together.
 QUEUE_KIB_MAX: Final = 16 * 1024
 # The limit of a partition in each request: brokers send at least one batch of capture's, which is at most 1 MB.
 FETCH_BYTES_MAX: Final = 512 * 1024
+
+
+# Errors of a topic that was deleted, or is being created.
+ABSENT: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_ID,
+    }
+)
 
 
 class Partition(NamedTuple):
@@ -36,6 +47,8 @@ class Piece(NamedTuple):
     # transaction markers that follow.
     positions: dict[Partition, int]
     is_full: bool  # more records may follow
+    # Partitions that are not read on, and why: the topic was deleted, or its records are not those at these offsets.
+    lost: Mapping[Partition, str] = MappingProxyType({})
 
 
 class PartitionReader:
@@ -49,7 +62,7 @@ class PartitionReader:
                 kafka,
                 name,
                 **{
-                    # A missing record is an error, not a reason to continue elsewhere.
+                    # A missing record is an event that the driver must know, not a reason to continue elsewhere.
                     "auto.offset.reset": "error",
                     "queued.max.messages.kbytes": QUEUE_KIB_MAX,
                     "fetch.message.max.bytes": FETCH_BYTES_MAX,
@@ -75,9 +88,10 @@ class PartitionReader:
 
     def read(self, timeout_s: float, bytes_max: int) -> Piece:
         """Returns the next records: waits up to `timeout_s` for the first, then takes those that are there, until their
-        keys and values have `bytes_max` or more. Raises RefusedError for offsets that the topic no longer has;
-        BrokerError."""
+        keys and values have `bytes_max` or more. A partition whose topic is gone, or no longer has the records at
+        its offset, is not read on. Raises BrokerError."""
         taken, size = [], 0
+        lost: dict[Partition, str] = {}
         positions: dict[tuple[str | None, int | None], int] = {}
         messages = self._consumer.consume(1, timeout_s)
         if messages:
@@ -92,12 +106,14 @@ class PartitionReader:
                 elif error.code() == KafkaError._PARTITION_EOF:
                     positions[message.topic(), message.partition()] = message.offset() or 0
                 else:
-                    raise _failed(Partition(message.topic() or "", message.partition() or 0), error)
+                    partition = Partition(message.topic() or "", message.partition() or 0)
+                    lost[partition] = _loss(partition, error)
+                    self._consumer.incremental_unassign([TopicPartition(*partition)])
             if size >= bytes_max or len(messages) < RECORDS_MAX:
                 break
             messages = self._consumer.consume(RECORDS_MAX, 0)
         reached = {Partition(topic or "", number or 0): offset for (topic, number), offset in positions.items()}
-        return Piece(taken, reached, len(messages) >= RECORDS_MAX)
+        return Piece(taken, reached, len(messages) >= RECORDS_MAX, lost)
 
     def rest(self) -> None:
         """Fetches nothing until the next `seek`: the next task may run in another process, and a consumer that goes on
@@ -111,12 +127,11 @@ class PartitionReader:
         self._consumer.close()
 
 
-def _failed(partition: Partition, error: KafkaError) -> Exception:
+def _loss(partition: Partition, error: KafkaError) -> str:
+    """Returns why the partition can't be read on. Raises BrokerError for an error of another kind."""
     where = f"topic {partition.topic}, partition {partition.number}"
     if error.code() == KafkaError._AUTO_OFFSET_RESET:
-        return RefusedError(
-            f"{where}: records that were not read yet are gone (deleted, truncated, or the topic was created again)",
-            "find out what happened to the topic; then delete the store's data or the sink's checkpoints, so that the "
-            "store is filled from what the topics hold",
-        )
-    return broker_error(f"can't read {where}", KafkaException(error))
+        return f"{where}: records that were not read yet are gone (deleted, lost, or the topic was created again)"
+    if error.code() in ABSENT:
+        return f"{where}: the topic was deleted"
+    raise broker_error(f"can't read {where}", KafkaException(error))

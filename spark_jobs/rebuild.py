@@ -88,6 +88,11 @@ class Rebuild:
         """Returns whether another generation can replace the serving one."""
         return self._builder is not None and self._builder.is_ready
 
+    @property
+    def is_idle(self) -> bool:
+        """Returns whether nothing is being built, although something was."""
+        return self._request is None and bool(self._settled)
+
     def follow(self, control: Control) -> bool:
         """Begins a requested rebuild, and ends a cancelled one. Returns is_ready. Raises WatershedError if a rebuild
         that was not requested by a user can't begin.

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from pyspark.sql import SparkSession
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import broker_error, client_settings, new_client
+from cdc.kafka.client import broker_error, client_settings, kafka_error, new_client
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from sinks.lineage import Lineage
-from spark_jobs.applied import Offsets
-from spark_jobs.reading import Partition
+from spark_jobs.applied import FoundTopic, Offsets
+from spark_jobs.reading import ABSENT, Partition
 from spark_jobs.rejections import Letters
 from spark_jobs.reports import Address, ReportServer, report_server
 from spark_jobs.task_report import Catalog, TaskReport
@@ -48,6 +48,7 @@ class RoundReport:
     failure: WatershedError | None = None
     staged: list[Any] = field(default_factory=list)
     letters: Letters = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)  # topic → why its records can't be read from where they begin
 
     @classmethod
     def of(cls, reports: Sequence[TaskReport]) -> "RoundReport":
@@ -65,6 +66,7 @@ class RoundReport:
             merged.failure = merged.failure or (report.failure and report.failure.error())
             merged.staged += report.staged
             merged.letters |= report.letters
+            merged.lost |= {partition.topic: reason for partition, reason in report.lost.items()}
         return merged
 
 
@@ -80,9 +82,9 @@ class Rounds(Protocol):
     def remember(self, open_letters: Mapping[str, int]) -> None:
         """Sets the open dead letters: letter_key → version."""
 
-    def ends(self) -> Offsets:
-        """Returns the end of each partition of the tables' topics, for readers of committed records. Raises
-        BrokerError.
+    def find(self) -> Mapping[str, FoundTopic]:
+        """Returns those of the tables' topics that exist, with the ends of their partitions for readers of committed
+        records. Raises BrokerError.
         """
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
@@ -129,40 +131,71 @@ def _offset(offsets: Offsets, topic: str, number: int) -> int:
 
 
 class TopicEnds:
-    """Reads the end offsets of the tables' topics."""
+    """Reads ids, partitions and end offsets of the tables' topics."""
 
     def __init__(self, kafka: KafkaConfig) -> None:
         self._admin = new_client(AdminClient, client_settings(kafka))
-        self._partitions: dict[str, int] = {}  # topic → how many
+        self._topics: Sequence[str] = ()
 
     def learn(self, topics: Sequence[str]) -> None:
-        """Sets the topics. Raises BrokerError."""
-        try:
-            found = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
-        except KafkaException as error:
-            raise broker_error("can't list topics", error) from error
-        self._partitions = {topic: len(found[topic].partitions) for topic in topics if topic in found}
+        """Sets the topics."""
+        self._topics = topics
 
-    def ask(self) -> Offsets:
-        """Returns topic → last stable offset of each partition. Raises BrokerError."""
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        wanted = {
-            TopicPartition(topic, number): latest
-            for topic, count in self._partitions.items()
-            for number in range(count)
-        }
-        if not wanted:
-            return {}
-        found: dict[str, list[int]] = {topic: [0] * count for topic, count in self._partitions.items()}
+    def ask(self) -> Mapping[str, FoundTopic]:
+        """Returns the topics that exist. Raises BrokerError."""
         try:
-            answers = self._admin.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S_MAX
-            )
-            for partition, answer in answers.items():
-                found[partition.topic][partition.partition] = answer.result().offset
+            found = self._described()
+            counts = {topic: count for topic, (_, count) in found.items()}
+            ends = self._offsets(counts, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            starts = self._offsets(counts, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         except KafkaException as error:
             raise broker_error("can't read the end offsets of the tables' topics", error) from error
-        return {topic: tuple(offsets) for topic, offsets in found.items()}
+        return {
+            topic: FoundTopic(found[topic][0], offsets, starts[topic])
+            for topic, offsets in ends.items()
+            if topic in starts
+        }
+
+    def _described(self) -> dict[str, tuple[str, int]]:
+        """Returns topic → id and number of partitions."""
+        if not self._topics:
+            return {}
+        futures = self._admin.describe_topics(TopicCollection(list(self._topics)), request_timeout=ANSWER_S_MAX)
+        found = {}
+        for topic, future in futures.items():
+            try:
+                described = future.result()
+            except KafkaException as error:
+                if not _is_absent(error):
+                    raise
+            else:
+                found[topic] = str(described.topic_id), len(described.partitions)
+        return found
+
+    def _offsets(self, counts: Mapping[str, int], spec: OffsetSpec) -> dict[str, tuple[int, ...]]:
+        wanted = {TopicPartition(topic, number): spec for topic, count in counts.items() for number in range(count)}
+        if not wanted:
+            return {}
+        ends = {topic: [0] * count for topic, count in counts.items()}
+        answers = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S_MAX
+        )
+        for partition, answer in answers.items():
+            try:
+                offset = answer.result().offset
+            except KafkaException as error:
+                if not _is_absent(error):
+                    raise
+                ends.pop(partition.topic, None)
+            else:
+                if partition.topic in ends:
+                    ends[partition.topic][partition.partition] = offset
+        return {topic: tuple(offsets) for topic, offsets in ends.items()}
+
+
+def _is_absent(error: KafkaException) -> bool:
+    """Says whether a topic was deleted, or is being created: the others are read on."""
+    return kafka_error(error).code() in ABSENT
 
 
 class SparkRounds:
@@ -199,7 +232,7 @@ class SparkRounds:
     def remember(self, open_letters: Mapping[str, int]) -> None:
         self._open_letters = dict(open_letters)
 
-    def ends(self) -> Offsets:
+    def find(self) -> Mapping[str, FoundTopic]:
         return self._topic_ends.ask()
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:

@@ -2,21 +2,35 @@
 
 import secrets
 import time
+from collections.abc import Collection
 from contextlib import ExitStack, closing
 
 import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.model.events import TableId
+from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.sink_records import SinkRecord, newest
-from cdc.model.topics import DELETES_KEPT_S
 from monitoring.job_records import RebuildRecord
 from sinks.errors import RefusedError, SinkError
-from spark_jobs.applied import Applied, AppliedPosition, covers
 from spark_jobs.building import Builder
 from spark_jobs.checkpoint import next_generation
 from spark_jobs.rebuild import Rebuild, Told
 from spark_jobs.reshaping import reshaped_tables
+from spark_jobs.starting import (
+    INCLUDED,
+    RESHAPED,
+    TOO_OLD,
+    continued,
+    first_position,
+    has_lost_writes,
+    included_again,
+    is_foreign,
+    is_too_old,
+    owing,
+    read_note,
+    why_filled_again,
+)
 from spark_jobs.sync import SinkSync
 from spark_jobs.worker import WATCH_S, Link, OpenSink, SinkWorker
 
@@ -50,6 +64,11 @@ class ServingWorker(SinkWorker):
             while not self._stop.is_set() and not self._follow(rebuild, opened, link):
                 if rebuild.refusal is not None:
                     raise rebuild.refusal
+                if rebuild.is_idle:
+                    raise SinkError(
+                        f"{self.name}: the rebuild was cancelled, but the store can't be continued without one",
+                        "nothing to do: it begins again; restore the sink's former configuration to do without it",
+                    )
                 self._stop.wait(WATCH_S)
                 link.control.read()
         if rebuild is not None and rebuild.is_ready and not self._stop.is_set():
@@ -84,58 +103,87 @@ class ServingWorker(SinkWorker):
         return Rebuild(self.name, opened.slots, publish, builder)
 
     def _begin(self, opened: OpenSink, link: Link) -> tuple[SinkSync, int] | None:
-        """Decides the generation, and prepares the store for it. Returns None if the serving one has another shape than
-        configured, and another one is built beside it.
+        """Decides the generation, and prepares the store for it. Returns None after a request to stop, or if another
+        generation must be built beside the one that readers see, which is not written any more.
         """
-        control, slots = link.control, opened.slots
-        marker = opened.sink.generation()
-        if marker is None and slots is not None and not slots.in_place:
-            held = slots.generation(opened.slot)
-            if held is not None and SinkRecord.key_of(self.name, held) in control.sinks:
-                self._want(link, "tables are gone, or their shapes have changed")
-                self._generation = held
-                self._keep_checkpoints(held, link)
-                return None
-        last = control.sinks.get(SinkRecord.key_of(self.name, marker)) if marker is not None else None
+        slots, sink = opened.slots, opened.sink
+        marker, noted = sink.generation(), read_note(sink.noted())
+        if marker is not None and link.published is None and not self._wait_for_history(link):
+            return None
+        last = continued(marker, noted, link.history)
+        held = marker if marker is not None or slots is None else slots.generation(opened.slot)
         reshaped = self._reshaped(link, last)
-        if last is None or self._lacks_tables(last) or (slots is None and (reshaped or self._is_too_old(last, link))):
-            generation = self._begin_again(opened, link, marker, reshaped)
-            position = AppliedPosition()
+        included = [] if last is None else included_again(last, self._section.holds)
+        if last is None:
+            reason = why_filled_again(marker, held, noted, link.history)
         else:
-            if self._is_too_old(last, link):
-                self._want(link, "it was not updated for half the time for which topics keep deletes")
-            if reshaped and slots is not None:
-                self._want(link, "its mapping has changed")
-                if not slots.in_place:
-                    self._generation = last.generation
-                    self._keep_checkpoints(last.generation, link)
-                    return None
-            generation = last.generation
-            applied = Applied(last.epoch, last.applied_lsn, last.commit_ts_us)
-            position = AppliedPosition(offsets=last.end_offsets, sweeps=last.sweeps, applied=applied)
-        self._generation = generation
-        self._keep_checkpoints(generation, link)
-        sync = self._begun(opened, link, generation, position)
-        is_new = last is None or last.generation != generation
-        log.info("sink starts", sink=self.name, generation=generation, new=is_new, tables=len(link.news.lineages))
-        return sync, generation
+            reason = RESHAPED if reshaped else INCLUDED if included else ""
+        if reason and held is not None and slots is not None and not slots.in_place:
+            self._want(link, reason)
+            self._generation = held
+            self._keep_checkpoints(held, link)
+            return None
+        is_old = last is not None and is_too_old(last, link.published, _now_us())
+        if last is None or included or (slots is None and (reshaped or is_old)):
+            start = self._begin_again(opened, link, noted, reshaped, included)
+        else:
+            start = owing(last, link.control.lineages) if is_old else last
+            self._log_lost_writes(last, link)
+            if is_old or reshaped:
+                self._want(link, TOO_OLD if is_old else RESHAPED)
+        self._generation = start.generation
+        self._keep_checkpoints(start.generation, link)
+        sync = self._begun(opened, link, start)
+        log.info("sink starts", sink=self.name, generation=start.generation, new=start.generation != marker)
+        return sync, start.generation
 
-    @staticmethod
-    def _is_too_old(last: SinkRecord, link: Link) -> bool:
-        """Returns whether deletes that the store has not applied may soon be removed from the topics."""
-        silent_s = time.time() - last.applied_ts_us / 1_000_000
-        published = link.news.progress[-1].end_offsets if link.news.progress else {}
-        held = {topic: ends for topic, ends in published.items() if topic in last.end_offsets}
-        return silent_s > DELETES_KEPT_S / 2 and not covers(last.end_offsets, held)
+    def _wait_for_history(self, link: Link) -> bool:
+        """Waits until capture has published a position: before that, it is not known whether the store was filled from
+        these topics. Returns False after a request to stop."""
+        log.info("waiting for capture to publish its position", sink=self.name)
+        while link.published is None:
+            if self._stop.wait(WATCH_S):
+                return False
+            link.add(link.control.read())
+        return True
 
-    def _begin_again(self, opened: OpenSink, link: Link, marker: int | None, reshaped: list[TableId]) -> int:
-        """Begins a new generation in place of the serving one."""
-        published = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
-        generation = next_generation(marker, published)
-        opened.sink.begin_generation(generation)
+    def _log_lost_writes(self, last: SinkRecord, link: Link) -> None:
+        published = link.control.sinks.get(last.record_key)
+        if published is not None and has_lost_writes(last, published):
+            log.warning(
+                "the store has lost its last writes, and is continued from where it is",
+                sink=self.name,
+                published=format_lsn(Lsn(published.applied_lsn)),
+                held=format_lsn(Lsn(last.applied_lsn)),
+            )
+
+    def _begin_again(
+        self,
+        opened: OpenSink,
+        link: Link,
+        noted: SinkRecord | None,
+        reshaped: Collection[TableId],
+        included: Collection[TableId],
+    ) -> SinkRecord:
+        """Begins a new generation in place of the serving one. `included`: tables that were excluded. Returns its
+        position."""
+        sink, marker = opened.sink, opened.sink.generation()
+        known = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
+        generation = next_generation(marker, [*known, *([] if noted is None else [noted.generation])])
+        foreign = is_foreign(marker, noted, link.history, _now_us())
+        tables = link.control.lineages if foreign else included
+        disowned = [table for table in tables if table not in reshaped]
+        start = first_position(self.name, generation, link.history, disowned, _now_us())
+        start = start.model_copy(update={"job": self._next_job(link, noted)})
+        # Before rows go: from now on no waiter is answered by the former generation's position.
+        link.writer.publish(self._complete(link.control, start))
+        sink.begin_generation(generation)
         for table in reshaped:
-            opened.sink.discard(table)
-        return generation
+            sink.discard(table)
+        for table in disowned:
+            sink.disown(table)
+        sink.note(start.encode().decode(), None)
+        return start
 
     def _keep_checkpoints(self, generation: int, link: Link) -> None:
         wish = link.control.rebuilds.get(self.name)
@@ -182,8 +230,9 @@ class ServingWorker(SinkWorker):
             sync.tend()
         if self._generation is not None:
             link.control.read()
-            last = link.control.sinks[SinkRecord.key_of(self.name, self._generation)]
-            link.writer.publish(last.model_copy(update={"role": "kept"}))
+            last = link.control.sinks.get(SinkRecord.key_of(self.name, self._generation))
+            if last is not None:  # otherwise the former generation is of other topics, and nobody waits for it
+                link.writer.publish(last.model_copy(update={"role": "kept"}))
             if sync is not None and not rebuild.reaches(sync.applied, SWAP_S_MAX):
                 raise SinkError(
                     f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "
@@ -196,3 +245,7 @@ class ServingWorker(SinkWorker):
         if self._stop.is_set() and self._rebuild is not None:
             self._rebuild.stop()
         super()._end(query, sync)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -19,7 +19,7 @@ from spark_jobs.tasks import Job
 
 if TYPE_CHECKING:  # imported late: each worker process reads this module, and does not need what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink
-    from spark_jobs.applied import Offsets
+    from spark_jobs.applied import FoundTopic, Offsets
     from spark_jobs.rounds import RoundReport, Rounds, Take
 
 log = structlog.get_logger(__name__)
@@ -77,8 +77,8 @@ class MergingRounds:
     def remember(self, open_letters: Mapping[str, int]) -> None:
         self._rounds.remember(open_letters)
 
-    def ends(self) -> "Offsets":
-        return self._rounds.ends()
+    def find(self) -> "Mapping[str, FoundTopic]":
+        return self._rounds.find()
 
     def run(self, starts: "Offsets", ends: "Offsets", take: "Take") -> "RoundReport":
         begun = time.monotonic()

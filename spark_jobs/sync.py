@@ -19,11 +19,11 @@ from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import TableId, pack_version
 from cdc.model.sink_records import SinkRecord
 from monitoring.rejected_rows import letters_table
-from sinks.contract import Sink
+from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
-from spark_jobs.applied import Applied, AppliedPosition, Offsets, covers, furthest
+from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Lives, Offsets, covers
 from spark_jobs.control_reader import News
 from spark_jobs.dead_letters import LetterBox
 from spark_jobs.rejections import Letters
@@ -55,6 +55,7 @@ class World:
     """The environment of a sink's job, besides its store."""
 
     control: Control
+    complete: Callable[[SinkRecord], SinkRecord]  # adds what the job knows of the sink, besides its position
     publish: Callable[[SinkRecord], None]
     now_us: Callable[[], int]  # µs since 1970
     wait: Callable[[float], bool]  # seconds; says whether there was a request to stop meanwhile
@@ -86,12 +87,14 @@ class SinkSync:
         self._admitted = 0  # the number of the query whose batches may begin; 0: none
         self._admissions = 0
         self._lineages: dict[str, Lineage] = {}  # by topic; prepared
+        self._unreadable: dict[str, str] = {}  # topic → why it is not read
+        self._former_job = world.control.sinks.get(SinkRecord.key_of(sink.name, generation))
+        self._noted: str | None = None  # the text that the store must hold since this job wrote it
         self._prepared_us = 0  # when a table was prepared last
         # Held while a round runs and while tables are prepared: no task writes to a table that is being altered.
         self._writing = threading.Lock()
         self._store = threading.RLock()  # the sink object and the control reader serve one thread at a time
         self._state = threading.Lock()  # everything below
-        self._written_to = dict(position.offsets)  # as position.offsets, readable or not
         self._written_tables: set[TableId] = set()  # since they were made readable last
         self._unprepared: list[Lineage] = []
         # Dead letters, first of rows that may not be readable yet, then those that are to be published.
@@ -110,8 +113,8 @@ class SinkSync:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics of the prepared tables."""
-        return frozenset(self._lineages)
+        """The topics of the prepared tables that exist and are those that capture has published."""
+        return frozenset(self._lineages.keys() - self._unreadable.keys())
 
     @property
     def applied(self) -> Applied:
@@ -131,6 +134,7 @@ class SinkSync:
         self._prepare(lineages)
         # An earlier job may have been killed between a write and making it readable.
         self._sink.make_readable({lineage.newest.table for lineage in lineages})
+        self._find_topics()
         self._publish()
 
     def admit(self) -> int:
@@ -169,10 +173,12 @@ class SinkSync:
                     with self._state:
                         open_letters = self._open_letters()
                     self._rounds.remember(open_letters)
-                ends = self._rounds.ends()
-                goal = goal or ends
-                report = self._rounds.run(self._written_to, ends, partial(self._take_meanwhile, admission))
-            self._take(report)
+                ends = self._find_topics()
+                with self._state:
+                    starts, lives = dict(self._position.written), dict(self._position.lives)
+                goal = ends if goal is None else _within(goal, ends)
+                report = self._rounds.run(starts, ends, partial(self._take_meanwhile, admission, lives))
+            self._take(report, lives)
             if self._has_many_letters:
                 self._show()
                 with self._store:
@@ -183,31 +189,58 @@ class SinkSync:
                 continue
             unknown_since_us = None
             lasted_us = self._world.now_us() - begun_us
-            if lasted_us >= self._batch_s * 1_000_000 and covers(self._written_to, goal):
+            if lasted_us >= self._batch_s * 1_000_000 and covers(self._position.written, goal):
                 break
         # Before Spark notes that the batch is done: without new records it would never call for this to be published.
         self._show()
         self._learn()  # this process may have been stopped for a while, and another job may have taken over
         self._publish()
 
-    def _take_meanwhile(self, admission: int, report: RoundReport) -> bool:
+    def _find_topics(self) -> Offsets:
+        """Looks for the tables' topics. Returns the ends of those that can be read: a topic that is missing, or is
+        another one than capture has published, concerns its own table only."""
+        found = self._rounds.find()
+        with self._state:
+            unreadable = {
+                topic: reason
+                for topic in self._lineages
+                if (reason := self._obstacle(topic, found.get(topic))) is not None
+            }
+            before, self._unreadable = self._unreadable, unreadable
+        for topic, reason in unreadable.items():
+            if topic not in before:
+                log.warning("table is not read", sink=self._sink.name, topic=topic, because=reason)
+        return {topic: there.ends for topic, there in found.items() if topic not in unreadable}
+
+    def _obstacle(self, topic: str, found: FoundTopic | None) -> str | None:
+        if found is None:
+            return f"topic {topic} does not exist"
+        return self._position.meets(topic, found)
+
+    def _take_meanwhile(self, admission: int, lives: Lives, report: RoundReport) -> bool:
         """Takes the work done by tasks of the running round; says whether they may continue. Called by other
         threads."""
-        self._take(report)
+        self._take(report, lives)
         with self._state:
-            return admission == self._admitted and not self._unprepared and not self._has_many_letters
+            is_same = not self._unprepared and self._position.lives == lives
+            return admission == self._admitted and is_same and not self._has_many_letters
 
     @property
     def _has_many_letters(self) -> bool:
         return len(self._letters) + len(self._readable_letters) >= LETTERS_WAITING_MAX
 
-    def _take(self, report: RoundReport) -> None:
+    def _take(self, report: RoundReport, lives: Lives) -> None:
+        """`lives`: of the topics when the round began."""
         offsets = {
             topic: tuple(partitions.get(number, 0) for number in range(max(partitions) + 1))
             for topic, partitions in report.offsets.items()
         }
         with self._state:
-            self._written_to = furthest(self._written_to, offsets)
+            self._position.write(offsets, lives)
+            for topic, reason in report.lost.items():
+                if self._position.lives.get(topic, 0) == lives.get(topic, 0):
+                    self._position.void(topic)
+                    log.warning("topic is read from its beginning", sink=self._sink.name, because=reason)
             self._written_tables |= report.tables
             self._letters |= report.letters
             self._written += report.written
@@ -255,6 +288,8 @@ class SinkSync:
         self.has_news.clear()
         if self._world.now_us() - self._checked_us > GENERATION_CHECK_S * 1_000_000:
             self._check_generation()
+            if self._unreadable:
+                self._find_topics()
         self._show()
         self._learn()
         self._sweep()
@@ -287,18 +322,25 @@ class SinkSync:
         self._checked_us = self._world.now_us()
         with self._store:
             found = self._sink.generation()
+            noted = self._sink.noted()
+            expected = self._noted
         if found != self._generation:
             raise SinkError(
                 f"{self._sink.name}: the store no longer holds generation {self._generation}: its data was deleted",
                 "nothing to do: the sink fills it again from the topics",
             )
+        if expected is not None and noted != expected:
+            raise lost_writes(f"{self._sink.name}: the store")
 
     # ---- both
 
     def _show(self) -> None:
+        """Makes readable what was written. What could not be made readable is tried again before anything that was
+        written with it counts as shown."""
         with self._store:
             with self._state:
-                offsets, tables, letters = self._written_to, self._written_tables, self._letters
+                offsets, lives = dict(self._position.written), dict(self._position.lives)
+                tables, letters = self._written_tables, self._letters
                 self._written_tables, self._letters = set(), {}
             try:
                 if tables:
@@ -311,7 +353,7 @@ class SinkSync:
                 raise
             with self._state:
                 self._readable_letters |= letters
-                self._position.reach(offsets)
+                self._position.reach(offsets, lives)
 
     def _open_letters(self) -> dict[str, int]:
         """Returns letter_key → version of the open dead letters, those included that are not published yet. To be
@@ -370,29 +412,44 @@ class SinkSync:
             )
 
     def _publish(self) -> None:
+        """Notes the position in the store, then publishes it: a store that loses its last writes loses the note."""
         with self._store:
             self._publish_letters()
             with self._state:
-                applied = self._position.applied
-                record = SinkRecord(
-                    sink=self._sink.name,
-                    generation=self._generation,
-                    end_offsets=self._position.offsets,
-                    applied_lsn=applied.lsn,
-                    epoch=applied.epoch,
-                    commit_ts_us=applied.commit_ts_us,
-                    applied_ts_us=self._world.now_us(),
-                    sweeps=self._position.sweeps,
-                    written=self._written,
-                    stale=self._stale,
-                    dead_letters=len(self._world.letters.open),
-                    rejected=dict(Counter(str(letters_table(letter)) for letter in self._world.letters.open)),
-                    job=self._world.job,
-                )
+                record = self._world.complete(self._record())
             last = self._published
             if last is None or record.model_copy(update={"applied_ts_us": last.applied_ts_us}) != last:
+                text, before = record.encode().decode(), self._noted
+                self._noted = None  # while it is not known which text the store holds
+                self._sink.note(text, before)
+                self._noted = text
                 self._world.publish(record)
                 self._published = record
+
+    def _record(self) -> SinkRecord:
+        position, applied = self._position, self._position.applied
+        owed = position.owed | {
+            str(self._lineages[topic].newest.table): reason for topic, reason in self._unreadable.items()
+        }
+        return SinkRecord(
+            sink=self._sink.name,
+            generation=self._generation,
+            end_offsets=dict(position.offsets),
+            applied_lsn=applied.lsn,
+            epoch=applied.epoch,
+            commit_ts_us=applied.commit_ts_us,
+            applied_ts_us=self._world.now_us(),
+            sweeps=dict(position.sweeps),
+            written=self._written,
+            stale=self._stale,
+            dead_letters=len(self._world.letters.open),
+            rejected=dict(Counter(str(letters_table(letter)) for letter in self._world.letters.open)),
+            history=position.history,
+            incarnations={topic: position.incarnations.get(topic, "") for topic in position.offsets},
+            owed=owed,
+            shown=position.shown,
+            job=self._world.job,
+        )
 
     def _learn(self) -> None:
         with self._store:
@@ -401,21 +458,31 @@ class SinkSync:
             self._check_job()
             self._close_letters_of_removed(news.progress)
         with self._state:
+            self._check_history(news)
             self._unprepared += news.lineages
             self._position.learn(news.progress, news.sweeps)
 
+    def _check_history(self, news: News) -> None:
+        """Raises SinkError if the topics were created again, all of them: what the store holds is of other ones."""
+        history = news.progress[-1].history if news.progress else ""
+        if history and self._position.history and history != self._position.history:
+            raise SinkError(
+                f"{self._sink.name}: capture has begun again with new topics; the store was filled from former ones",
+                "nothing to do: the sink fills it again from the new topics",
+            )
+
     def _check_job(self) -> None:
         """Raises RefusedError if another job has taken over: two would publish two positions in turn. If an earlier job
-        has published after this one, its position is adopted and published again: it may be ahead, and the applied
-        position must not go back."""
+        has published after this one began, its position is adopted and published again: it may be ahead, and the
+        applied position must not go back."""
         last = self._world.control.sinks.get(SinkRecord.key_of(self._sink.name, self._generation))
-        if last is not None and last.job < self._world.job:
-            self._published = None
+        if last is None or last == self._former_job:
+            return
+        if last.job < self._world.job:
+            self._published, self._former_job = None, last
             with self._state:
-                applied = Applied(last.epoch, last.applied_lsn, last.commit_ts_us)
-                self._position.adopt(last.end_offsets, last.sweeps, applied)
-                self._written_to = furthest(self._written_to, last.end_offsets)
-        if last is not None and last.job > self._world.job:
+                self._position.adopt(last)
+        if last.job > self._world.job:
             raise RefusedError(
                 f"{self._sink.name}: another job writes to this store now (job {last.job[0]}; this one is job "
                 f"{self._world.job[0]})",
@@ -440,3 +507,11 @@ class SinkSync:
                     log.info("schema changed", sink=self._sink.name, table=str(schema.table), version=schema.version)
         self._rounds.learn(self._lineages)
         self._prepared_us = self._world.now_us()
+
+
+def _within(goal: Offsets, ends: Offsets) -> Offsets:
+    """Returns the part of a goal that can still be reached: a topic may be gone, or have been created again."""
+    return {
+        topic: tuple(min(wanted, end) for wanted, end in zip(goal[topic], ends[topic], strict=False))
+        for topic in goal.keys() & ends.keys()
+    }

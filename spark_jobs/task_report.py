@@ -53,13 +53,14 @@ class TaskReport:
     failure: Failure | None = None
     staged: tuple[Any, ...] = ()  # files or rows for a store that the driver writes
     letters: Letters = field(default_factory=dict)  # dead letters that were opened or closed
+    lost: dict[Partition, str] = field(default_factory=dict)  # see spark_jobs.reading.Piece
 
     @property
     def has_news(self) -> bool:
-        return bool(self.offsets)
+        return bool(self.offsets or self.lost)
 
     def clear(self) -> None:
         """Empties the report after it was sent."""
-        self.offsets, self.tables, self.letters = {}, set(), {}
+        self.offsets, self.tables, self.letters, self.lost = {}, set(), {}, {}
         self.records = self.written = self.stale = 0
         self.write_s = 0.0

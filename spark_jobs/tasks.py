@@ -7,7 +7,7 @@ whose driver died): every write is guarded by its change's version.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -208,12 +208,13 @@ def _write_all(reader: Reader, writer: PieceWriter, share: Share, limits: Limits
         if left_s <= 0:
             return
         piece = reader.read(min(left_s, WAIT_S_MAX), limits.piece_bytes)
+        report.lost |= piece.lost
         report.is_behind = piece.is_full
         if not has_begun:
             first, has_begun = time.monotonic(), bool(piece.records)
         if not writer.write(piece):
             return
-        if share.ends is not None and _has_reached(writer.positions, share.starts, share.ends):
+        if share.ends is not None and _has_reached(writer.positions, share, report.lost):
             return
         read_bytes += sum(map(len, piece.records))
         is_full = limits.task_bytes is not None and read_bytes >= limits.task_bytes
@@ -238,12 +239,12 @@ def _write_and_report(
                 return
             reported = now
         piece = reader.read(SETTLE_S if writer.is_busy else REPORT_S, limits.piece_bytes)
+        report.lost |= piece.lost
         report.is_behind = piece.is_full
         if not writer.write(piece):
             return
 
 
-def _has_reached(
-    offsets: Mapping[Partition, int], starts: Mapping[Partition, int], ends: Mapping[Partition, int]
-) -> bool:
-    return all(offsets.get(partition, starts.get(partition, 0)) >= end for partition, end in ends.items())
+def _has_reached(offsets: Mapping[Partition, int], share: Share, lost: Collection[Partition]) -> bool:
+    ends = {partition: end for partition, end in (share.ends or {}).items() if partition not in lost}
+    return all(offsets.get(partition, share.starts.get(partition, 0)) >= end for partition, end in ends.items())

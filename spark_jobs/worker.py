@@ -22,14 +22,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
 from cdc.model.condition import Condition
+from cdc.model.control import ProgressRecord
 from cdc.model.errors import ConfigError, WatershedError
-from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from configuration.settings import Config
 from monitoring.conditions import Conditions
 from monitoring.job_records import SinkErrorRecord
 from monitoring.rejected_rows import letters_table
+from monitoring.views import STALLED_S
 from sinks.contract import Sink
 from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
@@ -84,7 +85,7 @@ class OpenSink:
             self.slots.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Link:
     """One attempt's connections to the brokers, and all that was published before it began."""
 
@@ -92,6 +93,20 @@ class Link:
     writer: ProgressWriter
     letters: Callable[[int], DeadLetters]  # opens those of a generation
     news: News
+
+    @property
+    def published(self) -> ProgressRecord | None:
+        """The newest position of capture."""
+        return self.news.progress[-1] if self.news.progress else None
+
+    @property
+    def history(self) -> str:
+        """The identity of the topics (ProgressRecord.history)."""
+        return "" if self.published is None else self.published.history
+
+    def add(self, later: News) -> None:
+        """Takes what was published since."""
+        self.news = self.news.followed_by(later)
 
 
 class SinkWorker(ABC):
@@ -123,6 +138,11 @@ class SinkWorker(ABC):
         self._section = config.sinks[name]
         self._mappings: dict[str, str] = {}  # see SinkRecord.mappings
         self._sync: SinkSync | None = None
+
+    @property
+    def _trigger_ms(self) -> int:
+        spark = self._config.spark
+        return spark.warehouse_trigger_ms if self._section.type == "warehouse" else spark.trigger_ms
 
     def run(self) -> None:
         """Runs the thread."""
@@ -240,48 +260,59 @@ class SinkWorker(ABC):
         while not news.lineages:
             if self._stop.wait(WATCH_S):
                 return None
-            later = control.read()
-            news = News(news.progress + later.progress, news.sweeps + later.sweeps, later.lineages)
+            news = news.followed_by(control.read())
         return news
 
-    def _begun(self, opened: OpenSink, link: Link, generation: int, position: AppliedPosition) -> SinkSync:
-        """Returns the generation's SinkSync, with its tables prepared."""
+    def _begun(self, opened: OpenSink, link: Link, start: SinkRecord) -> SinkSync:
+        """Returns the SinkSync of the generation that continues at `start`, with its tables prepared."""
         control, news = link.control, link.news
-        position.learn(news.progress, news.sweeps)
-        letters = link.letters(generation)
+        position = self._position(link, start)
+        letters = link.letters(start.generation)
         held = {lineage.newest.table for lineage in control.lineages.values()}
         letters.publish(
-            {key: None for key in letters.open if not position.offsets or letters_table(key) not in held}
+            {key: None for key in letters.open if not start.end_offsets or letters_table(key) not in held}
         )  # the generation begins again, or the configuration excludes the table now
-        number = max((record.job[0] for record in control.sinks.values() if record.sink == self.name), default=0) + 1
         world = World(
             control,
-            partial(self._publish, control, link.writer),
+            partial(self._complete, control),
+            link.writer.publish,
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
-            job=(number, secrets.token_hex(4)),
+            job=self._next_job(link, start),
             letters=letters,
             letters_max=self._section.dead_letters_max,
         )
-        sync = SinkSync(opened.sink, generation, position, world, opened.rounds(generation), opened.batch_s)
+        rounds = opened.rounds(start.generation)
+        sync = SinkSync(opened.sink, start.generation, position, world, rounds, opened.batch_s)
         sync.begin(news.lineages)
         return sync
 
-    def _lacks_tables(self, last: SinkRecord) -> bool:
-        """Says whether a table is no longer excluded. Its rows are before the position that the store has reached with
-        the others, so the store must be filled again."""
-        return any(self._section.holds(TableId.parse(table)) for table in last.excluded)
+    def _next_job(self, link: Link, last: SinkRecord | None) -> tuple[int, str]:
+        """Returns a job that continues all others (SinkRecord.job)."""
+        numbers = [record.job[0] for record in link.control.sinks.values() if record.sink == self.name]
+        return max([*numbers, last.job[0] if last is not None else 0]) + 1, secrets.token_hex(4)
 
-    def _publish(self, control: ControlReader, writer: ProgressWriter, record: SinkRecord) -> None:
+    def _position(self, link: Link, start: SinkRecord) -> AppliedPosition:
+        """Returns the position, with what was published since."""
+        position = AppliedPosition.of(start)
+        position.learn(link.news.progress, link.news.sweeps)
+        return position
+
+    def _complete(self, control: ControlReader, record: SinkRecord) -> SinkRecord:
         excluded = {*map(str, control.excluded), *self._section.excluded_names}
         self._mappings = recorded_mappings(self._section, control.lineages, self._mappings)
-        shape = {"excluded": tuple(sorted(excluded)), "mappings": self._mappings, "role": self.role}
-        writer.publish(record.model_copy(update=shape))
+        owed = {table: reason for table, reason in record.owed.items() if table not in excluded}
+        shape = {
+            "excluded": tuple(sorted(excluded)),
+            "mappings": self._mappings,
+            "owed": owed,
+            "role": self.role,
+            "store": self._section.type,
+            "patience_s": STALLED_S + 2 * self._trigger_ms / 1000,
+        }
+        return record.model_copy(update=shape)
 
     def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
-        spark_config = self._config.spark
-        is_warehouse = self._section.type == "warehouse"
-        trigger_ms = spark_config.warehouse_trigger_ms if is_warehouse else spark_config.trigger_ms
         stream = changes(self._spark, self._config.kafka, sorted(topics))
         admission = sync.admit()
 
@@ -294,7 +325,7 @@ class SinkWorker(ABC):
         query: StreamingQuery = (
             writer.queryName(f"{self._topics.prefix} {self.name} {generation}")
             .option("checkpointLocation", self._checkpoints.of(generation))
-            .trigger(processingTime=f"{trigger_ms} milliseconds")
+            .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .start()
         )
         return query

@@ -9,7 +9,7 @@ from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import format_lsn
 from cdc.model.sink_records import SinkRecord, newest
 from configuration.settings import Config
-from watershed_client.applied import is_shown, target_of
+from watershed_client.applied import is_reached, target_of
 from watershed_client.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
 from watershed_client.source_reader import PostgresSourceReader
 
@@ -56,7 +56,7 @@ class World:
         target = target_of(end.insert_lsn, end, watch.position())
         seen, moved = -1, time.monotonic()
         looked = moved
-        while not self._is_reached(target.lsn) or not is_shown(target, sink, watch.sinks(), watch.position()):
+        while not self._is_reached(target.lsn) or not is_reached(target, sink, watch.positions()):
             now = time.monotonic()
             record = self.record(sink)
             applied = record.applied_lsn if record is not None else 0

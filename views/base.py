@@ -95,6 +95,11 @@ class Base(States):
         self.kept = frozenset(kept)
         self._own_schema = config.beginning(prefix)
         self._triggers = Triggers(self._connection, self.schema)
+        # Changes are taken in passes over the queue, each up to the last change at its beginning. A round begins behind
+        # the one before, not at the deleted rows that PostgreSQL has not removed; lower numbers, of transactions that
+        # committed later, are taken in the next pass.
+        self._taken_to = self._pass_end = 0
+        self._key_places: dict[Key, str] = {}  # of the keys that were read last
 
     # ---- tables
 
@@ -248,10 +253,7 @@ class Base(States):
             # A row that changes in between would be joined as it is then, without the change that says how it was.
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._connection.execute(statements.TAKEN)
-            count_max = None if definition.takes_all else CHANGES_PER_ROUND
-            count = self._connection.execute(
-                self._sql(statements.TAKE), {"view": definition.name, "count_max": count_max}
-            ).rowcount
+            count, taken_to = self._take(definition)
             if count and (folding := self._folding(definition)):
                 folding.discard(sql.SQL("TABLE {}").format(taken), key_types)
             for trace in definition.query.traces if count else ():
@@ -265,16 +267,34 @@ class Base(States):
                         reason=sql.Literal(KEY_TOO_LONG),
                     )
                 )
+        self._taken_to = taken_to
         return count
+
+    def _take(self, definition: ViewDefinition) -> tuple[int, int]:
+        """Moves changes to the table of taken ones. Returns their number, and behind which the next round begins."""
+        count_max = None if definition.takes_all else CHANGES_PER_ROUND
+        after, count, last = self._taken_to, 0, 0
+        self._connection.execute(statements.BY_INDEX)
+        while True:
+            named = {"view": definition.name, "count_max": count_max, "after": after}
+            found = self._connection.execute(self._sql(statements.TAKE), named).fetchone()
+            assert found is not None, "an aggregate has a row"
+            count, last, newest = found
+            if after == 0:
+                self._pass_end = newest
+            if count or after == 0:
+                break
+            after = 0
+        self._connection.execute(statements.BY_ANY_PLAN)
+        return count, last if count == count_max and last < self._pass_end else 0
 
     def keys(self, definition: ViewDefinition, count_max: int) -> list[Key]:
         """Returns keys that are to be computed, those first that have waited longest."""
-        with explained():
-            rows = self._connection.execute(
-                self._sql("SELECT key FROM {s}.keys WHERE view = %s ORDER BY noted_at LIMIT %s"),
-                (definition.name, count_max),
-            ).fetchall()
-        return [tuple(key) for (key,) in rows]
+        with explained(), self._connection.transaction():
+            self._connection.execute(statements.BY_INDEX)
+            rows = self._connection.execute(self._sql(statements.KEYS), (definition.name, count_max)).fetchall()
+        self._key_places = {tuple(key): place for key, place in rows}
+        return list(self._key_places)
 
     def rows_of(
         self, definition: ViewDefinition, key_types: Sequence[str], keys: Sequence[Key]
@@ -376,13 +396,11 @@ class Base(States):
         """Forgets keys that were computed and written; those that the target did not take are kept with the reason."""
         with explained(), self._connection.transaction():
             listed = [json.dumps(list(key)) for key in keys]
-            for own in ("keys", "rejected"):
-                self._connection.execute(
-                    sql.SQL("DELETE FROM {} WHERE view = %s AND key = ANY(%s::jsonb[])").format(
-                        sql.Identifier(self.schema, own)
-                    ),
-                    (view, listed),
-                )
+            places = [self._key_places[key] for key in keys if key in self._key_places]
+            self._connection.execute(self._sql(statements.FORGET_KEYS), (places, listed, view))
+            self._connection.execute(
+                self._sql("DELETE FROM {s}.rejected WHERE view = %s AND key = ANY(%s::jsonb[])"), (view, listed)
+            )
             for key, reason in rejected.items():
                 self._connection.execute(
                     self._sql("INSERT INTO {s}.rejected (view, key, reason) VALUES (%s, %s, %s)"),

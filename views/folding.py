@@ -25,9 +25,12 @@ KEYS_TOGETHER: Final = 50  # whose events are read in one round trip
 EVENTS_TOGETHER: Final = 200  # of each key
 FILL_KEYS: Final = 500
 _NEXT: Final = "correct the events or the function; until then the target keeps the former rows"
+# Here and below each key is looked up, whatever statistics say of the snapshots.
 _SNAPSHOTS: LiteralString = """
-SELECT key, at::text, state FROM {folds}
- WHERE view = {view} AND key = ANY(%s::jsonb[]) AND cluster = (SELECT system_identifier FROM pg_control_system())
+SELECT f.key, f.at::text, f.state
+  FROM unnest(%s::jsonb[]) AS k(key)
+ CROSS JOIN LATERAL (SELECT key, at, state, cluster FROM {folds} WHERE view = {view} AND key = k.key OFFSET 0) AS f
+ WHERE f.cluster = (SELECT system_identifier FROM pg_control_system())
 """
 # Numbers of transactions are those of one cluster: in a copy of the database they say nothing.
 _KEEP: LiteralString = """
@@ -38,11 +41,13 @@ ON CONFLICT (view, key) DO UPDATE
    SET at = excluded.at, state = excluded.state, read_at = excluded.read_at, cluster = excluded.cluster
 """
 _DISCARD: LiteralString = """
-DELETE FROM {folds} AS f
- USING (SELECT jsonb_build_array({keys}) AS key, {orders}, i.watershed_xid
-          FROM (SELECT {columns}, c.xid AS watershed_xid FROM ({noted}) AS c OFFSET 0) AS i) AS e
- WHERE f.view = {view} AND f.key = e.key AND NOT pg_visible_in_snapshot(e.watershed_xid, f.read_at)
-   AND (({order}) > (SELECT {at} FROM jsonb_populate_record(NULL::{log}, f.at) AS a)) IS NOT TRUE
+DELETE FROM {folds} WHERE ctid = ANY(ARRAY(
+    SELECT f.ctid
+      FROM (SELECT jsonb_build_array({keys}) AS key, {orders}, i.watershed_xid
+              FROM (SELECT {columns}, c.xid AS watershed_xid FROM ({noted}) AS c OFFSET 0) AS i) AS e
+     CROSS JOIN LATERAL (SELECT ctid, at, read_at FROM {folds} WHERE view = {view} AND key = e.key OFFSET 0) AS f
+     WHERE NOT pg_visible_in_snapshot(e.watershed_xid, f.read_at)
+       AND (({order}) > (SELECT {at} FROM jsonb_populate_record(NULL::{log}, f.at) AS a)) IS NOT TRUE))
 """
 _EVENTS: LiteralString = """
 SELECT {keys}row_to_json(v)::text, coalesce(({order}) = ({before}), false)

@@ -23,6 +23,7 @@ from configuration.view_settings import ViewConfig
 from sinks.contract import Change, Json, Outcome
 from sinks.errors import SinkError
 from sinks.records import decode_json
+from sinks.row_errors import apply_each
 from views.base import KEY_TOO_LONG, Base, is_too_long, not_deterministic, shortened
 from views.connection import Key, Texts
 from views.definition import ViewDefinition
@@ -344,7 +345,7 @@ class ViewMaintainer:
         """Writes changes. Returns the keys of rejected rows with the reason, and removes these rows from the target."""
         if not changes:
             return {}
-        results = self._target.apply(changes)
+        results = apply_each(self._target.apply, changes)
         rejected = {
             key: result.reason for key, result in zip(keys, results, strict=True) if result.outcome is Outcome.REJECTED
         }

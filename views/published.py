@@ -6,12 +6,25 @@ record is written again. So no key is in the topic that is not noted here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import LiteralString, NamedTuple, Self
+from typing import Final, LiteralString, NamedTuple, Self
 
 from psycopg import sql
 
 from configuration.sink_settings import SqlConfig
 from views.connection import connect, explained
+
+# Each key is looked up, whatever statistics say of the table.
+_DIGESTS: Final[LiteralString] = """
+SELECT p.key, p.digest FROM unnest(%s::text[]) AS k(key)
+ CROSS JOIN LATERAL (SELECT key, digest FROM {s}.published WHERE view = %s AND key = k.key OFFSET 0) AS p
+"""
+_CONFIRM: Final[LiteralString] = """
+UPDATE {s}.published SET digest = found.digest
+  FROM (SELECT p.place, n.digest FROM unnest(%s::text[], %s::bytea[]) AS n(key, digest)
+         CROSS JOIN LATERAL (SELECT ctid AS place FROM {s}.published
+                              WHERE view = %s AND key = n.key AND version = %s OFFSET 0) AS p) AS found
+ WHERE published.ctid = found.place
+"""
 
 
 class PublishedTopic(NamedTuple):
@@ -64,10 +77,7 @@ class Published:
     def digests(self, keys: Sequence[str]) -> dict[str, bytes | None]:
         """Returns those of these keys that the topic may hold, with their digests where they are known."""
         with explained():
-            rows = self._connection.execute(
-                self._sql("SELECT key, digest FROM {s}.published WHERE view = %s AND key = ANY(%s)"),
-                (self._view, list(keys)),
-            ).fetchall()
+            rows = self._connection.execute(self._sql(_DIGESTS), (list(keys), self._view)).fetchall()
         return dict(rows)
 
     def met(self, keys: Sequence[str], version: int) -> None:
@@ -87,13 +97,7 @@ class Published:
         """Notes what the topic holds now; None: the key was deleted. Another writer's later notes stay."""
         held = {key: digest for key, digest in digests.items() if digest is not None}
         with explained(), self._connection.transaction():
-            self._connection.execute(
-                self._sql(
-                    "UPDATE {s}.published p SET digest = n.digest FROM unnest(%s::text[], %s::bytea[]) n(key, digest) "
-                    "WHERE p.view = %s AND p.key = n.key AND p.version = %s"
-                ),
-                (list(held), list(held.values()), self._view, version),
-            )
+            self._connection.execute(self._sql(_CONFIRM), (list(held), list(held.values()), self._view, version))
             self._connection.execute(
                 self._sql("DELETE FROM {s}.published WHERE view = %s AND key = ANY(%s) AND version <= %s"),
                 (self._view, [key for key in digests if key not in held], version),

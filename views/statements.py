@@ -109,11 +109,24 @@ TAKEN: LiteralString = """
 CREATE TEMP TABLE IF NOT EXISTS watershed_taken (source text, image jsonb, noted_at timestamptz, xid xid8)
 ON COMMIT DELETE ROWS
 """
+# The plans of statements on the queues `changes` and `keys` must not depend on statistics, which may say that a view
+# has noted nothing: rows are found in the order of an index that begins with the view, and deleted by their places.
+BY_INDEX: Final = "; ".join(f"SET LOCAL enable_{plan} = off" for plan in ("seqscan", "bitmapscan", "sort"))
+BY_ANY_PLAN: Final = "; ".join(f"SET LOCAL enable_{plan} TO DEFAULT" for plan in ("seqscan", "bitmapscan", "sort"))
+# Returns the number of changes, the last of them, and the last that there is.
 TAKE: LiteralString = """
-WITH gone AS (DELETE FROM {s}.changes WHERE view = %(view)s AND id IN
-               (SELECT id FROM {s}.changes WHERE view = %(view)s ORDER BY id LIMIT %(count_max)s)
-              RETURNING source, image, noted_at, xid)
-INSERT INTO pg_temp.watershed_taken SELECT source, image, noted_at, xid FROM gone
+WITH gone AS (DELETE FROM {s}.changes WHERE ctid = ANY(ARRAY(
+                SELECT ctid FROM {s}.changes WHERE view = %(view)s AND id > %(after)s ORDER BY id LIMIT %(count_max)s))
+              RETURNING id, source, image, noted_at, xid),
+     put AS (INSERT INTO pg_temp.watershed_taken SELECT source, image, noted_at, xid FROM gone)
+SELECT count(*), coalesce(max(id), 0),
+       coalesce((SELECT id FROM {s}.changes WHERE view = %(view)s ORDER BY id DESC LIMIT 1), 0)
+  FROM gone
+"""
+KEYS: LiteralString = "SELECT key, ctid::text FROM {s}.keys WHERE view = %s ORDER BY noted_at LIMIT %s"
+# A place may be another row's, if somebody has rewritten the table.
+FORGET_KEYS: LiteralString = """
+DELETE FROM {s}.keys WHERE ctid = ANY(%s::tid[]) AND key = ANY(%s::jsonb[]) AND view || '' = %s
 """
 # An index has no place for longer keys.
 KEY_BYTES_MAX: Final = 2_000

@@ -14,9 +14,11 @@ from cdc.kafka.client import (
     new_client,
     require_topics,
     tail_settings,
+    topic_names,
     translated,
 )
 from cdc.model.errors import BrokerError, UnreachableError
+from cdc.model.topics import prefixes_of
 
 LEADER_S_MAX: Final = 3.0
 READ_S_MAX: Final = 60.0
@@ -72,6 +74,10 @@ class CompactedTail:
     def exist(self) -> bool:
         """Returns whether all topics exist. Raises UnreachableError, BrokerError."""
         return not missing_topics(self._consumer, self._latest)
+
+    def prefixes(self) -> tuple[str, ...]:
+        """Returns the prefixes whose topics exist. Raises UnreachableError, BrokerError."""
+        return prefixes_of(topic_names(self._consumer))
 
     def require_answer(self) -> None:
         """Raises UnreachableError or BrokerError if the leader of a topic does not answer, which `poll` does not

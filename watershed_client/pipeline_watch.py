@@ -13,6 +13,7 @@ from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
+from watershed_client.applied import Positions
 from watershed_client.compacted_tail import CompactedTail
 
 POLL_S: Final = 0.02
@@ -64,6 +65,10 @@ class PipelineWatch:
         """Returns the position. Raises GapError if it is damaged."""
         return position_of(self._topics.state, self.tail.latest[self._topics.state])
 
+    def positions(self) -> Positions:
+        """Returns what capture and sinks have published, as of what was read so far. Raises GapError as `position`."""
+        return Positions(self.sinks(), self.position(), self.published())
+
     def published(self) -> ProgressRecord | None:
         return self.progress(ProgressRecord, ProgressRecord.KEY)
 
@@ -88,11 +93,11 @@ class FollowedPositions:
         self._config = config
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._last: tuple[tuple[SinkRecord, ...], PositionRecord | None] = ((), None)
+        self._last = Positions()
         self._error: WatershedError | None = None
         self._answered = threading.Event()
 
-    def last(self) -> tuple[tuple[SinkRecord, ...], PositionRecord | None]:
+    def last(self) -> Positions:
         """Returns the positions of a few milliseconds ago; waits only for the first ones. Raises WatershedError while
         the brokers are unreachable."""
         with self._lock:
@@ -121,7 +126,7 @@ class FollowedPositions:
             polls, is_new = 0, True
             while True:
                 if is_new:
-                    self._last, self._error = (watch.sinks(), watch.position()), None
+                    self._last, self._error = watch.positions(), None
                     self._answered.set()
                 is_new = bool(watch.poll(POLL_S))
                 polls += 1

@@ -9,16 +9,16 @@ watershed_client.wait_for(Path("watershed.yml"), "search", lsn, timeout=10)
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from cdc.config.settings import PipelineConfig, load_pipeline
 from cdc.model.errors import WatershedError
-from cdc.model.lsn import format_lsn, parse_lsn
-from cdc.model.sink_records import SinkRecord, newest
-from watershed_client.applied import WaitError, is_shown, target_of
+from cdc.model.lsn import Lsn, format_lsn, parse_lsn
+from watershed_client.applied import Positions, Target, WaitError, obstacle, target_of
 from watershed_client.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
 from watershed_client.source_reader import PostgresSourceReader
 
@@ -35,10 +35,13 @@ def wait_for(
     lsn: str | int,
     timeout: float = TIMEOUT_S,
     timeline: int | None = None,
+    *,
+    tables: Collection[str] = (),
+    accepts_rejected: bool = False,
 ) -> None:
     """Does what `Waiter.wait_for` does, with connections of its own."""
     with Waiter(config) as waiter:
-        waiter.wait_for(sink, lsn, timeout, timeline)
+        waiter.wait_for(sink, lsn, timeout, timeline, tables=tables, accepts_rejected=accepts_rejected)
 
 
 class Waiter:
@@ -63,42 +66,53 @@ class Waiter:
         lsn: str | int,
         timeout: float = TIMEOUT_S,
         timeline: int | None = None,
+        *,
+        tables: Collection[str] = (),
+        accepts_rejected: bool = False,
     ) -> None:
         """Waits until stores show everything up to the LSN. `sink`: the name of one, of several, or None for all that
         have published a position. `lsn`: as PostgreSQL prints it, or a number. `timeout`: in seconds. `timeline`: the
-        LSN's, if it is known. Raises WaitTimeoutError; WaitError for a sink or an LSN that does not exist; GapError if
-        changes may be missing from the topics; UnreachableError, BrokerError."""
+        LSN's, if it is known. `tables`: as schema.table; by default all tables that a store holds. While capture still
+        owes rows of one of them (its snapshot runs, it is stopped), there is no answer. `accepts_rejected`: answer
+        although rows are missing that the store or capture rejected. Raises WaitTimeoutError, which says what is
+        missing; WaitError for a sink, a table or an LSN that does not exist, and for rejected rows; GapError if changes
+        may be missing from the topics; UnreachableError, BrokerError."""
         deadline = time.monotonic() + timeout
         with self._lock:
-            self._wait(sink, read_lsn(lsn), deadline, timeout, timeline)
+            if not self._is_begun:
+                self._watch.read_to_end()
+                self._is_begun = True
+            self._watch.poll(0)
+            target = target_of(read_lsn(lsn), self._source.read_end(), self._watch.position(), timeline)
+            asked = replace(target, tables=frozenset(tables), accepts_rejected=accepts_rejected)
+            self._wait(sink, asked, deadline, timeout)
 
     def close(self) -> None:
         self._source.close()
         self._watch.close()
 
-    def _wait(
-        self, sink: str | Sequence[str] | None, lsn: int, deadline: float, timeout: float, timeline: int | None
-    ) -> None:
+    def _wait(self, sink: str | Sequence[str] | None, target: Target, deadline: float, timeout_s: float) -> None:
         watch = self._watch
-        if not self._is_begun:
-            watch.read_to_end()
-            self._is_begun = True
-        watch.poll(0)
-        target = target_of(lsn, self._source.read_end(), watch.position(), timeline)
         looked = time.monotonic()
         while True:
-            sinks, position = watch.sinks(), watch.position()
-            names = sinks_of(sink, [record.sink for record in sinks])
-            late = [name for name in names if not is_shown(target, name, sinks, position)]
+            positions = watch.positions()
+            late = obstacles(target, sink, positions)
             if not late:
                 return
             now = time.monotonic()
             if now >= deadline:
-                raise WaitTimeoutError(*_too_late(late, sinks, target.lsn, timeout))
+                raise too_late(target, late, timeout_s)
             if now - looked > CHECK_S:
                 looked = now
                 watch.tail.require_answer()
             watch.poll(min(POLL_S, max(0.0, deadline - now)))
+
+
+def obstacles(target: Target, sink: str | Sequence[str] | None, positions: Positions) -> dict[str, str]:
+    """Returns, for each sink to wait for that does not show the target, the reason. Raises as `obstacle`."""
+    names = sinks_of(sink, [record.sink for record in positions.sinks])
+    found = {name: obstacle(target, name, positions) for name in names}
+    return {name: reason for name, reason in found.items() if reason is not None}
 
 
 def read_lsn(lsn: str | int) -> int:
@@ -117,12 +131,11 @@ def sinks_of(sink: str | Sequence[str] | None, known: Sequence[str]) -> list[str
     return names
 
 
-def _too_late(late: Sequence[str], sinks: Sequence[SinkRecord], lsn: int, timeout: float) -> tuple[str, str]:
-    reached = []
-    for name in late:
-        record = newest(sinks, name)
-        reached.append(f"{name} is at {format_lsn(record.applied_lsn) if record is not None else 'nothing'}")
-    return (
-        f"LSN {format_lsn(lsn)} was not shown in {timeout:g} s: {', '.join(reached)}",
-        "`cdc status` shows whether capture and sinks make progress; wait again, or longer",
+def too_late(target: Target, late: Mapping[str, str], timeout_s: float) -> WaitTimeoutError:
+    """Returns the error of a wait that took too long. `late`: sink → what is missing."""
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in late.items())
+    return WaitTimeoutError(
+        f"LSN {format_lsn(Lsn(target.lsn))} was not shown in {timeout_s:g} s: {reasons}",
+        "`cdc status` shows whether capture and sinks make progress; wait again or longer, or name the tables that you "
+        "read: --table",
     )

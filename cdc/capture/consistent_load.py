@@ -41,6 +41,7 @@ class TableLoad:
     encoder: TableEncoder
     lines: Iterator[bytes]
     rows_estimated: int
+    last_floor: int  # of the table's last sweep in any epoch; 0: there was none
 
 
 class InitialLoad:
@@ -66,6 +67,7 @@ class InitialLoad:
         self._should_stop = should_stop
         self._probe = probe
         self._seq = 0
+        self._last_floors: dict[TableId, int] = {}
 
     def run(self, tables: Sequence[TableLoad], last_records: Sequence[TopicRecord] = ()) -> None:
         """Loads the tables. `last_records`: records for the load's last Kafka transaction. Raises LoadStopped, and
@@ -73,6 +75,7 @@ class InitialLoad:
         try:
             self._produce(SchemaRecord.of(table.schema).to(self._topics.control) for table in tables)
             self._commit(is_loading=True)
+            self._last_floors = {table.schema.table: table.last_floor for table in tables}
             counts = {table.schema.table: self._load(table) for table in tables}
             self._probe("load.before-end")
             self._finish(counts, last_records)
@@ -131,7 +134,7 @@ class InitialLoad:
             )
             records.append(done.to(self._topics.state))
             if epoch > 1:
-                sweep = SweepRecord.of(table, pack_version(epoch, 0), self._lsn, epoch)
+                sweep = SweepRecord.of(table, pack_version(epoch, 0), self._lsn, epoch, self._last_floors[table])
                 records.append(sweep.to(self._topics.control))
         self._produce(records)
         self._commit(is_loading=False)

@@ -29,6 +29,7 @@ class Lineage:
     source: SourceIdentity
     publication: str  # the publication's fingerprint
     topics: Mapping[str, TopicState]  # of the captured tables; end offsets as far as they are known when it begins
+    history: str = ""  # see ProgressRecord.history
     # Topics of tables that are no longer configured, but part of the half published transaction.
     leaving: Mapping[str, TopicState] = field(default_factory=dict)
 
@@ -121,4 +122,5 @@ class Publisher:
             publication=self.lineage.publication,
             protocol=PROTOCOL,
             topics=(dict(self.lineage.leaving) if state.partial is not None else {}) | self._topics,
+            history=self.lineage.history,
         ).sealed()

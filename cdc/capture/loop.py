@@ -96,7 +96,8 @@ class Capture:
         self._progress_asked_at = float("-inf")
         self._progress_lsn = Lsn(0)
         self._watched_at = self._clock.monotonic()
-        self._progress_request: tuple[EndOffsetsRequest, StreamState] | None = None
+        self._progress_owed: Mapping[str, str] = {}
+        self._progress_request: tuple[EndOffsetsRequest, StreamState, Mapping[str, str]] | None = None
         self._committed = self._assembler.state
         if self._committed.partial is not None:
             self._publisher.on_committed(is_begun=True)
@@ -241,30 +242,37 @@ class Capture:
                 self._progress_request = None
                 return
             if end_offsets is not None:
-                covered, self._progress_request = self._progress_request[1], None
+                (_, covered, owed), self._progress_request = self._progress_request, None
                 self._publisher.on_end_offsets(end_offsets)
-                self._publish_progress(covered, end_offsets)
-        elif (
-            self._committed.resume_lsn > self._progress_lsn
-            and (now - self._progress_asked_at) * 1000 >= self._limits.progress_interval_ms
-        ):
+                self._publish_progress(covered, owed, end_offsets)
+        elif (self._committed.resume_lsn > self._progress_lsn or self._snapshots.owed != self._progress_owed) and (
+            now - self._progress_asked_at
+        ) * 1000 >= self._limits.progress_interval_ms:
             # Requested after the commit of this LSN has returned, so the answer is above all of its records. The last
             # stable offset can still be below them: a commit returns before its markers are written.
-            self._progress_request = self._broker.request_end_offsets(), self._committed
+            # What is owed is taken at the same time: what was paid later may be above the offsets.
+            self._progress_request = self._broker.request_end_offsets(), self._committed, self._snapshots.owed
             self._progress_asked_at = now
 
-    def _publish_progress(self, state: StreamState, end_offsets: Mapping[str, Sequence[int]]) -> None:
+    def _publish_progress(
+        self, state: StreamState, owed: Mapping[str, str], end_offsets: Mapping[str, Sequence[int]]
+    ) -> None:
+        lineage = self._publisher.lineage
         progress = ProgressRecord(
-            epoch=self._publisher.lineage.epoch,
+            epoch=lineage.epoch,
             seq=state.seq,
             lsn=state.resume_lsn,
             commit_ts_us=state.commit_ts_us,
             published_ts_us=self._clock.now_us(),
             end_offsets={topic: tuple(offsets) for topic, offsets in end_offsets.items()},
             unpublished=self._assembler.unpublished,
+            owed=dict(owed),
+            history=lineage.history,
+            incarnations={topic: lineage.topics[topic].identity for topic in end_offsets if topic in lineage.topics},
+            starts={topic: state.start_offsets for topic, state in lineage.topics.items() if any(state.start_offsets)},
         )
         self._produce([progress.to(self._topics.progress)])
-        self._progress_lsn = state.resume_lsn
+        self._progress_lsn, self._progress_owed = state.resume_lsn, owed
 
     # ---- status updates
 

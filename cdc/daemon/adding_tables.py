@@ -6,7 +6,7 @@ transaction records that the table is captured and that its rows are to be read:
 session adds the table.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -36,6 +36,9 @@ from cdc.postgres.source import (
     read_log_end,
 )
 from cdc.postgres.transaction_barrier import Wait, barrier_wait
+from cdc.snapshots.coordination import NOT_READ
+from cdc.tables.continuity import incarnation_of
+from cdc.tables.selection import require_same_keys
 
 log = structlog.get_logger(__name__)
 
@@ -166,6 +169,7 @@ class TableAddition:
                 log.info("changes of a table are no longer published", topic=topic)
         position = state.position
         assert position is not None, "tables are added to a position"
+        now = self._admin.states(topics.values())
         lost = [
             LostEventsRecord(epoch=position.epoch, table=str(table), from_lsn=0, to_lsn=since_lsn)
             for table in joining
@@ -176,17 +180,19 @@ class TableAddition:
         snapshots = {record.table: record for record in state.snapshots}
         changed = [
             *self._cancelled(left, state.snapshots),
-            *self._requested([t for t in joining if not source.is_outbox(t)], snapshots, since_lsn),
+            *self._requested([t for t in joining if not source.is_outbox(t)], captured.schemas, since_lsn),
         ]
         return AddedTables(
             schemas=tuple(schemas),
             topics=topics,
             states={
-                schema.topic: TopicState(
-                    topic_id=topics[schema.topic].topic_id,
-                    end_offsets=position.topics[schema.topic].end_offsets if schema.topic in position.topics else (),
-                    publication_entry=publication.entries.get(schema.table, ""),
-                    since_lsn=since_lsn,
+                schema.topic: now[schema.topic].model_copy(
+                    update={
+                        "end_offsets": held.end_offsets if (held := position.topics.get(schema.topic)) else (),
+                        "incarnation": _incarnation(now[schema.topic], held, captured, schema.table, since_lsn),
+                        "publication_entry": publication.entries.get(schema.table, ""),
+                        "since_lsn": since_lsn,
+                    }
                 )
                 for schema in schemas
             },
@@ -205,11 +211,9 @@ class TableAddition:
         stops it, alone."""
         try:
             found = checked_table(connection, table, publication, self._config.source.chosen(table))
+            require_same_keys(captured.schemas.get(table), found)
         except SourceError as error:
             raise ConnectionLost(f"a table was altered while it was added: {error.message}") from error
-        before = captured.schemas.get(table)
-        if before is not None and before.key != found.key:
-            raise ConnectionLost(f"table {table} got another key while it was added")
         return found
 
     # ---- topics
@@ -231,23 +235,25 @@ class TableAddition:
     # ---- snapshots
 
     def _requested(
-        self, joining: Sequence[TableId], snapshots: Mapping[TableId, SnapshotRecord], since_lsn: Lsn
+        self, joining: Sequence[TableId], before: Collection[TableId], since_lsn: Lsn
     ) -> list[SnapshotRecord]:
         """Requests snapshots that end with a sweep, because rows that a table lost while it was not captured are not
-        known."""
-        if self._config.snapshot.mode == "never":
-            unread = "the table was added again, and snapshot.mode is never"
-            return [_ended(snapshots[table], unread) for table in joining if table in snapshots]
+        known. If rows are never read, a table in `before`, which was captured already, owes these until an operator
+        requests a snapshot."""
+        is_read = self._config.snapshot.mode != "never"
         return [
             SnapshotRecord(
                 request=f"joined at {format_lsn(since_lsn)}",
                 table_schema=table.schema,
                 table_name=table.name,
-                status="running",
+                status="running" if is_read else "cancelled",
                 sweeps=True,
                 requested_us=self._clock.now_us(),
+                message="" if is_read else NOT_READ,
+                owes="its snapshot since it was added again" if table in before else "its snapshot since it was added",
             )
             for table in joining
+            if is_read or table in before
         ]
 
     def _cancelled(self, left: Sequence[str], snapshots: Iterable[SnapshotRecord]) -> list[SnapshotRecord]:
@@ -260,3 +266,12 @@ class TableAddition:
 
 def _ended(record: SnapshotRecord, why: str) -> SnapshotRecord:
     return record.model_copy(update={"status": "cancelled", "message": why})
+
+
+def _incarnation(now: TopicState, held: TopicState | None, captured: Captured, table: TableId, since_lsn: int) -> str:
+    """Returns the incarnation of an added table's topic. Of a table that was captured earlier, the topic was not
+    watched meanwhile: offsets that were noted then mean nothing."""
+    mark = f"{since_lsn:X}"
+    if held is None and table in captured.schemas:
+        return f"{now.topic_id}#{mark}"
+    return incarnation_of(now, held, mark)

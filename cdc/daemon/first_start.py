@@ -9,6 +9,7 @@ Until the stream holds the slot, nothing else at the source keeps a second insta
 an advisory lock.
 """
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 
@@ -19,6 +20,7 @@ from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.stream_state import StreamState
 from cdc.config.settings import PipelineConfig
+from cdc.daemon.continued_tables import continued
 from cdc.daemon.gap_state import Heal
 from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
@@ -30,6 +32,7 @@ from cdc.kafka.state_reader import (
     read_captured,
     read_lost_events,
     read_position,
+    read_prefixes,
     read_progress,
     read_state,
 )
@@ -51,7 +54,7 @@ from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
-from cdc.model.topics import Topics
+from cdc.model.topics import Topics, unknown_slot
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import Publication, read_publication, read_table, schema_of
@@ -69,6 +72,8 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
 from cdc.postgres.transaction_barrier import running
+from cdc.tables.continuity import incarnation_of
+from cdc.tables.selection import require_same_keys
 
 log = structlog.get_logger(__name__)
 
@@ -114,20 +119,26 @@ class Bootstrap:
             # Nobody else can write any more. The previous owner may have written until it was fenced.
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has continued meanwhile")
+            is_behind = previous is not None and self._is_behind_slot(connection, previous)
             if previous is not None:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
+            left_out: list[TopicRecord] = []
+            is_continued = previous is not None or heal is not None
+            if is_continued:
+                self._source, left_out = continued(self._config, connection, self._clock.now_us())
             publication = self._publication(connection)
-            lineage = self._lineage(epoch, identity, publication, topics)
+            lineage = self._lineage(epoch, identity, publication, topics, previous, is_behind=is_behind)
             lost = self._lost_events(previous, heal, epoch)
             self._record_intent(broker, lineage, lost)
             slot = self._create_slot(resources, connection, replication)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             captured = self._captured(connection)  # first, so that the next poll sees what changes meanwhile
-            schemas = self._describe(connection, publication)
-            records = (*(heal.records if heal else ()), *captured, *self._completed(lost, slot))
+            schemas = self._describe(connection, publication, is_continued=is_continued)
+            records = (*(heal.records if heal else ()), *captured, *left_out, *self._completed(lost, slot))
             if self._is_chunked(heal):
-                self._begin_streaming(broker, lineage, slot.consistent_point, schemas, records)
+                owes = "the snapshot that heals the gap" if heal else "its initial snapshot"
+                self._begin_streaming(broker, lineage, slot.consistent_point, schemas, records, owes)
             else:
                 reader = resources.enter_context(closing(SnapshotReader(self._source, slot.snapshot_name)))
                 unpublished = read_state(self._config).unpublished
@@ -177,9 +188,10 @@ class Bootstrap:
         consistent_point: Lsn,
         schemas: Sequence[TableSchema],
         leading: Sequence[TopicRecord],
+        owes: str,
     ) -> None:
         """Writes one Kafka transaction with the tables' schemas, their snapshot records and the position to stream
-        from."""
+        from. `owes`: what these snapshots are, in words."""
         is_read = self._config.snapshot.mode != "never" or lineage.epoch > 1
         records = [*leading]
         for schema in schemas:
@@ -193,6 +205,7 @@ class Bootstrap:
                     sweeps=lineage.epoch > 1,
                     floor=pack_version(lineage.epoch, 0) if lineage.epoch > 1 else None,
                     requested_us=self._clock.now_us(),
+                    owes=owes,
                 )
                 records.append(snapshot.to(self._topics.state))
         state = StreamState(resume_lsn=consistent_point, partial=None, seq=0, commit_ts_us=0)
@@ -213,7 +226,8 @@ class Bootstrap:
             if any(offsets):
                 raise GapError(
                     f"topic {topic} holds records, but {self._topics.state} holds no position",
-                    "delete the prefix's topics, or choose another topics.prefix",
+                    "choose another topics.prefix if these topics are another pipeline's; if they are this one's and "
+                    "its state is lost: cdc snapshot heal reads all rows again, under a new epoch",
                 )
 
     def _require_own_slot(self, previous: PositionRecord, identity: SystemIdentity) -> None:
@@ -226,6 +240,13 @@ class Bootstrap:
                 f"{identity.database} ({identity.system_identifier}) and {self._source.slot}",
                 "undo the change of source.dsn or source.slot, or choose another topics.prefix",
             )
+
+    def _is_behind_slot(self, connection: SourceConnection, previous: PositionRecord) -> bool:
+        """Says whether the slot is past the position: capture confirms what the position record holds, so the topics
+        have lost records, or were restored from an older copy."""
+        slot = read_slot(connection, self._source.slot)
+        confirmed = None if slot is None else slot.confirmed_flush_lsn
+        return confirmed is not None and confirmed > previous.resume_lsn
 
     def _create_topics(self) -> dict[str, TopicDescription]:
         records, control = [self._topics.state, self._topics.progress], [self._topics.control]
@@ -258,20 +279,44 @@ class Bootstrap:
         return publication
 
     def _lineage(
-        self, epoch: int, identity: SystemIdentity, publication: Publication, topics: dict[str, TopicDescription]
+        self,
+        epoch: int,
+        identity: SystemIdentity,
+        publication: Publication,
+        topics: dict[str, TopicDescription],
+        previous: PositionRecord | None,
+        *,
+        is_behind: bool,
     ) -> Lineage:
+        """`is_behind`: the state has lost its newest records, and so may each topic have."""
         source = SourceIdentity(
             system_identifier=identity.system_identifier,
             timeline=identity.timeline,
             database=identity.database,
             slot=self._source.slot,
         )
-        entries = {self._topics.table(table): entry for table, entry in publication.entries.items()}
+        entries = {self._topics.table(t): publication.entries.get(t, "") for t in self._source.table_ids}
+        published = read_progress(self._config) if previous is None else None
+        mark = f"{epoch}.{secrets.token_hex(2)}"  # the epoch alone may come again where topics were restored
+
+        def incarnation(name: str, now: TopicState) -> str:
+            if is_behind or published is not None:  # the state was lost, and with it what the topics had reached
+                return f"{now.topic_id}#{mark}"
+            return incarnation_of(now, previous.topics.get(name) if previous is not None else None, mark)
+
         captured = {
-            name: TopicState(topic_id=topic.topic_id, publication_entry=entries.get(name, ""))
-            for name, topic in topics.items()
+            name: now.model_copy(
+                update={
+                    "end_offsets": (),
+                    "incarnation": incarnation(name, now),
+                    "publication_entry": entries[name],
+                }
+            )
+            for name, now in self._admin.states(topics[name] for name in entries).items()
         }
-        return Lineage(epoch, source, publication.fingerprint, captured)
+        continued = previous or published
+        history = secrets.token_hex(8) if continued is None else continued.history
+        return Lineage(epoch, source, publication.fingerprint, captured, history)
 
     def _lost_events(self, previous: PositionRecord | None, heal: Heal | None, epoch: int) -> LostEventsRecord | None:
         """Returns the record of the events that this start loses, if events are published."""
@@ -298,6 +343,8 @@ class Bootstrap:
             source=lineage.source,
             publication=lineage.publication,
             protocol=PROTOCOL,
+            topics=dict(lineage.topics),
+            history=lineage.history,
         ).sealed()
         records = [] if lost is None else lost_records(self._topics, lost, read_lost_events(self._config))
         no_note = TopicRecord(self._topics.state, HangingTransactionRecord.KEY.encode(), None)
@@ -330,12 +377,18 @@ class Bootstrap:
 
     # ---- tables
 
-    def _describe(self, connection: SourceConnection, publication: Publication) -> list[TableSchema]:
+    def _describe(
+        self, connection: SourceConnection, publication: Publication, *, is_continued: bool
+    ) -> list[TableSchema]:
         """Describes the tables under the locks. Each schema that was ever published has a version of its own."""
         known = read_captured(self._config).schemas
         described = []
         for table in self._source.table_ids:
             found = read_table(connection, table, publication.columns[table], self._source.chosen(table))
+            try:
+                require_same_keys(known.get(table) if is_continued else None, found)
+            except SourceError as error:
+                raise ConnectionLost(f"a table was altered meanwhile: {error.message}") from error
             described.append(schema_of(found, known.get(table), self._topics))
         return described
 
@@ -355,14 +408,14 @@ class Bootstrap:
         consistent_point: Lsn,
         publication: Publication,
     ) -> list[TableLoad]:
-        loads = []
+        loads, floors = [], read_captured(self._config).floors
         for schema in schemas:
             if self._source.is_outbox(schema.table):
                 continue
             encoder = TableEncoder(schema, relation_of(schema), context)
             encoder.start_snapshot(consistent_point, self._clock.now_us())
             lines = reader.lines(schema, row_filter=publication.row_filters.get(schema.table))
-            loads.append(TableLoad(schema, encoder, lines, reader.estimate(schema)))
+            loads.append(TableLoad(schema, encoder, lines, reader.estimate(schema), floors.get(schema.table, 0)))
         return loads
 
 
@@ -370,11 +423,7 @@ def require_no_slot(slot: Slot | None, config: PipelineConfig) -> None:
     """Raises SourceError if a slot of the configured name exists although the prefix has no position: it is somebody
     else's."""
     if slot is not None:
-        name = config.source.slot
-        raise SourceError(
-            f"slot {name} exists, but the topics of prefix {config.topics.prefix} hold no position for it",
-            f"choose another source.slot, or SELECT pg_drop_replication_slot('{name}')",
-        )
+        raise unknown_slot(config.source.slot, config.topics.prefix, read_prefixes(config.kafka))
 
 
 def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> bool:

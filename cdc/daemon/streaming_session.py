@@ -29,7 +29,7 @@ from cdc.kafka.signals import SignalReader
 from cdc.kafka.state_reader import Captured, State, read_captured, read_state
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, TopicWatch
 from cdc.kafka.topic_keys import KafkaKeyReader
-from cdc.model.control import PositionRecord, SnapshotRecord, TopicState
+from cdc.model.control import PositionRecord, SnapshotRecord
 from cdc.model.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn, format_lsn
@@ -200,11 +200,11 @@ class Session:
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
         selection = assign(tables, position, captured.schemas, descriptions, state.tables, self._failures, unread)
         source.columns.require_unpublished(selection.kept)
-        ends = self._admin.request_end_offsets({t.name: t.partition_count for t in topics.values()}).wait()
+        topics_now = self._admin.states(topics.values())
         kept = {schema.topic: position.topics[schema.topic] for schema in selection.kept}
         require_same_topics(
             position.model_copy(update={"topics": kept}),
-            {t.name: TopicState(topic_id=t.topic_id, end_offsets=ends[t.name]) for t in topics.values()},
+            topics_now,
         )
         return _Found(state, position, captured, topics, descriptions, publication, selection)
 
@@ -241,7 +241,12 @@ class Session:
             topics={topic: found.topics[topic] for topic in kept} | dict(added.topics),
             snapshots=added.snapshots,
             lineage=Lineage(
-                position.epoch, position.source, publication.fingerprint, kept | dict(added.states), leaving
+                position.epoch,
+                position.source,
+                publication.fingerprint,
+                kept | dict(added.states),
+                position.history,
+                leaving,
             ),
             facts={t: found.descriptions[t].facts if t in joins else last_facts.get(t) for t in names},
         )
@@ -313,8 +318,15 @@ class Session:
             keys,
             signals,
             answers,
-            Restrictions(unchunkable=unchunkable, stopped=stopped, outboxes=outboxes),
+            Restrictions(unchunkable, stopped, outboxes, self._uncaptured(these, found.selection)),
         )
+
+    def _uncaptured(self, these: _Capturable, selection: TableSelection) -> dict[TableId, str]:
+        """Returns the configured tables of which no changes are published now, with the reason in words."""
+        source, captured = self._config.source, {schema.table for schema in these.schemas}
+        joining = {table: "it is being added" for table in selection.joining if table not in captured}
+        stopped = {table: f"it is stopped: {stop.why.message}" for table, stop in selection.stopped.items()}
+        return {table: why for table, why in (joining | stopped).items() if not source.is_outbox(table)}
 
     def _tracker(
         self,

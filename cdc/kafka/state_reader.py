@@ -5,8 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cdc.config.settings import PipelineConfig
-from cdc.kafka.compacted import read_latest
+from cdc.config.settings import KafkaConfig, PipelineConfig
+from cdc.kafka.client import topic_names
+from cdc.kafka.compacted import read_latest, reader
 from cdc.model.control import (
     EventTopicRecord,
     HangingTransactionRecord,
@@ -27,7 +28,7 @@ from cdc.model.events import TableId, TableSchema, unpack_version
 from cdc.model.lost_events import LostEventsRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.table_state import TableRecord
-from cdc.model.topics import Topics
+from cdc.model.topics import Topics, prefixes_of
 
 T = TypeVar("T", bound=Record)
 
@@ -57,6 +58,12 @@ class Captured:
     answers: dict[str, int]  # signal id → when it was answered, µs since 1970
 
 
+def read_prefixes(kafka: KafkaConfig) -> tuple[str, ...]:
+    """Returns the prefixes whose topics exist. Raises UnreachableError, BrokerError."""
+    with reader(kafka, "can't list topics") as consumer:
+        return prefixes_of(topic_names(consumer))
+
+
 def read_state(config: PipelineConfig) -> State:
     """Returns the state. Raises GapError for a damaged position record, BrokerError."""
     topic = Topics(config.topics.prefix).state
@@ -83,6 +90,12 @@ def read_state(config: PipelineConfig) -> State:
 def read_position(config: PipelineConfig) -> PositionRecord | None:
     """Returns the last committed position record; None if there is none. Raises GapError for a damaged one."""
     return read_state(config).position
+
+
+def read_tables(config: PipelineConfig) -> dict[TableId, TableRecord]:
+    """Returns the records of the tables, even if the position is damaged. Raises BrokerError."""
+    topic = Topics(config.topics.prefix).state
+    return {record.table: record for record in records_of(TableRecord, topic, read_latest(config.kafka, topic))}
 
 
 def read_captured(config: PipelineConfig) -> Captured:

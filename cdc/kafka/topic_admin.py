@@ -24,7 +24,7 @@ from cdc.kafka.client import (
     new_client,
     translated,
 )
-from cdc.model.control import OpenPart
+from cdc.model.control import OpenPart, TopicState
 from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError, UnreachableError
 from cdc.model.topics import DELETES_KEPT_S
 
@@ -284,6 +284,17 @@ class TopicAdmin:
             if not found or time.monotonic() > deadline:
                 return found
             time.sleep(_POLL_S)
+
+    def states(self, topics: Iterable[TopicDescription]) -> dict[str, TopicState]:
+        """Returns id, ends and beginnings of these topics, as they are now. Raises ConnectionLost."""
+        described = {topic.name: topic for topic in topics}
+        counts = {topic.name: topic.partition_count for topic in described.values()}
+        requested = self.request_end_offsets(counts), self.request_end_offsets(counts, of_start=True)
+        ends, starts = (request.wait() for request in requested)
+        return {
+            name: TopicState(topic_id=topic.topic_id, end_offsets=tuple(ends[name]), start_offsets=tuple(starts[name]))
+            for name, topic in described.items()
+        }
 
     def request_end_offsets(
         self,

@@ -30,7 +30,7 @@ A kind is found by the beginning of its keys, so no key may begin like that of a
 import json
 import zlib
 from typing import Annotated, ClassVar, Final, Literal, Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -123,9 +123,15 @@ class TopicState(Record):
     topic_id: str
     # See ProgressRecord.incarnations. Empty: the topic's id, as long as the topic has lost no record.
     incarnation: str = ""
+    start_offsets: tuple[int, ...] = ()  # where the partitions began; empty: at 0
     end_offsets: tuple[int, ...] = ()  # empty: not known yet
     publication_entry: str = ""  # fingerprint of the table's row in the publication; empty if it lists no tables
     since_lsn: U64 = 0  # for a table that was added later: earlier commits are in its snapshot, not in the stream
+
+    @property
+    def identity(self) -> str:
+        """The topic's incarnation."""
+        return self.incarnation or self.topic_id
 
 
 PROTOCOL: Final = "proto_version=1"
@@ -203,6 +209,14 @@ class SnapshotRecord(PerTableRecord):
     deletes_in: RangeRecord | None = None  # the range in which keys of the topic without a row are deleted
     deleted: int = 0  # such keys so far
     key_order: str | None = None  # digest of the order in which the ranges hold; null before the table is described
+    # The snapshot without which committed rows may be missing from the topic, in words: "its initial snapshot". Only a
+    # snapshot of all rows that is done clears it. Empty: the topic lacks no row, this snapshot reads rows once more.
+    owes: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """True for a snapshot of all rows, without a condition or a range."""
+        return self.deletes_in is None
 
 
 class TombstonesRecord(PerTableRecord):
@@ -324,13 +338,26 @@ class SweepRecord(PerTableRecord):
     previous_floor: U64 = 0
 
     @classmethod
-    def of(cls, table: TableId, floor: int, as_of_lsn: int, epoch: int) -> Self:
-        return cls(table_schema=table.schema, table_name=table.name, floor=floor, as_of_lsn=as_of_lsn, epoch=epoch)
+    def of(cls, table: TableId, floor: int, as_of_lsn: int, epoch: int, previous_floor: int) -> Self:
+        return cls(
+            table_schema=table.schema,
+            table_name=table.name,
+            floor=floor,
+            as_of_lsn=as_of_lsn,
+            epoch=epoch,
+            previous_floor=previous_floor,
+        )
 
 
 def table_key(table: TableId) -> str:
     """Returns a table's name for use in a record key; dots and slashes in quoted names are percent-encoded."""
     return f"{quote(table.schema, safe='').replace('.', '%2E')}.{quote(table.name, safe='').replace('.', '%2E')}"
+
+
+def table_of_key(key: str) -> TableId:
+    """The inverse of `table_key`."""
+    schema, name = key.split(".", 1)
+    return TableId(unquote(schema), unquote(name))
 
 
 REPUBLISHED_MAX: Final = 1_000  # keys of one signal
@@ -407,6 +434,9 @@ class ProgressRecord(Record):
     # topic → the identity of its log. It differs from an earlier one if the topic was created again, or has lost
     # records; then offsets that were noted with the earlier one mean nothing.
     incarnations: dict[str, str] = {}
+    # topic → the first offset of each partition, where one does not begin at 0: the records before are gone, and their
+    # rows were published again.
+    starts: dict[str, tuple[int, ...]] = {}
     # schema.table → why rows that were committed up to `lsn` may not be below `end_offsets` yet: rows that are still to
     # be read, a table that is stopped. Changes of other tables, and of these tables after they were read, are there.
     owed: dict[str, str] = {}

@@ -242,6 +242,12 @@ class SnapshotEngine:
         self._ended.clear()
         return records
 
+    def owed(self) -> dict[TableId, str]:
+        """Returns the tables whose topics may lack committed rows that were received, each with the reason in words."""
+        return {
+            job.schema.table: why for job in (*self._completions.values(), *self.jobs.values()) if (why := job.owed)
+        }
+
     @property
     def waits_for(self) -> str:
         """The reason why nothing is read yet; "" if nothing is waited for."""
@@ -258,10 +264,12 @@ class SnapshotEngine:
     # ---- operators
 
     def add(self, record: SnapshotRecord) -> list[TopicRecord]:
-        """Begins a table's snapshot, or restarts it. Raises KeyError for a table that is not captured."""
+        """Begins a table's snapshot, or restarts it; it takes over what the previous one owes. Raises KeyError for a
+        table that is not captured."""
         schema = self.tables[record.table]
-        if record.table in self.jobs:
-            self._give_up([self.jobs[record.table]])
+        if (before := self.jobs.get(record.table)) is not None:
+            self._give_up([before])
+            record = record.model_copy(update={"owes": record.owes or before.owes})
         self.jobs[record.table] = job = Job(record, schema)
         self._settle()
         return job.state(self._topics)

@@ -55,8 +55,16 @@ class CompletionJob(Job):
     def has_rows(self) -> bool:
         return bool(self._noted or self._batch or self._is_whole)
 
+    @property
+    def owed(self) -> str:
+        """The reason as in Job. Rows that only an operator asked for are in the topic as far as capture knows."""
+        is_owed = self._is_whole or len(self._noted) + len(self._batch) > len(self._asked)
+        return "rows whose large values were not in the log are still to be read" if is_owed else ""
+
     def note(self, key: Key, xid: int) -> None:
         """A record of this row was published without a large value by transaction `xid`."""
+        # The row was there after it was asked for, and if it is deleted later, that is an event.
+        self._asked.pop(key, None)
         if key in self._noted:
             del self._noted[key]  # it is moved to the end
         else:

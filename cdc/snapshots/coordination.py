@@ -31,6 +31,11 @@ log = structlog.get_logger(__name__)
 
 REPORT_INTERVAL_S: Final = 1.0
 SIGNAL_INTERVAL_S: Final = 0.2
+NOT_READ: Final = "snapshot.mode is never"
+NEXT_PART: Final = (
+    "wait until it is done (`cdc snapshot status`), or end it first with `cdc snapshot cancel`: then rows are missing "
+    "until a snapshot of all rows is done"
+)
 _RATE_REPORTS: Final = 10  # number of reports over which the rate is computed
 
 _Effect = tuple[SignalAnswer, list[TopicRecord]]  # of a signal: its answer and other records
@@ -45,6 +50,7 @@ class Restrictions:
     # them.
     stopped: Mapping[TableId, WatershedError | None] = field(default_factory=dict)
     outboxes: Collection[TableId] = ()  # outbox tables, whose rows are never read
+    uncaptured: Mapping[TableId, str] = field(default_factory=dict)  # configured tables, with the reason in words
 
 
 class Snapshots:
@@ -77,6 +83,9 @@ class Snapshots:
         self._signals_at = float("-inf")
         self._reports = _Reports()
         self._pending: list[TopicRecord] = []
+        self._uncaptured = {str(table): why for table, why in restrictions.uncaptured.items()}
+        # As committed: schema.table → why committed rows may be missing from its topic. Replaced when it changes.
+        self.owed = self._owed_now()
 
     def begin_all(self, request: str, now_us: int) -> None:
         """Reads every table again, except those that are being read or can't be read now."""
@@ -99,9 +108,12 @@ class Snapshots:
         Raises UnsupportedChangeError if the rows can't be read beside the stream."""
         if not self._engine.tables[table].key:
             return []  # rows without a key are only ever inserted
-        if self._limits.mode == "never":
+        record = requested(why, table, SignalRecord(action="snapshot", requested_us=self._now_us))
+        record = record.model_copy(update={"owes": f"the snapshot that is due since its rows changed ({why})"})
+        job = self._engine.jobs.get(table)
+        if self._limits.mode == "never" and (job is None or job.is_ended or not job.is_whole):
             log.warning("rows are not read again: snapshot.mode is never", table=str(table), why=why)
-            return []
+            return self._engine.add(record.model_copy(update={"status": "cancelled", "message": NOT_READ}))
         if table in self._unchunkable:
             raise UnsupportedChangeError(
                 f"table {table}: {why}, and its rows can't be read again beside the stream: no unique index has "
@@ -109,7 +121,7 @@ class Snapshots:
                 "create such an index, " + NEXT_AFTER_STOP.format(table=table),
                 table=table,
             )
-        return self._engine.add(requested(why, table, SignalRecord(action="snapshot", requested_us=self._now_us)))
+        return self._engine.add(record)
 
     def forget(self, tables: Iterable[TableId]) -> None:
         """Deletes the records of snapshots of tables that are no longer captured."""
@@ -120,6 +132,12 @@ class Snapshots:
     def on_committed(self) -> None:
         """The records that were produced so far are committed."""
         self._engine.tombstones.on_committed()
+        owed = self._owed_now()
+        if owed != self.owed:
+            self.owed = owed
+
+    def _owed_now(self) -> dict[str, str]:
+        return self._uncaptured | {str(table): why for table, why in self._engine.owed().items()}
 
     def take_answers(self, now: float) -> None:
         """Takes the answers that the readers have. `now`: monotonic seconds."""
@@ -188,6 +206,9 @@ class Snapshots:
                 return _refused("a condition or a range needs exactly one table")
             if problem := self._range_problem(wanted[0], signal):
                 return _refused(problem)
+            job = self._engine.jobs.get(wanted[0])
+            if not is_whole and job is not None and job.owed and job.is_whole and not job.is_ended:
+                return _refused(f"a part of {wanted[0]} can't be read now: {job.owed}, which reads all rows", NEXT_PART)
             barred, wanted = _partition(wanted, self._unchunkable)
             if barred and (signal.tables or not wanted):
                 return _refused(self._why_barred(barred[:1]))
@@ -197,6 +218,9 @@ class Snapshots:
         changed = [(table, records) for table in wanted if (records := self._engine.set_status(table, status))]
         if not changed:
             return _refused(f"there is no snapshot to {signal.action}")
+        lacking = [str(table) for table, _ in changed if status == "cancelled" and self._engine.jobs[table].owes]
+        if lacking:
+            status += f"; committed rows may be missing from {', '.join(lacking)} until a snapshot of all rows is done"
         return _accepted(status, [table for table, _ in changed]), [record for _, some in changed for record in some]
 
     def _republish(self, wanted: Sequence[TableId], keys: Sequence[str]) -> _Effect:

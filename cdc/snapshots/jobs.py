@@ -25,6 +25,14 @@ STATUSES_BEFORE: Final = {
 }
 """The statuses from which an operator can set a new one."""
 
+_IN_WORDS: Final = {
+    "running": "is running",
+    "paused": "is paused",
+    "cancelled": "was cancelled",
+    "failed": "has failed",
+    "done": "is done",
+}
+
 
 class Job:
     """One table's snapshot while this process works on it."""
@@ -50,6 +58,7 @@ class Job:
         self.key_order = record.key_order
         self.status = record.status
         self.message = record.message
+        self.owes = record.owes
         self.rows_estimated = record.rows_estimated
 
     @classmethod
@@ -76,6 +85,18 @@ class Job:
         return self.status in ENDED
 
     @property
+    def is_whole(self) -> bool:
+        return self._record.is_whole
+
+    @property
+    def owed(self) -> str:
+        """The reason why committed rows may be missing from the table's topic, in words; empty if none are."""
+        if not self.owes:
+            return ""
+        words = _IN_WORDS[self.status] if self.is_whole else "was not completed"
+        return f"{self.owes} {words}" + (f": {self.message}" if self.message else "")
+
+    @property
     def is_read_out(self) -> bool:
         return self.fingerprint is not None and all(part.record.is_done for part in self.ranges)
 
@@ -92,6 +113,8 @@ class Job:
     def end(self) -> None:
         """Ends the job: nothing is left to do."""
         self.status = "done"
+        if self.is_whole:
+            self.owes = ""
         log.info("table published", table=self.table, request=self.request, rows=self.rows, deleted=self.deleted)
 
     def state(self, topics: Topics) -> list[TopicRecord]:
@@ -181,6 +204,7 @@ class Job:
                 "rows_estimated": self.rows_estimated,
                 "deleted": self.deleted,
                 "key_order": self.key_order,
+                "owes": self.owes,
             }
         )
 

@@ -25,7 +25,8 @@ class Sweeps:
         """Returns the record: rows with a version below `floor` are gone once the transaction that commits at
         `commit_lsn` is applied. If an earlier sweep has a higher floor it is repeated, because the topic keeps only the
         last record."""
-        self._floors[table] = max(floor, self._floors.get(table, 0))
+        previous = self.floor(table)
+        self._floors[table] = max(floor, previous)
         # A keepalive may report the position of the commit record before the transaction is sent, but none beyond it.
         as_of_lsn = commit_lsn + 1
-        return SweepRecord.of(table, self._floors[table], as_of_lsn, self.epoch).to(self.topics.control)
+        return SweepRecord.of(table, self._floors[table], as_of_lsn, self.epoch, previous).to(self.topics.control)

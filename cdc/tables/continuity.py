@@ -59,6 +59,28 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
         )
 
 
+def incarnation_of(now: TopicState, then: TopicState | None, mark: str) -> str:
+    """Returns the incarnation of a topic from which reading may begin again (see ProgressRecord.incarnations). `then`:
+    as the last position knows it. `mark`: distinguishes the topic from what it was, if it has the same id and may have
+    lost records since."""
+    if then is None or then.topic_id != now.topic_id:
+        # Where nothing is known of it, a topic that does not begin at 0 may have been read by somebody before.
+        return f"{now.topic_id}#{mark}" if any(now.start_offsets) else ""
+    return f"{now.topic_id}#{mark}" if _loss(now, then) else then.incarnation
+
+
+def _loss(now: TopicState, then: TopicState) -> str:
+    """Returns which records a topic of the same id has lost; "" if none."""
+    for partition, (end, least) in enumerate(zip(now.end_offsets, then.end_offsets, strict=False)):
+        if end < least:
+            return f"partition {partition} ends at {end}, it had reached {least}"
+    began = then.start_offsets or (0,) * len(now.start_offsets)
+    for partition, (start, before) in enumerate(zip(now.start_offsets, began, strict=False)):
+        if start > before:
+            return f"partition {partition} begins at {start}: earlier records were deleted"
+    return ""
+
+
 def require_same_topics(position: PositionRecord, now: Mapping[str, TopicState]) -> None:
     """Raises GapError if a topic was deleted, recreated, repartitioned or lost its newest records. `now`: the topics
     that exist."""
@@ -74,8 +96,5 @@ def require_same_topics(position: PositionRecord, now: Mapping[str, TopicState])
                 "the records of a key would no longer be in order",
                 NEXT_AFTER_GAP,
             )
-        for partition, (end, least) in enumerate(zip(topic.end_offsets, then.end_offsets, strict=False)):
-            if end < least:
-                raise GapError(
-                    f"topic {name}, partition {partition} ends at {end}, it had reached {least}", NEXT_AFTER_GAP
-                )
+        if loss := _loss(topic, then):
+            raise GapError(f"topic {name}, {loss}", NEXT_AFTER_GAP)

@@ -147,16 +147,25 @@ def _stop(
     return Stop(SourceError(f"table {table} was altered: {why}", NEXT_AFTER_ALTER), is_held=False)
 
 
-def _why_not_added(before: TableSchema, found: SourceTable | None, *, is_read: bool) -> SourceError | None:
-    """Returns why a table without a barrier can't be added again, or None if it can. With another key, its rows would
-    be in the topic twice; and its rows are read in chunks."""
-    assert found is not None, "a missing table has a barrier"
-    if why := why_other_keys(before, found.key, found.columns):
-        return SourceError(
+def require_same_keys(before: TableSchema | None, found: SourceTable) -> None:
+    """Raises SourceError if records of this table would have other keys than those in its topic: its rows would be
+    there twice, and no reader could read both. To be called wherever a table's schema is adopted. `before`: the newest
+    schema that was ever captured."""
+    if before is not None and (why := why_other_keys(before, found.key, found.columns)):
+        raise SourceError(
             f"table {before.table} can't be captured again: {why}",
             "restore its key, or name the columns of the old key in source.key_columns; otherwise remove it from "
             "source.tables and capture it under a topics.prefix and slot of its own",
         )
+
+
+def _why_not_added(before: TableSchema, found: SourceTable | None, *, is_read: bool) -> SourceError | None:
+    """Returns why a table without a barrier can't be added again, or None if it can. Its rows are read in chunks."""
+    assert found is not None, "a missing table has a barrier"
+    try:
+        require_same_keys(before, found)
+    except SourceError as error:
+        return error
     return None if found.is_chunkable or not is_read else _no_chunks(before.table, before.key)
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from cdc.model.events import TableId, TableSchema
 from configuration.sink_settings import StoreConfig, StoreParts
 from sinks.contents import Held, Key, StoreContents
-from sinks.contract import Change, Outcome, Result, StoredRow
+from sinks.contract import Change, Outcome, Result, StoredRow, lost_writes
 from sinks.errors import SinkError
 from sinks.reduction import document_id, with_kept
 
@@ -70,6 +70,21 @@ class JsonLinesSink:
         if self.generation() != generation:
             with self._locked():
                 self._write_state({"generation": generation, "files": []})
+
+    def disown(self, table: TableId) -> None:
+        self.discard(table)
+
+    def note(self, text: str, before: str | None) -> None:
+        with self._locked():
+            state = self._read_state()
+            if before is not None and state.get("note") not in (before, text):
+                raise lost_writes(f"JSON lines: {self._folder}")
+            self._write_state(state | {"note": text})
+
+    def noted(self) -> str | None:
+        with self._locked():
+            note: str | None = self._read_state().get("note")
+            return note
 
     def discard(self, table: TableId) -> None:
         with self._locked():

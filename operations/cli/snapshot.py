@@ -176,6 +176,8 @@ class _Command:
                 told = self._follow(watch, screen, followed.statuses, lambda now: all(one.is_ended for one in now))
             screen.close()
             _require_done(told)
+            if record.action == "heal":
+                _require_captured(watch)
 
     def _signal(self, record: SignalRecord) -> tuple[str, SignalAnswer]:
         """Sends a signal. Returns its id and the answer. Raises WatershedError if capture refuses it."""
@@ -279,6 +281,12 @@ def _require_done(standings: Sequence[FillProgress]) -> None:
             if standing.status == "replaced":
                 hint = "`cdc snapshot status` shows the new one: a user requested it, or the table was altered"
             raise WatershedError(f"the snapshot of {standing.name} {verb} {standing.status}{why}", hint)
+
+
+def _require_captured(watch: SnapshotWatch) -> None:
+    """Raises WatershedError if a table could not be healed, and was stopped."""
+    for table, record in watch.stopped().items():
+        raise WatershedError(f"table {table} is stopped, the others are healed: {record.message}", record.next)
 
 
 # ---- words

@@ -342,10 +342,12 @@ def _wait_for(settings: Config, name: str, is_ending: Callable[[], bool]) -> Non
         return
     with closing(PostgresSourceReader(settings.source)) as source:
         lsn = source.read_end().insert_lsn
+    names = [str(table) for table in tables if table.schema != SCHEMA_OF_LOGS]
     with Waiter(settings) as waiter:
         while True:
             try:
-                waiter.wait_for(section.base, lsn, WAIT_STEP_S)
+                # Rows that the base has rejected, or that come later, reach the view when they reach the base.
+                waiter.wait_for(section.base, lsn, WAIT_STEP_S, tables=names, accepts_rejected=True)
             except WaitTimeoutError:
                 if is_ending() or time.monotonic() > deadline:
                     raise

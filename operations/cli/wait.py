@@ -17,19 +17,28 @@ def wait(
     sink: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Repeatable; all sinks that have a position by default.")
     ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SCHEMA.TABLE", help="Repeatable; all tables that the stores hold by default."),
+    ] = None,
+    accept_rejected: Annotated[
+        bool, typer.Option("--accept-rejected", help="Answer although rows are missing that were rejected.")
+    ] = False,
     timeline: Annotated[int | None, typer.Option(help="The LSN's timeline. It must be that of the source.")] = None,
     timeout: Annotated[float, typer.Option(help="Total seconds to wait.", min=0)] = TIMEOUT_S,
     config: ConfigFile = CONFIG,
     as_json: AsJson = False,
 ) -> None:
     """Wait until the stores show all transactions that committed up to an LSN, and sweeps (the removal of rows that a
-    snapshot did not find). Exits with 1 after --timeout, 2 if the text is not an LSN, 4 if the LSN belongs to another
-    timeline or epoch."""
+    snapshot did not find). While rows of a table are owed (its snapshot runs, it is stopped), there is no answer: name
+    the tables that you read. Exits with 1 after --timeout and for rejected rows, 2 if the text is not an LSN, 4 if the
+    LSN belongs to another timeline or epoch."""
     try:
         read_lsn(lsn)
     except WaitError as error:
         raise ConfigError(error.message, error.hint) from None
     began = time.monotonic()
-    wait_for(configuration(config, log_level="error"), sink or None, lsn, timeout, timeline)
+    settings = configuration(config, log_level="error")
+    wait_for(settings, sink or None, lsn, timeout, timeline, tables=table or (), accepts_rejected=accept_rejected)
     if as_json:
         typer.echo(json.dumps({"is_applied": True, "lsn": lsn, "seconds": round(time.monotonic() - began, 3)}))

@@ -19,7 +19,7 @@ from monitoring.trend import Recent
 from operations.http.console_files import console_routes
 from operations.http.letters import DeadLetters, Letters
 from operations.http.metrics import CONTENT_TYPE, metrics_text
-from operations.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Waits
+from operations.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Question, Waits
 from watershed_client.applied import WaitError
 from watershed_client.waiting import WaitTimeoutError
 
@@ -98,7 +98,7 @@ def application(
 ) -> Starlette:
     """Makes the application. `status` and `recent` are called for each request."""
 
-    def healthz(_: Request) -> Response:
+    async def healthz(_: Request) -> Response:  # needs no thread
         return _json(Health(is_alive=True))
 
     def readyz(_: Request) -> Response:
@@ -128,9 +128,9 @@ def application(
     def history(_: Request) -> Response:
         return _json(recent())
 
-    def dead_letters(request: Request) -> Response:
+    async def dead_letters(request: Request) -> Response:
         try:
-            return _json(letters.shown(status(), request.headers.get("host", "")))
+            return _json(await letters.shown_to(status(), request.headers.get("host", "")))
         except WatershedError as error:
             return _json(Failure(error=error.message, next=error.hint), 503)
 
@@ -189,7 +189,16 @@ async def _waited(waits: Waits, request: Request, sink: str | None) -> Response 
     if not 0 <= timeout_s <= TIMEOUT_S_MAX:
         return _json(Failure(error=f"timeout is not between 0 and {TIMEOUT_S_MAX:g} s", next="try again later"), 400)
     try:
-        await waits.wait_for(sink, asked["wait_for"], timeout_s, timeline)
+        await waits.wait_for(
+            Question(
+                sink,
+                asked["wait_for"],
+                timeline,
+                frozenset(asked.getlist("table")),
+                accepts_rejected=asked.get("accept_rejected") == "true",
+            ),
+            timeout_s,
+        )
     except WatershedError as error:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), 502)
         return _json(Failure(error=error.message, next=error.hint), code)
@@ -223,6 +232,8 @@ _WAITS: Final = [
     {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": kind}}
     for name, text, kind in (
         ("wait_for", "Answer when the store shows all transactions that committed up to this LSN.", "string"),
+        ("table", "With wait_for, repeatable: only this table, as schema.table.", "string"),
+        ("accept_rejected", "With wait_for, true: answer although rows are missing that were rejected.", "string"),
         ("timeout", f"Seconds to wait, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
         ("timeline", "The LSN's timeline. It must be that of the source.", "integer"),
     )

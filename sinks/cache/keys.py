@@ -4,7 +4,8 @@
 |--------------------------------------|--------|-----------------------------------------------------------------|
 | `<prefix>:watershed`                 | hash   | `generation`, the server's `run_id`, `table:<schema>.<table>`   |
 |                                      |        | for each prepared table; `rebuilding`, the generation of a      |
-|                                      |        | rebuild that is not finished                                    |
+|                                      |        | rebuild that is not finished; `note` and `rebuilding_note`, the |
+|                                      |        | positions of both                                               |
 | `<prefix>:<schema>.<table>:`         | hash   | the version of each live row, by the text of its primary key,   |
 |                                      |        | with the row's lookup keys; in the field SHAPE the shape of the |
 |                                      |        | table's keys, which shows that they were not deleted as a group |
@@ -31,6 +32,8 @@ from configuration.sink_settings import CacheConfig
 VERSION_FIELD: Final = "v"
 DOCUMENT_FIELD: Final = "doc"
 REBUILDING: Final = "rebuilding"  # a field of the generation's hash
+NOTE: Final = "note"  # another: see sinks.contract.Sink.note
+REBUILDING_NOTE: Final = "rebuilding_note"  # that of a rebuild
 # Fields that can't be primary keys, because PostgreSQL's texts contain no NUL.
 SHAPE: Final = "\0"
 KEY_COLUMNS: Final = "\0key"  # the names of the primary key's columns, in its order, as JSON

@@ -15,10 +15,10 @@ from configuration.store_shapes import CacheShape, shape_of
 from sinks.cache.calls import SCRIPT_KEYS_MAX, ApplyCall
 from sinks.cache.cluster import connected
 from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
-from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, CacheKeys
-from sinks.cache.scripts import APPLY
+from sinks.cache.keys import KEY_COLUMNS, NOTE, REBUILDING, REBUILDING_NOTE, SHAPE, VERSION_DIGITS, CacheKeys
+from sinks.cache.scripts import APPLY, BEGIN, DISOWN
 from sinks.cache.server import Command, RedisServer
-from sinks.contract import Change, Json, Outcome, Result, StoredRow
+from sinks.contract import Change, Json, Outcome, Result, StoredRow, lost_writes
 from sinks.errors import SinkError
 from sinks.reduction import completed, key_text
 from sinks.retries import Retries
@@ -119,12 +119,42 @@ class CacheSink:
         if self._rebuilds is not None:
             # The rows that an earlier rebuild wrote are not rows of this one.
             met = [self._keys.met(table) for table in tables_of(self._generation_fields(), self._keys)]
-            self._server.run("HDEL", key, REBUILDING)
+            self._server.run("HDEL", key, REBUILDING, REBUILDING_NOTE)
             self._server.run_all([("UNLINK", name) for name in met])
             self._server.run("HSET", key, REBUILDING, generation)
             return
-        # A crash in between leaves the store without a generation.
-        self._server.run_all([("DEL", key), ("HSET", key, "generation", generation, "run_id", self._run_id())])
+        # In one step: a cache with rows, and without any mark, would count as empty.
+        command = ("EVALSHA", BEGIN.sha, 1, key, "generation", generation, "run_id", self._run_id())
+        self._server.run_all([command], [BEGIN])
+
+    def note(self, text: str, before: str | None) -> None:
+        fields = self._generation_fields()
+        held = fields.get(self._note_field.encode())
+        if fields.get(b"run_id") != self._run_id() or (
+            before is not None and held not in (before.encode(), text.encode())
+        ):
+            raise lost_writes(f"Redis at {self._server.name}")
+        self._server.run("HSET", self._keys.generation, self._note_field, text)
+
+    def noted(self) -> str | None:
+        held = self._server.run("HGET", self._keys.generation, self._note_field)
+        return None if held is None else bytes(held).decode()
+
+    @property
+    def _note_field(self) -> str:
+        return NOTE if self._rebuilds is None else REBUILDING_NOTE
+
+    def disown(self, table: TableId) -> None:
+        """Implements Sink.disown: readers keep the rows."""
+        versions, deleted = self._keys.table(table), self._keys.deleted(table)
+        for held in self._server.fields(versions):
+            rows = [row_id for row_id in held if not row_id.startswith(b"\0")]
+            for start in range(0, len(rows), SCRIPT_KEYS_MAX):
+                page = rows[start : start + SCRIPT_KEYS_MAX]
+                self._server.run_all([("EVALSHA", DISOWN.sha, 1, versions, *page)], [DISOWN])
+        for found in self._server.names(versions, f"{literal(deleted)}*"):
+            for start in range(0, len(found), SCRIPT_KEYS_MAX):
+                self._server.run("UNLINK", *found[start : start + SCRIPT_KEYS_MAX])
 
     def discard(self, table: TableId) -> None:
         self._server.run("HDEL", self._keys.generation, self._keys.table_field(table))

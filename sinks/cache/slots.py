@@ -16,7 +16,16 @@ from configuration.sink_settings import CacheConfig
 from sinks.cache.calls import SCRIPT_KEYS_MAX
 from sinks.cache.cluster import connected
 from sinks.cache.forms import RowKeys, lookup_keys
-from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, cache_keys, version_text
+from sinks.cache.keys import (
+    KEY_COLUMNS,
+    NOTE,
+    REBUILDING,
+    REBUILDING_NOTE,
+    SHAPE,
+    VERSION_DIGITS,
+    cache_keys,
+    version_text,
+)
 from sinks.cache.scripts import REMOVE_UNSEEN
 from sinks.cache.sink import tables_of
 from sinks.errors import SinkError
@@ -65,15 +74,17 @@ class CacheSlots:
         return sum(self._remove_unmet(table, version) for table in self._tables())
 
     def serve(self, slot: str) -> None:
-        generation = generation_of(slot)
-        self._server.run("HSET", self._keys.generation, "generation", generation)
+        generation, key = generation_of(slot), self._keys.generation
+        note = self._server.run("HGET", key, REBUILDING_NOTE)
+        fields = ("generation", generation) if note is None else ("generation", generation, NOTE, note)
+        self._server.run("HSET", key, *fields)
         self.drop(slot)
 
     def drop(self, slot: str) -> None:
         del slot
         tables = self._tables()
         # Before the rows that it wrote are forgotten: a rebuild that went on without them would remove these rows.
-        self._server.run("HDEL", self._keys.generation, REBUILDING)
+        self._server.run("HDEL", self._keys.generation, REBUILDING, REBUILDING_NOTE)
         self._server.run_all([("UNLINK", self._keys.met(table)) for table in tables])
 
     def close(self) -> None:

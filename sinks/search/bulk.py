@@ -23,6 +23,14 @@ _STALE = Result(Outcome.STALE)
 _FIELD = re.compile(r"field \[([^\]]*)\] of type \[([^\]]*)\]")
 # Indexing pressure: the bytes of one operation, and the most that a node takes at once, a tenth of its heap by default.
 _PRESSURE = re.compile(r"_operation_bytes=(\d+), max_\w+=(\d+)")
+# Errors that a document's content causes, and what an illegal_argument_exception says of them: the index would get more
+# fields, levels or nested documents than it may have, or a field another type. Others may be about the index; rejecting
+# each of its rows would lose them all.
+_OF_CONTENT: Final = re.compile(
+    r"(pars(e|ing)|mapping|constraints|coercion|number_format|arithmetic|date_time)_exception"
+)
+_ABOUT_CONTENT: Final = re.compile(r"\b(fields?|mapper|mapping|depth|nested|document|dimension|value)\b", re.IGNORECASE)
+_ABOUT_INDEX: Final = re.compile(r"\balias\b|write index|pipeline", re.IGNORECASE)
 _IMMENSE_TERM = re.compile(r'immense term in field="([^"]*)"')
 # 429: queues or heap are full, or the disk (flood stage). 502, 504: a proxy. 503: a shard is moving.
 # Above a watermark of the disk: no write, or no new index.
@@ -129,9 +137,13 @@ def _rejection(error_type: str, reason: str) -> str | None:
             if field
             else f"the document does not fit the index ({error_type})"
         )
-    if error_type == "illegal_argument_exception" and (field := _IMMENSE_TERM.search(reason)):
+    if field := _IMMENSE_TERM.search(reason):
         return f"column {field[1]}: its value is too long to be a term of the index"
-    return None
+    if error_type == "illegal_argument_exception":
+        is_of_content = bool(_ABOUT_CONTENT.search(reason)) and not _ABOUT_INDEX.search(reason)
+    else:
+        is_of_content = bool(_OF_CONTENT.search(error_type))
+    return f"the document does not fit the index ({error_type})" if is_of_content else None
 
 
 def _refused(status: int, error_type: str, index: str | None) -> SinkError:

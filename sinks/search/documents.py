@@ -10,9 +10,9 @@ A value is the same as in the record, except for columns whose field takes anoth
 | point, as degrees            | geo_point                   | [x, y]: longitude, latitude                       |
 | vector                       | knn_vector                  | an array of numbers                               |
 
-A JSON value is kept as text in `ws_json.<column>`, which is not searched, if it is no object, if its field can't take
-it (a text longer than 32,766 bytes), if it has more than 100 levels, or if the object would lose a part of its text
-(spaces of type json).
+An empty array is stored in its field, as an array of objects is. A JSON value is kept as text in `ws_json.<column>`,
+which is not searched, if it is another array or no object, if its field can't take it (a text longer than 32,766
+bytes), if it has more than 100 levels, or if the object would lose a part of its text (spaces of type json).
 """
 
 import re
@@ -162,7 +162,7 @@ def has_few_digits(column: Column) -> bool:
 
 
 def _object(text: str) -> orjson.Fragment | None:
-    return orjson.Fragment(text) if text.startswith(("{", "[{")) and _is_shallow(text) else None
+    return orjson.Fragment(text) if text.startswith(("{", "[{", "[]")) and _is_shallow(text) else None
 
 
 def _is_shallow(text: str) -> bool:
@@ -182,7 +182,7 @@ def _canonical_object(text: str) -> orjson.Fragment | None:
     if not _is_shallow(text):
         return None
     value = read_json(text)
-    is_one = isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict))
+    is_one = isinstance(value, dict) or (isinstance(value, list) and (not value or isinstance(value[0], dict)))
     return orjson.Fragment(json_text(value)) if is_one else None
 
 

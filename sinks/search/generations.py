@@ -15,6 +15,7 @@ from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConflictError, NotFoundError, RequestError
 
 from cdc.model.events import TableId
+from sinks.contract import lost_writes
 from sinks.errors import SinkError
 from sinks.search.names import SearchNames
 from sinks.search.server import SearchServer, error_type
@@ -90,6 +91,22 @@ class Generations:
             if error_type(error) != "resource_already_exists_exception":  # another writer has created it: no error
                 raise self._server.explained(error) from error
         self._put(_GENERATION_ID, {"generation": generation}, {})
+
+    def note(self, text: str, before: str | None) -> None:
+        """Implements sinks.contract.Sink.note."""
+        held = self._get(_GENERATION_ID)
+        if held is None or (before is not None and held["_source"].get("note") not in (before, text)):
+            raise lost_writes(self._server.name)
+        condition = {"if_seq_no": held["_seq_no"], "if_primary_term": held["_primary_term"]}
+        try:
+            self._put(_GENERATION_ID, {**held["_source"], "note": text}, condition)
+        except ConflictError as error:
+            raise lost_writes(self._server.name) from error
+
+    def noted(self) -> str | None:
+        """Implements sinks.contract.Sink.noted."""
+        held = self._get(_GENERATION_ID)
+        return None if held is None else held["_source"].get("note")
 
     def is_begun(self) -> bool:
         return self._get(_GENERATION_ID) is not None

@@ -48,7 +48,7 @@ _OBJECT: Field = {"type": "object", "dynamic": True}
 _GEO_POINT: Field = {"type": "geo_point", "ignore_malformed": True}
 _JSONS, _POINT = frozenset({114, 3802}), 600
 _VECTOR: Final = re.compile(r"(?:\w+\.)?vector\(([0-9]+)\)")  # pgvector's type, as format_type prints it
-_FORM: Final = 1  # increased when the documents of one configuration change their form
+_FORM: Final = 2  # increased when the documents of one configuration change their form
 _DYNAMIC_SETTINGS: Final = frozenset({"refresh_interval", "number_of_replicas", "max_result_window"})
 _BOOL, _BOOLEANS = 16, 1000  # bool, bool[]
 

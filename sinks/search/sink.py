@@ -104,6 +104,15 @@ class SearchSink:
     def discard(self, table: TableId) -> None:
         self._preparation.discard(table)
 
+    def disown(self, table: TableId) -> None:
+        self._preparation.discard(table)
+
+    def note(self, text: str, before: str | None) -> None:
+        self._generations.note(text, before)
+
+    def noted(self) -> str | None:
+        return self._generations.noted()
+
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         made = self._table(schema)
         mapping.check_columns(schema, self._names.shape(schema.table))

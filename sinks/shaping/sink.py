@@ -48,6 +48,15 @@ class ShapedSink:
     def discard(self, table: TableId) -> None:
         self._sink.discard(table)
 
+    def disown(self, table: TableId) -> None:
+        self._sink.disown(table)
+
+    def note(self, text: str, before: str | None) -> None:
+        self._sink.note(text, before)
+
+    def noted(self) -> str | None:
+        return self._sink.noted()
+
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         shape = self._shapes.learn(Lineage.of([*earlier, schema]))
         self._sink.prepare(shape.schema, shape.earlier)

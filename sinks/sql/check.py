@@ -12,6 +12,7 @@ from configuration.sink_settings import SqlConfig
 from sinks.check import ONE_ATTEMPT, held
 from sinks.errors import RefusedError
 from sinks.sql.sink import SqlSink
+from sinks.sql.tables import TableForm
 
 
 def sql_findings(name: str, section: SqlConfig, prefix: str, schemas: Sequence[TableSchema]) -> Iterator[Finding]:
@@ -21,26 +22,18 @@ def sql_findings(name: str, section: SqlConfig, prefix: str, schemas: Sequence[T
     with closing(SqlSink.open(section, prefix, ONE_ATTEMPT, name)) as sink:
         if sink.server.dialect.has_schemas:
             yield from _rights(about, name, sink, schemas)
-        owners: dict[str, TableSchema] = {}
+        forms: list[TableForm] = []
         has_failed = False
         for schema in schemas:
             try:
-                place = sink.check(schema)
+                forms.append(sink.check(schema, forms))
             except RefusedError as error:
                 yield Finding.failed(about, error)
                 has_failed = True
-                continue
-            other = owners.setdefault(place, schema)
-            if other is not schema:
-                has_failed = True
-                yield Finding(
-                    about,
-                    "fail",
-                    f"{other.table} and {schema.table} would both be the table {place}",
-                    f"set another table for one of them in shapes of the sink {name}",
-                )
         if not has_failed:
-            yield Finding(about, "ok", f"{held(sink.generation)}; writes {', '.join(owners) or 'no table'}")
+            yield Finding(
+                about, "ok", f"{held(sink.generation)}; writes {', '.join(form.name for form in forms) or 'no table'}"
+            )
 
 
 def _rights(about: str, name: str, sink: SqlSink, schemas: Sequence[TableSchema]) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """The differences between the databases that the SQL sink can write. A new database is one more entry in DIALECTS."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -15,6 +16,8 @@ from sinks.sql.types import ColumnForm, postgres_form, sqlite_form
 
 CONNECT_TIMEOUT_S: Final = 5
 _DIGEST_CHARS: Final = 12
+_CAPITALS: Final = re.compile("[A-Z]")
+_ENCODED_OR_CAPITAL: Final = re.compile("(%[0-9A-F]{2})|[A-Z]")
 
 Row = dict[str, Any]  # stage column → value
 
@@ -40,6 +43,7 @@ class Dialect:
     driver: str  # SQLAlchemy's name of dialect and driver
     options: Mapping[str, Any]  # of a connection, as the driver takes them
     has_schemas: bool
+    folds_case: bool  # names that differ only in the case of A to Z are the same
     alters_types: bool  # ALTER TABLE can change a column's type; the type restricts values
     name_bytes_max: int
     form: Callable[[Column, str | None], ColumnForm]
@@ -55,6 +59,17 @@ class Dialect:
     # would not follow its name: a text for each. Statements that give a table of the same name what readers may do.
     dependents: str
     rights: str | None
+
+    def folded(self, name: str) -> str:
+        """Returns the same text for names that are the same to the database."""
+        return _CAPITALS.sub(lambda found: found[0].lower(), name) if self.folds_case else name
+
+    def own_name(self, source: str) -> str:
+        """Returns a text for the name of an own table. Texts of different tables are never the same to the database.
+        `source`: the source table's key, in which characters are percent-encoded."""
+        if not self.folds_case:
+            return source
+        return _ENCODED_OR_CAPITAL.sub(lambda found: found[0] if found[1] else f"%{ord(found[0]):02X}", source)
 
     def bounded(self, name: str) -> str:
         """Returns the name; if it is too long, its beginning with a digest of the whole name."""
@@ -188,6 +203,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
             "prepare_threshold": None,  # a prepared statement must not outlive the columns that it names
         },
         has_schemas=True,
+        folds_case=False,
         alters_types=True,
         name_bytes_max=63,
         form=postgres_form,
@@ -216,6 +232,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
         "sqlite",
         {},
         has_schemas=False,
+        folds_case=True,
         alters_types=False,
         name_bytes_max=200,
         form=sqlite_form,

@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Index, MetaData, Table, inspect
+from sqlalchemy import Connection, Index, MetaData, Table, inspect, or_
 from sqlalchemy.schema import CreateIndex, CreateSchema, CreateTable, DropIndex, DropTable
 
 from cdc.model.control import table_key
 from cdc.model.events import TableId
 from cdc.model.sql_names import sql_name
+from sinks.contract import lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.sql.server import LostTable, RefusedStatement, RefusedValue, SqlServer
@@ -64,9 +65,9 @@ class Preparation:
         def begin(connection: Connection) -> None:
             if own.schema is not None:
                 connection.execute(CreateSchema(own.schema, if_not_exists=True))
-            connection.execute(CreateTable(own.sink, if_not_exists=True))
+            connection.execute(DropTable(own.sink, if_exists=True))  # that of an earlier release lacks columns
+            connection.execute(CreateTable(own.sink))
             connection.execute(CreateTable(own.tables, if_not_exists=True))
-            connection.execute(own.sink.delete())
             connection.execute(own.sink.insert(), {"id": 1, "generation": generation})
             connection.execute(own.tables.update().values(is_prepared=False))
 
@@ -77,6 +78,33 @@ class Preparation:
                 f"SQL store: the sink's own tables could not be created ({error})",
                 "nothing to do: the sink restarts; stop a second job, if there is one",
             ) from None
+
+    def note(self, text: str, before: str | None) -> None:
+        """Implements sinks.contract.Sink.note. The row is written behind all rows of the tables that were committed
+        before, so a database that lost these lost the note, too."""
+        sink = self._own.sink
+
+        def write(connection: Connection) -> bool:
+            changed = sink.update().values(note=text)
+            if before is not None:
+                # The same text again: the answer to the first attempt was lost.
+                changed = changed.where(or_(sink.c.note == before, sink.c.note == text))
+            return connection.execute(changed).rowcount == 1
+
+        try:
+            is_written = self._server.transaction(write)
+        except LostTable:
+            is_written = False
+        if self._server.take_loss() or not is_written:
+            raise lost_writes(f"the SQL database at {self._server.name}")
+
+    def noted(self) -> str | None:
+        """Implements sinks.contract.Sink.noted."""
+        try:
+            held = self._server.transaction(lambda connection: connection.execute(self._own.sink.select()).first())
+        except LostTable:
+            return None
+        return None if held is None else held.note
 
     def discard(self, table: TableId) -> None:
         """Drops the table and its versions if the sink created it."""

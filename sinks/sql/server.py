@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError, StatementError
 
 from sinks.errors import FullError, SinkError
 from sinks.retries import Retries
@@ -23,9 +23,14 @@ READ_ROWS: Final = 200  # rows that the driver holds at once
 _TRANSIENT: Final = ("08", "25P03", "40", "53", "57P", "55P03", "55006")
 DISK_FULL: Final = "53100"
 LOCKED: Final = "55P03"
-_REFUSED_VALUE: Final = ("22", "23", "54")
+# P0001: a trigger of somebody else refuses the row.
+_REFUSED_VALUE: Final = ("22", "23", "54", "P0001")
 _REFUSED_VALUE_WITHOUT_STATE: Final = ("IntegrityError", "DataError")
 _FATAL: Final = re.compile(r"FATAL: +(.*)")
+# SQLite's codes for a file that can't be reached or used as it is now. Others are about a statement.
+_SQLITE_AWAY: Final = ("CANTOPEN", "IOERR", "NOMEM", "PERM", "AUTH", "NOLFS", "PROTOCOL", "INTERRUPT")
+_SQLITE_LOCKED: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
+_SQLITE_DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _NO_SUCH_OBJECT: Final = ("42P01", "42703", "3F000")
 
 T = TypeVar("T")
@@ -60,6 +65,7 @@ class SqlServer:
             max_overflow=2,
         )
         self._retries = retries
+        self._has_lost_connection = False
         event.listen(self._engine, "connect", self._connected)
         if self.dialect.begin is not None:
             event.listen(self._engine, "begin", self._begun)
@@ -78,8 +84,18 @@ class SqlServer:
                     info.pop(STAGES, None)  # the rollback drops the tables that this transaction created
                     raise
 
+        def is_transient(error: Exception) -> bool:
+            self._has_lost_connection = self._has_lost_connection or _has_lost_connection(error)
+            return _is_transient(error)
+
         with self._explained():
-            return self._retries.call(once, _is_transient)
+            return self._retries.call(once, is_transient)
+
+    def take_loss(self) -> bool:
+        """Says, once, whether a connection was lost since the last call: another server may have taken over, which
+        lacks the last transactions."""
+        was_lost, self._has_lost_connection = self._has_lost_connection, False
+        return was_lost
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -112,6 +128,8 @@ class SqlServer:
             yield
         except DBAPIError as error:
             raise self._error(error) from None
+        except StatementError as error:  # a value that the driver does not take
+            raise RefusedValue(type(error.orig).__name__) from None
         except SQLAlchemyError as error:
             raise SinkError(
                 f"the SQL database at {self.name} can't be used ({type(error).__name__})",
@@ -143,7 +161,10 @@ class SqlServer:
             )
         if state == "25006" or "readonly" in str(error.orig):
             return SinkError(f"{where} is read-only", "give the primary's address in the sink's url")
-        if state and not state.startswith(_TRANSIENT):
+        if isinstance(error.orig, sqlite3.Error):
+            return _of_sqlite(error.orig, where)
+        is_of_statement = not state.startswith(_TRANSIENT) if state else not _is_lost(error)
+        if is_of_statement:
             return RefusedStatement(
                 f"{where} refuses a statement: {_server_message(error)}", "see the server's log for this error"
             )
@@ -165,8 +186,50 @@ def _is_transient(error: Exception) -> bool:
     if state:
         return state.startswith(_TRANSIENT)
     if isinstance(error.orig, sqlite3.Error):
-        return error.orig.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-    return error.connection_invalidated or type(error.orig).__name__ == "OperationalError"
+        return _sqlite_code(error.orig).startswith(_SQLITE_LOCKED)
+    return _is_lost(error)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Returns whether an error of PostgreSQL's driver says that a connection has ended, or could not be made."""
+    if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error) or _state(error):
+        return False
+    return error.connection_invalidated or type(error.orig).__name__ in ("OperationalError", "InterfaceError")
+
+
+def _has_lost_connection(error: Exception) -> bool:
+    """Returns whether a connection ended, or could not be made: a server may have taken over from another one."""
+    return (
+        isinstance(error, DBAPIError)
+        and not isinstance(error.orig, sqlite3.Error)
+        and (error.connection_invalidated or not _state(error))
+        and _is_lost(error)
+    )
+
+
+def _sqlite_code(error: sqlite3.Error) -> str:
+    return str(getattr(error, "sqlite_errorname", ""))  # the driver's own errors have none
+
+
+def _of_sqlite(error: sqlite3.Error, where: str) -> SinkError:
+    code, said = _sqlite_code(error), str(error).partition("\n")[0]
+    if code.startswith(_SQLITE_LOCKED):
+        return SinkError(
+            f"{where} is locked by another program ({said})",
+            "end the program or the transaction that writes to it; the sink tries again by itself",
+        )
+    if code.startswith(_SQLITE_DAMAGED):
+        return SinkError(
+            f"{where} can't be read: {said}",
+            "check that the sink's url names the right file, and see PRAGMA integrity_check",
+        )
+    if code.removeprefix("SQLITE_").startswith(_SQLITE_AWAY):
+        return SinkError(
+            f"{where} can't be opened, read or written: {said} ({code})",
+            "check that its folder exists, and that this user may write the folder and the file; the sink tries again "
+            "by itself",
+        )
+    return RefusedStatement(f"{where} refuses a statement: {said}", "see which table and column it names")
 
 
 def _server_message(error: DBAPIError) -> str:

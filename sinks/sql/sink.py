@@ -18,7 +18,7 @@ from sqlalchemy.schema import CreateTable
 from cdc.model.events import TableId, TableSchema
 from configuration.sink_settings import SqlConfig
 from configuration.store_shapes import SqlShape, shape_of
-from sinks.contract import Change, Json, Outcome, Result, StoredRow
+from sinks.contract import Change, Json, Outcome, Result, StoredRow, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.json_values import Unholdable
 from sinks.lineage import Lineage
@@ -99,8 +99,19 @@ class SqlSink:
     def discard(self, table: TableId) -> None:
         self._preparation.discard(table)
 
+    def disown(self, table: TableId) -> None:
+        self._preparation.discard(table)
+
+    def note(self, text: str, before: str | None) -> None:
+        self._preparation.note(text, before)
+
+    def noted(self) -> str | None:
+        return self._preparation.noted()
+
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         form = TableForm(self._server.dialect, self._own, schema, self._shape(schema.table))
+        for other in self._forms.values():
+            form.require_apart(other)
         self._preparation.prepare(Lineage.of([*earlier, schema]), form)
         self._forms[schema.table] = form
         try:  # types of the configuration, from which no value may be cast
@@ -110,13 +121,15 @@ class SqlSink:
                 f"SQL table of {schema.table}: {error.message}", "correct types in the sink's shapes"
             ) from None
 
-    def check(self, schema: TableSchema) -> str:
-        """Returns the name of the table that `prepare` would create, without creating it. Raises RefusedError if
-        `prepare` would raise it.
+    def check(self, schema: TableSchema, others: Iterable[TableForm] = ()) -> TableForm:
+        """Returns the form of the table that `prepare` would create, without creating it. Raises RefusedError if
+        `prepare` would raise it. `others`: forms of the tables that it would create before.
         """
         form = TableForm(self._server.dialect, self._own, schema, self._shape(schema.table))
+        for other in others:
+            form.require_apart(other)
         self._preparation.check(form)
-        return form.name
+        return form
 
     def schemas(self, tables: Iterable[TableSchema]) -> list[str]:
         """The schemas that the sink needs for these tables, its own included."""
@@ -137,6 +150,8 @@ class SqlSink:
             form = self.form(table)
             for rows in _parts(form, self._server.dialect, changes, numbers, results):
                 self._merge(form, unchanged, rows, results)
+        if self._server.take_loss():
+            raise lost_writes(f"the SQL database at {self._server.name}")
         return results
 
     def sweep(self, table: TableId, floor: int) -> int:
@@ -313,6 +328,8 @@ def written(form: TableForm, name: str, value: Json) -> Any:
         return form.forms[name].write(value)
     except Unholdable as error:
         raise Unholdable(f"column {name}: {error}") from None
+    except (TypeError, ValueError, ArithmeticError):
+        raise Unholdable(f"column {name}: not a value of type {form.forms[name].ddl}") from None
 
 
 def _merged(connection: Connection, form: TableForm, unchanged: frozenset[str], has_deletes: bool) -> set[int]:

@@ -64,6 +64,7 @@ class OwnTables:
             meta,
             Column("id", BigInteger, primary_key=True, autoincrement=False),
             Column("generation", BigInteger, nullable=False),
+            Column("note", Text),  # see sinks.contract.Sink.note
         )
         self.tables = Table(
             f"{self._beginning}tables",
@@ -79,7 +80,7 @@ class OwnTables:
 
     def versions_name(self, source: str) -> str:
         """Returns the name of a table of versions. `source`: the source table's key in `tables`."""
-        return self._dialect.bounded(f"{self._beginning}versions:{source}")
+        return self._dialect.bounded(f"{self._beginning}versions:{self._dialect.own_name(source)}")
 
     def place(self, named: Place) -> Place:
         """Returns this generation's place of the table that readers see by this name."""
@@ -106,6 +107,13 @@ class TableForm:
                 )
         if long := next((name for name in names if len(name.encode()) > dialect.name_bytes_max), None):
             raise RefusedError(f"{where}: the column name {long!r} is too long", "rename it in the sink's mapping")
+        for number, name in enumerate(names):
+            other = next((one for one in names[:number] if dialect.folded(one) == dialect.folded(name)), None)
+            if other is not None:
+                raise RefusedError(
+                    f"{where}: its columns {other} and {name} differ only in case, and are the same to this database",
+                    "give one of them another name with rename in the sink's mapping, or leave it out with exclude",
+                )
         self.forms: dict[str, ColumnForm] = {
             column.name: dialect.form(column, shape.types.get(column.name)) for column in schema.columns
         }
@@ -122,6 +130,18 @@ class TableForm:
     def name(self) -> str:
         """The name of the readers' table, for messages."""
         return ".".join(filter(None, self.place))
+
+    def require_apart(self, other: "TableForm") -> None:
+        """Raises RefusedError if both tables would be the same table in the database."""
+        mine, theirs = (tuple(map(self.dialect.folded, filter(None, form.place))) for form in (self, other))
+        if mine == theirs and other.schema.table != self.schema.table:
+            what = f"the table {self.name}"
+            if self.name != other.name:
+                what = f"one table, as {other.name} and {self.name} differ only in case"
+            raise RefusedError(
+                f"SQL tables of {other.schema.table} and {self.schema.table} would be {what}",
+                "set another table for one of them in the sink's shapes",
+            )
 
     def same_key(self, left: FromClause, right: FromClause) -> ColumnElement[bool]:
         """Returns the condition that rows of two of the three tables have the same key."""

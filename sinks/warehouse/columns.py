@@ -58,7 +58,10 @@ class ColumnType:
                     return read if read.type == self.arrow else read.cast(self.arrow)
             except (pa.ArrowException, OverflowError):
                 pass  # `convert` finds the value, and raises with the reason
-        return pa.array([None if value is None else self.convert(value) for value in values], self.arrow)
+        try:
+            return pa.array([None if value is None else self.convert(value) for value in values], self.arrow)
+        except (pa.ArrowException, TypeError, ValueError, ArithmeticError):
+            raise Unholdable("not a value of this type") from None
 
 
 def column_type(column: Column) -> ColumnType:

@@ -10,8 +10,9 @@ number of times, result in the same rows: a version that the table already has i
 where the next version begins. Only those rows of the table are read that may get another neighbour: rows without a
 later version, and rows at, or ended by, a version of the batch or a later one.
 
-**Change log.** Each change is a row. Versions are unique within a table, so a version that the table already has is a
-replay.
+**Change log.** Each change is a row, and each sweep. Versions of changes are unique within a table, so a version that
+the table already has is a replay. The floor of a snapshot's sweep is the version of the first row that the snapshot
+publishes, so a sweep and a change may have the same version: only a sweep is the replay of a sweep.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ STAGED_COLUMNS: Final[Mapping[str, str]] = {
     UNCHANGED: "array<string>",
 }
 SWEPT: Final = "t"  # a change log's operation for a sweep: all rows of lower versions were deleted
+IS_SWEEP: Final = f"t.operation = '{SWEPT}'"  # of a row `t` of a change log
 _IS_ROW: Final = "IN ('c', 'u', 'r')"
 _END: Final = ", ".join(f"t.{name} = n.{name}" for name in ("valid_to", "is_current", NEXT_VERSION, SEEN_VERSION))
 _OWN: Final = ("operation", "valid_from", "valid_to", "is_current", VERSION, NEXT_VERSION, SEEN_VERSION)
@@ -185,20 +187,22 @@ def append(table: tuple[str, ...], columns: Sequence[str], lowest: int, highest:
         f"coalesce({AT}, current_timestamp()) AS committed_at, {VERSION}, {UNCHANGED} FROM {SOURCE} "
         f"WHERE {OPERATION} <> 'n'"
     )
-    return _appending(table, source, every, lowest, highest)
+    return _appending(table, source, every, f"NOT {IS_SWEEP}", lowest, highest)
 
 
 def sweep_log(table: tuple[str, ...], floor: int) -> str:
     """Returns the statement that appends the row of a sweep, with the floor as its version."""
     source = f"SELECT '{SWEPT}' AS operation, current_timestamp() AS committed_at, {floor}L AS {VERSION}"
-    return _appending(table, source, ["operation", "committed_at", VERSION], floor, floor)
+    return _appending(table, source, ["operation", "committed_at", VERSION], IS_SWEEP, floor, floor)
 
 
-def _appending(table: tuple[str, ...], source: str, every: Sequence[str], lowest: int, highest: int) -> str:
+def _appending(
+    table: tuple[str, ...], source: str, every: Sequence[str], is_such: str, lowest: int, highest: int
+) -> str:
     # The first branch is never taken. Without it, the commit would be an append, which Iceberg does not check for
     # conflicts with other writers.
     return (
-        f"MERGE INTO {full(table)} t USING ({source}) s ON t.{VERSION} = s.{VERSION} "
+        f"MERGE INTO {full(table)} t USING ({source}) s ON t.{VERSION} = s.{VERSION} AND {is_such} "
         f"AND t.{VERSION} >= {lowest}L AND t.{VERSION} <= {highest}L "
         f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} THEN DELETE "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(every)}) VALUES ({', '.join(f's.{name}' for name in every)})"

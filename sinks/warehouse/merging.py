@@ -57,8 +57,13 @@ class PreparedTable:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns whose values are unique among the table's rows."""
+        """The columns whose values are unique among the table's rows, of a change log with `kind`."""
         return {"current": self.key, "history": (*self.key, VERSION), "changelog": (VERSION,)}[self.mode]
+
+    @property
+    def kind(self) -> str:
+        """An expression of a row `t` that belongs to its identity; "" if there is none."""
+        return every_change.IS_SWEEP if self.mode == "changelog" else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +180,7 @@ class Merger:
         whose keys were deleted. Rows of a history get ends that take the other writer's rows into account.
         """
         rows, deleted = table.place.rows, table.place.deleted
-        mending = [statements.remove_duplicates(rows, table.identity, of_source=of_source)]
+        mending = [statements.remove_duplicates(rows, table.identity, table.kind, of_source=of_source)]
         if table.mode == "current":
             mending.append(statements.remove_deleted(rows, deleted, table.key))
         elif table.mode == "history":

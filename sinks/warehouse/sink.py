@@ -19,6 +19,7 @@ from sinks.warehouse.every_change import sweep_log
 from sinks.warehouse.layout import layout_of
 from sinks.warehouse.merging import ATTEMPT_COUNT_MAX, Merger, PreparedTable, merges
 from sinks.warehouse.naming import Place, place
+from sinks.warehouse.notes import Notes
 from sinks.warehouse.preparation import Preparation
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.staging import Staged, Stager, TableForm, delete_staged
@@ -51,6 +52,7 @@ class WarehouseSink:
         self._options = options or WarehouseOptions()
         self._deleted = DeletedKeys()
         self._preparation = Preparation(self._engine, self._namespace, pause)
+        self._notes = Notes(self._engine, self._namespace, self._place)
         self._threads = ThreadPoolExecutor(len(merging), "merge")
         self._mergers: SimpleQueue[Merger] = SimpleQueue()
         for one in merging:
@@ -78,10 +80,19 @@ class WarehouseSink:
         if self.generation() == generation:
             return
         self._engine.run(statements.create_namespace((self._namespace,)))
-        marker = {properties.GENERATION: str(generation), properties.TABLES: "[]"}
+        marker = {properties.GENERATION: str(generation), properties.TABLES: "[]", properties.NOTE: properties.NO_NOTE}
         self._engine.run(statements.set_namespace_properties((self._namespace,), marker))
 
+    def note(self, text: str, before: str | None) -> None:
+        self._notes.write(text, before)
+
+    def noted(self) -> str | None:
+        return self._notes.read()
+
     # ---- tables
+
+    def disown(self, table: TableId) -> None:
+        self._preparation.discard(table, self._place(table))
 
     def discard(self, table: TableId) -> None:
         self._preparation.discard(table, self._place(table))
@@ -127,6 +138,7 @@ class WarehouseSink:
         files: dict[TableId, list[Staged]] = {}
         for part in staged:
             files.setdefault(part.table, []).append(part)
+        self._notes.written(files)
         # The largest tables are first, so that all threads end at about the same time.
         by_size = sorted(files.items(), key=lambda entry: -sum(part.byte_count for part in entry[1]))
         results = [self._threads.submit(self._take, *entry) for entry in by_size]
@@ -154,6 +166,7 @@ class WarehouseSink:
         return sum(one.written for one in merged)
 
     def sweep(self, table: TableId, floor: int) -> int:
+        self._notes.written([table])
         known = self._tables[table]
         rows, deleted = known.place.rows, known.place.deleted
         below = known.history.count_below(floor) if known.mode == "history" else statements.count_below(rows, floor)

@@ -130,7 +130,7 @@ class WarehouseSlots:
                 connection.execute(moved, parameters)
         noted = text(
             f"UPDATE {_NAMESPACES} SET namespace = :to WHERE catalog_name = :catalog "  # noqa: S608
-            "AND namespace = :was AND property_key IN (:generation, :tables)"
+            "AND namespace = :was AND (property_key IN (:generation, :tables) OR property_key LIKE 'watershed.note%')"
         )
         names = {"was": self._namespace(source), "to": self._namespace(target)}
         connection.execute(noted, {"catalog": CATALOG, "generation": _OWN[0], "tables": _OWN[1], **names})

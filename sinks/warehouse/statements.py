@@ -154,15 +154,17 @@ def merge_columns(table: tuple[str, ...], columns: Sequence[str], key: Sequence[
     )
 
 
-def remove_duplicates(table: tuple[str, ...], identity: Sequence[str], *, of_source: bool) -> str:
-    """Returns the statement that keeps one row for each value of these columns: the newest, and among equal versions
-    the first by file and position. `of_source`: only for values that the source has.
+def remove_duplicates(table: tuple[str, ...], identity: Sequence[str], kind: str = "", *, of_source: bool) -> str:
+    """Returns the statement that keeps one row for each value of these columns, and of the expression `kind` of a row
+    `t`: the newest, and among equal versions the first by file and position. `of_source`: only for values of the
+    columns that the source has.
     """
+    same = ", ".join([*(f"t.{quoted(name)}" for name in identity), *filter(None, [kind])])
     same_row = "t._file = d.ws_file AND t._pos = d.ws_pos"
     among = f"LEFT SEMI JOIN {SOURCE} s ON {same_key(identity)}" if of_source else ""
     ranked = (
-        f"SELECT t._file AS ws_file, t._pos AS ws_pos, row_number() OVER (PARTITION BY "
-        f"{', '.join(f't.{quoted(name)}' for name in identity)} ORDER BY t.{VERSION} DESC, t._file, t._pos) AS ws_rank "
+        f"SELECT t._file AS ws_file, t._pos AS ws_pos, row_number() OVER (PARTITION BY {same} "
+        f"ORDER BY t.{VERSION} DESC, t._file, t._pos) AS ws_rank "
         f"FROM {full(table)} t {among}"
     )
     return (

@@ -15,14 +15,17 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.store_shapes import WarehouseOptions
+from configuration.store_shapes import WarehouseMode, WarehouseOptions
 from sinks.contract import Change, Json, Origin
 from sinks.errors import RefusedError
+from sinks.warehouse import statements
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.maintenance import Maintenance
+from sinks.warehouse.merging import PreparedTable
 from sinks.warehouse.naming import place
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
+from sinks.warehouse.staging import TableForm
 from sinks.warehouse.statements import CATALOG
 from spark_jobs.engine import SparkEngine
 
@@ -299,6 +302,34 @@ def test_a_sweep_ends_intervals_and_is_a_row_of_a_log(warehouse: Warehouse) -> N
     for table in (HISTORY, LOG):
         assert {held.key["id"]: held.version for held in sink.rows(table)} == {2: 8, 4: 7}
     sink.close()
+
+
+def test_a_sweep_at_the_version_of_a_row_removes_the_rows_before_it(warehouse: Warehouse) -> None:
+    """As the sweep of a snapshot, whose floor is the version of the first row that it publishes. Of two writers one
+    finds the other's commit behind its own, and removes duplicates."""
+    rows = {key: NOTHING | {"id": key, "name": "a"} for key in (1, 2, 3)}
+    sinks = warehouse.open(), warehouse.open()
+    for table in (CURRENT, HISTORY, LOG):
+        apply(sinks[0], [change(table, key, key, "c", row) for key, row in rows.items()])
+        apply(sinks[0], [change(table, 1, 6, "r", rows[1])])
+        sinks[0].sweep(table, 6)
+        sinks[1].sweep(table, 6)
+        apply(sinks[1], [change(table, 1, 6, "r", rows[1]), change(table, 3, 7, "r", rows[3])])
+        assert {held.key["id"]: held.version for held in sinks[0].rows(table)} == {1: 6, 3: 7}, table
+    assert [(held["operation"], held["id"], held["ws_version"]) for held in warehouse.read(LOG)[3:]] == [
+        ("t", None, 6),
+        ("r", 1, 6),
+        ("r", 3, 7),
+    ]
+    engine = SparkEngine(warehouse.spark, warehouse.place)
+    modes: dict[TableId, WarehouseMode] = {HISTORY: "history", LOG: "changelog"}
+    for table, mode in modes.items():
+        made = TableSchema(table, 1, 1, COLUMNS, ("id",), f"shop.{table}")
+        held, before = PreparedTable(place("shop", table), TableForm.of(made, mode)), warehouse.read(table)
+        engine.run(statements.remove_duplicates(held.place.rows, held.identity, held.kind, of_source=False))
+        assert warehouse.read(table) == before
+    for sink in sinks:
+        sink.close()
 
 
 def test_a_row_that_a_condition_leaves_out_ends_only_what_was_there(warehouse: Warehouse) -> None:

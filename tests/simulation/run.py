@@ -274,7 +274,7 @@ class Process:
         schema = SCHEMAS[CAPTURED.index(name)]
         encoder = TableEncoder(schema, relation_of(schema), EnvelopeContext(PREFIX, IDENTITY.database, epoch, "0"))
         encoder.start_snapshot(point, self._world.now_us())
-        return TableLoad(schema, encoder, self._lines(name, point), 0)
+        return TableLoad(schema, encoder, self._lines(name, point), 0, 0)
 
     def _lines(self, name: str, point: int) -> Iterator[bytes]:
         for row in self._postgres.rows_at(name, point).items():

@@ -5,6 +5,7 @@ from typing import Any
 
 from cdc.model.control import PositionRecord, ProgressRecord, Record, SnapshotProgress, SnapshotRecord, SourceIdentity
 from cdc.model.sink_records import SinkRecord
+from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
 
 SOURCE = SourceIdentity(system_identifier="1", timeline=1, database="shop", slot="shop")
@@ -45,7 +46,7 @@ class FakeTail:
 
     def _topic(self, record: Record) -> str:
         match record:
-            case SnapshotRecord() | PositionRecord():
+            case SnapshotRecord() | PositionRecord() | TableRecord():
                 return self._topics.state
             case SnapshotProgress() | ProgressRecord() | SinkRecord():
                 return self._topics.progress

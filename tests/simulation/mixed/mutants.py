@@ -1,9 +1,10 @@
 """The two defects that the mixture is for, put back: tests that mixed nothing had let them pass."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cdc.capture.stream_state import StreamState
 from cdc.model.topic_record import TopicRecord
 from cdc.snapshots.change_memory import ChangeMemory
 from tests.simulation.mixed.process import TABLE_TOPICS, MeteredCapture, Parts
@@ -63,7 +64,15 @@ class RecountingMemory(ChangeMemory):
         self._remembered, self._counted = [set()], 0
 
 
+class ClaimsWhatWasPaidSince(MeteredCapture):
+    """What is owed is looked up when the end offsets are there: rows that were published since are above them."""
+
+    def _publish_progress(self, state: StreamState, _: Mapping[str, str], end_offsets: Any) -> None:
+        super()._publish_progress(state, self._snapshots.owed, end_offsets)
+
+
 MUTANTS: dict[str, Parts] = {
     "takes empty events for unfinished rows": Parts(capture=TakesEmptyEventsForUnfinishedRows),
+    "claims rows that were published since": Parts(capture=ClaimsWhatWasPaidSince),
     "recounts what it remembers of a backlog": Parts(memory=RecountingMemory),
 }

@@ -31,6 +31,7 @@ from tests.mixed.operations import HEAVY, MASK_CHARS, MASKED, PLAIN
 from tests.mixed.view import View
 from tests.simulation.kafka import FakeCluster
 from tests.simulation.mixed.catalog import PUBLICATION, SHAPE
+from tests.simulation.mixed.claims import Claims
 from tests.simulation.mixed.process import (
     EVENT_TOPICS,
     IDENTITY,
@@ -47,6 +48,7 @@ from tests.simulation.mixed.source import (
     MixedSource,
     Slot,
 )
+from tests.simulation.snapshots.source import KEYS
 from tests.simulation.world import Crash, Rates, World
 
 SESSIONS_WITH_FAULTS: Final = 5
@@ -77,12 +79,15 @@ class Run:
             masks=(Mask(TableId("public", MASKED), "big", "truncate", MASK_CHARS),),
         )
         self.limits = CaptureConfig(
-            transaction_rows_max=chance.choice((1, 3, 50, 50_000)), on_unpublishable="dead_letter"
+            transaction_rows_max=chance.choice((1, 3, 50, 50_000)),
+            on_unpublishable="dead_letter",
+            progress_interval_ms=chance.choice((10, 250)),
         )
         self.snapshot_limits = SnapshotConfig(workers=chance.choice((1, 2)), chunk_rows_max=chance.choice((1, 2, 4)))
         self.keys_max = chance.choice((3, 12, 200))
         self.mark_delay = chance.choice((0.0, 0.7, 0.95))
         self.patience_s = chance.choice((0.0, 0.02, 0.3))
+        self.signal_rate = chance.choice((0.0, 0.05, 0.2))
         self.wants_backlog = chance.choice((0,) * 8 + (300, 1_000)) if self.backlog is None else self.backlog
         self.signals: list[SignalRecord] = []
         self.process: Process | None = None
@@ -103,7 +108,13 @@ class Run:
         )
         wanted = [
             SnapshotRecord(
-                request="first", table_schema="public", table_name=name, status="running", sweeps=True, requested_us=0
+                request="first",
+                table_schema="public",
+                table_name=name,
+                status="running",
+                sweeps=True,
+                requested_us=0,
+                owes="its initial snapshot",
             )
             for name in TABLES
         ]
@@ -189,12 +200,26 @@ class Run:
 
     def _live(self) -> None:
         """Something may happen in the source, and to who reads it."""
+        if self.world.happens(self.signal_rate):
+            self._signal()
         for _ in range(self.world.chance.choice((0, 1, 3))):
             self.source.live(is_calm=False)
         if self.process is not None:
             for _ in range(self.world.chance.choice((0, 1, 3))):
                 self.process.reader.live(is_calm=self.world.is_calm)
                 self.process.catalog.live()
+
+    def _signal(self) -> None:
+        """An operator requests something, whatever is being read."""
+        chance = self.world.chance
+        action = chance.choice(("snapshot", "range", "pause", "resume", "cancel"))
+        wish: dict[str, object] = {"tables": (f"public.{chance.choice(TABLES)}",), "requested_us": self.world.now_us()}
+        if action == "range":
+            low, high = sorted(chance.sample(KEYS, 2))
+            wish |= {"after": (str(low),), "up_to": (str(high),)}
+        wish["action"] = "snapshot" if action == "range" else action
+        self.signals.append(SignalRecord.model_validate(wish))
+        self.events[f"signal: {action}"] += 1
 
     @property
     def is_done(self) -> bool:
@@ -203,14 +228,15 @@ class Run:
             return False
         snapshots = self.recorded(SnapshotRecord, "snapshot/")
         holes = self.recorded(IncompleteRowsRecord, "holes/")
-        is_read = all(record.status == "done" for record in snapshots) and self._answered == len(self.signals)
+        is_read = not any(map(_is_unread, snapshots)) and self._answered == len(self.signals)
         return is_read and not any(record.keys or record.is_whole for record in holes)
 
     def ask_again(self) -> None:
-        """For tables whose snapshot has failed."""
-        failed = [record.table for record in self.recorded(SnapshotRecord, "snapshot/") if record.status == "failed"]
-        if failed and self._answered == len(self.signals):
-            names = tuple(map(str, failed))
+        """For tables whose snapshot does not continue, and that lack rows."""
+        snapshots = self.recorded(SnapshotRecord, "snapshot/")
+        unread = [each.table for each in snapshots if _is_unread(each) and each.status != "running"]
+        if unread and self._answered == len(self.signals):
+            names = tuple(map(str, unread))
             self.signals.append(SignalRecord(action="snapshot", tables=names, requested_us=self.world.now_us()))
 
     @property
@@ -228,11 +254,17 @@ class Run:
             ),
         ]
         assert not complaints, "the judge complains:\n" + "\n".join(complaints[:10])
+        left_out = {(HEAVY, key) for key in KEYS} if of[TOPICS.dead_letter] else set()
+        claims = Claims(TOPICS, self.source, left_out)
+        table_records = view.records(record for topic in TABLE_TOPICS for record in of[topic])
+        untrue = list(claims.untrue(TABLES, of[TOPICS.progress], table_records, of[TOPICS.control]))
+        self.events["owed nothing"] += claims.checked
+        assert not untrue, "progress claims what is not there:\n" + "\n".join(untrue[:10])
         report = require_true(
             Evidence(
                 tables=[f"public.{name}" for name in TABLES],
                 partition_counts=PARTITIONS,
-                table_records=view.records(record for topic in TABLE_TOPICS for record in of[topic]),
+                table_records=table_records,
                 state=of[TOPICS.state],
                 control=of[TOPICS.control],
                 progress=of[TOPICS.progress],
@@ -263,3 +295,7 @@ class Run:
             "debezium": self.format.profile == "debezium",
         }
         self.events.update(name for name, is_there in had.items() if is_there)
+
+
+def _is_unread(snapshot: SnapshotRecord) -> bool:
+    return snapshot.status != "done" or snapshot.owes != ""

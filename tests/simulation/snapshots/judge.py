@@ -67,7 +67,13 @@ def judge(
             assert _live(plain, name) == rows, f"{name}: without sweeps {_live(plain, name)}, the source {rows}"
 
 
-def compacted(records: Sequence[TopicRecord], before: Mapping[tuple[str, int], tuple[int, Row]]) -> Versioned:
+def changes_again(source: Source, table: str, key: int, lsn: int) -> bool:
+    """Whether the log has a change of this row behind the position."""
+    later = (op for entry in source.log if entry.end_lsn > lsn for op in entry.ops if op.table == table)
+    return any(op.is_truncate or key in (op.old, op.new and op.new[0]) for op in later)
+
+
+def compacted(records: Sequence[TopicRecord], before: Mapping[tuple[str, int], tuple[int, Row | None]]) -> Versioned:
     """What the topics hold after compaction."""
     held: Versioned = dict(before)
     for record in records:

@@ -9,6 +9,7 @@ from unittest.mock import patch
 from cdc.capture import toast_backfill as backfill
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.capture.toast_batch import Batch, BatchRecord, DraftRecord, _Outcome, _Row, _Rows
+from cdc.model.control import SnapshotRecord
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
@@ -230,6 +231,31 @@ class CompletesAtOnce(SnapshotEngine):
         return noted
 
 
+# ---- what is owed
+
+
+class AnotherSnapshotPays(SnapshotEngine):
+    """A snapshot takes over nothing from the one that it replaces."""
+
+    def add(self, record: SnapshotRecord) -> list[TopicRecord]:
+        if (before := self.jobs.get(record.table)) is not None:
+            before.owes = ""
+        return super().add(record)
+
+
+class EveryEndPays(SnapshotEngine):
+    """A snapshot of a part clears what is owed, or one that is cancelled."""
+
+    def owed(self) -> dict[TableId, str]:
+        ended = {job.schema.table for job in self.jobs.values() if job.is_ended}
+        return {table: why for table, why in super().owed().items() if table not in ended}
+
+
+class HolesAreNotOwed(SnapshotEngine):
+    def owed(self) -> dict[TableId, str]:
+        return {job.schema.table: job.owed for job in self.jobs.values() if job.owed}
+
+
 class FallingFloors(Sweeps):
     def record(self, table: TableId, floor: int, commit_lsn: int) -> TopicRecord:
         self._floors.pop(table, None)
@@ -257,4 +283,7 @@ MUTANTS: dict[str, Parts] = {
     "takes large values from former lives": Parts(backfill=FillsFromFormerLives),
     "completes rows before they are seen": Parts(engine=CompletesAtOnce),
     "notes no holes": Parts(notes_holes=False),
+    "takes over nothing that is owed": Parts(engine=AnotherSnapshotPays),
+    "takes any end for all rows": Parts(engine=EveryEndPays),
+    "does not count incomplete rows as owed": Parts(engine=HolesAreNotOwed),
 }

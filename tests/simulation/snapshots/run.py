@@ -7,7 +7,7 @@ simulated here as a list: what was produced since the last commit is lost with t
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from unittest.mock import patch
@@ -40,7 +40,7 @@ from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from tests.simulation.snapshots.judge import compacted, judge
+from tests.simulation.snapshots.judge import HOLE, Versioned, changes_again, compacted, judge
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream
 from tests.support.snapshot_ports import UnfollowedTables
@@ -79,9 +79,11 @@ class Committed:
     floors: dict[TableId, int] = field(default_factory=dict)
     tombstones: dict[TableId, int] = field(default_factory=dict)
     signals_offset: int = 0
+    rows: Versioned = field(default_factory=dict)  # of the tables' topics, after compaction
 
     def add(self, records: list[TopicRecord], state: StreamState) -> None:
         self.state = state
+        self.rows = compacted(records, self.rows)
         for record in records:
             self.records.append(record)
             assert record.value is not None or record.topic not in (TOPICS.state, TOPICS.control)
@@ -132,6 +134,7 @@ class Run:
         self._steps = 0
         self.committed = Committed(StreamState(Lsn(self.source.end), None, SEQ_BEFORE, COMMIT_US), epoch=2)
         self.before = self._published_before()
+        self.committed.rows = dict(self.before)
         self._ask_for_all()
 
     def _published_before(self) -> dict[tuple[str, int], tuple[int, Row]]:
@@ -153,6 +156,7 @@ class Run:
                 sweeps=True,
                 floor=floor,
                 requested_us=0,
+                owes="its initial snapshot",
             )
             self.committed.add(
                 [record.to(TOPICS.state)],
@@ -209,6 +213,31 @@ class Run:
             for (name, key), (version, value) in compacted(self.committed.records, self.before).items()
             if SCHEMAS[name].topic == topic and value is not None
         }
+
+    def judge_owed(self, owed: Mapping[str, str]) -> None:
+        """Of a table that owes nothing, the topic has the rows that the source had at the position, and no others.
+        Raises AssertionError."""
+        for schema in SCHEMAS.values():
+            name, lsn = schema.table.name, self.committed.state.resume_lsn
+            if str(schema.table) in owed:
+                self.events["owed"] += 1
+                continue
+            self.events["not owed"] += 1
+            floor = self.committed.floors.get(schema.table, 0)
+            found = {
+                key: row
+                for (table, key), (version, row) in self.committed.rows.items()
+                if table == name and row is not None and version >= floor
+            }
+            wanted = {key: row.v for key, row in self.source.rows_before(name, lsn).items()}
+            assert {key: row.v for key, row in found.items()} == wanted, (
+                f"{name} owes nothing at {lsn}, but the topic holds {found}, the source {wanted}"
+            )
+            # A value that no read could find any more is that of a row that changed again.
+            lacking = [
+                key for key, row in found.items() if row.big == HOLE and not changes_again(self.source, name, key, lsn)
+            ]
+            assert not lacking, f"{name} owes nothing at {lsn}, but the topic lacks values of {lacking}"
 
     def judge_part(self, snapshot: SnapshotRecord) -> None:
         """In the range of a snapshot that is done, the topic and the source have the same rows, but for large values,
@@ -344,6 +373,7 @@ class Process:
         self._session.on_committed()
         self._open.clear()
         if state.partial is None:
+            self._run.judge_owed(self._session.owed)
             for record in kept:
                 if record.key.startswith(b"snapshot/"):
                     self._run.judge_part(SnapshotRecord.decode(record.value or b"", "state"))

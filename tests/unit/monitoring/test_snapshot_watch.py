@@ -2,8 +2,10 @@
 
 import pytest
 
-from cdc.model.errors import GapError, UnreachableError
+from cdc.model.control import RangeRecord
+from cdc.model.errors import GapError, UnreachableError, WatershedError
 from cdc.model.events import TableId
+from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
 from monitoring.fill_progress import FillProgress
 from monitoring.snapshot_watch import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
@@ -85,6 +87,55 @@ def test_a_snapshot_that_another_request_replaced_has_ended(watch: SnapshotWatch
     followed = Followed(watch, {A: "r1"})
     tail.tell(snapshot(request="r2"))
     assert [told.status for told in followed.statuses()] == ["replaced"]
+
+
+HEALS = "the snapshot that heals the gap"
+
+
+def test_what_heals_a_gap_is_followed_in_the_snapshot_that_takes_it_over(watch: SnapshotWatch, tail: FakeTail) -> None:
+    """A heal that ended well was reported as an error: rows that changed meanwhile were read by another snapshot."""
+    followed = Followed(watch, {A: "epoch 2"})
+    seen = []
+    for record in (
+        snapshot(request="epoch 2", owes=HEALS),
+        snapshot(request="column x was dropped", rows=0, owes="the snapshot that is due"),
+        snapshot(request="column x was dropped", rows=400, status="done"),
+    ):
+        tail.tell(record)
+        seen += [(told.status, told.done) for told in followed.statuses()]
+    assert seen == [("running", 300), ("running", 0), ("done", 400)]
+
+
+def test_a_gap_is_healed_when_a_snapshot_begins_that_owes_nothing(watch: SnapshotWatch, tail: FakeTail) -> None:
+    followed = Followed(watch, {A: "epoch 2"})
+    tail.tell(snapshot(request="epoch 2", owes=HEALS))
+    followed.statuses()
+    tail.tell(snapshot(request="by an operator", where="id > 7", sweeps=False))
+    assert [told.status for told in followed.statuses()] == ["done"]
+
+
+def test_a_part_does_not_heal_a_gap(watch: SnapshotWatch, tail: FakeTail) -> None:
+    followed = Followed(watch, {A: "epoch 2"})
+    tail.tell(snapshot(request="epoch 2", owes=HEALS, status="running"))
+    followed.statuses()
+    part = RangeRecord(after=None, up_to=None)
+    tail.tell(snapshot(request="by an operator", owes=HEALS, sweeps=False, deletes_in=part, status="done"))
+    assert [told.status for told in followed.statuses()] == ["replaced"]
+
+
+def test_healing_waits_for_no_table_that_it_does_not_read(watch: SnapshotWatch, tail: FakeTail) -> None:
+    tail.tell(snapshot("b", request="epoch 1", status="cancelled"))
+    tail.will_tell(position(9, epoch=2), snapshot("a", request="epoch 2", owes=HEALS))
+    assert await_healed(watch, 1) == {A: "epoch 2"}
+
+
+def test_a_table_that_could_not_be_captured_is_found(watch: SnapshotWatch, tail: FakeTail) -> None:
+    why = WatershedError("its key is (a)", "restore its key")
+    tail.tell(TableRecord.stopped(A, why, 0, is_held=False))
+    tail.tell(TableRecord.stopped(B, why, 0, is_held=True))
+    assert [(table, record.message, record.next) for table, record in watch.stopped().items()] == [
+        (A, "its key is (a)", "restore its key")
+    ]
 
 
 def test_a_snapshot_has_begun_when_state_shows_it(watch: SnapshotWatch, tail: FakeTail) -> None:

@@ -1,6 +1,6 @@
 """Applied positions: small cases by hand, then every interleaving of a small world against the definition."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import permutations
 
 import pytest
@@ -8,7 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.model.control import ProgressRecord, SweepRecord
-from spark_jobs.applied import NOTHING, PENDING_MAX, Applied, AppliedPosition, Offsets, covers, furthest
+from cdc.model.events import TableId
+from cdc.model.sink_records import SinkRecord
+from spark_jobs.applied import (
+    BUILT_AGAIN,
+    NOTHING,
+    PENDING_MAX,
+    Applied,
+    AppliedPosition,
+    FoundTopic,
+    Offsets,
+    covers,
+    furthest,
+)
 
 
 def progress(lsn: int, epoch: int = 1, **ends: tuple[int, ...]) -> ProgressRecord:
@@ -17,6 +29,24 @@ def progress(lsn: int, epoch: int = 1, **ends: tuple[int, ...]) -> ProgressRecor
 
 def sweep(as_of: int, floor: int, epoch: int = 1, table: str = "t") -> SweepRecord:
     return SweepRecord(table_schema="public", table_name=table, floor=floor, as_of_lsn=as_of, epoch=epoch)
+
+
+def published(
+    lsn: int, ends: Offsets, sweeps: Mapping[str, int] | None = None, incarnations: Mapping[str, str] | None = None
+) -> SinkRecord:
+    return SinkRecord(
+        sink="search",
+        generation=1,
+        end_offsets=dict(ends),
+        applied_lsn=lsn,
+        epoch=1,
+        commit_ts_us=lsn * 10,
+        applied_ts_us=0,
+        sweeps=dict(sweeps or {}),
+        written=0,
+        stale=0,
+        incarnations=dict(incarnations or {}),
+    )
 
 
 def test_offsets_cover_what_lies_below_them() -> None:
@@ -40,11 +70,11 @@ def test_furthest_takes_the_greater_offset_of_each_partition() -> None:
 def test_an_adopted_position_is_taken_where_it_is_further_and_its_sweeps_are_done() -> None:
     position = AppliedPosition({"t": (5, 9)}, {"public.u": 7}, Applied(1, 100, 1000))
     position.learn([progress(150, t=(6, 9))], [sweep(120, 30), sweep(140, 40)])
-    position.adopt({"t": (6, 8)}, {"public.t": 30, "public.u": 4}, Applied(1, 130, 1300))
+    position.adopt(published(130, {"t": (6, 8)}, {"public.t": 30, "public.u": 4}))
     assert position.offsets == {"t": (6, 9)} and position.sweeps == {"public.t": 30, "public.u": 7}
     assert position.applied == Applied(1, 130, 1300), "150 waits for the other sweep"
     assert position.due_sweeps() == [sweep(140, 40)]
-    position.adopt({"t": (1, 1)}, {}, Applied(1, 90, 900))
+    position.adopt(published(90, {"t": (1, 1)}))
     assert position.applied == Applied(1, 130, 1300) and position.offsets == {"t": (6, 9)}
 
 
@@ -281,3 +311,170 @@ def _shuffled(
     for place, record in zip(reversed(places), reversed(records), strict=True):
         events.insert(place, record)
     yield from events
+
+
+# ---- identity, and what is owed
+
+
+def of_topic(lsn: int, end: int, incarnation: str, owes: str = "") -> ProgressRecord:
+    owed = {"public.t": owes} if owes else {}
+    record = progress(lsn, t=(end,))
+    return record.model_copy(update={"incarnations": {"t": incarnation}, "history": "h", "owed": owed})
+
+
+def test_offsets_of_a_former_incarnation_cover_nothing() -> None:
+    position = AppliedPosition.of(published(100, {"t": (60,), "u": (5,)}, incarnations={"t": "a", "u": "b"}))
+    position.learn([of_topic(200, 20, "a#2")], [])
+    assert position.offsets == {"u": (5,)} and position.applied.lsn == 100
+    position.reach({"t": (20,)})
+    assert position.applied.lsn == 200
+
+
+def test_progress_of_a_former_incarnation_is_not_reached_by_offsets_of_the_new_one() -> None:
+    position = AppliedPosition()
+    position.learn([of_topic(100, 60, "a")], [])
+    position.learn([of_topic(90, 70, "b")], [])
+    position.reach({"t": (65,)})
+    assert position.applied == NOTHING
+    position.reach({"t": (70,)})
+    assert position.applied.lsn == 90
+
+
+def test_older_progress_records_do_not_void_the_position_of_a_restarted_job() -> None:
+    position = AppliedPosition.of(published(100, {"t": (20,)}, incarnations={"t": "b"}))
+    position.learn([of_topic(50, 60, "a"), of_topic(100, 20, "b")], [])
+    assert position.offsets == {"t": (20,)}
+
+
+def test_offsets_of_work_that_began_before_a_topic_was_void_are_ignored() -> None:
+    position = AppliedPosition()
+    position.learn([of_topic(100, 60, "a")], [])
+    lives = dict(position.lives)
+    position.learn([of_topic(200, 20, "b")], [])
+    assert position.write({"t": (60,)}, lives)
+    position.reach({"t": (60,)}, lives)
+    assert position.written == {} and position.offsets == {}
+
+
+def test_the_topic_that_the_brokers_have_must_be_the_published_one() -> None:
+    position = AppliedPosition()
+    assert position.meets("t", FoundTopic("a", (9,), (0,))) is None, "nothing was published yet"
+    position.learn([of_topic(100, 60, "a#7").model_copy(update={"starts": {"t": (20,)}})], [])
+    assert position.meets("t", FoundTopic("a", (60,), (20,))) is None, "capture knows that it does not begin at 0"
+    assert position.meets("t", FoundTopic("a", (60,), (21,))) is not None
+    assert "another one" in (position.meets("t", FoundTopic("b", (60,))) or "")
+    position.reach({"t": (60,)})
+    assert position.meets("t", FoundTopic("a", (59,))) is None, "it is readable"
+    assert position.offsets == {}, "but from the beginning"
+
+
+def test_records_that_were_deleted_before_they_were_read_are_not_jumped_over() -> None:
+    position = AppliedPosition()
+    position.learn([of_topic(100, 60, "a")], [])
+    assert "were deleted before they were read" in (position.meets("t", FoundTopic("a", (60,), (20,))) or "")
+    position.reach({"t": (20,)})
+    assert position.meets("t", FoundTopic("a", (60,), (20,))) is None, "all of them were read"
+
+
+def test_an_adopted_position_of_another_incarnation_brings_no_offsets() -> None:
+    position = AppliedPosition()
+    position.learn([of_topic(200, 20, "b")], [])
+    position.adopt(published(100, {"t": (60,)}, incarnations={"t": "a"}))
+    assert position.offsets == {} and position.applied.lsn == 100
+
+
+def test_rows_are_owed_until_a_later_progress_record_is_covered() -> None:
+    position = AppliedPosition()
+    position.learn([of_topic(100, 1, "a", "snapshot")], [])
+    position.reach({"t": (1,)})
+    assert position.owed == {"public.t": "snapshot"}
+    position.learn([of_topic(100, 5, "a")], [])
+    assert position.owed == {"public.t": "snapshot"}, "its rows are published, and not in the store"
+    position.reach({"t": (5,)})
+    assert position.owed == {}
+
+
+def test_rows_stay_owed_while_a_sweep_is_due() -> None:
+    position = AppliedPosition()
+    position.learn([of_topic(100, 1, "a", "snapshot"), of_topic(150, 5, "a")], [sweep(120, 30)])
+    position.reach({"t": (5,)})
+    assert position.owed == {"public.t": "snapshot"}
+    position.finish(sweep(120, 30))
+    assert position.owed == {} and position.applied.lsn == 150
+
+
+def test_what_was_owed_at_a_restart_is_owed_until_what_was_published_then_is_covered() -> None:
+    """Records in between may have been compacted."""
+    restarted = published(100, {"t": (1,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": "it"}})
+    position = AppliedPosition.of(restarted)
+    position.learn([of_topic(50, 0, "a"), of_topic(200, 9, "a")], [])
+    assert position.owed == {"public.t": "it"}, "the covered record is an older one"
+    position.reach({"t": (9,)})
+    assert position.owed == {}
+
+
+def test_a_generation_that_must_be_built_again_owes_rows_for_ever() -> None:
+    reason = f"{BUILT_AGAIN}too old"
+    last = published(50, {"t": (1,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": reason}})
+    position = AppliedPosition.of(last)
+    position.learn([of_topic(200, 2, "a", "snapshot"), of_topic(300, 2, "a")], [])
+    position.reach({"t": (2,)})
+    assert position.owed == {"public.t": reason} and position.applied.lsn == 300
+
+
+def test_what_was_owed_is_not_paid_by_an_older_progress_record() -> None:
+    """Of brokers that were restored from an older copy."""
+    last = published(100, {"t": (9,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": "it"}})
+    position = AppliedPosition.of(last)
+    position.learn([of_topic(50, 5, "a")], [])
+    assert position.owed == {"public.t": "it"}
+    position.learn([of_topic(120, 9, "a")], [])
+    assert position.owed == {}
+
+
+def test_the_topics_of_the_applied_position_are_known() -> None:
+    """A table that is added is not shown by a position of before."""
+    position = AppliedPosition()
+    both = of_topic(200, 1, "a").model_copy(
+        update={"incarnations": {"t": "a", "u": "b"}, "end_offsets": {"t": (1,), "u": (2,)}}
+    )
+    position.learn([of_topic(100, 1, "a"), both], [])
+    position.reach({"t": (1,)})
+    assert (position.applied.lsn, position.shown) == (100, {"t": "a"})
+    position.reach({"u": (2,)})
+    assert (position.applied.lsn, position.shown) == (200, {"t": "a", "u": "b"})
+
+
+def test_a_sweep_that_compaction_removed_holds_the_position() -> None:
+    """Seen: of two TRUNCATEs control keeps the second; the position passed the first, whose rows were still there."""
+    second = sweep(300, 40).model_copy(update={"previous_floor": 20})
+    position = AppliedPosition(sweeps={"public.t": 10})
+    position.learn([of_topic(200, 5, "a")], [second])
+    position.reach({"t": (5,)})
+    assert position.applied == NOTHING, "the first one may belong to an LSN below 200"
+    position.learn([of_topic(400, 6, "a")], [])
+    position.reach({"t": (6,)})
+    assert position.due_sweeps() == [second]
+    position.finish(second)
+    assert position.applied.lsn == 400
+
+
+def test_a_sweep_after_a_known_one_does_not_hold_the_position() -> None:
+    second = sweep(300, 40).model_copy(update={"previous_floor": 20})
+    for known in (AppliedPosition(sweeps={"public.t": 20}), AppliedPosition()):
+        known.learn([], [sweep(100, 20)])
+        known.learn([of_topic(50, 5, "a")], [second])
+        known.reach({"t": (5,)})
+        assert known.applied.lsn == 50
+
+
+def test_rows_at_version_0_are_removed_when_what_was_published_is_there() -> None:
+    position = AppliedPosition(sweeps={"public.t": 0})
+    position.learn([of_topic(100, 5, "a")], [])
+    assert position.due_sweeps() == []
+    position.reach({"t": (5,)})
+    (removal,) = position.due_sweeps()
+    assert (removal.table, removal.floor) == (TableId("public", "t"), 1)
+    assert position.applied == NOTHING
+    position.finish(removal)
+    assert position.applied.lsn == 100 and position.sweeps == {"public.t": 1}

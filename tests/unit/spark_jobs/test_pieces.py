@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Sequence
 
+import pytest
+
 from cdc.model.events import pack_version
 from sinks.contract import Change, Result
 from sinks.errors import SinkError
@@ -66,3 +68,26 @@ def test_a_record_that_is_refused_does_not_hide_what_the_store_took_before() -> 
     report = run(FakeReader(piece(upsert(0, 1, 1), is_full=True), piece(broken)), FakeTarget())
     assert report.failure is not None and report.failure.kind == "RefusedError"
     assert (report.offsets, report.written) == ({PARTITION: 1}, 1)
+
+
+class ParticularTarget(FakeTarget):
+    """Can't convert the rows of some keys."""
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        for change in changes:
+            if change.key["id"] in (2, 3, 7):
+                raise TypeError(f"secret {change.row}")
+        return super().apply(changes)
+
+
+@pytest.mark.parametrize("count", [9, 2])
+def test_a_value_that_the_store_s_client_can_t_convert_is_its_row_s_matter(count: int) -> None:
+    target = ParticularTarget()
+    report = run(FakeReader(piece(*(upsert(number, number + 1, number + 1) for number in range(count)))), target)
+    assert report.failure is None and report.offsets == {PARTITION: count}
+    bad = {2, 3, 7} & set(range(1, count + 1))
+    assert target.held.keys() == set(range(1, count + 1)) - bad
+    letters = {letter.key["id"]: letter.reason for letter in report.letters.values() if letter}
+    assert letters.keys() == bad
+    assert all("TypeError in test_pieces.py, line" in reason for reason in letters.values()), letters
+    assert "secret" not in str(letters)

@@ -13,7 +13,7 @@ from sinks.contract import Change
 from sinks.errors import SinkError
 from sinks.lineage import Lineage
 from sinks.warehouse.staging import Staged, Stager
-from spark_jobs.applied import Offsets
+from spark_jobs.applied import FoundTopic, Offsets
 from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.staging import MergingRounds, open_staging
 from spark_jobs.task_report import Catalog
@@ -39,8 +39,8 @@ class FakeRounds:
     def remember(self, open_letters: Mapping[str, int]) -> None:
         self.remembered = dict(open_letters)
 
-    def ends(self) -> Offsets:
-        return {SCHEMA.topic: (7,)}
+    def find(self) -> dict[str, FoundTopic]:
+        return {SCHEMA.topic: FoundTopic("id", (7,))}
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
         del starts, ends, take
@@ -99,7 +99,7 @@ def test_the_rest_is_that_of_the_rounds(tmp_path: Path) -> None:
     made.remember({"public.a/1": 5})
     assert rounds.remembered == {"public.a/1": 5}
     assert rounds.learnt == LINEAGES
-    assert made.ends() == {SCHEMA.topic: (7,)}
+    assert made.find() == {SCHEMA.topic: FoundTopic("id", (7,))}
 
 
 def test_a_task_stages_rows_of_the_newest_schemas(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.sink_records import SinkRecord
-from sinks.contract import Change, Result
+from sinks.contract import Change, Result, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
-from spark_jobs.applied import AppliedPosition, Offsets
+from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
 from spark_jobs.control_reader import News
 from spark_jobs.rejections import Letters
 from spark_jobs.rounds import RoundReport, Take
@@ -24,6 +24,8 @@ TABLE = TableId("public", "a")
 BATCH_S = 10.0
 JOB = (3, "m")
 LETTERS_MAX = 2
+OTHER_TOPIC = "shop.public.b"
+ID = "id1"
 
 
 class FakeSink:
@@ -34,6 +36,7 @@ class FakeSink:
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
         self.marker: int | None = 1
+        self.text: str | None = None
         self.while_readable: list[Callable[[], None]] = []  # what happens in the next calls of make_readable
 
     def generation(self) -> int | None:
@@ -49,6 +52,17 @@ class FakeSink:
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         versions = [str(known.version) for known in (*earlier, schema)]
         self.calls.append(f"prepare {schema.table.name} {' '.join(versions)}")
+
+    def disown(self, _: TableId) -> None:
+        raise AssertionError("the worker disowns, before there is a SinkSync")
+
+    def note(self, text: str, before: str | None) -> None:
+        if before is not None and before != self.text:
+            raise lost_writes("the store")
+        self.text = text
+
+    def noted(self) -> str | None:
+        return self.text
 
     def attach(self, _: TableSchema) -> None:
         raise AssertionError("the driver's sink prepares")
@@ -110,6 +124,9 @@ class Bench:
     starts: list[Offsets] = field(default_factory=list)
     now_us: int = 1_000_000
     topic_ends: int = 0
+    has_lost_records: bool = False
+    topic_id: str = ID
+    missing: set[str] = field(default_factory=set)
     letters_max: int = LETTERS_MAX
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
     waited: list[float] = field(default_factory=list)
@@ -118,8 +135,18 @@ class Bench:
     def __post_init__(self) -> None:
         self.letters = FakeLetters(self.calls)
         self.sink = FakeSink(self.calls)
-        world = World(self, self._publish, lambda: self.now_us, self._wait, JOB, self.letters, self.letters_max)
-        self.sync = SinkSync(self.sink, 1, AppliedPosition(), world, self, BATCH_S)  # type: ignore[arg-type]
+        world = World(
+            self,
+            lambda record: record,
+            self._publish,
+            lambda: self.now_us,
+            self._wait,
+            JOB,
+            self.letters,
+            self.letters_max,
+        )
+        self.position = AppliedPosition()
+        self.sync = SinkSync(self.sink, 1, self.position, world, self, BATCH_S)  # type: ignore[arg-type]
         with pytest.raises(Ended):
             self.sync.apply_batch(1)  # no query was admitted yet
         self.sync.begin([Lineage((schema(),))])
@@ -150,8 +177,11 @@ class Bench:
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self.calls.append(f"learn {len(lineages)}")
 
-    def ends(self) -> Offsets:
-        return {TOPIC: (self.topic_ends,)}
+    def find(self) -> Mapping[str, FoundTopic]:
+        # A script's rounds are about records that exist, unless the topic has lost some.
+        written = 0 if self.has_lost_records else self.position.written.get(TOPIC, (0,))[0]
+        found = {TOPIC: FoundTopic(self.topic_id, (max(self.topic_ends, written),)), OTHER_TOPIC: FoundTopic("b", (0,))}
+        return {topic: there for topic, there in found.items() if topic not in self.missing}
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
         del ends
@@ -193,12 +223,12 @@ def test_what_tasks_report_while_they_run_is_published_before_they_end() -> None
 
 def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared() -> None:
     bench = Bench()
-    take = partial(bench.sync._take_meanwhile, bench.admission)
+    take = partial(bench.sync._take_meanwhile, bench.admission, {})
     assert take(wrote(4))
     bench.sync.dismiss()
     assert not take(wrote(4))
-    assert not bench.sync._take_meanwhile(bench.sync.admit() - 1, wrote(4)), "an earlier query's"
-    take = partial(bench.sync._take_meanwhile, bench.sync.admit())
+    assert not bench.sync._take_meanwhile(bench.sync.admit() - 1, {}, wrote(4)), "an earlier query's"
+    take = partial(bench.sync._take_meanwhile, bench.sync.admit(), {})
     assert take(wrote(5))
     bench.sync._unprepared = [Lineage((schema(),))]
     assert not take(wrote(5))
@@ -208,7 +238,7 @@ def test_a_backlog_is_over_when_no_task_has_said_for_a_while_that_there_is_more(
     bench = Bench()
     assert not bench.sync.is_behind
     for report in (replace(wrote(4), is_behind=True), wrote(5)):  # another task has nothing more for a moment
-        bench.sync._take_meanwhile(bench.admission, report)
+        bench.sync._take_meanwhile(bench.admission, {}, report)
         assert bench.sync.is_behind
     bench.now_us += int(BEHIND_S * 1_000_000)
     assert not bench.sync.is_behind
@@ -382,9 +412,9 @@ def test_the_beginning_of_a_generation_is_published() -> None:
 def test_the_watching_thread_is_woken_when_something_was_written() -> None:
     bench = Bench()
     assert (bench.sync.has_news.is_set(), bench.sync.rounds_done) == (False, 0)
-    bench.sync._take(RoundReport())
+    bench.sync._take(RoundReport(), {})
     assert not bench.sync.has_news.is_set()
-    bench.sync._take(wrote(1))
+    bench.sync._take(wrote(1), {})
     assert (bench.sync.has_news.is_set(), bench.sync.rounds_done) == (True, 2)
     bench.sync.tend()
     assert not bench.sync.has_news.is_set()
@@ -447,3 +477,147 @@ def test_a_job_that_has_overtaken_another_goes_on() -> None:
     bench = Bench()
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (2, "z")})
     bench.sync.tend()
+
+
+def with_topic(record: ProgressRecord, incarnation: str = ID, **fields: object) -> ProgressRecord:
+    return record.model_copy(update={"history": "h", "incarnations": {TOPIC: incarnation}, **fields})
+
+
+def test_a_topic_that_was_created_again_is_read_from_its_beginning_and_covers_nothing_before() -> None:
+    """Seen: 60 of 200 live rows were deleted by the sweep of the heal, and waits were answered at once."""
+    sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=2)
+    healed = with_topic(progress(500, 3), "id2", epoch=2)
+    bench = Bench(rounds=[wrote(60)], news=[News((with_topic(progress(300, 60)),), (), ())])
+    bench.batch()
+    assert (bench.published[-1].applied_lsn, bench.published[-1].incarnations) == (300, {TOPIC: ID})
+    bench.news = [News((healed,), (sweep,), ())]
+    bench.calls.clear()
+    bench.sync.tend()
+    assert "sweep a 9" not in bench.calls, "the new topic's rows are not there yet"
+    record = bench.published[-1]
+    assert (record.applied_lsn, record.epoch, record.end_offsets) == (300, 1, {})
+    bench.topic_id, bench.topic_ends, bench.rounds = "id2", 3, [wrote(3)]
+    bench.batch()
+    assert bench.starts[-10] == {}, "read from the beginning"
+    bench.sync.tend()
+    assert "sweep a 9" in bench.calls
+    assert (bench.published[-1].applied_lsn, bench.published[-1].epoch) == (500, 2)
+
+
+def test_work_on_a_topic_that_was_created_again_meanwhile_does_not_count() -> None:
+    bench = Bench(news=[News((with_topic(progress(300, 0)),), (), ())])
+    went_on: list[bool] = []
+
+    def read_meanwhile() -> RoundReport:
+        bench.news = [News((with_topic(progress(500, 50), "id2"),), (), ())]
+        bench.sync.tend()
+        went_on.append(bench.sync._take_meanwhile(bench.admission, {}, wrote(50)))
+        bench.topic_id = "id2"
+        return wrote(60)
+
+    bench.sync.tend()
+    bench.rounds = [wrote(2), read_meanwhile]
+    bench.batch()
+    assert went_on == [False], "tasks end, and begin again at the new topic's beginning"
+    assert bench.published[-1].end_offsets == {} and bench.published[-1].applied_lsn == 300
+
+
+def test_a_topic_that_lost_records_is_read_from_its_beginning() -> None:
+    bench = Bench(rounds=[wrote(60)], news=[News((with_topic(progress(300, 60)),), (), ())])
+    bench.batch()
+    bench.has_lost_records, bench.topic_ends = True, 40
+    bench.starts.clear()
+    bench.rounds = [wrote(40)]
+    bench.batch()
+    assert bench.starts[0] == {}
+    assert bench.published[-1].end_offsets == {TOPIC: (40,)}
+
+
+def test_a_topic_that_tasks_can_not_read_on_is_read_from_its_beginning() -> None:
+    lost = RoundReport(lost={TOPIC: "records that were not read yet are gone"})
+    bench = Bench(rounds=[wrote(60), lost, wrote(5)])
+    bench.batch()
+    assert bench.starts[1:3] == [{TOPIC: (60,)}, {}]
+    assert bench.published[-1].end_offsets == {TOPIC: (5,)}
+
+
+@pytest.mark.parametrize("trouble", ["missing", "another"])
+def test_a_topic_in_trouble_concerns_its_own_table(trouble: str) -> None:
+    bench = Bench(news=[News((with_topic(progress(300, 0)),), (), (Lineage((schema("b"),)),))])
+    bench.sync.tend()
+    bench.batch()
+    if trouble == "missing":
+        bench.missing = {TOPIC}
+    else:
+        bench.topic_id = "id2"
+    bench.batch()
+    assert bench.sync.topics == {OTHER_TOPIC}
+    (reason,) = bench.published[-1].owed.values()
+    assert bench.published[-1].owed.keys() == {"public.a"} and TOPIC in reason
+    bench.missing, bench.topic_id = set(), ID
+    bench.batch()
+    assert bench.sync.topics == {TOPIC, OTHER_TOPIC} and bench.published[-1].owed == {}
+
+
+def test_what_is_owed_is_published_until_it_is_covered() -> None:
+    owing = with_topic(progress(300, 1), owed={"public.a": "its initial snapshot is running"})
+    bench = Bench(rounds=[wrote(1)], news=[News((owing,), (), ())])
+    bench.batch()
+    assert bench.published[-1].owed == {"public.a": "its initial snapshot is running"}
+    assert bench.published[-1].applied_lsn == 300
+    bench.news = [News((with_topic(progress(300, 7)),), (), ())]
+    bench.sync.tend()
+    assert bench.published[-1].owed == {"public.a": "its initial snapshot is running"}, "published, not applied"
+    bench.rounds = [wrote(7)]
+    bench.batch()
+    assert bench.published[-1].owed == {}
+
+
+def test_the_position_is_noted_in_the_store_before_it_is_published() -> None:
+    bench = Bench(rounds=[wrote(4)], news=[News((with_topic(progress(500, 4)),), (), ())])
+    noted: list[str | None] = []
+
+    def publish(record: SinkRecord) -> None:
+        noted.append(bench.sink.text)
+        bench._publish(record)
+
+    bench.sync._world = replace(bench.sync._world, publish=publish)
+    bench.batch()
+    assert noted == [record.encode().decode() for record in bench.published[1:]]
+
+
+def test_a_store_that_lost_its_last_writes_is_not_reported_on() -> None:
+    bench = Bench(rounds=[wrote(4)], news=[News((with_topic(progress(500, 4)),), (), ())])
+    before = bench.sink.text
+    bench.batch()
+    bench.sink.text = before  # it failed over to a replica that lacks the last writes
+    bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
+    bench.calls.clear()
+    with pytest.raises(SinkError, match="the store may have lost its last writes"):
+        bench.sync.tend()
+    assert "publish" not in bench.calls
+
+
+def test_a_new_history_of_topics_ends_the_job() -> None:
+    bench = Bench(news=[News((with_topic(progress(300, 0)),), (), ())])
+    bench.sync.tend()
+    bench.news = [News((with_topic(progress(100, 0), history="other"),), (), ())]
+    with pytest.raises(SinkError, match="capture has begun again with new topics"):
+        bench.sync.tend()
+
+
+def test_a_refresh_that_fails_is_repeated_before_its_position_is_published() -> None:
+    """Seen: the set of written tables was emptied first, so the next position was published without a refresh."""
+    bench = Bench(rounds=[wrote(4)], news=[NO_NEWS, News((progress(500, 4),), (), ())])
+
+    def fail(_: Collection[TableId]) -> None:
+        raise SinkError("the store is away", "wait")
+
+    bench.sink.make_readable = fail  # type: ignore
+    with pytest.raises(SinkError, match="away"):
+        bench.batch()
+    del bench.sink.make_readable
+    bench.calls.clear()
+    bench.sync.tend()
+    assert [call for call in bench.calls if call != "generation"] == ["readable a", "publish"]
+    assert bench.published[-1].end_offsets == {TOPIC: (4,)}

@@ -74,7 +74,7 @@ def test_letters_that_the_brokers_did_not_take_are_published_before_the_position
     bench = Bench(rounds=[with_letters(4, {"1/public.a/1": 7, "1/public.a/2": 8})])
 
     def more_arrives() -> None:
-        bench.sync._take(with_letters(6, {"1/public.a/1": None, "1/public.a/2": 9}))
+        bench.sync._take(with_letters(6, {"1/public.a/1": None, "1/public.a/2": 9}), {})
         raise SinkError("no answer again", "wait")
 
     bench.letters.while_published = [failing(), more_arrives]
@@ -115,7 +115,7 @@ def test_what_could_not_be_made_readable_is_so_before_its_position_is_published(
 def test_a_report_that_arrives_while_rows_are_made_readable_is_left_to_the_next_time() -> None:
     """Its rows may not be readable yet: neither the position nor the end of a dead letter may be published."""
     bench = Bench(rounds=[with_letters(4, {"1/public.a/1": 7})])
-    bench.sink.while_readable = [lambda: bench.sync._take(with_letters(9, {"1/public.a/1": None}))]
+    bench.sink.while_readable = [lambda: bench.sync._take(with_letters(9, {"1/public.a/1": None}), {})]
     bench.batch()
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
     assert bench.letters.open == {"1/public.a/1": 7}
@@ -137,12 +137,12 @@ def test_rejected_rows_do_not_pile_up() -> None:
 def test_letters_that_the_brokers_do_not_take_do_not_pile_up() -> None:
     bench = Bench(letters_max=1 << 20)
     bench.letters.while_published = [failing()]
-    bench.sync._take(with_letters(4, {f"1/public.a/{number}": 7 for number in range(LETTERS_WAITING_MAX - 1)}))
+    bench.sync._take(with_letters(4, {f"1/public.a/{number}": 7 for number in range(LETTERS_WAITING_MAX - 1)}), {})
     with pytest.raises(SinkError, match="away"):
         bench.sync.tend()
-    assert not bench.sync._take_meanwhile(bench.admission, with_letters(5, {"1/public.a/x": 7}))
+    assert not bench.sync._take_meanwhile(bench.admission, {}, with_letters(5, {"1/public.a/x": 7}))
     bench.sync.tend()
-    assert bench.sync._take_meanwhile(bench.admission, wrote(6))
+    assert bench.sync._take_meanwhile(bench.admission, {}, wrote(6))
 
 
 def test_what_an_operator_discards_is_followed() -> None:
@@ -201,9 +201,9 @@ def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
     bench = Bench(news=[News((), (), (other,)), News(tuple(both), (sweep,), ())], letters_max=9)
     bench.sync.tend()
     bench.letters.open = {"1/public.a/1": 8, "1/public.a/2": 10, "1/public.b/1": 8}
-    bench.sync._take(with_letters(0, {"1/public.a/3": 7, "1/public.a/4": 9}))  # not published yet
+    bench.sync._take(with_letters(0, {"1/public.a/3": 7, "1/public.a/4": 9}), {})  # not published yet
     late = with_letters(0, {"1/public.a/5": 8, "1/public.a/6": 10})  # while the rows are swept
-    bench.sink.while_readable = [lambda: None, lambda: bench.sync._take(late)]
+    bench.sink.while_readable = [lambda: None, lambda: bench.sync._take(late, {})]
     for _ in range(2):
         bench.sync.tend()
         kept = {"1/public.a/2": 10, "1/public.a/4": 9, "1/public.b/1": 8}

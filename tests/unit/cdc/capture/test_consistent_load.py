@@ -30,10 +30,10 @@ def lines(count: int, first: int = 1) -> Iterator[bytes]:
         yield f"{number}\tx".encode()
 
 
-def table(rows: Iterator[bytes], schema: TableSchema = SCHEMA, epoch: int = 1) -> TableLoad:
+def table(rows: Iterator[bytes], schema: TableSchema = SCHEMA, epoch: int = 1, last_floor: int = 0) -> TableLoad:
     encoder = TableEncoder(schema, relation_of(schema), EnvelopeContext("shop", "shop", epoch, "0"))
     encoder.start_snapshot(POINT, 1_000_000)
-    return TableLoad(schema, encoder, rows, 0)
+    return TableLoad(schema, encoder, rows, 0, last_floor)
 
 
 def load(
@@ -129,10 +129,10 @@ def test_the_first_epoch_has_nothing_to_sweep() -> None:
 
 def test_a_later_epoch_ends_with_a_sweep_of_each_table_in_the_last_kafka_transaction() -> None:
     script = Script()
-    load(script, epoch=3).run([table(lines(1), epoch=3), table(lines(0), ORDERS, epoch=3)])
+    load(script, epoch=3).run([table(lines(1), epoch=3), table(lines(0), ORDERS, epoch=3, last_floor=9)])
     sweeps = [SweepRecord.decode(r.value or b"", "") for r in script.committed if r.key.startswith(b"sweep/")]
-    assert [(s.table, s.floor, s.as_of_lsn, s.epoch) for s in sweeps] == [
-        (SCHEMA.table, 3 << 48, POINT, 3), (ORDERS.table, 3 << 48, POINT, 3),
+    assert [(s.table, s.floor, s.as_of_lsn, s.epoch, s.previous_floor) for s in sweeps] == [
+        (SCHEMA.table, 3 << 48, POINT, 3, 0), (ORDERS.table, 3 << 48, POINT, 3, 9),
     ]  # fmt: skip
     last = script.notes[script.notes.index("probe load.before-end") :]
     assert [note.split()[0] for note in last] == ["probe", "produce", "produce", "commit"]

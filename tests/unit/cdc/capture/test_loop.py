@@ -15,7 +15,7 @@ from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.settings import CaptureConfig
 from cdc.formats.heartbeats import Heartbeats
-from cdc.model.control import PositionRecord, ProgressRecord, SourceIdentity, TopicState
+from cdc.model.control import PositionRecord, SourceIdentity, TopicState
 from cdc.model.errors import ConnectionLost, GapError, UnsupportedChangeError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
@@ -303,39 +303,6 @@ def test_nothing_of_a_small_transaction_with_such_a_change_is_published() -> Non
         capture(script, **QUIET).run()
     assert script.committed == []
     assert script.notes[-1] == "abort"
-
-
-# ---- progress
-
-
-def progress(script: Script) -> list[ProgressRecord]:
-    values = [record.value for record in script.committed if record.topic == "shop.progress"]
-    return [ProgressRecord.decode(value or b"", "progress") for value in values]
-
-
-def test_end_offsets_are_asked_for_after_the_commit_that_they_cover() -> None:
-    script = Script(inputs=[transaction(1_100, 1)], end_offsets=[{TOPIC: (1, 0)}, None, {TOPIC: (2, 5)}], waits=5)
-    capture(script, idle_position_s=1_000.0, progress_interval_ms=10).run()
-    told = [(p.lsn, p.seq, p.commit_ts_us, p.end_offsets) for p in progress(script)]
-    assert told == [(1_000, 0, 0, {TOPIC: (1, 0)}), (1_148, 1, TS_US, {TOPIC: (2, 5)})]
-    asked = [i for i, note in enumerate(script.notes) if note == "ask for end offsets"]
-    assert script.notes.index("commit") < asked[1]
-    assert positions(script)[-1].topics[TOPIC].end_offsets == (2, 5)
-
-
-def test_progress_is_told_at_its_pace_and_once() -> None:
-    script = Script(inputs=[transaction(1_100 + 100 * n, n) for n in range(30)], waits=30, end_offsets=ANSWERS)
-    capture(script, transaction_rows_max=1, idle_position_s=1_000.0, progress_interval_ms=1_000).run()
-    lsns = [p.lsn for p in progress(script)]
-    assert lsns == sorted(set(lsns))
-    assert lsns[-1] == 1_100 + 2_900 + 48
-    assert len(lsns) <= 3
-
-
-def test_brokers_that_do_not_tell_end_offsets_are_asked_again() -> None:
-    script = Script(end_offsets=[ConnectionLost("no answer"), {TOPIC: (1, 0)}], waits=5)
-    capture(script, idle_position_s=1_000.0, progress_interval_ms=10).run()
-    assert [p.end_offsets for p in progress(script)] == [{TOPIC: (1, 0)}]
 
 
 # ---- the catalog

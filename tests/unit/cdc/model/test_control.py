@@ -123,7 +123,7 @@ def test_each_kind_has_its_key() -> None:
         (holes, "holes/public.orders"),
         (tombstones, "tombstones/public.orders"),
         (SchemaRecord.of(ORDERS), "schema/public.orders/2"),
-        (SweepRecord.of(ORDERS.table, 5, 9, 2), "sweep/public.orders"),
+        (SweepRecord.of(ORDERS.table, 5, 9, 2, 3), "sweep/public.orders"),
     ):
         assert record.to("topic") == TopicRecord("topic", key.encode(), record.encode())
         assert type(record).decode(record.encode(), "") == record

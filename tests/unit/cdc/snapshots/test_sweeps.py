@@ -32,6 +32,14 @@ def test_a_lower_floor_repeats_the_higher_one_of_its_table() -> None:
     assert decoded(sweeps.record(OTHER, pack_version(1, 4), 800)).floor == pack_version(1, 90)
 
 
+def test_a_sweep_names_the_floor_of_the_one_that_it_replaces() -> None:
+    """A reader that has not done that one can't know from the topic when it was due."""
+    sweeps = Sweeps(Topics("shop"), 2, {OTHER: pack_version(1, 90)})
+    seen = [decoded(sweeps.record(t, pack_version(2, seq), 700)) for t, seq in ((T, 5), (T, 3), (T, 8), (OTHER, 9))]
+    fives, nineties = pack_version(2, 5), pack_version(1, 90)
+    assert [sweep.previous_floor for sweep in seen] == [0, fives, fives, nineties]
+
+
 def test_the_last_floor_of_a_table_is_known() -> None:
     sweeps = Sweeps(Topics("shop"), 2, {OTHER: pack_version(1, 90)})
     assert (sweeps.floor(OTHER), sweeps.floor(T)) == (pack_version(1, 90), 0)

@@ -101,8 +101,31 @@ def test_a_term_that_lucene_refuses_is_rejected_by_column() -> None:
 
 
 @pytest.mark.parametrize(
+    ("error_type", "reason"),
+    [
+        ("illegal_argument_exception", "Limit of total fields [1000] has been exceeded"),
+        ("illegal_argument_exception", "Limit of mapping depth [20] has been exceeded due to object field [a]"),
+        ("illegal_argument_exception", "mapper [raw.a] cannot be changed from type [text] to [ObjectMapper]"),
+        ("illegal_argument_exception", "The number of nested documents has exceeded the allowed limit of [10000]."),
+        ("strict_dynamic_mapping_exception", "mapping set to strict, dynamic introduction of [a] is not allowed"),
+        ("x_content_parse_exception", "[1:7] Number value length (5000) exceeds the maximum allowed (1000)"),
+    ],
+)
+def test_what_a_document_would_make_of_its_index_is_its_own_matter(error_type: str, reason: str) -> None:
+    result = outcome(answer(400, error_type, reason))
+    assert result == Result(Outcome.REJECTED, f"the document does not fit the index ({error_type})")
+
+
+def test_an_alias_that_can_t_be_written_is_no_row_s_matter() -> None:
+    reason = "no write index is defined for alias [a]. The alias points to several indices and documents"
+    with pytest.raises(SinkError, match="refuses a document"):
+        outcome(answer(400, "illegal_argument_exception", reason))
+
+
+@pytest.mark.parametrize(
     ("status", "error_type", "said"),
     [
+        (400, "index_closed_exception", "refuses a document (status 400"),
         # Not about the row's content: rejecting every row of the index would lose them all.
         (400, "illegal_argument_exception", "refuses a document (status 400"),
         (404, "index_not_found_exception", "does not exist (status 404"),

@@ -1,13 +1,17 @@
 """What the database or the source's table does not allow is refused by name, and leaves everything as it was."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, inspect
 
-from cdc.model.events import pack_version
+from cdc.model.events import TableId, TableSchema, pack_version
+from configuration.sink_settings import SqlConfig
+from sinks.contract import Change, Outcome
 from sinks.errors import RefusedError
+from sinks.sql.check import sql_findings
 from tests.conformance.tables import LABELS, ORDER_LINES
 from tests.unit.sinks.sql.conftest import Open
 
@@ -62,6 +66,57 @@ def test_a_table_of_others_is_not_taken(open_sink: Open, url: str) -> None:
         sink.check(LABELS.schema)
     with pytest.raises(RefusedError, match="mine already exists, and the sink did not create it"):
         sink.prepare(LABELS.schema)
+
+
+NAMES = {name: TableId("public", name) for name in ("Orders", "orders", "n_case")}
+
+
+def named(name: str, *columns: str) -> TableSchema:
+    held = LABELS.schema.columns[0]
+    return replace(
+        LABELS.schema, table=NAMES[name], columns=tuple(replace(held, name=column) for column in columns), key=("id",)
+    )
+
+
+def test_columns_that_differ_only_in_case(open_sink: Open, url: str) -> None:
+    sink, schema = open_sink(), named("n_case", "id", "name", "Name")
+    if not url.startswith("sqlite"):
+        sink.prepare(schema)
+        return
+    for call in (sink.check, sink.prepare):
+        with pytest.raises(
+            RefusedError, match=r"public\.n_case: its columns name and Name differ only in case[^\0]*rename"
+        ):
+            call(schema)
+
+
+def test_tables_that_differ_only_in_case(open_sink: Open, url: str) -> None:
+    """Also with places of their own: what the sink keeps beside each of them has other names, too."""
+    schemas = [named(name, "id") for name in ("Orders", "orders")]
+    sink = open_sink()
+    if url.startswith("sqlite"):
+        sink.prepare(schemas[0])
+        with pytest.raises(
+            RefusedError, match=r"of public\.Orders and public\.orders would be one table, as public_Orders"
+        ):
+            sink.prepare(schemas[1])
+        sink = open_sink(shapes={"public.orders": {"table": "others"}})
+        sink.begin_generation(2)
+    for number, schema in enumerate(schemas):
+        sink.prepare(schema)
+        row = {"id": "x" * number}
+        assert sink.apply([Change(schema.table, row, V + number, row, 1)])[0].outcome is Outcome.WRITTEN
+    assert [[row.row for row in sink.rows(schema.table)] for schema in schemas] == [[{"id": ""}], [{"id": "x"}]]
+    assert sink.generation() == (2 if url.startswith("sqlite") else 1)
+
+
+def test_findings_name_what_differs_only_in_case(tmp_path: Path) -> None:
+    section = SqlConfig.model_validate({"url": f"sqlite:///{tmp_path}/store.db"})
+    schemas = [named("Orders", "id"), named("n_case", "id", "name", "Name"), named("orders", "id")]
+    columns, tables = sql_findings("lite", section, "shop", schemas)
+    assert (columns.level, tables.level) == ("fail", "fail")
+    assert "of public.n_case: its columns name and Name differ only in case" in columns.message
+    assert "public.Orders and public.orders would be one table" in tables.message
 
 
 def test_another_key_is_refused(open_sink: Open) -> None:

@@ -1,9 +1,11 @@
 """Errors of databases name the server and the next step, and neither passwords nor values."""
 
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Boolean, Connection, literal, select, text
 
 from sinks.errors import FullError, SinkError
 from sinks.retries import Retries
@@ -69,6 +71,49 @@ def test_a_database_without_room_is_full(fresh_database: str, tmp_path: Path) ->
     finally:
         postgres.close()
         sqlite.close()
+
+
+def test_what_sqlite_says_of_a_statement_is_not_called_away(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    assert refused(url, 'CREATE TABLE t (name text, "Name" text)').endswith(
+        "store.db refuses a statement: duplicate column name: Name"
+    )
+    assert "refuses a statement: near" in refused(url, "SELECT FROM secrets")
+    assert "store.db can't be opened, read or written: unable to open database file" in refused(
+        f"sqlite:///{tmp_path}/no/store.db"
+    )
+    (tmp_path / "other.db").write_bytes(b"no database " * 100)
+    assert "can't be read: file is not a database" in refused(f"sqlite:///{tmp_path}/other.db")
+
+
+def test_a_file_that_another_program_writes_is_locked(tmp_path: Path) -> None:
+    server = SqlServer(f"sqlite:///{tmp_path}/store.db", ONCE)
+    server.dialect = replace(server.dialect, settings=())  # without waiting for the other
+    try:
+        with sqlite3.connect(tmp_path / "store.db", timeout=0, isolation_level=None) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(SinkError, match="is locked by another program"):
+                server.transaction(lambda connection: connection.execute(text("CREATE TABLE t (a int)")))
+    finally:
+        server.close()
+
+
+def test_a_value_that_the_driver_does_not_take_is_refused(tmp_path: Path) -> None:
+    server = SqlServer(f"sqlite:///{tmp_path}/store.db", ONCE)
+    try:
+        with pytest.raises(RefusedValue, match=r"^TypeError$"):
+            server.transaction(lambda connection: connection.execute(select(literal("secret", Boolean))))
+    finally:
+        server.close()
+
+
+def test_a_trigger_of_somebody_else_refuses_a_row(fresh_database: str) -> None:
+    server = SqlServer(url_of(fresh_database), ONCE)
+    try:
+        with pytest.raises(RefusedValue):
+            server.transaction(lambda connection: connection.execute(text("DO $$ BEGIN RAISE 'no'; END $$")))
+    finally:
+        server.close()
 
 
 def test_a_refused_value_is_not_in_the_message(fresh_database: str) -> None:

@@ -21,4 +21,6 @@ def test_columns_beside_the_key_are_read_only_to_compare_and_to_fill() -> None:
 
 def test_a_change_log_reads_versions_of_the_batchs_range() -> None:
     assert "t.ws_version >= 7L AND t.ws_version <= 9L" in append(LOG, ["id"], 7, 9)
+    assert "AND NOT t.operation = 't' AND" in append(LOG, ["id"], 7, 9), "a sweep may have the version of a change"
+    assert "AND t.operation = 't' AND" in sweep_log(LOG, 7)
     assert "'t' AS operation" in sweep_log(LOG, 7) and "t.ws_version >= 7L AND t.ws_version <= 7L" in sweep_log(LOG, 7)

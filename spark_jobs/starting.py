@@ -1,0 +1,104 @@
+"""Decides where a generation of a sink continues. Pure.
+
+The store itself says how far it is: the job notes its position in the store, after the rows and before it publishes the
+position. So a store that lost its last writes, or was restored from an older copy, is continued from where it is, and
+not from where the progress topic says that it was.
+
+A position means something only for the topics that it was written for. When capture begins again with new topics (the
+former ones were deleted, or their cluster was lost), versions begin again too: the store would take each new row for an
+older one. Such a store is foreign: it is built again beside the one that readers see, or, where there can be only one,
+its rows lose against every later write and are removed if none comes.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from pydantic import ValidationError
+
+from cdc.model.control import ProgressRecord, table_key
+from cdc.model.events import TableId
+from cdc.model.sink_records import SinkRecord
+from cdc.model.topics import DELETES_KEPT_S
+from spark_jobs.applied import BUILT_AGAIN, Offsets, covers
+
+RESHAPED: Final = "its mapping has changed"
+INCLUDED: Final = "tables are no longer excluded"
+TOO_OLD: Final = "it was not updated for half the time for which topics keep deletes"
+TOO_OLD_S: Final = DELETES_KEPT_S / 2
+"""A store that was not updated for so long may have missed deletes that compaction has removed from the topics."""
+
+
+def read_note(text: str | None) -> SinkRecord | None:
+    """Returns the position that a store holds. None if it holds none that this version understands."""
+    try:
+        return None if text is None else SinkRecord.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def continued(marker: int | None, noted: SinkRecord | None, history: str) -> SinkRecord | None:
+    """Returns the position from which the generation continues. None if it must be filled from the beginning: the store
+    holds none, or not all of it, or it is foreign."""
+    if noted is None or noted.generation != marker or noted.history != history:
+        return None
+    return noted
+
+
+def is_foreign(marker: int | None, noted: SinkRecord | None, history: str, now_us: int) -> bool:
+    """Says of a store that must be filled from the beginning whether rows that it may hold can't be compared with those
+    of the topics by version, or may have been deleted without a trace in the topics."""
+    if noted is None:
+        return marker is not None  # a store without either holds nothing
+    return noted.history != history or now_us - noted.applied_ts_us > TOO_OLD_S * 1_000_000
+
+
+def is_too_old(last: SinkRecord, published: ProgressRecord | None, now_us: int) -> bool:
+    """Returns whether deletes that the store has not applied may soon be removed from the topics."""
+    held: Offsets = {}
+    if published is not None:
+        held = {topic: ends for topic, ends in published.end_offsets.items() if topic in last.end_offsets}
+    return now_us - last.applied_ts_us > TOO_OLD_S * 1_000_000 and not covers(last.end_offsets, held)
+
+
+def owing(last: SinkRecord, tables: Iterable[TableId]) -> SinkRecord:
+    """Returns the position of a store that is too old: rows that were deleted since may be in it for ever."""
+    return last.model_copy(update={"owed": last.owed | {str(table): f"{BUILT_AGAIN}{TOO_OLD}" for table in tables}})
+
+
+def has_lost_writes(noted: SinkRecord, published: SinkRecord) -> bool:
+    """Says whether the store has lost writes since this position was published: the job that published it noted it in
+    the store before."""
+    return (published.job, published.applied_ts_us) > (noted.job, noted.applied_ts_us)
+
+
+def why_filled_again(marker: int | None, held: int | None, noted: SinkRecord | None, history: str) -> str:
+    """Returns the reason why a store can't be continued, for an operator. `held`: its generation, whatever shape its
+    tables have."""
+    if noted is not None and noted.history != history:
+        return "it was filled from topics that no longer exist"
+    if marker is None and held is not None:
+        return "tables are gone, or their shapes have changed"
+    return "it does not hold the position that belongs to its rows"
+
+
+def first_position(sink: str, generation: int, history: str, disowned: Iterable[TableId], now_us: int) -> SinkRecord:
+    """Returns the position of a generation of which nothing was read yet."""
+    return SinkRecord(
+        sink=sink,
+        generation=generation,
+        end_offsets={},
+        applied_lsn=0,
+        epoch=0,
+        commit_ts_us=0,
+        applied_ts_us=now_us,
+        sweeps={table_key(table): 0 for table in disowned},
+        written=0,
+        stale=0,
+        history=history,
+    )
+
+
+def included_again(last: SinkRecord, holds: Callable[[TableId], bool]) -> list[TableId]:
+    """Returns the tables that the store did not hold, and holds from now on. What it may have of them is from before
+    they were excluded."""
+    return [table for table in map(TableId.parse, last.excluded) if holds(table)]

@@ -1,0 +1,357 @@
+"""Operators, brokers and stores do everything at once, in random order, under load, on real servers.
+
+    python -m tests.faults.operator_campaign --minutes 60 --folder .watershed/operator-campaign
+
+It is made of episodes, each a seed with a database, topics and stores of its own. Its rules (tests/faults/operators)
+are the operator's commands, events of topics and stores, schema changes, kills and freezes. Two oracles work all the
+time. A waiter reads each store right after each answer: it must show what was committed before. At rest, when every
+store claims to be in step, plain clients compare all of them with the source; and where they differ while nothing
+moves, status and `/readyz` must be red.
+
+Each episode is a line in `episodes.jsonl` with its script. `--seed 17` repeats one, `--script FILE` runs some of its
+steps, `--shrink` looks for a short script that still fails. `--forgive-owed` compares no table of which capture owes
+rows, whatever a waiter was told.
+
+The simulated form is tests/simulation/operators.
+"""
+
+import argparse
+import random
+import secrets
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from psycopg import OperationalError
+from psycopg.conninfo import conninfo_to_dict
+from redis import RedisError
+
+from cdc.model.errors import WatershedError
+from devstack.stack import Stack
+from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
+from tests.faults.episodes import run_episodes
+from tests.faults.operators.pipeline import WEIGHTS, Pipeline, rest
+from tests.faults.operators.source import SCHEMA, TABLES, TOO_LONG, Load, Source, Values, Written
+from tests.faults.operators.stores import STORES, Cache, Mirror, Store, differences
+from tests.support.captured import under_capture
+from tests.support.drift import Background
+from tests.support.forked import run
+from tests.support.http_server import free_port
+from tests.support.scripts import Step, chosen, read, shrunk, written
+from watershed_client import Waiter
+
+STEPS: Final = 14  # of an episode
+CALM_EVERY: Final = 7  # steps, after which the stores must come in step
+PAUSE_S: Final = (0.0, 3.0)
+ANSWER_S_MAX: Final = 4.0
+IN_STEP_S_MAX: Final = 240.0
+NOTICED_S_MAX: Final = 20.0  # until a running job has noticed that its store was changed by others
+QUIET_S: Final = 12.0
+REMEDY_S: Final = 3.0
+LATER: Final = (OperationalError, RedisError, KafkaException, OSError)  # a store is being restored, for example
+
+
+class Finding(AssertionError):  # noqa: N818
+    """A broken promise: early, different, stuck, green."""
+
+    def __init__(self, kind: str, told: str) -> None:
+        super().__init__(f"{kind}: {told}")
+        self.kind = kind
+
+
+class Watcher(Background):
+    """Writes rows, waits for each in a store, and reads the store right after the answer."""
+
+    def __init__(self, episode: "Episode") -> None:
+        super().__init__()
+        self.findings: list[Finding] = []
+        self.answers = 0
+        self._episode = episode
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                with Waiter(self._episode.pipeline.captured.config()) as waiter:
+                    while not self._ended.wait(0.2):
+                        for store in STORES:
+                            self._look(waiter, store)
+            except (WatershedError, *LATER):
+                self._ended.wait(0.5)  # the topics may be gone for a moment
+
+    def _look(self, waiter: Waiter, store: str) -> None:
+        episode = self._episode
+        held = episode.held(store)
+        end = episode.source.write()
+        for table in sorted(held):
+            is_seen = episode.is_seen(store)
+            if not answered(waiter, store, end.lsn, (table,), ANSWER_S_MAX):
+                continue
+            shown = episode.pipeline.stores[store].rows(table)
+            self.answers += 1
+            if is_seen and episode.is_seen(store) and table in episode.held(store):
+                told = episode.source.difference(table, episode.without_rejected(store, table, shown), end.number)
+                if told:
+                    self.findings.append(Finding("early", f"{store} counts as showing LSN {end.lsn}, but {told}"))
+
+
+def answered(waiter: Waiter, store: str, lsn: str, tables: Sequence[str], timeout_s: float) -> bool:
+    names = [f"public.{table}" for table in tables]
+    try:
+        waiter.wait_for(store, lsn, timeout_s, tables=names, accepts_rejected=True)
+    except WatershedError:
+        return False
+    return True
+
+
+class Episode:
+    """One script on servers that run."""
+
+    def __init__(self, seed: int, stack: Stack, folder: Path, *, forgives_owed: bool = False) -> None:
+        """`forgives_owed`: tables of which capture owes rows are not compared, whatever a waiter is told."""
+        self._forgives_owed = forgives_owed
+        self._seed = seed
+        self._stack = stack
+        self._folder = folder
+        self._changed_s: dict[str, float] = {}
+        self.source: Source
+        self.pipeline: Pipeline
+
+    def run(self, script: Sequence[Step]) -> dict[str, Any]:
+        """Raises Finding."""
+        with self._servers():
+            self.pipeline.start_capture()
+            self.pipeline.start_sinks()
+            watcher = Watcher(self)
+            with watcher, Load(self.source):
+                try:
+                    self._calm()
+                    for number, step in enumerate(script, 1):
+                        self._take(step)
+                        self._require_none(watcher)
+                        if number % CALM_EVERY == 0 or number == len(script):
+                            self._calm()
+                            self._require_none(watcher)
+                except Finding as finding:
+                    finding.add_note(self.pipeline.said())
+                    raise
+            return {"answers": watcher.answers}
+
+    def _take(self, step: Step) -> None:
+        self.pipeline.chance = random.Random(step.number)
+        with (self._folder / "steps.log").open("a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%H:%M:%S')} {step.rule} {step.number}\n")
+        with suppress(*LATER):
+            getattr(self.pipeline, step.rule)()
+        rest(self.pipeline.chance.uniform(*PAUSE_S))
+
+    @staticmethod
+    def _require_none(watcher: Watcher) -> None:
+        if watcher.findings:
+            raise watcher.findings[0]
+
+    # ---- what may be compared
+
+    def held(self, store: str) -> set[str]:
+        """The tables that are captured and that the store holds, as configured now."""
+        names = {*self.pipeline.captured.tables} - {*self.pipeline.excluded[store]}
+        if self._forgives_owed:
+            names -= self._owed()
+        return {name.removeprefix("public.") for name in names}
+
+    def _owed(self) -> set[str]:
+        """The tables of which rows are still to be read, or changes are not published."""
+        captured = self.pipeline.captured
+        stopped = [table for table, state in captured.states().items() if state["status"] == "stopped"]
+        unread = [table for table, snapshot in captured.snapshots().items() if snapshot["status"] != "done"]
+        return {*captured.holed(), *unread, *stopped}
+
+    def is_seen(self, store: str) -> bool:
+        """Says whether the store is as its job left it, as far as the job can know."""
+        if store in self.pipeline.is_blind:
+            self.pipeline.is_blind.discard(store)
+            self._changed_s[store] = time.monotonic()
+        job = self.pipeline.job
+        if job is None or job.process.poll() is not None or not self.pipeline.sinks_began_s:
+            return store not in self._changed_s
+        if time.monotonic() - max(self._changed_s.get(store, 0), self.pipeline.sinks_began_s) > NOTICED_S_MAX:
+            self._changed_s.pop(store, None)
+        return store not in self._changed_s
+
+    def without_rejected(self, store: str, table: str, shown: Values) -> Values:
+        """The mirror can't hold some values: there its older row counts as the source's."""
+        if store != "mirror":
+            return shown
+        rejected = {key: value for key, value in self.source.rows(table).items() if (value or "").startswith(TOO_LONG)}
+        return {**shown, **rejected}
+
+    # ---- at rest
+
+    def _calm(self) -> None:
+        """Nobody writes or does harm; operators do what status says. Then all stores are in step, and compared."""
+        with self.source.paused() as end:
+            self._require_red()
+            deadline = time.monotonic() + IN_STEP_S_MAX
+            while not self._is_in_step(end):
+                if time.monotonic() > deadline:
+                    raise Finding("stuck", f"not in step after {IN_STEP_S_MAX:.0f} s:\n{self._status()}")
+                self._remedy()
+                rest(REMEDY_S)
+            if told := self._different():
+                raise Finding("different", f"all stores claim to show LSN {end.lsn}, but {told}")
+
+    def _different(self) -> str:
+        for store in STORES:
+            held = self.held(store)
+            source = {table: self.source.rows(table) for table in held}
+            if found := differences(partial(self._rows, store), source):
+                return f"{store}: {'; '.join(found)}"
+        return ""
+
+    def _rows(self, store: str, table: str) -> Values:
+        return self.without_rejected(store, table, self.pipeline.stores[store].rows(table))
+
+    def _require_red(self) -> None:
+        """Where stores differ and nothing moves, both servers and the status may not be green."""
+        job, is_running = self.pipeline.job, self.pipeline.captures
+        if not is_running or job is None or job.process.poll() is not None:
+            return
+        deadline = time.monotonic() + QUIET_S
+        while time.monotonic() < deadline:
+            if self._reasons() or not self._different() or not all(map(self.is_seen, STORES)):
+                return
+            rest(1.0)
+        if (told := self._different()) and not self._reasons() and self._status_code() == 0:
+            raise Finding("green", f"status and /readyz are green for {QUIET_S:.0f} s, but {told}\n{self._status()}")
+
+    def _reasons(self) -> list[str]:
+        return [*self.pipeline.capture_http.reasons(), *self.pipeline.sink_http.reasons()]
+
+    def _is_in_step(self, end: Written) -> bool:
+        with suppress(WatershedError, *LATER), Waiter(self.pipeline.captured.config()) as waiter:
+            if self._forgives_owed:
+                if self._owed():
+                    return False
+                end = self.source.write()  # the positions before it do not count
+            return all(
+                self.is_seen(store) and answered(waiter, store, end.lsn, sorted(self.held(store)), ANSWER_S_MAX)
+                for store in STORES
+            )
+        return False
+
+    def _remedy(self) -> None:
+        """What documentation and messages say, where it applies."""
+        pipeline = self.pipeline
+        pipeline.start_capture()
+        pipeline.start_sinks()
+        with suppress(WatershedError, *LATER):
+            if "state GAP" in pipeline.captured.running().said():
+                pipeline.captured.signal("heal")
+            for table, state in pipeline.captured.states().items():
+                if state["status"] == "stopped":
+                    pipeline.captured.signal("start_table", tables=(table,))
+            for table, snapshot in pipeline.captured.snapshots().items():
+                if snapshot["status"] in ("paused", "failed"):
+                    pipeline.captured.signal("resume", tables=(table,))
+                elif snapshot["status"] == "cancelled":
+                    pipeline.captured.signal("snapshot", tables=(table,))
+
+    def _status(self) -> str:
+        return run(["status", "--config", str(self.pipeline.captured.config())], deadline_s=60.0).stdout[-3000:]
+
+    def _status_code(self) -> int:
+        return run(["status", "--config", str(self.pipeline.captured.config())], deadline_s=60.0).returncode
+
+    @contextmanager
+    def _servers(self) -> Iterator[None]:
+        endpoints = self._stack.start("postgres", "kafka", "redis")
+        server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, self._stack)
+        kafka = KafkaBroker(endpoints.bootstrap_servers, self._stack)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        name = f"o{self._seed}_{secrets.token_hex(3)}"
+        chance, ports = random.Random(self._seed), (free_port(), free_port())
+        with ExitStack() as stack:
+            target = stack.enter_context(new_database(server))
+            dsn = stack.enter_context(new_database(server))
+            tables = [f"public.{table}" for table in TABLES]
+            captured = stack.enter_context(under_capture(server, kafka, dsn, name, self._folder, SCHEMA, tables))
+            captured.settings = {
+                "http": {"port": ports[0], "sink_port": ports[1]},
+                "topics": {"partitions": chance.choice((1, 2))},
+                "snapshot": {"chunk_rows_max": 10, "rows_per_s_max": chance.choice((30, 1000))},
+                "sinks": {"cache": {"type": "cache", "url": endpoints.redis_url}, "mirror": _mirror(target)},
+                "spark": {"checkpoint_location": str(self._folder / "checkpoints"), "options": INTERPRETED},
+            }
+            self.source = stack.enter_context(Source(dsn, random.Random(self._seed)))
+            mirror = Mirror(endpoints.superuser_dsn or "", target)
+            stack.callback(mirror.close)
+            stores: dict[str, Store] = {"cache": Cache(endpoints.redis_url, name), "mirror": mirror}
+            self.pipeline = Pipeline(captured, self.source, stores, ports, chance)
+            stack.callback(self.pipeline.end)
+            yield
+
+
+def _mirror(dsn: str) -> dict[str, Any]:
+    parts = conninfo_to_dict(dsn)
+    url = f"postgresql://{parts['user']}@{parts['host']}:{parts['port']}/{parts['dbname']}"
+    return {"type": "sql", "url": url, "shapes": {"*": {"table": "public.{table}", "types": {"v": "varchar(20)"}}}}
+
+
+def script_of(seed: int) -> list[Step]:
+    return chosen(random.Random(f"operators {seed}"), WEIGHTS, STEPS)
+
+
+def told_of(
+    seed: int, stack: Stack, folder: Path, script: Sequence[Step], *, forgives_owed: bool = False
+) -> dict[str, Any]:
+    """Runs a script, and says how it went. Its folder stays when something is wrong."""
+    began = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        told, kind = Episode(seed, stack, folder, forgives_owed=forgives_owed).run(script), ""
+    except Finding as finding:
+        told, kind = {"finding": str(finding)}, finding.kind
+        (folder / "finding.txt").write_text(f"{finding}\n{written(script)}\n{finding.__notes__}", encoding="utf-8")
+    if not kind:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"seed": seed, "kind": kind, "seconds": round(time.monotonic() - began), "script": script, **told}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--script", type=Path)
+    parser.add_argument("--shrink", action="store_true")
+    parser.add_argument("--forgive-owed", action="store_true")
+    asked, others = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and servers are ended
+
+    def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
+        script = read(asked.script.read_text(encoding="utf-8")) if asked.script else script_of(seed)
+
+        def runs(part: Sequence[Step]) -> dict[str, Any]:
+            return told_of(seed, stack, folder, part, forgives_owed=asked.forgive_owed)
+
+        told = runs(script)
+        if told["kind"] and asked.shrink:
+            shorter = shrunk(
+                script,
+                lambda part: (
+                    told_of(seed, stack, folder, part, forgives_owed=asked.forgive_owed)["kind"] == told["kind"]
+                ),
+            )
+            print(written(shorter), flush=True)
+            told["shrunk"] = shorter
+        return told
+
+    return run_episodes(__doc__, "operator-campaign", episode, lambda told: not told["kind"], others)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

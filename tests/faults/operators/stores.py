@@ -1,0 +1,135 @@
+"""The stores as their readers see them, and older copies of them."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import psycopg
+import redis as redis_client
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.faults.operators.source import TABLES, Values
+from tests.support.waiting import eventually
+
+STORES: Final = ("cache", "mirror")
+Copy = Any
+
+
+class Store(Protocol):
+    """What the campaign does with a store."""
+
+    def rows(self, table: str) -> Values: ...
+    def copied(self) -> Copy: ...
+    def restore(self, copy: Copy) -> None: ...
+    def empty(self) -> None: ...
+
+
+class Cache:
+    """Redis, with the keys of one prefix."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self._client = redis_client.Redis.from_url(url)
+        self._prefix = prefix
+
+    def rows(self, table: str) -> Values:
+        beginning = f"{self._prefix}:public.{table}:".encode()
+        found: Values = {}
+        for key in self._client.scan_iter(beginning + b"*", count=1000):
+            document: Any = self._client.hget(key, "doc") if key != beginning else None
+            if document is not None:
+                row = json.loads(document)
+                found[int(row["id"])] = row["v"]
+        return found
+
+    def copied(self) -> Copy:
+        return {key: self._client.dump(key) for key in self._keys()}
+
+    def restore(self, copy: Copy) -> None:
+        with self._client.pipeline(transaction=True) as pipeline:
+            for key in self._keys():
+                pipeline.delete(key)
+            for key, content in copy.items():
+                if content is not None:
+                    pipeline.restore(key, 0, content, replace=True)
+            pipeline.execute()
+
+    def empty(self) -> None:
+        self.restore({})
+
+    def _keys(self) -> list[bytes]:
+        return [*self._client.scan_iter(f"{self._prefix}:*", count=1000)]
+
+
+class Mirror:
+    """A database of PostgreSQL. It is copied and restored as a whole, which ends its connections."""
+
+    def __init__(self, superuser_dsn: str, dsn: str) -> None:
+        self._server = superuser_dsn
+        self._name = str(conninfo_to_dict(dsn)["dbname"])
+        self._owner = str(conninfo_to_dict(dsn)["user"])
+        self._dsn = make_conninfo(superuser_dsn, dbname=self._name)
+        self._copies = 0
+
+    def rows(self, table: str) -> Values:
+        """The table may not exist yet, or may be restored at this moment."""
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                found = connection.execute(sql.SQL("SELECT id, v FROM public.{}").format(sql.Identifier(table)))
+                return dict(found.fetchall())
+        except psycopg.errors.UndefinedTable:
+            return {}
+
+    def copied(self) -> Copy:
+        self._copies += 1
+        name = f"{self._name}_copy{self._copies}"
+        self._made(name, self._name)
+        return name
+
+    def restore(self, copy: Copy) -> None:
+        self._drop(self._name)
+        self._made(self._name, copy)
+
+    def empty(self) -> None:
+        self._drop(self._name)
+        self._made(self._name, "template1")
+
+    def close(self) -> None:
+        for number in range(1, self._copies + 1):
+            self._drop(f"{self._name}_copy{number}")
+
+    def _made(self, name: str, template: str) -> None:
+        """Connections to the template, which would be in the way, are ended."""
+
+        def is_made() -> bool:
+            with psycopg.connect(self._server, autocommit=True) as connection:
+                try:
+                    connection.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [template]
+                    )
+                    statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER {}")
+                    connection.execute(statement.format(*map(sql.Identifier, (name, template, self._owner))))
+                except psycopg.errors.ObjectInUse:
+                    return False
+            return True
+
+        eventually(is_made, 30.0, f"database {name} is made of {template}")
+
+    def _drop(self, name: str) -> None:
+        with psycopg.connect(self._server, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def differences(rows: Callable[[str], Values], source: dict[str, Values]) -> list[str]:
+    """Compares all tables of a store (`rows`) with the source at rest."""
+    found = []
+    for table in source:
+        shown = rows(table)
+        keys = sorted(key for key in source[table].keys() | shown.keys() if source[table].get(key) != shown.get(key))
+        if keys:
+            of = {key: (source[table].get(key), shown.get(key)) for key in keys[:3]}
+            found.append(f"{table}: {len(keys)} rows differ, such as {of} (source, store)")
+    return found
+
+
+__all__ = ["STORES", "TABLES", "Cache", "Mirror", "Store", "differences"]

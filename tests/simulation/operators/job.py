@@ -1,0 +1,396 @@
+"""A sink's job: the real one, without Spark's session and threads.
+
+ServingWorker, Builder, SinkSync, SparkRounds, ControlReader, the tasks and their readers are the product's. Their
+clients are fakes, tasks run one after the other, and the other thread works while a task reports.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest import mock
+
+from cdc.config.settings import KafkaConfig
+from cdc.model.control import Record
+from cdc.model.errors import WatershedError
+from cdc.model.sink_records import SinkRecord
+from configuration.sink_settings import CacheConfig, SqlConfig
+from monitoring.conditions import Conditions
+from monitoring.job_records import RebuildRecord
+from monitoring.rejected_rows import RejectedRow, letters_generation
+from spark_jobs import building, control_reader, reading, rebuild, rejections, rounds, serving, tasks, worker
+from spark_jobs.building import Builder
+from spark_jobs.control_reader import ControlReader
+from spark_jobs.rejections import Letters
+from spark_jobs.rounds import SparkRounds
+from spark_jobs.serving import ServingWorker
+from spark_jobs.sync import Ended, SinkSync
+from spark_jobs.tasks import Job, Limits
+from spark_jobs.worker import Link, OpenSink
+from tests.simulation.operators.brokers import TOPICS, Brokers
+from tests.simulation.operators.source import PREFIX
+from tests.simulation.operators.store import FakeSink, FakeSlots, FakeTarget, Store
+from tests.simulation.operators.world import CLOCK, World, numbered
+
+NAME: Final = "store"
+ROUND_S: Final = 0.5
+BUILDER_TURNS: Final = 3  # within which a new generation catches up, once nothing more is published
+KAFKA: Final = KafkaConfig(bootstrap_servers="none:1")
+LETTERS: Final = TOPICS.sink_dead_letter(NAME)
+
+
+class _Begun(Exception):  # noqa: N818
+    """Says that a worker has started its SinkSync, and would now watch its query."""
+
+
+class _Inline:
+    """Stands for ThreadPoolExecutor: a call is made at once."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            value = function(*arguments)
+        except Exception as error:  # noqa: BLE001 - as the executor does
+            failure = error
+
+            def failed() -> None:
+                raise failure
+
+            return SimpleNamespace(result=failed)
+        return SimpleNamespace(result=lambda: value)
+
+
+class _Session:
+    """What SparkRounds uses of a Spark session and of the server of reports."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+
+    def broadcast(self, value: object) -> Any:
+        return SimpleNamespace(value=value, unpersist=lambda: None)
+
+    def parallelize(self, parts: list[Any], _: int) -> Any:
+        return SimpleNamespace(map=lambda work: SimpleNamespace(collect=lambda: [work(part) for part in parts]))
+
+    @contextmanager
+    def receiving(self, take: Callable[..., bool]) -> Iterator[Any]:
+        yield take
+
+
+class FakeLetters:
+    """Implements spark_jobs.dead_letters.LetterBox on the brokers."""
+
+    def __init__(self, brokers: Brokers, generation: int) -> None:
+        self._brokers = brokers
+        self._generation = generation
+        brokers.make(LETTERS)
+        self.open: dict[str, int] = {}
+        self.follow()
+
+    def follow(self) -> None:
+        self._brokers.world.call("brokers")
+        self.open = {
+            key: version
+            for key, version in open_letters(self._brokers).items()
+            if letters_generation(key) == self._generation
+        }
+
+    def close_others(self, generations: Collection[int]) -> None:
+        kept = {self._generation, *generations}
+        self.publish({key: None for key in open_letters(self._brokers) if letters_generation(key) not in kept})
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def publish(self, letters: Letters) -> None:
+        if not letters:
+            return
+
+        def effect() -> None:
+            self._brokers.write(
+                (LETTERS, 0, key.encode(), None if letter is None else letter.encode(), None)
+                for key, letter in letters.items()
+            )
+
+        self._brokers.world.call("brokers.letters", effect)
+        for key, letter in letters.items():
+            if letter is None:
+                self.open.pop(key, None)
+            else:
+                self.open[key] = letter.version
+
+
+def open_letters(brokers: Brokers) -> dict[str, int]:
+    return {key: RejectedRow.decode(value, key).version for key, value in brokers.latest(LETTERS).items()}
+
+
+class Writer:
+    """Stands for spark_jobs.progress_writer.ProgressWriter."""
+
+    def __init__(self, brokers: Brokers, on_published: Callable[[], None]) -> None:
+        self._brokers = brokers
+        self._on_published = on_published
+
+    def publish(self, record: SinkRecord) -> None:
+        self.send(record)
+        self._on_published()
+
+    def send(self, record: Record) -> None:
+        entry = TOPICS.progress, 0, record.record_key.encode(), record.encode(), None
+        self._brokers.world.call("brokers.publish", lambda: self._brokers.write([entry]))
+
+
+class _Watched:
+    """What is replaced in both workers: instead of watching a query, control returns to the simulation."""
+
+    brokers: Brokers
+    _sync: SinkSync | None = None
+    admission = 0
+    is_over: Callable[[], bool] = staticmethod(lambda: False)
+
+    def _keep_in_step(self, sync: SinkSync, generation: int, is_over: Callable[[], bool]) -> None:
+        del generation
+        self._sync = sync
+        self.is_over = is_over
+        self.admission = sync.admit()
+        raise _Begun
+
+    def _open_letters(self, generation: int) -> Any:
+        return FakeLetters(self.brokers, generation)
+
+    def _report(self, state: str, error: Exception | None = None) -> None:
+        """Nobody reads it."""
+
+
+class SimulatedBuilder(_Watched, Builder):
+    """The builder of a generation, whose thread is a part of the job's."""
+
+    world: World
+    link: Callable[[], Link]
+    failed = False
+
+    def start(self) -> None:
+        """Begins with the next turn."""
+
+    def join(self, _timeout_s: float) -> bool:
+        return True
+
+    def reaches(self, goal: Any, timeout_s: float) -> bool:
+        for _ in range(BUILDER_TURNS):
+            self.turn()
+        return super().reaches(goal, min(timeout_s, 0.1))
+
+    def turn(self) -> None:
+        """One batch, and one look at the topics."""
+        try:
+            if self._sync is None:
+                with suppress(_Begun):
+                    self._work(ExitStack(), self.link())
+            assert self._sync is not None
+            self._sync.apply_batch(self.admission)
+            self._sync.tend()
+            self.is_over()
+        except WatershedError as error:
+            self._sync = None
+            if self._ends_with(error):
+                self.refusal = error
+
+
+class SimulatedWorker(_Watched, ServingWorker):
+    """The worker of the serving generation."""
+
+
+class SinkJob:
+    """One process of `cdc sink run`."""
+
+    def __init__(
+        self,
+        world: World,
+        brokers: Brokers,
+        store: Store,
+        section: SqlConfig | CacheConfig,
+        on_published: Callable[[], None],
+        *,
+        has_slots: bool,
+    ) -> None:
+        self._world = world
+        self._brokers = brokers
+        self._store = store
+        self._section = section
+        self._on_published = on_published
+        self._has_slots = has_slots
+        self._stack = ExitStack()
+        self._builder: SimulatedBuilder | None = None
+        self.watch_failed: WatershedError | None = None
+        self.refusal: WatershedError | None = None
+        config = SimpleNamespace(
+            kafka=KAFKA,
+            topics=SimpleNamespace(prefix=PREFIX),
+            spark=SimpleNamespace(checkpoint_location="/nowhere"),
+            sinks={NAME: section},
+        )
+        stop = threading.Event()
+        stop.wait = self._waited  # type: ignore[method-assign, assignment]
+        self._worker = SimulatedWorker(NAME, config, _Session(), self._open_sink, stop, Conditions())  # type: ignore[arg-type]
+        self._worker.brokers = brokers
+        self._worker._checkpoints = SimpleNamespace(keep_only=lambda _: None)  # type: ignore[assignment]
+
+    def _waited(self, seconds: float) -> bool:
+        """The worker waits: for a schema, or for a generation that is built while none serves."""
+        if self._worker._sync is None:
+            raise _Begun
+        self._world.now_s += seconds
+        return False
+
+    def _open_sink(self, slot: str | None) -> OpenSink:
+        slots = FakeSlots(self._store) if self._has_slots else None
+        slot = (self._store.serving if slots is not None else "") if slot is None else slot
+        limits = Limits(ROUND_S, ROUND_S, 1 << 20, reporting_duration_s=ROUND_S)
+        sink = FakeSink(self._store, slot)
+
+        def opened(generation: int) -> SparkRounds:
+            job = Job(NAME, KAFKA, self._section, PREFIX, generation, slot=slot)
+            return SparkRounds(_Session(), job, limits, 1, lambda *_: FakeTarget(sink))  # type: ignore[arg-type]
+
+        return OpenSink(sink, opened, 0.0, lambda: None, slots, slot)
+
+    def _link(self) -> Link:
+        control = ControlReader(KAFKA, TOPICS, self._section.holds)
+        news = control.read()
+        writer = Writer(self._brokers, self._on_published)
+        return Link(control, writer, partial(FakeLetters, self._brokers), news)  # type: ignore[arg-type]
+
+    @property
+    def keeps_in_step(self) -> bool:
+        """Says whether a generation serves that the job writes."""
+        return self._worker._sync is not None
+
+    @property
+    def does_nothing(self) -> bool:
+        """Says whether no generation serves, and none is built."""
+        rebuild = self._worker._rebuild
+        return self._worker._sync is None and (rebuild is None or rebuild._request is None)
+
+    # ---- one step each, under `patched`
+
+    def begin(self) -> bool:
+        """Starts the job. Returns False if capture has published no table yet. Raises WatershedError."""
+        self.link = self._link()
+        if not self.link.news.lineages:
+            return False
+        with suppress(_Begun):
+            self._worker._work(self._stack, self.link)
+        return True
+
+    def batch(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """The query's thread works; `meanwhile` is what other threads do at a task's reports. Raises WatershedError."""
+        sync = self._worker._sync
+        if sync is None:
+            return
+        self._world.meanwhile = meanwhile
+        try:
+            sync.apply_batch(self._worker.admission)
+        except Ended:  # the watching thread has failed meanwhile
+            pass
+        finally:
+            self._world.meanwhile = lambda: None
+        if self.watch_failed is not None:
+            raise self.watch_failed
+
+    def tend_meanwhile(self) -> None:
+        """The watching thread works while a task reports. If it fails, the batch ends as it can, and the job after
+        it."""
+        sync = self._worker._sync
+        if sync is None or self.watch_failed is not None:
+            return
+        try:
+            sync.tend()
+        except WatershedError as error:
+            self.watch_failed = error
+            sync.dismiss()
+
+    def tend(self) -> bool:
+        """The watching thread works. Returns whether the job must start again, behind a swap. Raises WatershedError."""
+        sync = self._worker._sync
+        if sync is not None:
+            sync.tend()
+        else:
+            self.link.control.read()
+        rebuild = self._worker._rebuild
+        is_over = self._worker.is_over() if sync is not None else bool(rebuild and rebuild.follow(self.link.control))
+        if rebuild is not None and rebuild.refusal is not None and sync is None:
+            raise rebuild.refusal
+        builder = None if rebuild is None else rebuild._builder
+        if isinstance(builder, SimulatedBuilder):
+            builder.link = self._link
+            builder.brokers = self._brokers
+            builder._checkpoints = self._worker._checkpoints
+            builder.turn()
+        if is_over and rebuild is not None and rebuild.is_ready:
+            if sync is not None:
+                sync.dismiss()
+            self._worker._replace(rebuild, sync, self.link)
+            return True
+        return False
+
+
+def request_rebuild(brokers: Brokers, action: str, number: int) -> None:
+    """What `cdc rebuild` writes. `action`: rebuild, rollback, drop, cancel."""
+    if action == "cancel":
+        value = brokers.latest(TOPICS.progress).get(RebuildRecord.key_of(NAME))
+        if value is None or not RebuildRecord.decode(value, "").is_open:
+            return
+        record = RebuildRecord.decode(value, "").model_copy(update={"status": "cancelled"})
+    else:
+        record = RebuildRecord(
+            sink=NAME,
+            request=f"request {number}",
+            action=action,
+            status="asked",
+            asked_us=1,
+        )
+    brokers.write([(TOPICS.progress, 0, record.record_key.encode(), record.encode(), None)])
+
+
+def _run_task(open_target: Any, share: Any, job: Job, catalog: Any, limits: Limits, take: Any) -> Any:
+    runner = tasks.TaskRunner(open_target, reading.PartitionReader)
+    if take is None:
+        return runner.run(share, job, catalog, limits)
+
+    def report_to(report: Any) -> bool:
+        goes_on = bool(take(report))
+        CLOCK.world.meanwhile()
+        return goes_on
+
+    return runner.run(share, job, catalog, limits, report_to)
+
+
+@contextmanager
+def patched(world: World, brokers: Brokers) -> Iterator[None]:
+    """The product's modules use this world's clock and clients."""
+    CLOCK.world = world
+    clients: Mapping[str, Callable[[], Any]] = {"Consumer": brokers.consumer, "AdminClient": brokers.admin}
+
+    def new_client(kind: type, _: object) -> Any:
+        return clients[kind.__name__]()
+
+    def missing(_: object, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name not in brokers.topics]
+
+    with ExitStack() as stack:
+        for module in (worker, serving, building, rebuild, control_reader, tasks, rejections):
+            stack.enter_context(mock.patch.object(module, "time", CLOCK))
+        for module in (control_reader, reading, rounds):
+            stack.enter_context(mock.patch.object(module, "new_client", new_client))
+        stack.enter_context(mock.patch.object(control_reader, "missing_topics", missing))
+        stack.enter_context(mock.patch.object(rounds, "driver_reports", lambda spark: spark))
+        stack.enter_context(mock.patch.object(rounds, "run_task", _run_task))
+        stack.enter_context(mock.patch.object(tasks, "ThreadPoolExecutor", _Inline))
+        stack.enter_context(mock.patch.object(serving, "Builder", SimulatedBuilder))
+        for module in (worker, serving):
+            stack.enter_context(mock.patch.object(module, "secrets", numbered("s")))
+        yield

@@ -1,0 +1,95 @@
+"""The oracles: is a store early, and is it ever in step? They read the store as its readers do."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from cdc.model.control import table_key
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
+from cdc.model.sink_records import SinkRecord, newest
+from tests.simulation.operators.capture import Capture
+from tests.simulation.operators.job import NAME
+from tests.simulation.operators.source import KEYS, Row, Source
+from tests.simulation.operators.store import Store
+from watershed_client.applied import Positions, Target, obstacle
+
+KEYS_SEEN: Final = range(KEYS)
+
+
+class Finding(AssertionError):  # noqa: N818
+    """A promise that was broken. `kind`: early, different, stuck, letters."""
+
+    def __init__(self, kind: str, told: str) -> None:
+        super().__init__(f"{kind}: {told}")
+        self.kind = kind
+
+
+def claimed(capture: Capture, lsn: int, held: Iterable[TableId]) -> list[TableId]:
+    """Returns the tables for which a waiter is answered that the store shows everything up to the LSN."""
+    position, records = capture.position(), capture.sinks()
+    if position is None:
+        return []
+    positions = Positions(tuple(records), position, capture.progress())
+    return [table for table in held if _is_answered(Target(lsn, position.epoch), table, positions)]
+
+
+def _is_answered(target: Target, table: TableId, positions: Positions) -> bool:
+    try:
+        asked = replace(target, tables=frozenset({str(table)}), accepts_rejected=True)
+        return obstacle(asked, NAME, positions) is None
+    except WatershedError:
+        return False
+
+
+def require_not_early(
+    capture: Capture, source: Source, store: Store, held: Iterable[TableId], letters: dict[str, int]
+) -> None:
+    """Whatever the newest position covers must be in the store, or something later."""
+    record = newest(capture.sinks(), NAME)
+    if record is None:
+        return
+    lsn = min(record.applied_lsn, source.end)
+    for table in claimed(capture, lsn, held):
+        if told := first_difference(source, store, table, lsn, of_generation(letters, record.generation)):
+            raise Finding("early", f"LSN {lsn} counts as shown, but {told}; {_told(record)}")
+
+
+def first_difference(source: Source, store: Store, table: TableId, lsn: int, letters: dict[str, int]) -> str:
+    """Returns what a reader of the table sees that no state from this LSN on has; "" if there is nothing. A row with an
+    open dead letter may be an older one."""
+    shown = store.shown(table)
+    for key in KEYS_SEEN:
+        row, possible = _without_nulls(shown.get(key)), source.states_from(table, key, lsn)
+        if row not in possible and f"{table_key(table)}/{key}" not in letters:
+            return f"row {key} of {table} is {row}, not one of {possible}"
+    return ""
+
+
+def of_generation(letters: dict[str, int], generation: int) -> dict[str, int]:
+    """Returns the letters of this generation, by what follows it in their keys."""
+    beginning = f"{generation}/"
+    return {key.removeprefix(beginning): version for key, version in letters.items() if key.startswith(beginning)}
+
+
+def require_letters_of_rejected_rows(
+    source: Source, held: Iterable[TableId], letters: dict[str, int], bad: str
+) -> None:
+    """At rest, the open dead letters are those of rows that the store can't hold."""
+    tables = {table_key(table): table for table in held}
+    for letter in letters:
+        _, name, key = letter.split("/", 2)
+        if name not in tables:
+            continue
+        row = source.rows[tables[name]].get(int(key))
+        if row is None or not row["v"].startswith(bad):
+            raise Finding("letters", f"the dead letter {letter} is open, but the row is {row}")
+
+
+def _without_nulls(row: Row | None) -> Row | None:
+    """A column that was added is null until the row is read again; no row of the source has nulls."""
+    return None if row is None else {name: value for name, value in row.items() if value is not None}
+
+
+def _told(record: SinkRecord) -> str:
+    return f"generation {record.generation}, epoch {record.epoch}, offsets {record.end_offsets}, owed {record.owed}"

@@ -1,0 +1,103 @@
+"""Defects that were seen, put back one by one, to see that the oracles notice."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+from cdc.model.control import ProgressRecord, SweepRecord, table_key
+from cdc.model.events import TableId
+from spark_jobs import serving
+from spark_jobs.applied import AppliedPosition
+from spark_jobs.rounds import TopicEnds
+from spark_jobs.sync import SinkSync
+from tests.simulation.operators import judge
+from tests.simulation.operators.store import FakeSink
+from watershed_client import applied
+
+Mutant = Callable[[], AbstractContextManager[Any]]
+
+
+def replaced(owner: Any, name: str, by: Any) -> Mutant:
+    return lambda: mock.patch.object(owner, name, by)
+
+
+@contextmanager
+def _offsets_without_incarnations() -> Iterator[None]:
+    def identify(position: AppliedPosition, newest: ProgressRecord) -> None:
+        position.history = newest.history or position.history
+        position.incarnations |= newest.incarnations
+
+    with (
+        mock.patch.object(AppliedPosition, "_identify", identify),
+        mock.patch.object(AppliedPosition, "_is_of_these_topics", lambda *_: True),
+        mock.patch.object(AppliedPosition, "meets", lambda *_: True),
+    ):
+        yield
+
+
+def _disowns_nothing(_: FakeSink, __: TableId) -> None:
+    """The rows keep the versions that they had in the former topics."""
+
+
+@contextmanager
+def _partitions_counted_once() -> Iterator[None]:
+    described = TopicEnds._described
+
+    def known(ends: TopicEnds) -> Mapping[str, Any]:
+        counts: dict[str, int] = ends.__dict__.setdefault("counts", {})
+        return {
+            topic: (identity, counts.setdefault(topic, count)) for topic, (identity, count) in described(ends).items()
+        }
+
+    with mock.patch.object(TopicEnds, "_described", known):
+        yield
+
+
+def _forgets_what_it_shows(sync: SinkSync) -> None:
+    """The set of tables is emptied before the call that may fail."""
+    with sync._store:
+        with sync._state:
+            offsets, lives = dict(sync._position.written), dict(sync._position.lives)
+            tables, sync._written_tables = sync._written_tables, set()
+        if tables:
+            sync._sink.make_readable(tables)
+        with sync._state:
+            sync._position.reach(offsets, lives)
+
+
+def _forgets_letters(sync: SinkSync) -> None:
+    with sync._state:
+        letters, sync._letters = sync._letters, {}
+    sync._world.letters.publish(letters)
+
+
+def _publishes_before_it_shows(sync: SinkSync) -> None:
+    with sync._state:
+        sync._position.reach(dict(sync._position.written))
+
+
+def _misses_sweeps(position: AppliedPosition, sweep: SweepRecord) -> None:
+    if position.sweeps.get(table_key(sweep.table), 0) < sweep.floor:
+        position._unfinished[table_key(sweep.table), sweep.floor] = sweep
+
+
+def _asks_only_for_the_lsn(target: Any, sink: str, positions: Any) -> str | None:
+    return None if applied.is_reached(target, sink, positions) else "not there"
+
+
+MUTANTS: dict[str, Mutant] = {
+    "1: notes offsets without the topic's incarnation": _offsets_without_incarnations,
+    "2: continues a store of another history": replaced(
+        serving, "continued", lambda marker, noted, _: noted if noted and noted.generation == marker else None
+    ),
+    "2: lets rows of a former history win": replaced(FakeSink, "disown", _disowns_nothing),
+    "4: answers whatever is owed": replaced(judge, "obstacle", _asks_only_for_the_lsn),
+    "4: does not pass on what is owed": replaced(AppliedPosition, "owed", property(lambda _: {})),
+    "4: misses a sweep that compaction removed": replaced(AppliedPosition, "_learn_sweep", _misses_sweeps),
+    "5: forgets a refresh that failed": replaced(SinkSync, "_show", _forgets_what_it_shows),
+    "5: publishes before the refresh": replaced(SinkSync, "_show", _publishes_before_it_shows),
+    "5: forgets letters that were not published": replaced(SinkSync, "_publish_letters", _forgets_letters),
+    "6: counts partitions once": _partitions_counted_once,
+    "7: does not look at the store again": replaced(SinkSync, "_check_generation", lambda _: None),
+}

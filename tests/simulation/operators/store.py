@@ -1,0 +1,238 @@
+"""A store in memory, with the guard, generations beside each other, and readers that see what was made readable."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cdc.model.events import TableId, TableSchema
+from sinks.contract import Change, Outcome, Result, StoredRow
+from sinks.errors import SinkError
+from sinks.reduction import reduce_changes
+from sinks.slots import FIRST
+from tests.simulation.operators.source import BAD, Row
+from tests.simulation.operators.world import World
+
+Rows = dict[int, tuple[int, Row | None]]  # key → version and row; None: it is deleted
+
+
+@dataclass
+class Content:
+    """What a slot holds."""
+
+    generation: int | None = None
+    noted: str | None = None
+    rows: dict[TableId, Rows] = field(default_factory=dict)
+    readable: dict[TableId, Rows] = field(default_factory=dict)
+    prepared: dict[TableId, int] = field(default_factory=dict)  # generation in which it was
+
+    def copied(self) -> "Content":
+        rows = {table: dict(held) for table, held in self.rows.items()}
+        readable = {table: dict(held) for table, held in self.readable.items()}
+        return Content(self.generation, self.noted, rows, readable, dict(self.prepared))
+
+
+class Store:
+    """Survives its jobs."""
+
+    def __init__(self, world: World, *, refreshes: bool) -> None:
+        """`refreshes`: readers see what was written when it was made readable, and not at once."""
+        self.world = world
+        self.refreshes = refreshes
+        self.slots: dict[str, Content] = {FIRST: Content()}
+        self.serving = FIRST
+
+    def copied(self) -> tuple[dict[str, Content], str]:
+        return {slot: content.copied() for slot, content in self.slots.items()}, self.serving
+
+    def restore(self, copy: tuple[dict[str, Content], str]) -> None:
+        slots, self.serving = copy
+        self.slots = {slot: content.copied() for slot, content in slots.items()}
+
+    def empty(self) -> None:
+        self.slots, self.serving = {FIRST: Content()}, FIRST
+
+    def shown(self, table: TableId) -> dict[int, Row]:
+        """What readers see."""
+        content = self.slots[self.serving]
+        rows = (content.readable if self.refreshes else content.rows).get(table, {})
+        return {key: row for key, (_, row) in rows.items() if row is not None}
+
+
+class FakeSink:
+    """Implements sinks.contract.Sink on one slot."""
+
+    name = "store"
+
+    def __init__(self, store: Store, slot: str) -> None:
+        self._store = store
+        self._slot = slot
+
+    @property
+    def _content(self) -> Content:
+        return self._store.slots.setdefault(self._slot, Content())
+
+    def _call(self, effect: Any = lambda: None, name: str = "") -> None:
+        self._store.world.call(f"store.{name}", effect)
+
+    def generation(self) -> int | None:
+        self._call()
+        return self._content.generation
+
+    def begin_generation(self, generation: int) -> None:
+        def effect() -> None:
+            self._content.generation = generation
+            self._content.noted = None
+
+        self._call(effect)
+
+    def discard(self, table: TableId) -> None:
+        def effect() -> None:
+            self._content.rows[table] = {}
+            self._content.readable[table] = {}
+
+        self._call(effect)
+
+    def disown(self, table: TableId) -> None:
+        def effect() -> None:
+            for rows in (self._content.rows, self._content.readable):
+                held = rows.get(table, {})
+                rows[table] = {key: (0, row) for key, (_, row) in held.items() if row is not None}
+
+        self._call(effect)
+
+    def note(self, text: str, before: str | None) -> None:
+        def effect() -> None:
+            if before is not None and self._content.noted != before:
+                raise SinkError("the store has lost its last writes", "nothing to do")
+            self._content.noted = text
+
+        self._call(effect, "note")
+
+    def noted(self) -> str | None:
+        self._call()
+        return self._content.noted
+
+    def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
+        del earlier
+        generation, table = self._content.generation, schema.table
+        if generation is None or (self._content.prepared.get(table) == generation and table not in self._content.rows):
+            raise SinkError(f"{table} was deleted from the store", "nothing to do")
+
+        def effect() -> None:
+            self._content.prepared[table] = generation
+            self._content.rows.setdefault(table, {})
+
+        self._call(effect)
+
+    def attach(self, schema: TableSchema) -> None:
+        """Rows are held as they come."""
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        results: list[Result] = []
+
+        def effect() -> None:
+            results.extend(self._applied(change) for change in changes)
+
+        self._call(effect)
+        return results
+
+    def _applied(self, change: Change) -> Result:
+        rows = self._content.rows.setdefault(change.table, {})
+        key = change.key["id"]
+        if rows.get(key, (-1, None))[0] >= change.version:
+            return Result(Outcome.STALE)
+        if change.row is not None and str(change.row["v"]).startswith(BAD):
+            return Result(Outcome.REJECTED, "column v: too odd")
+        rows[key] = change.version, change.row
+        return Result(Outcome.WRITTEN)
+
+    def sweep(self, table: TableId, floor: int) -> int:
+        gone: list[int] = []
+
+        def effect() -> None:
+            rows = self._content.rows.setdefault(table, {})
+            gone.extend(key for key, (version, row) in rows.items() if row is not None and version < floor)
+            rows.update(dict.fromkeys(gone, (floor, None)))
+
+        self._call(effect, "sweep")
+        return len(gone)
+
+    def make_readable(self, tables: Collection[TableId]) -> None:
+        def effect() -> None:
+            for table in tables:
+                self._content.readable[table] = dict(self._content.rows.get(table, {}))
+
+        self._call(effect, "readable")
+
+    def rows(self, table: TableId) -> Iterator[StoredRow]:
+        for key, (version, row) in self._content.rows.get(table, {}).items():
+            if row is not None:
+                yield StoredRow({"id": key}, row, version)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class FakeTarget:
+    """Implements spark_jobs.pieces.Target: the same store, in a task."""
+
+    def __init__(self, sink: FakeSink) -> None:
+        self._sink = sink
+
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        return reduce_changes(changes)
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        return self._sink.apply(changes)
+
+    def finish(self) -> tuple[Any, ...]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class FakeSlots:
+    """Implements sinks.slots.Slots."""
+
+    in_place = False
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def serving(self) -> str:
+        return self._store.serving
+
+    def others(self) -> dict[str, int | None]:
+        return {
+            slot: content.generation
+            for slot, content in self._store.slots.items()
+            if slot != self._store.serving and (content.generation is not None or content.rows)
+        }
+
+    def generation(self, slot: str) -> int | None:
+        content = self._store.slots.get(slot)
+        return None if content is None else content.generation
+
+    def check_room(self) -> None:
+        """There is room."""
+
+    def remove_unmet(self, slot: str, version: int) -> int:
+        del slot, version
+        return 0
+
+    def serve(self, slot: str) -> None:
+        def effect() -> None:
+            self._store.serving = slot
+
+        self._store.world.call("store", effect)
+
+    def drop(self, slot: str) -> None:
+        def effect() -> None:
+            self._store.slots.pop(slot, None)
+
+        if slot != self._store.serving:
+            self._store.world.call("store", effect)
+
+    def close(self) -> None:
+        """Nothing to release."""

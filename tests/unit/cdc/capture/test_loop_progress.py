@@ -1,0 +1,94 @@
+"""The progress records of the loop: when they are published, and what they claim."""
+
+from cdc.capture.loop import Capture
+from cdc.model.control import ProgressRecord, SnapshotRecord
+from cdc.model.errors import ConnectionLost
+from cdc.snapshots.jobs import Job
+from tests.unit.cdc.capture.loops import SCHEMA, TOPIC, TS_US, Script, transaction
+from tests.unit.cdc.capture.test_loop import ANSWERS, START, capture, positions
+
+
+def progress(script: Script) -> list[ProgressRecord]:
+    own = [record for record in script.committed if record.key == b"progress"]
+    values = [record.value for record in own if record.topic == "shop.progress"]
+    return [ProgressRecord.decode(value or b"", "progress") for value in values]
+
+
+def test_end_offsets_are_asked_for_after_the_commit_that_they_cover() -> None:
+    script = Script(inputs=[transaction(1_100, 1)], end_offsets=[{TOPIC: (1, 0)}, None, {TOPIC: (2, 5)}], waits=5)
+    capture(script, idle_position_s=1_000.0, progress_interval_ms=10).run()
+    told = [(p.lsn, p.seq, p.commit_ts_us, p.end_offsets) for p in progress(script)]
+    assert told == [(1_000, 0, 0, {TOPIC: (1, 0)}), (1_148, 1, TS_US, {TOPIC: (2, 5)})]
+    asked = [i for i, note in enumerate(script.notes) if note == "ask for end offsets"]
+    assert script.notes.index("commit") < asked[1]
+    assert positions(script)[-1].topics[TOPIC].end_offsets == (2, 5)
+
+
+def test_progress_is_told_at_its_pace_and_once() -> None:
+    script = Script(inputs=[transaction(1_100 + 100 * n, n) for n in range(30)], waits=30, end_offsets=ANSWERS)
+    capture(script, transaction_rows_max=1, idle_position_s=1_000.0, progress_interval_ms=1_000).run()
+    lsns = [p.lsn for p in progress(script)]
+    assert lsns == sorted(set(lsns))
+    assert lsns[-1] == 1_100 + 2_900 + 48
+    assert len(lsns) <= 3
+
+
+def test_brokers_that_do_not_tell_end_offsets_are_asked_again() -> None:
+    script = Script(end_offsets=[ConnectionLost("no answer"), {TOPIC: (1, 0)}], waits=5)
+    capture(script, idle_position_s=1_000.0, progress_interval_ms=10).run()
+    assert [p.end_offsets for p in progress(script)] == [{TOPIC: (1, 0)}]
+
+
+def owing(made: Capture) -> Job:
+    """Let the only table owe rows."""
+    record = SnapshotRecord(
+        request="r",
+        table_schema=SCHEMA.table.schema,
+        table_name=SCHEMA.table.name,
+        status="paused",
+        sweeps=True,
+        requested_us=0,
+        owes="its initial snapshot",
+    )
+    engine = made._snapshots._engine
+    engine.add(record)
+    made._snapshots.on_committed()
+    return engine.jobs[SCHEMA.table]
+
+
+def test_progress_is_published_again_when_a_table_owes_nothing_any_more_although_the_position_stays() -> None:
+    script = Script(end_offsets=ANSWERS, waits=40)
+    made = capture(script, idle_position_s=1_000.0, progress_interval_ms=10)
+    job = owing(made)
+    wait = script.wait
+
+    def waiting(timeout_s: float) -> None:
+        wait(timeout_s)
+        if script.waits == 20:
+            job.end()
+            made._snapshots.on_committed()
+
+    script.wait = waiting  # type: ignore[method-assign]
+    made.run()
+    assert [(p.lsn, p.owed) for p in progress(script)] == [
+        (START, {str(SCHEMA.table): "its initial snapshot is paused"}), (START, {}),
+    ]  # fmt: skip
+
+
+def test_progress_names_what_was_owed_when_its_end_offsets_were_asked_for() -> None:
+    """Rows that were published since may be above these."""
+    script = Script(end_offsets=[None, None, {TOPIC: (1, 0)}], waits=6)
+    made = capture(script, idle_position_s=1_000.0, progress_interval_ms=10)
+    job = owing(made)
+    wait = script.wait
+
+    def waiting(timeout_s: float) -> None:
+        wait(timeout_s)
+        if "ask for end offsets" in script.notes and job.status != "done":
+            job.end()
+            made._snapshots.on_committed()
+
+    script.wait = waiting  # type: ignore[method-assign]
+    made.run()
+    assert [p.owed for p in progress(script)] == [{str(SCHEMA.table): "its initial snapshot is paused"}]
+    assert made._snapshots.owed == {}
