@@ -16,7 +16,7 @@ from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
 from spark_jobs.control_reader import News
 from spark_jobs.rejections import Letters
 from spark_jobs.rounds import RoundReport, Take
-from spark_jobs.sync import BEHIND_S, GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
+from spark_jobs.sync import BEHIND_S, GENERATION_CHECK_S, SCHEMA_WAIT_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
 from tests.unit.spark_jobs.records import TOPIC, schema
 
 NO_NEWS = News((), (), ())
@@ -92,10 +92,12 @@ class FakeLetters:
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
         self.open: dict[str, int] = {}
+        self.others: set[str] = set()  # what an operator has discarded
         self.while_published: list[Callable[[], None]] = []  # what happens in the next calls of publish
 
     def follow(self) -> None:
-        """Nobody discards letters."""
+        for key in self.others:
+            self.open.pop(key, None)
 
     def publish(self, letters: Letters) -> None:
         if letters and self.while_published:
@@ -127,6 +129,7 @@ class Bench:
     missing: set[str] = field(default_factory=set)
     letters_max: int = LETTERS_MAX
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
+    waited: list[float] = field(default_factory=list)
     remembered: list[Mapping[str, int]] = field(default_factory=list)  # open letters, at each round's beginning
 
     def __post_init__(self) -> None:
@@ -144,7 +147,10 @@ class Bench:
         )
         self.position = AppliedPosition()
         self.sync = SinkSync(self.sink, 1, self.position, world, self, BATCH_S)  # type: ignore[arg-type]
+        with pytest.raises(Ended):
+            self.sync.apply_batch(1)  # no query was admitted yet
         self.sync.begin([Lineage((schema(),))])
+        self.begun = tuple(self.calls)
         self.admission = self.sync.admit()
         self.calls.clear()
 
@@ -159,6 +165,7 @@ class Bench:
         self.sinks["sink/search/1"] = record
 
     def _wait(self, seconds: float) -> bool:
+        self.waited.append(seconds)
         self.now_us += int(seconds * 1_000_000)
         return False
 
@@ -229,6 +236,7 @@ def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared
 
 def test_a_backlog_is_over_when_no_task_has_said_for_a_while_that_there_is_more() -> None:
     bench = Bench()
+    assert not bench.sync.is_behind
     for report in (replace(wrote(4), is_behind=True), wrote(5)):  # another task has nothing more for a moment
         bench.sync._take_meanwhile(bench.admission, {}, report)
         assert bench.sync.is_behind
@@ -294,6 +302,7 @@ def test_a_schema_that_is_not_there_yet_is_waited_for() -> None:
     bench = Bench(rounds=[unknown, unknown, unknown, wrote(3)], news=[NO_NEWS, NO_NEWS, known])
     bench.batch()
     assert bench.calls[:6] == ["round", "round", "round", "prepare a 1 2", "learn 1", "round"]
+    assert bench.waited == [SCHEMA_WAIT_S] * 2, "not when it has come"
     assert bench.sync.failure is None
 
 
@@ -323,6 +332,8 @@ def test_without_a_batch_the_watching_thread_prepares() -> None:
     bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
     bench.sync.tend()
     assert "prepare b 1" in bench.calls and "learn 2" in bench.calls
+    bench.sync.apply_batch(bench.admission)
+    assert bench.calls.count("round") == BATCH_S
 
 
 @pytest.mark.invariant(11)
@@ -342,6 +353,12 @@ def test_the_store_is_checked_every_few_seconds_and_not_reported_on_when_its_dat
     bench.sync.tend()
     assert "generation" not in bench.calls
     bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
+    bench.sync.tend()
+    assert bench.calls.count("generation") == 1
+    bench.now_us += int(GENERATION_CHECK_S * 1_000_000)
+    bench.sync.tend()
+    assert bench.calls.count("generation") == 1, "not before the time is over again"
+    bench.now_us += 1
     bench.sink.marker = None
     bench.calls.clear()
     with pytest.raises(SinkError, match="no longer holds generation 1"):
@@ -380,23 +397,45 @@ def test_what_did_not_change_is_published_once() -> None:
     bench.sync.tend()
     bench.sync.tend()
     assert bench.calls.count("publish") == 1
-    assert bench.published[-1].applied_lsn == 500
+    assert (bench.published[-1].applied_lsn, bench.sync.published.lsn) == (500, 500)
 
 
 def test_the_beginning_of_a_generation_is_published() -> None:
     """So that a waiter waits for it, and not for the last one."""
     bench = Bench()
     (first,) = bench.published
+    # An earlier job may have been killed between a write and making it readable.
+    assert bench.begun == ("prepare a 1", "learn 1", "readable a", "publish")
     assert (first.generation, first.applied_lsn, first.end_offsets) == (1, 0, {})
 
 
 def test_the_watching_thread_is_woken_when_something_was_written() -> None:
-    bench = Bench(rounds=[wrote(1)])
+    bench = Bench()
+    assert (bench.sync.has_news.is_set(), bench.sync.rounds_done) == (False, 0)
+    bench.sync._take(RoundReport(), {})
     assert not bench.sync.has_news.is_set()
-    bench.batch()
-    assert bench.sync.has_news.is_set()
+    bench.sync._take(wrote(1), {})
+    assert (bench.sync.has_news.is_set(), bench.sync.rounds_done) == (True, 2)
     bench.sync.tend()
     assert not bench.sync.has_news.is_set()
+
+
+def test_a_partition_without_records_begins_at_its_first() -> None:
+    bench = Bench(rounds=[RoundReport({TOPIC: {2: 7}}, records=1, written=1, tables={TABLE})])
+    bench.batch()
+    assert bench.published[-1].end_offsets == {TOPIC: (0, 0, 7)}
+
+
+def test_a_batch_does_not_wait_for_what_arrived_after_it_began() -> None:
+    bench = Bench(topic_ends=2)
+
+    def more() -> RoundReport:
+        bench.topic_ends += 5
+        return wrote(2)
+
+    bench.rounds = [more] * 30
+    bench.batch()
+    assert bench.calls.count("round") == BATCH_S
 
 
 @pytest.mark.parametrize("other", [(4, "a"), (3, "n")])

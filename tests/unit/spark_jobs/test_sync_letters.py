@@ -93,13 +93,23 @@ def test_what_could_not_be_made_readable_is_so_before_its_position_is_published(
     """Whatever thread is the next: the tables, and the letters of their rows, are not forgotten by the one that
     failed."""
     bench = Bench(rounds=[with_letters(4, {"1/public.a/1": 7})])
-    bench.sink.while_readable = [failing()]
+    bench.news = [NO_NEWS, NO_NEWS]
+    bench.sync._position.learn([progress(500, 4)], [])
+    seen: list[int] = []
+
+    def fail() -> None:
+        seen.append(bench.sync.applied.lsn)
+        raise SinkError("the store is away", "wait")
+
+    bench.sink.while_readable = [fail, lambda: seen.append(bench.sync.applied.lsn)]
     with pytest.raises(SinkError, match="away"):
         bench.batch()
+    seen.append(bench.sync.applied.lsn)
     bench.calls.clear()
     bench.sync.tend()
     assert bench.calls == ["generation", "readable a", "letters 1/public.a/1", "publish"]
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
+    assert (seen, bench.sync.applied.lsn) == ([0, 0, 0], 500), "nobody sees the position before the rows"
 
 
 def test_a_report_that_arrives_while_rows_are_made_readable_is_left_to_the_next_time() -> None:
@@ -124,6 +134,31 @@ def test_rejected_rows_do_not_pile_up() -> None:
     assert order[:4] == ["round", "readable", "letters", "round"], "long before the batch ends"
 
 
+def test_letters_that_the_brokers_do_not_take_do_not_pile_up() -> None:
+    bench = Bench(letters_max=1 << 20)
+    bench.letters.while_published = [failing()]
+    bench.sync._take(with_letters(4, {f"1/public.a/{number}": 7 for number in range(LETTERS_WAITING_MAX - 1)}), {})
+    with pytest.raises(SinkError, match="away"):
+        bench.sync.tend()
+    assert not bench.sync._take_meanwhile(bench.admission, {}, with_letters(5, {"1/public.a/x": 7}))
+    bench.sync.tend()
+    assert bench.sync._take_meanwhile(bench.admission, {}, wrote(6))
+
+
+def test_what_an_operator_discards_is_followed() -> None:
+    bench = Bench()
+    bench.letters.open = {"1/public.a/1": 7}
+    bench.letters.others = {"1/public.a/1"}
+    bench.sync.tend()
+    assert bench.published[-1].rejected == {}
+
+
+def test_as_many_letters_as_the_limit_stop_no_sink() -> None:
+    bench = Bench(rounds=[with_letters(4, {f"1/public.a/{number}": 7 for number in range(LETTERS_MAX)})])
+    bench.batch()
+    assert bench.published[-1].dead_letters == LETTERS_MAX
+
+
 def test_letters_that_are_closed_stop_no_sink() -> None:
     """A sink that stopped with too many continues after the limit was raised or rows were corrected."""
     bench = Bench(rounds=[with_letters(4, {"1/public.a/1": None})])
@@ -135,11 +170,12 @@ def test_letters_that_are_closed_stop_no_sink() -> None:
 def test_letters_of_a_table_that_is_not_captured_any_more_are_closed() -> None:
     """It was removed from the configuration, or excluded from the sink. A table that is only stopped is owed; and a row
     that was rejected after the progress record tells of a table that was added since."""
-    old, new = pack_version(1, 40), pack_version(1, 60)
+    old, new = pack_version(1, 50), pack_version(1, 51)
     left = ProgressRecord(
         epoch=1, seq=50, lsn=500, commit_ts_us=5, published_ts_us=0, end_offsets={TOPIC: (0,)}, owed={"public.c": "why"}
     )
-    bench = Bench(news=[NO_NEWS, News((left,), (), ())])
+    tables = tuple(Lineage((schema(name),)) for name in "bc")
+    bench = Bench(news=[News((), (), tables), News((left,), (), ())], letters_max=9)
     kept = {"1/public.a/1": old, "1/public.b/2": new, "1/public.c/1": old}
     bench.letters.open = {"1/public.b/1": old, **kept}
     bench.sync.tend()
@@ -165,6 +201,11 @@ def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
     bench = Bench(news=[News((), (), (other,)), News(tuple(both), (sweep,), ())], letters_max=9)
     bench.sync.tend()
     bench.letters.open = {"1/public.a/1": 8, "1/public.a/2": 10, "1/public.b/1": 8}
-    bench.sync._take(with_letters(0, {"1/public.a/3": 7, "1/public.a/4": 11}), {})  # not published yet
-    bench.sync.tend()
-    assert bench.letters.open == {"1/public.a/2": 10, "1/public.a/4": 11, "1/public.b/1": 8}
+    bench.sync._take(with_letters(0, {"1/public.a/3": 7, "1/public.a/4": 9}), {})  # not published yet
+    late = with_letters(0, {"1/public.a/5": 8, "1/public.a/6": 10})  # while the rows are swept
+    bench.sink.while_readable = [lambda: None, lambda: bench.sync._take(late, {})]
+    for _ in range(2):
+        bench.sync.tend()
+        kept = {"1/public.a/2": 10, "1/public.a/4": 9, "1/public.b/1": 8}
+        assert {key: version for key, version in bench.letters.open.items() if key != "1/public.a/6"} == kept
+    assert bench.letters.open["1/public.a/6"] == 10
