@@ -48,6 +48,8 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "views/triggers.py": "tests/integration/test_view_locks.py: triggers of a real database",
     "views/statements.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",
+    "cdc/daemon/record_making.py": f"{_CAPTURE}: limits of real topics in every session",
+    "cdc/daemon/topic_identity.py": "tests/integration/test_topic_identity.py: topics of a real broker",
     "cdc/daemon/adding_tables.py": "tests/integration/test_joining.py: tables added to a real publication",
     "cdc/daemon/outbox_setup.py": "tests/integration/test_outbox.py: wiring of real servers in every session",
     "operations/cli/outbox.py": "tests/integration/test_outbox.py: creates and prunes in a real database",
