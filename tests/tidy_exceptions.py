@@ -126,5 +126,4 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "sinks/warehouse/staged_files.py": "tests/unit/sinks/warehouse/test_staging.py: files of staged rows",
     "spark_jobs/reading.py": "tests/integration/test_reading.py: topics of a real broker",
     "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
-    "spark_jobs/worker.py": f"{_SINK_RUN}: a query of Spark, its failures and its end",
 }
