@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import pytest
 from py4j.protocol import Py4JError
 
-from cdc.model.sink_records import SinkRecord
 from configuration.settings import load_config
 from monitoring.conditions import Conditions
 from monitoring.views import STALLED_S
@@ -63,9 +62,6 @@ def test_the_published_record_names_the_store_and_how_long_it_may_be_silent(
     tmp_path: Path, sink: str, store: str, patience_s: float
 ) -> None:
     """Processes whose configuration does not have the sink yet judge by it whether it makes progress."""
-    published: list[SinkRecord] = []
     control: Any = SimpleNamespace(excluded=(), lineages={})
-    writer: Any = SimpleNamespace(publish=published.append)
-    worker(tmp_path, Conditions(), sink=sink)._publish(control, writer, applied())
-    (record,) = published
+    record = worker(tmp_path, Conditions(), sink=sink)._complete(control, applied())
     assert (record.store, record.patience_s) == (store, STALLED_S + patience_s)

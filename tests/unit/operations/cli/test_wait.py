@@ -1,7 +1,9 @@
 """`cdc wait` refuses a text that is no LSN with another exit code than a wait that ends too late."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,11 +44,11 @@ class Published:
         """Nothing is open."""
 
 
-def waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sinks: object, *published: str) -> object:
+def waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sinks: Mapping[str, Any], *published: str) -> object:
     """The sinks for which `cdc wait` without --sink waits."""
     asked: list[object] = []
     monkeypatch.setattr(PipelineWatch, "of", lambda _: Published(*published))
-    monkeypatch.setattr(module, "wait_for", lambda _, names, *__: asked.append(names))
+    monkeypatch.setattr(module, "wait_for", lambda _, names, *__, **___: asked.append(names))
     wait("0/10", config=write_config(tmp_path, "127.0.0.1:1", "shop", sinks))
     return asked[0]
 
