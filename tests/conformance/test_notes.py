@@ -6,12 +6,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from opensearchpy import OpenSearch
 
 from cdc.model.events import pack_version
 from sinks.cache.sink import CacheSink
 from sinks.errors import SinkError
 from sinks.warehouse.statements import CATALOG
-from tests.conformance.stores import SqlStore
+from tests.conformance.stores import SearchStore, SqlStore
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES
 from tests.conformance.trial import Trial
 from tests.conformance.warehouse_store import warehouse
@@ -170,3 +171,31 @@ def test_an_older_copy_of_a_file_has_the_note_that_belongs_to_its_rows(tmp_path:
             assert restarted.noted() == "older"
             with pytest.raises(SinkError, match="may have lost its last writes"):
                 restarted.note("newest", "newer")
+
+
+def test_a_search_index_that_was_restored_from_a_snapshot_is_not_the_one_that_was_filled(
+    request: pytest.FixtureRequest, unique: str
+) -> None:
+    """A snapshot that is restored into a closed index keeps the index's UUID."""
+    url = request.getfixturevalue("opensearch")
+    with closing(OpenSearch(url, timeout=60)) as client, closing(SearchStore(url, unique)) as store:
+        with closing(Trial(store)) as trial:
+            trial.apply(CUSTOMERS.upsert(V, id=1), ORDER_LINES.upsert(V + 1, order_id=1, line_no=1))
+            index = f"{unique}.public.customers.documents"
+            repository = {"type": "fs", "settings": {"location": unique}}
+            client.snapshot.create_repository(repository=unique, body=repository)
+            waits = {"wait_for_completion": "true"}
+            client.snapshot.create(repository=unique, snapshot="older", body={"indices": index}, params=waits)
+            trial.apply(CUSTOMERS.upsert(V + 2, id=2))
+            trial.sink.note("text", None)
+            assert trial.another().generation() == 1
+            former = client.indices.get_settings(index=index)[index]["settings"]["index"]["uuid"]
+            client.indices.close(index=index)
+            client.snapshot.restore(repository=unique, snapshot="older", body={"indices": index}, params=waits)
+            assert client.indices.get_settings(index=index)[index]["settings"]["index"]["uuid"] == former
+            assert trial.sink.generation() is None
+            restarted = trial.another()
+            restarted.begin_generation(2)
+            trial.prepare(CUSTOMERS, restarted)
+            assert trial.another().generation() == 2
+        client.snapshot.delete_repository(repository=unique)
