@@ -22,7 +22,7 @@ READ_ROWS: Final = 200  # rows that the driver holds at once
 
 # Classes and codes of SQLSTATE. See PostgreSQL's appendix A.
 _TRANSIENT: Final = ("08", "25P03", "40", "53", "57P", "55P03", "55006")
-_ENDED: Final = ("08", "57P")  # of a connection
+_ENDED: Final = ("08", "57P01", "57P02", "57P03", "57P04")  # of a connection
 DISK_FULL: Final = "53100"
 LOCKED: Final = "55P03"
 # P0001: a trigger of somebody else refuses the row.
@@ -225,14 +225,13 @@ def _is_lost(error: Exception) -> bool:
 
 
 def _has_lost_connection(error: Exception) -> bool:
-    """Returns whether a connection ended, or could not be made: a server may have taken over from another one. A server
-    that is stopped says so (57P01) before it ends the connection.
+    """Returns whether a connection ended, or could not be made, and another server may have taken over. A server that
+    is stopped says so (57P01) before it ends the connection; one that ends it because it was idle stays.
     """
-    return (
-        isinstance(error, DBAPIError)
-        and not isinstance(error.orig, sqlite3.Error)
-        and (error.connection_invalidated or _state(error).startswith(_ENDED) or _is_lost(error))
-    )
+    if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error):
+        return False
+    state = _state(error)
+    return state.startswith(_ENDED) if state else _is_lost(error)
 
 
 def _sqlite_code(error: sqlite3.Error) -> str:
