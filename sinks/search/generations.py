@@ -106,7 +106,8 @@ class Generations:
             raise lost_writes(self._server.name)
         condition = {"if_seq_no": held["_seq_no"], "if_primary_term": held["_primary_term"]}
         try:
-            self._put(_GENERATION_ID, {**held["_source"], "note": text}, condition)
+            # It is only read by its id, for which a document needs no refresh.
+            self._put(_GENERATION_ID, {**held["_source"], "note": text}, {"refresh": "false", **condition})
         except ConflictError as error:
             if self.noted() != text:  # otherwise the answer to the first attempt was lost
                 raise lost_writes(self._server.name) from error
@@ -206,7 +207,7 @@ class Generations:
 
     def _documents(self) -> dict[str, dict[str, Any]]:
         body = {"size": _INDEXES_MAX, "query": {"match_all": {}}, "_source": {"excludes": ["note"]}}
-        try:  # each write to the marker index included a refresh
+        try:  # each write to the marker index, except of a note, included a refresh
             hits = self._server.call(lambda client: client.search(index=self._marker, body=body), (404,))["hits"][
                 "hits"
             ]

@@ -28,7 +28,7 @@ USERS_BEGINNING = "{public.users}"
 @contextmanager
 def server(folder: Path) -> Iterator[client.Redis]:
     port = free_port()
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     words = ["--port", str(port), "--bind", HOST, "--dir", str(folder), "--save", ""]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([str(package_folder(PACKAGE) / "bin" / "redis-server"), *words], stdout=log)
@@ -79,6 +79,22 @@ def test_a_primary_that_comes_back_without_its_last_writes_has_an_older_note(tmp
         assert rows(restarted) == {1: "kept"}
         restarted.note("continued", "older")
         assert restarted.noted() == "continued"
+
+
+def test_a_server_that_loads_an_older_file_is_filled_again(tmp_path: Path) -> None:
+    """Keys of before may have expired there, and an append-only file may lack a second."""
+    with server(tmp_path / "one") as first, closing(opened(f"redis://{HOST}:{port_of(first)}", "shop")) as sink:
+        sink.apply([upsert(1, V, "kept")])
+        sink.note("older", None)
+        first.save()
+        sink.apply([upsert(2, V + 1, "lost")])
+        sink.note("newer", "older")
+    with server(tmp_path / "one") as again:
+        restarted = CacheSink.open(config(f"redis://{HOST}:{port_of(again)}"), "shop", QUICK)
+        with closing(restarted):
+            assert (restarted.generation(), restarted.noted()) == (None, "older")
+            with pytest.raises(SinkError, match="may have lost its last writes"):
+                restarted.note("newest", "older")
 
 
 def test_a_note_that_reaches_a_promoted_replica_is_refused(tmp_path: Path) -> None:
