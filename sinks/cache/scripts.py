@@ -220,3 +220,19 @@ for _, id in ipairs(ARGV) do
   end
 end
 """)
+
+# Counts a note in the hash of a table's versions. KEYS[1]: the hash. ARGV: the field of the count. Returns the count;
+# 0 for a table that does not exist, which is not created.
+COUNT: Final = Script("""
+if redis.call('HEXISTS', KEYS[1], '\\0') == 0 then return 0 end
+return redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+""")
+
+# Replaces a note. KEYS[1]: the generation's hash. ARGV: the note's field, the note that it has (empty: none) and the
+# new one. Returns 0 if it has another one, or holds no generation.
+NOTE_TEXT: Final = Script("""
+local held = redis.call('HGET', KEYS[1], ARGV[1]) or ''
+if redis.call('HEXISTS', KEYS[1], 'generation') == 0 or (held ~= ARGV[2] and held ~= ARGV[3]) then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+return 1
+""")

@@ -6,6 +6,7 @@ longer among the predecessors of the current one.
 
 import threading
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from cdc.model.control import table_key, table_of_key
 from cdc.model.events import TableId
@@ -13,6 +14,9 @@ from sinks.contract import lost_writes
 from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Engine
 from sinks.warehouse.naming import Place
+
+NotedSnapshot = tuple[int, int]  # its sequence number and its id; _NONE: the table had none
+_NONE: Final = (0, 0)
 
 
 class Notes:
@@ -24,7 +28,8 @@ class Notes:
         self._place = place
         self._state = threading.Lock()  # guards _written
         self._written: set[TableId] = set()  # since the last note
-        self._verified: dict[str, tuple[str | None, int]] = {}  # table → its state, and the number that it agreed with
+        # Table → its state, and the noted snapshot that it agreed with.
+        self._verified: dict[str, tuple[str | None, NotedSnapshot]] = {}
 
     def written(self, tables: Iterable[TableId]) -> None:
         """Records that the tables have new snapshots. Thread-safe."""
@@ -40,9 +45,9 @@ class Notes:
         with self._state:
             written, self._written = self._written, set()
         try:
-            numbers = {} if last is None else dict(last.snapshots)
-            numbers |= {table: self._kept(table, numbers.get(table)) for table in map(table_key, written)}
-            for changed in properties.note_writes(properties.Note(text, numbers), held):
+            snapshots = {} if last is None else dict(last.snapshots)
+            snapshots |= {table: self._kept(table, snapshots.get(table)) for table in map(table_key, written)}
+            for changed in properties.note_writes(properties.Note(text, snapshots), held):
                 self._engine.run(statements.set_namespace_properties(self._namespace, changed))
         except BaseException:
             self.written(written)
@@ -55,32 +60,33 @@ class Notes:
             return None
         return note.text
 
-    def _is_rolled_back(self, table: str, number: int) -> bool:
+    def _is_rolled_back(self, table: str, noted: NotedSnapshot) -> bool:
         """Returns False for a table that does not exist: then the store holds no generation."""
         rows = self._place(table_of_key(table)).rows
         state = self._engine.state(rows)
-        if self._verified.get(table) == (state, number) or self._engine.table_properties(rows) is None:
+        if self._verified.get(table) == (state, noted) or self._engine.table_properties(rows) is None:
             return False
-        if self._newest(table, number) is None:
+        if self._newest(table, noted) is None:
             return True
-        self._verified[table] = state, number
+        self._verified[table] = state, noted
         return False
 
-    def _kept(self, table: str, noted: int | None) -> int:
+    def _kept(self, table: str, noted: NotedSnapshot | None) -> NotedSnapshot:
         newest = self._newest(table, noted)
         if newest is None:
             raise lost_writes(f"the warehouse's table {table}")
         return newest
 
-    def _newest(self, table: str, noted: int | None) -> int | None:
-        """Returns the sequence number of the table's current snapshot, 0 if it has none; None if the snapshot with the
-        number `noted` is no predecessor of it. Snapshots that have expired are taken for predecessors.
+    def _newest(self, table: str, noted: NotedSnapshot | None) -> NotedSnapshot | None:
+        """Returns the table's current snapshot; None if the noted one is not it, and no predecessor of it. Snapshots
+        that have expired are taken for predecessors.
         """
-        newest = 0
+        newest = _NONE
         for snapshot in self._engine.history(self._place(table_of_key(table)).rows):
-            newest = newest or snapshot.sequence_number
-            if noted is None or snapshot.sequence_number == noted:
+            found = snapshot.sequence_number, snapshot.id
+            newest = found if newest == _NONE else newest
+            if noted is None or found == noted:
                 return newest
-            if snapshot.sequence_number < noted:
+            if snapshot.sequence_number <= noted[0]:  # also after a return to older metadata: numbers are used again
                 return None
-        return newest if newest or not noted else None
+        return newest if newest != _NONE or noted in (None, _NONE) else None

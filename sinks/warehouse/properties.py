@@ -39,7 +39,8 @@ class Note(NamedTuple):
     """The content of the properties of a note."""
 
     text: str
-    snapshots: Mapping[str, int]  # table_key of each table that was written → sequence number of its snapshot then
+    # table_key of each table that was written → sequence number and id of its snapshot then; 0 and 0: it had none
+    snapshots: Mapping[str, tuple[int, int]]
 
 
 def note_writes(note: Note, held: Mapping[str, str]) -> list[dict[str, str]]:
@@ -64,6 +65,7 @@ def note_of(namespace: Mapping[str, str]) -> Note | None:
     if count:
         packed = "".join(namespace.get(f"{NOTE}.{place}.{number}", "") for number in range(int(count)))
     try:
-        return Note(*json.loads(zlib.decompress(base64.b64decode(packed))))
+        text, snapshots = json.loads(zlib.decompress(base64.b64decode(packed)))
+        return Note(text, {table: (number, snapshot) for table, (number, snapshot) in snapshots.items()})
     except (ValueError, TypeError, zlib.error):
         return None

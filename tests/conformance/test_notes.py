@@ -5,16 +5,21 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
+from opensearchpy import OpenSearch
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from cdc.model.events import pack_version
 from sinks.cache.sink import CacheSink
 from sinks.errors import SinkError
 from sinks.warehouse.statements import CATALOG
-from tests.conformance.stores import SqlStore
+from tests.conformance.stores import SearchStore, SqlStore, url_of
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES
 from tests.conformance.trial import Trial
 from tests.conformance.warehouse_store import warehouse
+from tests.conftest import PostgresServer, new_database
 
 V = pack_version(1, 1)
 # A position in a source with many tables.
@@ -170,3 +175,86 @@ def test_an_older_copy_of_a_file_has_the_note_that_belongs_to_its_rows(tmp_path:
             assert restarted.noted() == "older"
             with pytest.raises(SinkError, match="may have lost its last writes"):
                 restarted.note("newest", "newer")
+
+
+def test_a_file_that_was_replaced_under_the_job_is_noticed(tmp_path: Path) -> None:
+    """Its connections would go on to write the file that has no name any more."""
+    file, copy = tmp_path / "store.db", tmp_path / "copy.db"
+    with closing(SqlStore(f"sqlite:///{file}")) as store, closing(Trial(store)) as trial:
+        worker = trial.another()
+        trial.apply(CUSTOMERS.upsert(V, id=1))
+        trial.prepare(CUSTOMERS, worker)
+        trial.sink.note("older", None)
+        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        trial.apply(CUSTOMERS.upsert(V + 1, id=2), sink=worker)
+        for part in ("-wal", "-shm"):
+            Path(f"{file}{part}").unlink()
+        copy.replace(file)
+        with pytest.raises(SinkError, match="may have lost its last writes"):
+            worker.apply([CUSTOMERS.upsert(V + 2, id=3)])
+        with pytest.raises(SinkError, match="may have lost its last writes"):
+            trial.sink.note("newer", "older")
+        restarted = trial.another()
+        trial.prepare(CUSTOMERS, restarted)
+        assert (restarted.generation(), restarted.noted()) == (1, "older")
+        assert [stored.key["id"] for stored in restarted.rows(CUSTOMERS.id)] == [1, 3]
+
+
+def test_an_older_copy_of_a_database_has_the_note_that_belongs_to_its_rows(postgres: PostgresServer) -> None:
+    with (
+        new_database(postgres) as dsn,
+        psycopg.connect(postgres.superuser_dsn, autocommit=True) as superuser,
+        closing(SqlStore(url_of(dsn))) as store,
+    ):
+        database = sql.Identifier(str(conninfo_to_dict(dsn)["dbname"]))
+        copy = sql.Identifier(f"{conninfo_to_dict(dsn)['dbname']}copy")
+        with closing(Trial(store)) as trial:
+            trial.apply(CUSTOMERS.upsert(V, id=1))
+            trial.sink.note("older", None)
+        made = sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER {}")
+        superuser.execute(made.format(copy, database, sql.Identifier(str(conninfo_to_dict(dsn)["user"]))))
+        with closing(store.open()) as sink:
+            sink.prepare(CUSTOMERS.schema)
+            sink.apply([CUSTOMERS.upsert(V + 1, id=2)])
+            superuser.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
+            superuser.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(copy, database))
+            with pytest.raises(SinkError, match="may have lost its last writes"):
+                sink.note("newer", "older")  # the copy has the note before, and lacks the row
+            assert sink.noted() == "older"
+        with closing(store.open()) as restarted:
+            assert (restarted.generation(), restarted.noted()) == (1, "older")
+            restarted.prepare(CUSTOMERS.schema)
+            assert [stored.key["id"] for stored in restarted.rows(CUSTOMERS.id)] == [1]
+            with pytest.raises(SinkError, match="may have lost its last writes"):
+                restarted.note("newest", "newer")
+            restarted.note("continued", "older")
+            assert restarted.noted() == "continued"
+
+
+def test_a_search_index_that_was_restored_from_a_snapshot_is_not_the_one_that_was_filled(
+    request: pytest.FixtureRequest, unique: str
+) -> None:
+    """A snapshot that is restored into a closed index keeps the index's UUID."""
+    url = request.getfixturevalue("opensearch")
+    with closing(OpenSearch(url, timeout=60)) as client, closing(SearchStore(url, unique)) as store:
+        with closing(Trial(store)) as trial:
+            trial.apply(CUSTOMERS.upsert(V, id=1), ORDER_LINES.upsert(V + 1, order_id=1, line_no=1))
+            index = f"{unique}.public.customers.documents"
+            repository = {"type": "fs", "settings": {"location": unique}}
+            client.snapshot.create_repository(repository=unique, body=repository)
+            waits = {"wait_for_completion": "true"}
+            client.snapshot.create(repository=unique, snapshot="older", body={"indices": index}, params=waits)
+            trial.apply(CUSTOMERS.upsert(V + 2, id=2))
+            trial.sink.note("text", None)
+            assert trial.another().generation() == 1
+            former = client.indices.get_settings(index=index)[index]["settings"]["index"]["uuid"]
+            client.indices.close(index=index)
+            client.snapshot.restore(repository=unique, snapshot="older", body={"indices": index}, params=waits)
+            assert client.indices.get_settings(index=index)[index]["settings"]["index"]["uuid"] == former
+            assert trial.sink.generation() is None
+            restarted = trial.another()
+            restarted.begin_generation(2)
+            trial.prepare(CUSTOMERS, restarted)
+            assert trial.another().generation() == 2
+        client.snapshot.delete_repository(repository=unique)

@@ -26,6 +26,7 @@ class Engine(ScriptedEngine):
         self.namespace = {properties.NOTE: properties.NO_NOTE}
         self.tables[_place(ORDERS).rows] = {}
         self.numbers: list[int] = []
+        self.ids = 100  # the snapshot number 7 has the id 107
 
     def run(self, statement: str, *_: object, **__: object) -> None:
         assert self.namespace is not None
@@ -34,7 +35,7 @@ class Engine(ScriptedEngine):
 
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
         del table
-        return (Snapshot(number, None, {}, number) for number in self.numbers)
+        return (Snapshot(self.ids + number, None, {}, number) for number in self.numbers)
 
     def state(self, table: tuple[str, ...]) -> str | None:
         del table
@@ -50,7 +51,7 @@ def test_a_kill_between_two_changes_of_properties_leaves_the_former_note(text: s
     held = {properties.NOTE: properties.NO_NOTE}
     former = None
     for number in range(4):
-        note = Note(f"{number} {text}", {"public.orders": number})
+        note = Note(f"{number} {text}", {"public.orders": (number, 2**63 - number)})
         *first, last = note_writes(note, held)
         for changed in first:
             held |= changed
@@ -109,3 +110,15 @@ def test_a_dropped_table_leaves_the_note() -> None:
     del engine.tables[_place(ORDERS).rows]
     engine.numbers = []
     assert notes.read() == "text"
+
+
+def test_a_table_that_returned_to_older_metadata_uses_numbers_again() -> None:
+    engine = Engine()
+    notes = Notes(engine, "shop", _place)
+    engine.numbers = [7, 6]
+    notes.written([ORDERS])
+    notes.write("text", None)
+    assert notes.read() == "text"
+    engine.ids = 200
+    engine.numbers = [7]
+    assert notes.read() is None
