@@ -45,8 +45,7 @@ def wait(
     began = time.monotonic()
     settings = configuration(config, log_level="error")
     names = sink or _with_position(settings, config)
-    left_s = max(0.0, timeout - (time.monotonic() - began))
-    wait_for(settings, names or None, lsn, left_s, timeline, tables=table or (), accepts_rejected=accept_rejected)
+    wait_for(settings, names or None, lsn, timeout, timeline, tables=table or (), accepts_rejected=accept_rejected)
     if as_json:
         typer.echo(json.dumps({"is_applied": True, "lsn": lsn, "seconds": round(time.monotonic() - began, 3)}))
 
