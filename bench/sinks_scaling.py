@@ -76,7 +76,7 @@ def _measure(path: Path, threads: int) -> int:
     job = Job("cache", config.kafka, config.sinks["cache"], config.topics.prefix, 1)
     rounds = SparkRounds(spark, job, Limits(ROUND_S, ROUND_S, PIECE_BYTES_MAX), threads, open_null)
     rounds.learn(lineages)
-    ends = rounds.ends()
+    ends = {topic: found.ends for topic, found in rounds.find().items()}
     rounds.run({}, ends, lambda _: True)  # starts the worker processes
     position: dict[str, tuple[int, ...]] = {}
     records, begun = 0, time.monotonic()

@@ -78,6 +78,8 @@ class HttpConfig(Section):
     """The read-only HTTP server of `cdc run`, `cdc sink run` and `cdc view run`: health, status, metrics."""
 
     host: str = "127.0.0.1"
+    # Names under which the server is asked, beside localhost and `host`; requests under other names get 421.
+    names: tuple[str, ...] = ()
     port: Annotated[int, Field(ge=1, le=65535)] | None = 8480  # of `cdc run`; null: no server
     sink_port: Annotated[int, Field(ge=1, le=65535)] | None = 8481  # of `cdc sink run`
     view_port: Annotated[int, Field(ge=1, le=65535)] | None = 8482  # of `cdc view run`

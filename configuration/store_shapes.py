@@ -1,6 +1,6 @@
 """Sections `sinks.search.shapes`, `sinks.cache.shapes` and `sinks.warehouse.shapes`: how a store keeps tables' rows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -56,6 +56,15 @@ class CacheTls(Section):
         return self
 
 
+def _flat(settings: Mapping[str, Any], beginning: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the settings of an index with their full names, without `index.`, however they are nested."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{beginning}{name}.")
+        else:
+            yield f"{beginning}{name}".removeprefix("index."), value
+
+
 class SearchShape(Section):
     """The index of a table's rows in the search index."""
 
@@ -76,6 +85,16 @@ class SearchShape(Section):
                 value.format(prefix="", schema="", table="")
         except (KeyError, ValueError, IndexError, AttributeError):
             raise ValueError("a template may name {prefix}, {schema} and {table}") from None
+        return value
+
+    @field_validator("settings")
+    @classmethod
+    def _keeps_what_it_acknowledged(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if dict(_flat(value)).get("translog.durability") == "async":
+            raise ValueError(
+                "translog.durability: async lets a node that crashes lose rows that it has acknowledged, which nothing "
+                "notices; leave it out, and set refresh_interval for speed"
+            )
         return value
 
     @model_validator(mode="after")

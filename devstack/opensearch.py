@@ -69,6 +69,7 @@ class OpenSearch:
             "transport.port": place.ports["transport"],
             "path.data": str(data),
             "path.logs": str(logs),
+            "path.repo": [str(place.own("snapshots"))],
             "cluster.routing.allocation.disk.threshold_enabled": False,
             "action.auto_create_index": False,
             # The default is four: the indexes of 120 tables then took 40 s, because every few indexes cause a change of

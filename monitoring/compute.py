@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdc.model.condition import Condition
-from cdc.model.control import ProgressRecord
+from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.events import TableId
 from cdc.model.lsn import format_lsn
 from cdc.model.sink_records import SinkRecord, newest
@@ -28,7 +28,7 @@ from monitoring.model import (
     WalBudget,
 )
 from monitoring.problems import problems_of
-from monitoring.views import view_statuses
+from monitoring.views import STALLED_S, view_statuses
 from watershed_client.source_facts import SlotFacts, SourceFacts
 
 _US: Final = 1_000_000
@@ -53,7 +53,7 @@ def status_of(config: Config, reading: Reading, history: History, now: Moment) -
         source=_source(config, reading.source, history, now),
         brokers=BrokerStatus(is_reachable=reading.topics_error is None),
         capture=_capture(reading, history, now, end),
-        tables=tuple(_table(table, reading.topics) for table in config.source.table_ids),
+        tables=tuple(_table(table, reading) for table in config.source.table_ids),
         sinks=_sinks(config, reading, history, now, end),
         views=view_statuses(config, reading, history, now.monotonic_s),
         problems=(),
@@ -133,12 +133,13 @@ def _capture(reading: Reading, history: History, now: Moment, end: int | None) -
         return CaptureStatus(state=state, lost_events=lost)
     commit_ts_us = progress.commit_ts_us if progress is not None else 0
     place = (position.epoch, position.resume_lsn)
+    state = own[0].state if own else _phase(position, reading.source)
     told_us = progress.published_ts_us if progress is not None and progress.epoch == position.epoch else 0
     told_s = (now.unix_us - told_us) / _US if told_us else 0.0
     reached = (position.epoch, position.seq, position.resume_lsn)
     silent_s = history.silent_s("capture", reached, now.monotonic_s, told_s)
     return CaptureStatus(
-        state=own[0].state if own else position.phase,
+        state=state,
         epoch=position.epoch,
         seq=position.seq,
         lsn=format_lsn(position.resume_lsn),
@@ -149,6 +150,19 @@ def _capture(reading: Reading, history: History, now: Moment, end: int | None) -
         last_commit_unix_seconds=commit_ts_us / _US if commit_ts_us else None,
         lost_events=lost,
     )
+
+
+def _phase(position: PositionRecord, source: SourceFacts | None) -> str:
+    """Returns what capture does, as others see it: the position record says `streaming` also when nothing runs."""
+    if position.phase != "streaming":
+        return position.phase
+    if source is None:
+        return "unknown"
+    return "streaming" if _is_streamed(source) else "not streaming"
+
+
+def _is_streamed(source: SourceFacts) -> bool:
+    return source.slot is not None and source.slot.is_active
 
 
 def _lag_s(history: History, place: tuple[int, int], commit_ts_us: int, now: Moment) -> float:
@@ -163,12 +177,16 @@ def _lag_s(history: History, place: tuple[int, int], commit_ts_us: int, now: Mom
 # ---- tables
 
 
-def _table(table: TableId, topics: TopicFacts) -> TableStatus:
+def _table(table: TableId, reading: Reading) -> TableStatus:
+    topics = reading.topics
     record, standing = topics.tables.get(table), topics.snapshots.get(table)
     is_stopped = record is not None and record.status == "stopped"
     is_captured = record is not None or standing is not None
     is_read = standing is not None and standing.status in ("running", "waiting", "paused")
-    state = "snapshotting" if is_read else "streaming" if is_captured else "not captured"
+    is_followed = reading.source is None or _is_streamed(reading.source)
+    followed = "streaming" if is_followed else "not streaming"
+    state = "snapshotting" if is_read else followed if is_captured else "not captured"
+    owed = topics.progress.owed if topics.progress is not None else {}
     return TableStatus.model_validate(
         {
             "table": str(table),
@@ -178,6 +196,7 @@ def _table(table: TableId, topics: TopicFacts) -> TableStatus:
             "starts_by_itself": record is not None and is_stopped and not record.is_held,
             "dead_letters": topics.dead_letters.get(table, 0),
             "skipped": topics.skipped.get(table, 0),
+            "owed": owed.get(str(table), ""),
             "snapshot": None if standing is None else _snapshot(standing),
         }
     )
@@ -204,7 +223,7 @@ def _sinks(config: Config, reading: Reading, history: History, now: Moment, end:
     return tuple(
         _sink(
             record,
-            section.type if (section := config.sinks.get(record.sink)) is not None else "",
+            section.type if (section := config.sinks.get(record.sink)) is not None else record.store,
             lag_records(config, record, published),
             end if published is not None and published.epoch == record.epoch else None,
             history,
@@ -240,7 +259,10 @@ def _sink(
     told_s = (now.unix_us - record.applied_ts_us) / _US
     silent_s = history.silent_s(f"sink/{name}", applied, now.monotonic_s, told_s)
     waiting_s = history.silent_s(f"waiting/{name}", missing > 0, now.monotonic_s)
-    lag_s = _lag_s(history, (record.epoch, record.applied_lsn), record.commit_ts_us, now)
+    place = (record.epoch, record.applied_lsn)
+    lag_s = _lag_s(history, place, record.commit_ts_us, now) if record.applied_lsn else None
+    unread_s = lag_s if missing else 0.0
+    patience_s = record.patience_s or STALLED_S
     readable_s = (record.applied_ts_us - record.commit_ts_us) / _US if record.commit_ts_us else None
     return SinkStatus(
         sink=record.sink,
@@ -251,13 +273,16 @@ def _sink(
         lag_bytes=None if end is None else max(0, end - record.applied_lsn),
         lag_records=missing,
         lag_seconds=lag_s,
-        unread_seconds=lag_s if missing else 0.0,
+        unread_seconds=unread_s,
+        is_catching_up=unread_s is None or unread_s > patience_s,
+        patience_seconds=patience_s,
         freshness_seconds=None if readable_s is None else round(max(0.0, readable_s), 3),
         silent_seconds=round(silent_s, 3),
         waiting_seconds=round(waiting_s, 3) if missing else 0.0,
         written=record.written,
         stale=record.stale,
         dead_letters=record.dead_letters,
+        owed=record.owed,
         state=condition.state if condition is not None else "",
         error=condition.message if condition is not None else "",
         next=condition.next if condition is not None else "",

@@ -33,6 +33,7 @@ class TopicFacts:
     sinks: tuple[SinkRecord, ...] = ()
     sink_errors: Mapping[str, SinkErrorRecord] = field(default_factory=dict)  # by the sink's name
     comparisons: Mapping[str, ComparisonRecord] = field(default_factory=dict)  # likewise
+    prefixes: tuple[str, ...] = ()  # whose topics exist; read only while this prefix has no position
 
 
 @dataclass(frozen=True, slots=True)

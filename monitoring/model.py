@@ -58,7 +58,7 @@ class BrokerStatus(Node):
 class CaptureStatus(Node):
     """The progress of capture, from the position record; every process that answers reports the same."""
 
-    state: str  # of the answering process if it is capture; else from the position record
+    state: str  # of the answering process if it is capture; else from the position record and the slot
     epoch: int | None = None
     seq: int | None = None  # records published in this epoch
     lsn: str | None = None  # everything that committed before is published
@@ -80,12 +80,14 @@ class SnapshotStatus(Node):
 
 class TableStatus(Node):
     table: str
-    state: Literal["streaming", "snapshotting", "stopped", "not captured"]
+    # Not streaming: it is captured, but no process streams from the slot.
+    state: Literal["streaming", "not streaming", "snapshotting", "stopped", "not captured"]
     message: str  # why it is stopped
     next: str
     starts_by_itself: bool
     dead_letters: int
     skipped: int
+    owed: str = ""  # why rows that are committed may be missing from the topic; empty: none are
     snapshot: SnapshotStatus | None
 
 
@@ -118,20 +120,23 @@ class SinkStatus(Node):
     """The progress of a sink's newest generation, from its record in the progress topic."""
 
     sink: str
-    type: str  # search, cache, warehouse, sql; empty: the sink is not in this configuration
+    type: str  # search, cache, warehouse, sql, or that of another package; empty: not known
     generation: int
     epoch: int
     applied_lsn: str
     lag_bytes: int | None  # behind the source, or behind what is published if the source does not answer
     lag_records: int  # offsets below the published end; transaction markers count
-    lag_seconds: float | None
+    lag_seconds: float | None  # null also if nothing is applied yet
     unread_seconds: float | None  # upper bound of the age of the oldest record that it has not read; 0: none
+    is_catching_up: bool = False  # records wait for longer than they do while it keeps pace
+    patience_seconds: float = 0.0  # for which it may publish nothing although records wait
     freshness_seconds: float | None  # from the newest applied commit until it was readable; by two clocks
     silent_seconds: float | None  # since its record changed
     waiting_seconds: float  # for which records have been seen to wait for it
     written: int  # since its job started
     stale: int
     dead_letters: int  # rows that the store rejected, and of which it has taken no later version
+    owed: dict[str, str] = {}  # table → why the store may lack rows up to the applied position
     state: str  # of the job in the answering process; empty: it runs elsewhere
     error: str  # the last one, until the sink's position has moved
     next: str

@@ -5,10 +5,10 @@ from typing import Final
 
 from cdc.model.condition import Condition
 from cdc.model.errors import NEXT_AFTER_GAP, WatershedError
-from cdc.model.topics import DELETES_KEPT_S
+from cdc.model.topics import DELETES_KEPT_S, unknown_slot
 from configuration.settings import Config
 from monitoring.facts import Reading
-from monitoring.model import Part, Problem, SinkStatus, Status
+from monitoring.model import Part, Problem, SinkStatus, Status, TableStatus
 from monitoring.views import STALLED_S, view_problems
 from watershed_client.source_facts import SourceFacts
 
@@ -16,6 +16,12 @@ GLANCE_S: Final = 1.0  # the least time for which `cdc status` observes
 GLANCE_PATIENCE: Final = 3.0  # times as long a silence, then
 _DAY_S: Final = 86_400
 LATE_S_MIN: Final = 600.0  # by which a scheduled comparison is late before that is a problem
+# Status of a snapshot that does not continue by itself → the next step.
+HALTED: Final[Mapping[str, str]] = {
+    "paused": "cdc snapshot resume --table {table}",
+    "failed": "remove the cause, then: cdc snapshot resume --table {table}",
+    "cancelled": "cdc snapshot start --table {table} reads all rows",
+}
 BUDGET_SHARE_MIN: Final = 0.2  # of the WAL budget that must be free
 
 
@@ -50,6 +56,11 @@ def _source(config: Config, reading: Reading, status: Status) -> Iterator[Proble
     is_streaming = position is not None and position.phase == "streaming"
     if source is None:
         return
+    is_known = position is not None or reading.topics.damage is not None or reading.topics_error is not None
+    is_capture = any(condition.part == "capture" for condition in reading.conditions)  # it reports what it finds
+    if source.slot is not None and not is_known and not is_capture:
+        unknown = unknown_slot(slot, config.topics.prefix, reading.topics.prefixes)
+        yield _problem("source", unknown.message, unknown.hint, is_warning=True)
     if source.slot is None:
         if is_streaming:
             yield _problem("source", f"replication slot {slot} does not exist any more", NEXT_AFTER_GAP)
@@ -97,7 +108,14 @@ def _capture(config: Config, reading: Reading, status: Status) -> Iterator[Probl
         return
     # An idle source's position is recorded at this rhythm.
     grace_s = max(STALLED_S, config.capture.idle_position_s + 2)
-    if capture.lag_seconds >= grace_s and capture.silent_seconds >= grace_s:
+    owing = [table for table in status.tables if table.owed]
+    if owing and capture.state == "not streaming" and capture.silent_seconds >= grace_s:
+        yield _problem(
+            "capture",
+            f"{rows_owed(owing[0])}{f', and {len(owing) - 1:,} more tables' if owing[1:] else ''}; no process streams",
+            "start `cdc run`: it continues to read them",
+        )
+    elif capture.lag_seconds >= grace_s and capture.silent_seconds >= grace_s:
         slot = reading.source.slot
         streams = "a process streams from the slot" if slot is not None and slot.is_active else "no process streams"
         yield _problem(
@@ -108,6 +126,10 @@ def _capture(config: Config, reading: Reading, status: Status) -> Iterator[Probl
         )
 
 
+def rows_owed(table: TableStatus) -> str:
+    return f"rows are owed: {table.table}: {table.owed}"
+
+
 def _own(condition: Condition) -> Problem:
     return _problem(condition.part, condition.message, condition.next, condition.name)
 
@@ -116,7 +138,11 @@ def _tables(status: Status) -> Iterator[Problem]:
     for table in status.tables:
         if table.state == "stopped":
             yield _problem("table", table.message, table.next, table.table)
-        if table.snapshot is not None and table.snapshot.status == "failed":
+        if table.owed and table.snapshot is not None and table.snapshot.status in HALTED:
+            yield _problem("table", f"{rows_owed(table)}, and their snapshot is {table.snapshot.status}"
+                           + (f": {table.snapshot.message}" if table.snapshot.message else ""),
+                           HALTED[table.snapshot.status].format(table=table.table), table.table)  # fmt: skip
+        elif table.snapshot is not None and table.snapshot.status == "failed":
             yield _problem(
                 "table",
                 f"the snapshot of {table.table} has failed: {table.snapshot.message}",
@@ -165,7 +191,7 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 sink.sink,
                 is_warning=not is_past,
             )
-        if sink.sink not in failed and is_stalled(config, sink):
+        if sink.sink not in failed and is_stalled(sink):
             why = f"; its last error: {sink.error}" if sink.error else ""
             yield _problem(
                 "sink",
@@ -225,14 +251,10 @@ def _not_compared(reasons: Mapping[str, str]) -> str:
     return f"{table}: {why}{others}"
 
 
-def is_stalled(config: Config, sink: SinkStatus) -> bool:
+def is_stalled(sink: SinkStatus) -> bool:
     """Says whether records wait and the sink has not moved for longer than it may take to start a batch. A single
     observation can't show for how long they have been waiting, and so requires a longer silence."""
-    spark = config.spark
-    section = config.sinks.get(sink.sink)
-    is_warehouse = section is not None and section.type == "warehouse"
-    trigger_s = (spark.warehouse_trigger_ms if is_warehouse else spark.trigger_ms) / 1000
-    patience_s = STALLED_S + 2 * trigger_s
+    patience_s = sink.patience_seconds
     silent_s = sink.silent_seconds or 0.0
     is_seen = sink.waiting_seconds >= patience_s and silent_s >= patience_s
     return is_seen or (sink.waiting_seconds >= GLANCE_S and silent_s >= GLANCE_PATIENCE * patience_s)

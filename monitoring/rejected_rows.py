@@ -1,10 +1,12 @@
 """Rows that a store rejected: the records of a sink's dead-letter topic, `<prefix>.dead-letter.<sink>`.
 
-The topic is compacted, with one partition. A record's key names table and row; a tombstone says that the store took a
-later version of the row, that the row is deleted, or that an operator discarded the dead letter.
+The topic is compacted, with one partition. A record's key names generation, table and row: a generation that is built
+beside the serving one rejects rows of its own. A tombstone says that the store took a later version of the row, that
+the row, the table or the generation is gone, or that an operator discarded the dead letter.
 """
 
 from typing import Any
+from urllib.parse import unquote
 
 from cdc.model.control import U64, PerTableRecord, table_key
 from cdc.model.events import TableId
@@ -24,11 +26,18 @@ class RejectedRow(PerTableRecord):
     row: dict[str, Any] | None = None  # the source's row, if the sink keeps rows and it is not too large
 
 
-def letter_key(table: TableId, row_id: str) -> str:
-    """Returns the record's key. `row_id`: the row's id in stores."""
-    return f"{table_key(table)}/{row_id}"
+def letter_key(generation: int, table: TableId, row_id: str) -> str:
+    """Returns the record's key. `generation`: of the sink's store; `row_id`: the row's id in it."""
+    return f"{generation}/{table_key(table)}/{row_id}"
 
 
-def letters_table(key: str) -> str:
-    """Returns the table's part of a record's key."""
-    return key.partition("/")[0]
+def letters_generation(key: str) -> int | None:
+    """Returns the generation that a record's key names; None for a key of another form."""
+    generation = key.partition("/")[0]
+    return int(generation) if generation.isdecimal() else None
+
+
+def letters_table(key: str) -> TableId:
+    """Returns the table that a record's key names."""
+    schema, _, name = key.split("/", 2)[1].partition(".")
+    return TableId(unquote(schema), unquote(name))

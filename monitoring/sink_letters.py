@@ -8,7 +8,7 @@ from cdc.kafka.signals import deliver
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from configuration.settings import Config
-from monitoring.rejected_rows import RejectedRow
+from monitoring.rejected_rows import RejectedRow, letters_generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,15 @@ class Letter:
     key: str  # record key in the topic
     row: RejectedRow
 
+    @property
+    def generation(self) -> int | None:
+        """The generation of the sink's store that rejected the row; None for a key of another form."""
+        return letters_generation(self.key)
+
 
 def read_letters(config: Config, sinks: Iterable[str]) -> list[Letter]:
-    """Returns the open letters of these sinks, by sink, table and key. Raises UnreachableError, BrokerError."""
+    """Returns the open letters of these sinks, of all generations, by sink and key. Raises UnreachableError,
+    BrokerError."""
     topics = Topics(config.topics.prefix)
     return [
         Letter(sink, topic, key, RejectedRow.decode(value, f"topic {topic}, key {key}"))

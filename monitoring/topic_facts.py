@@ -32,7 +32,7 @@ class KafkaTopicReader:
             with ExitStack() as undo:
                 watch = undo.enter_context(closing(SnapshotWatch.of(self._config)))
                 if not watch.tail.exist():
-                    return TopicFacts()
+                    return TopicFacts(prefixes=watch.tail.prefixes())
                 watch.read_to_end()
                 undo.pop_all()
             self._watch = watch
@@ -60,6 +60,7 @@ class KafkaTopicReader:
             sinks=watch.sinks(),
             comparisons={one.sink: one for one in records_of(ComparisonRecord, *progress)},
             sink_errors={one.sink: one for one in records_of(SinkErrorRecord, *progress)},
+            prefixes=watch.tail.prefixes() if position is None and damage is None else (),
         )
 
     def close(self) -> None:

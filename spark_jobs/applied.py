@@ -12,17 +12,28 @@ Positions of different epochs are ordered by epoch first: LSNs may start again l
 
 import math
 from collections.abc import Iterable, Mapping
+from operator import gt
 from typing import Final, NamedTuple
 
 from cdc.model.control import ProgressRecord, SweepRecord, table_key, table_of_key
-from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 
 Offsets = Mapping[str, tuple[int, ...]]  # topic → the offset after the last one applied, for each partition
+
+
+class FoundTopic(NamedTuple):
+    """A topic as the brokers have it."""
+
+    topic_id: str
+    ends: tuple[int, ...]  # the last stable offset of each partition
+    starts: tuple[int, ...] = ()  # the first offset of each partition; empty: not known, taken for 0
+
+
 Lives = Mapping[str, int]  # topic → how often its offsets were found void
 
 # A sink that lags keeps this many progress records, thinned evenly: that costs precision, not correctness.
 PENDING_MAX: Final = 512
+BUILT_AGAIN: Final = "the store must be built again: "  # the beginning of a reason why rows are owed for ever
 FLOOR_OF_DISOWNED: Final = 1  # of the sweep that removes rows at version 0
 
 
@@ -76,6 +87,7 @@ class AppliedPosition:
         incarnations: Mapping[str, str] | None = None,
         owed: Mapping[str, str] | None = None,
         history: str = "",
+        shown: Mapping[str, str] | None = None,
     ) -> None:
         """Takes the position that an earlier run is known to have reached. `sweeps`: table key → floor of the last
         sweep finished; 0 for a table whose former rows are at version 0 and not removed yet. The others: see
@@ -83,13 +95,16 @@ class AppliedPosition:
         self.offsets: dict[str, tuple[int, ...]] = dict(offsets or {})  # below which everything is readable
         self.written = dict(self.offsets)  # below which everything is in the store, readable or not
         self.incarnations: dict[str, str] = dict(incarnations or {})
+        self.starts: dict[str, tuple[int, ...]] = {}  # see ProgressRecord.starts
         self.sweeps: dict[str, int] = dict(sweeps or {})
         self.applied = applied
         self.history = history
+        self.shown: dict[str, str] = dict(shown or {})  # the incarnations of the progress record that is applied
         self.published = applied  # the furthest position that is known to be published
         self.lives: dict[str, int] = {}
         self._covered = applied  # as applied, without regard to sweeps
         self._covered_number = -1  # of the last progress record that was covered
+        self._covered_topics = self.shown
         self._pending: list[tuple[int, ProgressRecord]] = []  # numbered in order of arrival, not yet covered
         self._arrived = 0
         self._stride = 1  # of the pending records, those are kept whose number it divides, and the last
@@ -98,13 +113,24 @@ class AppliedPosition:
         self._missed: set[tuple[str, int]] = set()
         # schema.table → why rows are owed, and a number: they are there when a later progress record is covered.
         self._owed: dict[str, tuple[str, float]] = {table: (reason, math.inf) for table, reason in (owed or {}).items()}
-        self._inherited = frozenset(self._owed)  # until it is known what was published since
+        # Until it is known what was published since. A generation that must be replaced owes rows for ever.
+        self._inherited = frozenset(
+            table for table, (reason, _) in self._owed.items() if not reason.startswith(BUILT_AGAIN)
+        )
 
     @classmethod
     def of(cls, record: SinkRecord) -> "AppliedPosition":
         """Returns the position that the job of this record had reached."""
         applied = Applied(record.epoch, record.applied_lsn, record.commit_ts_us)
-        return cls(record.end_offsets, record.sweeps, applied, record.incarnations, record.owed, record.history)
+        return cls(
+            record.end_offsets,
+            record.sweeps,
+            applied,
+            record.incarnations,
+            record.owed,
+            record.history,
+            record.shown,
+        )
 
     @property
     def owed(self) -> dict[str, str]:
@@ -128,7 +154,8 @@ class AppliedPosition:
                 if self._owed.get(table, ("", -1))[1] < self._arrived:
                     self._owed[table] = reason, self._arrived
             self._arrived += 1
-        if records:
+        # Of brokers that were restored from an older copy, the newest record may be older than what is applied.
+        if records and _place(records[-1])[:2] >= self.applied[:2]:
             inherited, self._inherited = self._inherited, frozenset()
             self._owed |= {
                 table: (self._owed[table][0], self._arrived - 1.5) for table in inherited - records[-1].owed.keys()
@@ -150,7 +177,7 @@ class AppliedPosition:
 
     def _identify(self, newest: ProgressRecord) -> None:
         """Gives up offsets of former incarnations, and progress records that rely on them."""
-        self.history = newest.history or self.history
+        self.history, self.starts = newest.history or self.history, newest.starts
         for topic, incarnation in newest.incarnations.items():
             known = self.incarnations.get(topic, "")
             if known != incarnation:
@@ -177,10 +204,6 @@ class AppliedPosition:
                     )
                     self._unfinished[table, FLOOR_OF_DISOWNED] = removal
 
-    def owe(self, table: TableId, reason: str) -> None:
-        """Notes that this generation will never have all rows of the table."""
-        self._owed[str(table)] = reason, math.inf
-
     # ---- what the store holds
 
     def void(self, topic: str) -> None:
@@ -189,15 +212,25 @@ class AppliedPosition:
         self.written.pop(topic, None)
         self.lives[topic] = self.lives.get(topic, 0) + 1
 
-    def meets(self, topic: str, topic_id: str, ends: tuple[int, ...]) -> bool:
-        """Compares the topic that the brokers have now with the one whose offsets are noted. Returns False if capture
-        has published another one. A topic that ends before the noted offsets has lost records: they are void."""
-        incarnation = self.incarnations.setdefault(topic, topic_id)
-        if topic_id_of(incarnation) != topic_id:
-            return False
-        if any(offset > end for offset, end in zip(self.written.get(topic, ()), ends, strict=False)):
+    def meets(self, topic: str, found: FoundTopic) -> str | None:
+        """Compares the topic that the brokers have now with the one whose offsets are noted. Returns the reason why it
+        can't be read: capture has published another one, or records that were not read yet are gone. A topic that ends
+        before the noted offsets has lost records: the offsets are void."""
+        incarnation = self.incarnations.setdefault(topic, found.topic_id)
+        if topic_id_of(incarnation) != found.topic_id:
+            return f"topic {topic} is another one than capture has published (its id is {found.topic_id})"
+        held = self.written.get(topic, ())
+        if any(offset > end for offset, end in zip(held, found.ends, strict=False)):
             self.void(topic)
-        return True
+            held = ()
+        known = self.starts.get(topic, ())
+        begins = [
+            max(held[number] if number < len(held) else 0, known[number] if number < len(known) else 0)
+            for number in range(len(found.starts))
+        ]
+        if any(map(gt, found.starts, begins)):
+            return f"records of topic {topic} were deleted before they were read: restart capture, which finds the gap"
+        return None
 
     def write(self, offsets: Offsets, lives: Lives) -> bool:
         """Takes offsets below which everything is in the store. `lives`: when the work began; offsets of topics that
@@ -263,8 +296,9 @@ class AppliedPosition:
         reached = [place for place, (_, record) in enumerate(self._pending) if covers(self.offsets, record.end_offsets)]
         for place in reached:
             number, record = self._pending[place]
+            if _place(record)[:2] >= self._covered[:2]:
+                self._covered_number, self._covered_topics = number, dict(record.incarnations)
             self._covered = max(self._covered, _place(record))
-            self._covered_number = max(self._covered_number, number)
             self._settle()
         if reached:
             self._pending = self._pending[reached[-1] + 1 :]
@@ -274,11 +308,16 @@ class AppliedPosition:
 
     def _settle(self) -> None:
         """Computes the applied LSN and what is owed below it: the LSN never passes an unfinished sweep, and never goes
-        back."""
+        back. While rows of former topics may be there, nothing is applied."""
         self._missed &= self._unfinished.keys()
-        if self._missed or any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values()):
+        has_former_rows = 0 in self.sweeps.values()
+        if (
+            has_former_rows
+            or self._missed
+            or any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values())
+        ):
             return
-        self.applied = max(self.applied, self._covered)
+        self.applied, self.shown = max(self.applied, self._covered), self._covered_topics
         self._owed = {
             table: (reason, number) for table, (reason, number) in self._owed.items() if number >= self._covered_number
         }

@@ -1,7 +1,7 @@
-"""The dead letters of one sink, as its driver keeps them: followed in their topic, and published before a position that
-covers their records. Not for use by two threads at once."""
+"""The dead letters of one generation of a sink, as its driver keeps them: followed in their topic, and published before
+a position that covers their records. Not for use by two threads at once."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -11,7 +11,7 @@ from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import UnreachableError
 from cdc.model.topics import Topics
-from monitoring.rejected_rows import RejectedRow
+from monitoring.rejected_rows import RejectedRow, letters_generation
 from spark_jobs.rejections import Letters
 from watershed_client.compacted_tail import CompactedTail
 
@@ -35,11 +35,13 @@ class LetterBox(Protocol):
 class DeadLetters:
     """Implements LetterBox. Creates the topic if it does not exist."""
 
-    def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str) -> None:
+    def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str, generation: int) -> None:
         """Opens the topic. Raises BrokerError, UnreachableError."""
+        self._generation = generation
         self._topic = Topics(topics.prefix).sink_dead_letter(sink)
         TopicAdmin(kafka).create(topics, records=[self._topic])
         self._open: dict[str, int] = {}
+        self._own: dict[str, int] = {}  # key → offset of our newest record of it, until that is read back
         self._error: KafkaError | None = None
         self._tail = CompactedTail(kafka, [self._topic])
         try:
@@ -58,8 +60,17 @@ class DeadLetters:
         return self._open
 
     def follow(self) -> None:
-        for _, key in self._tail.poll(0):
-            self._take(key)
+        changed = self._tail.poll(0)
+        for _, key in changed:
+            # An earlier record than ours of this key says nothing any more.
+            if self._own.get(key, -1) < self._tail.reached[self._topic]:
+                self._own.pop(key, None)
+                self._take(key)
+
+    def close_others(self, generations: Collection[int]) -> None:
+        """Closes the dead letters of all other generations: their stores are gone. Raises as `publish`."""
+        latest = self._tail.latest[self._topic]
+        self.publish({key: None for key in latest if letters_generation(key) not in generations})
 
     def publish(self, letters: Letters) -> None:
         if not letters:
@@ -92,11 +103,15 @@ class DeadLetters:
         self._producer.flush(0)
 
     def _take(self, key: str) -> None:
+        if letters_generation(key) != self._generation:
+            return
         value = self._tail.latest[self._topic].get(key)
         if value is None:
             self._open.pop(key, None)
         else:
             self._open[key] = RejectedRow.decode(value, f"topic {self._topic}, key {key}").version
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         self._error = self._error or error
+        if error is None:
+            self._own[(message.key() or b"").decode()] = message.offset() or 0

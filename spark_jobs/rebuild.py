@@ -79,9 +79,19 @@ class Rebuild:
         self._settled: set[str] = set()  # requests that have ended; the topic may not say so yet
 
     @property
+    def ended(self) -> int:
+        """The number of requests that have ended: the store may hold fewer generations since."""
+        return len(self._settled)
+
+    @property
     def is_ready(self) -> bool:
         """Returns whether another generation can replace the serving one."""
         return self._builder is not None and self._builder.is_ready
+
+    @property
+    def is_idle(self) -> bool:
+        """Returns whether nothing is being built, although something was."""
+        return self._request is None and bool(self._settled)
 
     def follow(self, control: Control) -> bool:
         """Begins a requested rebuild, and ends a cancelled one. Returns is_ready. Raises WatershedError if a rebuild

@@ -31,11 +31,13 @@ class Rejections:
     def __init__(
         self,
         section: StoreConfig,
+        generation: int,
         open_letters: Mapping[str, int],
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         """`open_letters`: letter_key → version, when the round began."""
         self._section = section
+        self._generation = generation
         self._open = dict(open_letters)
         self._now_us = now_us
 
@@ -57,15 +59,18 @@ class Rejections:
                 message = messages[numbers[change.version]]
                 if self._section.on_rejected == "stop":
                     raise rejected(change, result.reason, _coordinates(message))
-                letter = letter_key(change.table, document_id(change.key))
+                letter = self._key(change)
                 letters[letter] = self._letter(change, result.reason, message)
                 self._open[letter] = change.version
             elif self._open and not change.unchanged:
-                letter = letter_key(change.table, document_id(change.key))
+                letter = self._key(change)
                 if self._open.get(letter, change.version + 1) <= change.version:
                     letters[letter] = None
                     del self._open[letter]
         return letters
+
+    def _key(self, change: Change) -> str:
+        return letter_key(self._generation, change.table, document_id(change.key))
 
     def _letter(self, change: Change, reason: str, message: Message) -> RejectedRow:
         where = _coordinates(message)

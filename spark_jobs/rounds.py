@@ -7,7 +7,7 @@ they came, and what they could not do.
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -19,7 +19,7 @@ from cdc.kafka.client import broker_error, client_settings, kafka_error, new_cli
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from sinks.lineage import Lineage
-from spark_jobs.applied import Offsets
+from spark_jobs.applied import FoundTopic, Offsets
 from spark_jobs.reading import ABSENT, Partition
 from spark_jobs.rejections import Letters
 from spark_jobs.reports import Address, ReportServer, report_server
@@ -31,13 +31,6 @@ ANSWER_S_MAX: Final = 10.0
 TASK_RECORDS_MIN: Final = 2_000
 # With a backlog the work is divided among the tasks again after this time.
 BACKLOG_ROUND_S: Final = 15.0
-
-
-class FoundTopic(NamedTuple):
-    """A topic as the brokers have it."""
-
-    topic_id: str
-    ends: tuple[int, ...]  # the last stable offset of each partition
 
 
 @dataclass(slots=True)
@@ -152,10 +145,16 @@ class TopicEnds:
         """Returns the topics that exist. Raises BrokerError."""
         try:
             found = self._described()
-            ends = self._ends({topic: count for topic, (_, count) in found.items()})
+            counts = {topic: count for topic, (_, count) in found.items()}
+            ends = self._offsets(counts, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            starts = self._offsets(counts, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         except KafkaException as error:
             raise broker_error("can't read the end offsets of the tables' topics", error) from error
-        return {topic: FoundTopic(found[topic][0], offsets) for topic, offsets in ends.items()}
+        return {
+            topic: FoundTopic(found[topic][0], offsets, starts[topic])
+            for topic, offsets in ends.items()
+            if topic in starts
+        }
 
     def _described(self) -> dict[str, tuple[str, int]]:
         """Returns topic → id and number of partitions."""
@@ -173,9 +172,8 @@ class TopicEnds:
                 found[topic] = str(described.topic_id), len(described.partitions)
         return found
 
-    def _ends(self, counts: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        wanted = {TopicPartition(topic, number): latest for topic, count in counts.items() for number in range(count)}
+    def _offsets(self, counts: Mapping[str, int], spec: OffsetSpec) -> dict[str, tuple[int, ...]]:
+        wanted = {TopicPartition(topic, number): spec for topic, count in counts.items() for number in range(count)}
         if not wanted:
             return {}
         ends = {topic: [0] * count for topic, count in counts.items()}

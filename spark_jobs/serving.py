@@ -27,6 +27,7 @@ from spark_jobs.starting import (
     included_again,
     is_foreign,
     is_too_old,
+    owing,
     read_note,
     why_filled_again,
 )
@@ -53,19 +54,40 @@ class ServingWorker(SinkWorker):
         if rebuild is not None:
             stack.enter_context(closing(rebuild))
         begun = self._begin(opened, link)
+        self._close_other_letters(opened, link)
         sync = None if begun is None else begun[0]
         if begun is not None:
             stack.enter_context(self._maintained(opened))
-            self._keep_in_step(*begun, is_over=lambda: rebuild is not None and rebuild.follow(link.control))
+            self._keep_in_step(*begun, is_over=lambda: rebuild is not None and self._follow(rebuild, opened, link))
         elif rebuild is not None:
             self._report("rebuilding")
-            while not self._stop.is_set() and not rebuild.follow(link.control):
+            while not self._stop.is_set() and not self._follow(rebuild, opened, link):
                 if rebuild.refusal is not None:
                     raise rebuild.refusal
+                if rebuild.is_idle:
+                    raise SinkError(
+                        f"{self.name}: the rebuild was cancelled, but the store can't be continued without one",
+                        "nothing to do: it begins again; restore the sink's former configuration to do without it",
+                    )
                 self._stop.wait(WATCH_S)
                 link.control.read()
         if rebuild is not None and rebuild.is_ready and not self._stop.is_set():
             self._replace(rebuild, sync, link)
+
+    def _follow(self, rebuild: Rebuild, opened: OpenSink, link: Link) -> bool:
+        ended = rebuild.ended
+        is_ready = rebuild.follow(link.control)
+        if rebuild.ended != ended:
+            self._close_other_letters(opened, link)
+        return is_ready
+
+    def _close_other_letters(self, opened: OpenSink, link: Link) -> None:
+        """Closes the dead letters of generations that the store does not hold any more."""
+        wish = link.control.rebuilds.get(self.name)
+        held = {self._generation, wish.generation if wish is not None and wish.is_open else None}
+        held |= set(opened.slots.others().values()) if opened.slots is not None else set()
+        with closing(self._open_letters(self._generation or 0)) as letters:
+            letters.close_others([generation for generation in held if generation is not None])
 
     def _rebuild_of(self, opened: OpenSink, link: Link) -> Rebuild | None:
         if opened.slots is None:
@@ -105,14 +127,14 @@ class ServingWorker(SinkWorker):
         if last is None or included or (slots is None and (reshaped or is_old)):
             start = self._begin_again(opened, link, noted, reshaped, included)
         else:
-            start = last
+            start = owing(last, link.control.lineages) if is_old else last
             self._log_lost_writes(last, link)
             if is_old or reshaped:
                 self._want(link, TOO_OLD if is_old else RESHAPED)
         self._generation = start.generation
         self._keep_checkpoints(start.generation, link)
         sync = self._begun(opened, link, start)
-        log.info("sink starts", sink=self.name, generation=start.generation, new=start is not last)
+        log.info("sink starts", sink=self.name, generation=start.generation, new=start.generation != marker)
         return sync, start.generation
 
     def _wait_for_history(self, link: Link) -> bool:
@@ -149,14 +171,17 @@ class ServingWorker(SinkWorker):
         known = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
         generation = next_generation(marker, [*known, *([] if noted is None else [noted.generation])])
         foreign = is_foreign(marker, noted, link.history, _now_us())
-        sink.begin_generation(generation)
         tables = link.control.lineages if foreign else included
         disowned = [table for table in tables if table not in reshaped]
+        start = first_position(self.name, generation, link.history, disowned, _now_us())
+        start = start.model_copy(update={"job": self._next_job(link, noted)})
+        # Before rows go: from now on no waiter is answered by the former generation's position.
+        link.writer.publish(self._complete(link.control, start))
+        sink.begin_generation(generation)
         for table in reshaped:
             sink.discard(table)
         for table in disowned:
             sink.disown(table)
-        start = first_position(self.name, generation, link.history, disowned, _now_us())
         sink.note(start.encode().decode(), None)
         return start
 

@@ -19,8 +19,8 @@ from spark_jobs.tasks import Job
 
 if TYPE_CHECKING:  # imported late: each worker process reads this module, and does not need what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink
-    from spark_jobs.applied import Offsets
-    from spark_jobs.rounds import FoundTopic, RoundReport, Rounds, Take
+    from spark_jobs.applied import FoundTopic, Offsets
+    from spark_jobs.rounds import RoundReport, Rounds, Take
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,8 @@ class MergingRounds:
                 report.written = self._sink.take(report.staged)
             finally:
                 delete_staged((part.path for part in report.staged), self._s3)
-            report.stale = report.records - report.written
+            # A change is counted once: counters of a sink must not go back, whatever the store counts.
+            report.stale = max(0, report.records - report.written)
             log.debug(
                 "merged",
                 tables=len({part.table for part in report.staged}),

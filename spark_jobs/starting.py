@@ -19,7 +19,7 @@ from cdc.model.control import ProgressRecord, table_key
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import DELETES_KEPT_S
-from spark_jobs.applied import Offsets, covers
+from spark_jobs.applied import BUILT_AGAIN, Offsets, covers
 
 RESHAPED: Final = "its mapping has changed"
 INCLUDED: Final = "tables are no longer excluded"
@@ -58,6 +58,11 @@ def is_too_old(last: SinkRecord, published: ProgressRecord | None, now_us: int) 
     if published is not None:
         held = {topic: ends for topic, ends in published.end_offsets.items() if topic in last.end_offsets}
     return now_us - last.applied_ts_us > TOO_OLD_S * 1_000_000 and not covers(last.end_offsets, held)
+
+
+def owing(last: SinkRecord, tables: Iterable[TableId]) -> SinkRecord:
+    """Returns the position of a store that is too old: rows that were deleted since may be in it for ever."""
+    return last.model_copy(update={"owed": last.owed | {str(table): f"{BUILT_AGAIN}{TOO_OLD}" for table in tables}})
 
 
 def has_lost_writes(noted: SinkRecord, published: SinkRecord) -> bool:

@@ -8,26 +8,26 @@ repeated, and the store's guard by version makes that harmless.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
 import structlog
 
-from cdc.model.control import SweepRecord, table_key, table_of_key
-from cdc.model.events import TableId
+from cdc.model.control import ProgressRecord, SweepRecord
+from cdc.model.events import TableId, pack_version
 from cdc.model.sink_records import SinkRecord
 from monitoring.rejected_rows import letters_table
 from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
-from spark_jobs.applied import Applied, AppliedPosition, Lives, Offsets, covers
+from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Lives, Offsets, covers
 from spark_jobs.control_reader import News
 from spark_jobs.dead_letters import LetterBox
 from spark_jobs.rejections import Letters
-from spark_jobs.rounds import FoundTopic, RoundReport, Rounds
+from spark_jobs.rounds import RoundReport, Rounds
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +36,8 @@ GENERATION_CHECK_S: Final = 3.0  # how soon it is noticed that the store's data 
 SCHEMA_WAIT_S_MAX: Final = 30.0
 SCHEMA_WAIT_S: Final = 0.05
 BEHIND_S: Final = 0.25
+# Dead letters that are still to be published, with more of which tasks are stopped: a letter may have 16 KiB.
+LETTERS_WAITING_MAX: Final = 2_000
 
 
 class Control(Protocol):
@@ -95,7 +97,9 @@ class SinkSync:
         self._state = threading.Lock()  # everything below
         self._written_tables: set[TableId] = set()  # since they were made readable last
         self._unprepared: list[Lineage] = []
-        self._letters: Letters = {}  # not published yet
+        # Dead letters, first of rows that may not be readable yet, then those that are to be published.
+        self._letters: Letters = {}
+        self._readable_letters: Letters = {}
         self._written = 0
         self._stale = 0
         self._published: SinkRecord | None = None
@@ -131,9 +135,6 @@ class SinkSync:
         # An earlier job may have been killed between a write and making it readable.
         self._sink.make_readable({lineage.newest.table for lineage in lineages})
         self._find_topics()
-        held = {table_key(lineage.newest.table) for lineage in lineages}
-        # Rows of tables that the store does not hold any more are not missing.
-        self._letters = {letter: None for letter in self._world.letters.open if letters_table(letter) not in held}
         self._publish()
 
     def admit(self) -> int:
@@ -169,13 +170,19 @@ class SinkSync:
                     raise Ended
                 self._prepare_pending()
                 with self._store:
-                    self._rounds.remember(self._open_letters())
+                    with self._state:
+                        open_letters = self._open_letters()
+                    self._rounds.remember(open_letters)
                 ends = self._find_topics()
                 with self._state:
                     starts, lives = dict(self._position.written), dict(self._position.lives)
                 goal = ends if goal is None else _within(goal, ends)
                 report = self._rounds.run(starts, ends, partial(self._take_meanwhile, admission, lives))
             self._take(report, lives)
+            if self._has_many_letters:
+                self._show()
+                with self._store:
+                    self._publish_letters()
             if report.unknown_schema:
                 unknown_since_us = unknown_since_us or self._world.now_us()
                 self._wait_for_schema(report, unknown_since_us)
@@ -208,9 +215,7 @@ class SinkSync:
     def _obstacle(self, topic: str, found: FoundTopic | None) -> str | None:
         if found is None:
             return f"topic {topic} does not exist"
-        if not self._position.meets(topic, found.topic_id, found.ends):
-            return f"topic {topic} is another one than capture has published (its id is {found.topic_id})"
-        return None
+        return self._position.meets(topic, found)
 
     def _take_meanwhile(self, admission: int, lives: Lives, report: RoundReport) -> bool:
         """Takes the work done by tasks of the running round; says whether they may continue. Called by other
@@ -218,7 +223,11 @@ class SinkSync:
         self._take(report, lives)
         with self._state:
             is_same = not self._unprepared and self._position.lives == lives
-            return admission == self._admitted and is_same and len(self._letters) <= self._world.letters_max
+            return admission == self._admitted and is_same and not self._has_many_letters
+
+    @property
+    def _has_many_letters(self) -> bool:
+        return len(self._letters) + len(self._readable_letters) >= LETTERS_WAITING_MAX
 
     def _take(self, report: RoundReport, lives: Lives) -> None:
         """`lives`: of the topics when the round began."""
@@ -296,31 +305,18 @@ class SinkSync:
             with self._store:
                 swept = self._sink.sweep(sweep.table, sweep.floor)
                 self._sink.make_readable({sweep.table})
-                gone = self._letters_below(sweep)
-            with self._state:
-                self._letters |= gone
-                self._position.finish(sweep)
+                with self._state:
+                    self._close_letters(self._letters_below(sweep))
+                    self._position.finish(sweep)
             log.info("swept", sink=self._sink.name, table=str(sweep.table), rows=swept)
 
-    def _letters_below(self, sweep: SweepRecord) -> Letters:
-        """Closes the dead letters of rows that the sweep has removed."""
-        table = table_key(sweep.table)
-        return {
-            letter: None
+    def _letters_below(self, sweep: SweepRecord) -> list[str]:
+        """Returns the keys of dead letters whose rows the sweep has removed."""
+        return [
+            letter
             for letter, version in self._open_letters().items()
-            if letters_table(letter) == table and version < sweep.floor
-        }
-
-    def _open_letters(self) -> dict[str, int]:
-        """Returns the open dead letters, published or not: letter_key → version."""
-        found = dict(self._world.letters.open)
-        with self._state:
-            for letter, row in self._letters.items():
-                if row is None:
-                    found.pop(letter, None)
-                else:
-                    found[letter] = row.version
-        return found
+            if version < sweep.floor and letters_table(letter) == sweep.table
+        ]
 
     def _check_generation(self) -> None:
         self._checked_us = self._world.now_us()
@@ -344,32 +340,71 @@ class SinkSync:
         with self._store:
             with self._state:
                 offsets, lives = dict(self._position.written), dict(self._position.lives)
-                tables = self._written_tables
-                self._written_tables = set()
-            if tables:
-                try:
+                tables, letters = self._written_tables, self._letters
+                self._written_tables, self._letters = set(), {}
+            try:
+                if tables:
                     self._sink.make_readable(tables)
-                except BaseException:
-                    with self._state:
-                        self._written_tables |= tables
-                    raise
+            except BaseException:
+                # The other thread may show what was written, too: it must not reach a position without these tables.
+                with self._state:
+                    self._written_tables |= tables
+                    self._letters = letters | self._letters
+                raise
             with self._state:
+                self._readable_letters |= letters
                 self._position.reach(offsets, lives)
+
+    def _open_letters(self) -> dict[str, int]:
+        """Returns letter_key → version of the open dead letters, those included that are not published yet. To be
+        called with both locks."""
+        versions = dict(self._world.letters.open)
+        for key, letter in (self._readable_letters | self._letters).items():
+            if letter is None:
+                versions.pop(key, None)
+            else:
+                versions[key] = letter.version
+        return versions
+
+    def _close_letters(self, keys: Iterable[str]) -> None:
+        """Closes dead letters with the next that are published. To be called with the lock of the state."""
+        for key in keys:
+            self._letters.pop(key, None)
+            self._readable_letters[key] = None
+
+    def _close_letters_of_removed(self, progress: Sequence[ProgressRecord]) -> None:
+        """Closes the dead letters of tables that were captured when the row was rejected, and are not any more: nothing
+        else would. A table that was only stopped is owed. To be called with the lock of the store."""
+        with self._state:
+            open_letters = self._open_letters() if progress else {}
+            if not open_letters:
+                return
+            newest = progress[-1]
+            known = pack_version(newest.epoch, newest.seq)
+            captured = {
+                lineage.newest.table for topic, lineage in self._lineages.items() if topic in newest.end_offsets
+            }
+            self._close_letters(
+                letter
+                for letter, version in open_letters.items()
+                for table in (letters_table(letter),)
+                if version <= known and table not in captured and str(table) not in newest.owed
+            )
 
     def _publish_letters(self) -> None:
         """Publishes dead letters, before the position that covers their records. Raises RefusedError if there are too
         many.
         """
         with self._state:
-            letters, self._letters = self._letters, {}
+            letters, self._readable_letters = self._readable_letters, {}
         try:
             self._world.letters.publish(letters)
         except BaseException:
             with self._state:
-                self._letters = letters | self._letters
+                self._readable_letters = letters | self._readable_letters
             raise
         count = len(self._world.letters.open)
-        if letters and count > self._world.letters_max:
+        if any(letters.values()) and count > self._world.letters_max:
             raise RefusedError(
                 f"{self._sink.name}: the store rejected {count} rows, more than dead_letters_max",
                 f"cdc dlq list {self._sink.name} shows why; correct the rows, the mapping or the store, or raise the "
@@ -408,22 +443,20 @@ class SinkSync:
             written=self._written,
             stale=self._stale,
             dead_letters=len(self._world.letters.open),
-            rejected=self._rejected(),
+            rejected=dict(Counter(str(letters_table(letter)) for letter in self._world.letters.open)),
             history=position.history,
             incarnations={topic: position.incarnations.get(topic, "") for topic in position.offsets},
             owed=owed,
+            shown=position.shown,
             job=self._world.job,
         )
-
-    def _rejected(self) -> dict[str, int]:
-        counts = Counter(letters_table(letter) for letter in self._world.letters.open)
-        return {str(table_of_key(table)): count for table, count in sorted(counts.items())}
 
     def _learn(self) -> None:
         with self._store:
             news = self._world.control.read()
             self._world.letters.follow()
             self._check_job()
+            self._close_letters_of_removed(news.progress)
         with self._state:
             self._check_history(news)
             self._unprepared += news.lineages

@@ -33,6 +33,7 @@ REPORT_S: Final = 0.1  # between two reports of a running task
 # the middle of a backlog.
 SETTLE_S: Final = 0.002
 IDLE_REPORT_S: Final = 0.4  # without news to report: only to learn whether to continue
+LETTERS_MAX: Final = 2_000  # a task that reports at its end only ends when it has so many: a letter may have 16 KiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class TaskRunner:
             reader = self._reader(job)
             target = self._target(job, catalog)
             reader.seek(share.starts)
-            rejections = Rejections(job.section, share.open_letters)
+            rejections = Rejections(job.section, job.generation, share.open_letters)
             writer = PieceWriter(target, catalog, report, rejections, self._executor)
             with _finished(writer):
                 if report_to is None:
@@ -216,7 +217,8 @@ def _write_all(reader: Reader, writer: PieceWriter, share: Share, limits: Limits
         if share.ends is not None and _has_reached(writer.positions, share, report.lost):
             return
         read_bytes += sum(map(len, piece.records))
-        if limits.task_bytes is not None and read_bytes >= limits.task_bytes:
+        is_full = limits.task_bytes is not None and read_bytes >= limits.task_bytes
+        if is_full or len(report.letters) >= LETTERS_MAX:
             report.is_behind = True
             return
 

@@ -29,6 +29,8 @@ from cdc.model.topics import Topics
 from configuration.settings import Config
 from monitoring.conditions import Conditions
 from monitoring.job_records import SinkErrorRecord
+from monitoring.rejected_rows import letters_table
+from monitoring.views import STALLED_S
 from sinks.contract import Sink
 from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
@@ -38,11 +40,11 @@ from spark_jobs.checkpoint import Checkpoints
 from spark_jobs.control_reader import ControlReader, News
 from spark_jobs.dead_letters import DeadLetters
 from spark_jobs.failures import reason
+from spark_jobs.jvm import is_cut_off, jvm_failure
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.reshaping import recorded_mappings
 from spark_jobs.rounds import Rounds
 from spark_jobs.source import changes
-from spark_jobs.starting import TOO_OLD
 from spark_jobs.sync import SinkSync, World
 
 log = structlog.get_logger(__name__)
@@ -63,6 +65,7 @@ FINISH_S_MAX: Final = 6.0
 BATCH_S_MAX: Final = 600.0
 # A query that has not failed for this long counts as working, also if nothing is to be written.
 WORKS_S: Final = 3.0
+JVM_END_S_MAX: Final = 2.0  # after a call was cut off, until the end of the Java process shows
 ERROR_S_MAX: Final = 3.0  # until the last error is published
 NEXT_RETRY: Final = "nothing to do if this is temporary: the sink tries again"
 
@@ -90,7 +93,7 @@ class Link:
 
     control: ControlReader
     writer: ProgressWriter
-    letters: DeadLetters
+    letters: Callable[[int], DeadLetters]  # opens those of a generation
     news: News
 
     @property
@@ -100,7 +103,7 @@ class Link:
 
     @property
     def history(self) -> str:
-        """See ProgressRecord.history."""
+        """The identity of the topics (ProgressRecord.history)."""
         return "" if self.published is None else self.published.history
 
     def add(self, later: News) -> None:
@@ -138,6 +141,11 @@ class SinkWorker(ABC):
         self._mappings: dict[str, str] = {}  # see SinkRecord.mappings
         self._sync: SinkSync | None = None
 
+    @property
+    def _trigger_ms(self) -> int:
+        spark = self._config.spark
+        return spark.warehouse_trigger_ms if self._section.type == "warehouse" else spark.trigger_ms
+
     def run(self) -> None:
         """Runs the thread."""
         delay_s = RETRY_S_FIRST
@@ -146,7 +154,8 @@ class SinkWorker(ABC):
             try:
                 self._run_once()
             except (WatershedError, PySparkException, Py4JError, OSError) as error:
-                self.refusal = error if self._ends_with(error) else None
+                ended = jvm_failure(self._spark, JVM_END_S_MAX) if is_cut_off(error) else None
+                self.refusal = ended or (error if self._ends_with(error) else None)
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
@@ -195,8 +204,14 @@ class SinkWorker(ABC):
             # A mapping that does not fit its table is refused before anything is deleted.
             for lineage in control.lineages.values():
                 TableShape(self.name, self._section, lineage)
-            letters = stack.enter_context(closing(DeadLetters(self._config.kafka, self._config.topics, self.name)))
+
+            def letters(generation: int) -> DeadLetters:
+                return stack.enter_context(closing(self._open_letters(generation)))
+
             self._work(stack, Link(control, writer, letters, news))
+
+    def _open_letters(self, generation: int) -> DeadLetters:
+        return DeadLetters(self._config.kafka, self._config.topics, self.name, generation)
 
     def _locked(self) -> AbstractContextManager[None]:
         """Holds the lock while this worker runs."""
@@ -255,15 +270,19 @@ class SinkWorker(ABC):
         """Returns the SinkSync of the generation that continues at `start`, with its tables prepared."""
         control, news = link.control, link.news
         position = self._position(link, start)
-        number = max((record.job[0] for record in control.sinks.values() if record.sink == self.name), default=0)
+        letters = link.letters(start.generation)
+        held = {lineage.newest.table for lineage in control.lineages.values()}
+        letters.publish(
+            {key: None for key in letters.open if not start.end_offsets or letters_table(key) not in held}
+        )  # the generation begins again, or the configuration excludes the table now
         world = World(
             control,
             partial(self._complete, control),
             link.writer.publish,
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
-            job=(max(number, start.job[0]) + 1, secrets.token_hex(4)),
-            letters=link.letters,
+            job=self._next_job(link, start),
+            letters=letters,
             letters_max=self._section.dead_letters_max,
         )
         rounds = opened.rounds(start.generation)
@@ -271,14 +290,15 @@ class SinkWorker(ABC):
         sync.begin(news.lineages)
         return sync
 
+    def _next_job(self, link: Link, last: SinkRecord | None) -> tuple[int, str]:
+        """Returns a job that continues all others (SinkRecord.job)."""
+        numbers = [record.job[0] for record in link.control.sinks.values() if record.sink == self.name]
+        return max([*numbers, last.job[0] if last is not None else 0]) + 1, secrets.token_hex(4)
+
     def _position(self, link: Link, start: SinkRecord) -> AppliedPosition:
         """Returns the position, with what was published since."""
         position = AppliedPosition.of(start)
         position.learn(link.news.progress, link.news.sweeps)
-        wish = link.control.rebuilds.get(self.name)
-        if wish is not None and wish.is_open and wish.message == TOO_OLD and self.role == "serving":
-            for table in link.control.lineages:
-                position.owe(table, f"the store is built again: {TOO_OLD}")
         return position
 
     def _complete(self, control: ControlReader, record: SinkRecord) -> SinkRecord:
@@ -290,13 +310,12 @@ class SinkWorker(ABC):
             "mappings": self._mappings,
             "owed": owed,
             "role": self.role,
+            "store": self._section.type,
+            "patience_s": STALLED_S + 2 * self._trigger_ms / 1000,
         }
         return record.model_copy(update=shape)
 
     def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
-        spark_config = self._config.spark
-        is_warehouse = self._section.type == "warehouse"
-        trigger_ms = spark_config.warehouse_trigger_ms if is_warehouse else spark_config.trigger_ms
         stream = changes(self._spark, self._config.kafka, sorted(topics))
         admission = sync.admit()
 
@@ -309,7 +328,7 @@ class SinkWorker(ABC):
         query: StreamingQuery = (
             writer.queryName(f"{self._topics.prefix} {self.name} {generation}")
             .option("checkpointLocation", self._checkpoints.of(generation))
-            .trigger(processingTime=f"{trigger_ms} milliseconds")
+            .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .start()
         )
         return query

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Final
 
-FILE_LINES_MAX: Final = 450
+FILE_LINES_MAX: Final = 800
 FUNCTION_LINES_MAX: Final = 70
-PARAMETERS_MAX: Final = 7
-CAPTURE_LINES_MAX: Final = 18_500  # of cdc/: what a newcomer has to enter
+PARAMETERS_MAX: Final = 8
+CAPTURE_LINES_MAX: Final = 25_000  # of cdc/: what a newcomer has to enter
 REASON_CHARS_MIN: Final = 10  # shorter than that says nothing
 
 # The module from which all of capture is reached.

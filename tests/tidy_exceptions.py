@@ -7,9 +7,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 _COMMAND = "each parameter is an option of the command"
 WIDE_FUNCTIONS: dict[str, str] = {
     "operations/cli/snapshot.py::start": _COMMAND,
-    "operations/cli/rebuild.py::rebuild": _COMMAND,
     "operations/cli/demo.py::demo": _COMMAND,
-    "operations/cli/verify.py::verify": _COMMAND,
 }
 
 # Packages with modules that import each other in a circle: which do.
@@ -46,7 +44,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "views/states.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "views/base.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "views/folding.py": "tests/integration/test_view_folds.py: events and snapshots of a real database",
-    "views/maintainer.py": f"{_VIEW_MAINTENANCE}: random changes beside it, in a real database",
     "views/triggers.py": "tests/integration/test_view_locks.py: triggers of a real database",
     "views/statements.py": f"{_VIEW_MAINTENANCE}: statements on a real database",
     "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",
@@ -67,7 +64,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "operations/cli/interrupts.py": "tests/integration/test_snapshot_command.py: Ctrl-C at a command that waits",
     "operations/cli/rebuild.py": "tests/integration/test_rebuild.py: a job that answers, or is started",
     "spark_jobs/building.py": "tests/integration/test_rebuild.py: a query beside another",
-    "spark_jobs/serving.py": "tests/integration/test_rebuild.py: generations that take each other's place",
     "sinks/slots.py": "tests/unit/sinks/search/test_slots.py: slots of a real index",
     "operations/cli/init.py": "tests/integration/test_init.py: a real database, whose file is then checked",
     "operations/cli/status.py": "tests/integration/test_readiness.py: a pipeline of real servers",
@@ -79,6 +75,7 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "sinks/check.py": f"{_CHECK_STORES}: broken set-ups of real servers",
     "sinks/cache/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
     "sinks/search/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
+    "sinks/contract.py": "tests/conformance/test_notes.py: every store follows it",
     "watershed_client/waiting.py": f"{_WAIT}: a store that is written meanwhile",
     "operations/findings/capture.py": "tests/integration/test_check.py: broken set-ups of real servers",
     "operations/http/server.py": "tests/integration/test_readiness.py: in a capture process",
@@ -127,5 +124,4 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "sinks/warehouse/staged_files.py": "tests/unit/sinks/warehouse/test_staging.py: files of staged rows",
     "spark_jobs/reading.py": "tests/integration/test_reading.py: topics of a real broker",
     "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
-    "spark_jobs/worker.py": f"{_SINK_RUN}: a query of Spark, its failures and its end",
 }

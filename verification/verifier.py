@@ -242,7 +242,7 @@ class Verifier:
     def _compare(self, side: Side, result: TableResult, rows: SourceRows | None, *, keep: bool) -> list[Difference]:
         """Returns up to REPAIRED_MAX differences if `keep`; the result lists up to LISTED_MAX."""
         generation = self._generation(side.sink)
-        letters = self._letters(side.sink, result.table)
+        letters = self._letters(side.sink, generation, result.table)
         with Suspects() as suspects:
             if rows is None:
                 assert self._wanted.sample is not None
@@ -334,6 +334,9 @@ class Verifier:
             if (name := side.expected.record_key(stored)) is not None:
                 suspects.add(name)
 
-    def _letters(self, sink: str, table: TableId) -> Mapping[bytes, str]:
-        letters: Iterator[RejectedRow] = (letter.row for letter in read_letters(self._config, [sink]))
+    def _letters(self, sink: str, generation: int | None, table: TableId) -> Mapping[bytes, str]:
+        """Returns record key → reason of the rows that this generation of the store has rejected."""
+        letters: Iterator[RejectedRow] = (
+            letter.row for letter in read_letters(self._config, [sink]) if letter.generation == generation
+        )
         return {encode_json(row.key): row.reason for row in letters if row.table == table}

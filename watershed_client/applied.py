@@ -42,7 +42,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What capture and the sinks have published, read at one time."""
+    """The published positions of capture and the sinks, read at one time."""
 
     sinks: tuple[SinkRecord, ...] = ()
     capture: PositionRecord | None = None
@@ -95,8 +95,8 @@ def obstacle(target: Target, sink: str, positions: Positions) -> str | None:
         raise WaitError(f"sink {sink} does not hold {names}", "wait for a sink that does: cdc status lists them")
     if record.epoch != target.epoch or record.applied_lsn < target.lsn:
         return f"it is at {format_lsn(Lsn(record.applied_lsn))}"
-    progress = positions.progress
-    if progress is not None and not _is_of_these_topics(record, progress):
+    progress, capture = positions.progress, positions.capture
+    if not _shows_topics_of(record, capture) or (progress is not None and not _is_of_these_topics(record, progress)):
         return "it has not begun to read the topics that exist now"
     owed = {**(progress.owed if progress is not None else {}), **record.owed}
     for table, reason in sorted(owed.items()):
@@ -132,6 +132,13 @@ def serving(
             "wait again, with an LSN that is read from the source now",
         )
     return record
+
+
+def _shows_topics_of(record: SinkRecord, capture: PositionRecord | None) -> bool:
+    """Says whether the sink's position is of a time when capture published the topics that it publishes now: a table
+    may just have been added, or begun again."""
+    topics = {} if capture is None else capture.topics
+    return all(record.shown.get(topic) == state.identity for topic, state in topics.items())
 
 
 def _is_of_these_topics(record: SinkRecord, progress: ProgressRecord) -> bool:

@@ -14,9 +14,11 @@ from cdc.kafka.client import (
     new_client,
     require_topics,
     tail_settings,
+    topic_names,
     translated,
 )
 from cdc.model.errors import BrokerError, UnreachableError
+from cdc.model.topics import prefixes_of
 
 LEADER_S_MAX: Final = 3.0
 READ_S_MAX: Final = 60.0
@@ -29,6 +31,7 @@ class CompactedTail:
 
     def __init__(self, kafka: KafkaConfig, topics: Sequence[str]) -> None:
         self._latest: dict[str, dict[str, bytes]] = {topic: {} for topic in topics}
+        self._reached = dict.fromkeys(topics, 0)
         self._ended: set[str] = set()  # topics whose present end was reached
         self._ends_reached: set[str] = set()
         self._consumer = new_client(
@@ -38,6 +41,11 @@ class CompactedTail:
     @property
     def latest(self) -> Mapping[str, Mapping[str, bytes]]:
         return self._latest
+
+    @property
+    def reached(self) -> Mapping[str, int]:
+        """topic → the offset after the last record that was read."""
+        return self._reached
 
     @property
     def is_at_end(self) -> bool:
@@ -67,6 +75,10 @@ class CompactedTail:
         """Returns whether all topics exist. Raises UnreachableError, BrokerError."""
         return not missing_topics(self._consumer, self._latest)
 
+    def prefixes(self) -> tuple[str, ...]:
+        """Returns the prefixes whose topics exist. Raises UnreachableError, BrokerError."""
+        return prefixes_of(topic_names(self._consumer))
+
     def require_answer(self) -> None:
         """Raises UnreachableError or BrokerError if the leader of a topic does not answer, which `poll` does not
         report."""
@@ -83,6 +95,7 @@ class CompactedTail:
             if error is None:
                 key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
                 self._ended.discard(topic)
+                self._reached[topic] = (message.offset() or 0) + 1
                 changed.add((topic, key))
                 if value is None:
                     self._latest[topic].pop(key, None)

@@ -271,6 +271,7 @@ class Capture:
             owed=dict(owed),
             history=lineage.history,
             incarnations={topic: lineage.topics[topic].identity for topic in end_offsets if topic in lineage.topics},
+            starts={topic: state.start_offsets for topic, state in lineage.topics.items() if any(state.start_offsets)},
         )
         self._produce([progress.to(self._topics.progress)])
         self._progress_lsn, self._progress_owed = state.resume_lsn, owed

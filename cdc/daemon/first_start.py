@@ -17,7 +17,8 @@ import structlog
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.stream_state import StreamState
-from cdc.config.settings import PipelineConfig, SourceConfig
+from cdc.config.settings import PipelineConfig
+from cdc.daemon.continued_tables import continued
 from cdc.daemon.gap_state import Heal
 from cdc.daemon.record_making import envelope_context, make_unpublishable
 from cdc.daemon.topic_identity import identities, went_back
@@ -30,9 +31,9 @@ from cdc.kafka.state_reader import (
     read_captured,
     read_lost_events,
     read_position,
+    read_prefixes,
     read_progress,
     read_state,
-    read_tables,
 )
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
 from cdc.model.control import (
@@ -50,7 +51,7 @@ from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
-from cdc.model.topics import Topics
+from cdc.model.topics import Topics, unknown_slot
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import Publication, read_publication, read_table, schema_of
@@ -66,7 +67,7 @@ from cdc.postgres.replication import (
     SlotWaitError,
     SystemIdentity,
 )
-from cdc.postgres.source import Slot, add_to_publication, checked_table, create_publication, drop_slot, read_slot
+from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
 from cdc.postgres.transaction_barrier import running
 from cdc.tables.selection import require_same_keys
 
@@ -119,8 +120,9 @@ class Bootstrap:
             if previous is not None:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
+            left_out: list[TopicRecord] = []
             if is_continued:
-                self._source = self._continued(connection)
+                self._source, left_out = continued(self._config, connection, self._clock.now_us())
             publication = self._publication(connection)
             lineage = self._lineage(epoch, identity, publication, topics, previous, continues=continues)
             lost = self._lost_events(previous, heal, epoch)
@@ -129,7 +131,7 @@ class Bootstrap:
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             captured = self._captured(connection)  # first, so that the next poll sees what changes meanwhile
             schemas = self._describe(connection, publication, is_continued=is_continued)
-            records = (*(heal.records if heal else ()), *captured, *self._completed(lost, slot))
+            records = (*(heal.records if heal else ()), *captured, *left_out, *self._completed(lost, slot))
             if self._is_chunked(heal):
                 owes = "the snapshot that heals the gap" if heal else "its initial snapshot"
                 self._begin_streaming(broker, lineage, slot.consistent_point, schemas, records, owes)
@@ -220,7 +222,8 @@ class Bootstrap:
             if any(offsets):
                 raise GapError(
                     f"topic {topic} holds records, but {self._topics.state} holds no position",
-                    "delete the prefix's topics, or choose another topics.prefix",
+                    "choose another topics.prefix if these topics are another pipeline's; if they are this one's and "
+                    "its state is lost: cdc snapshot heal reads all rows again, under a new epoch",
                 )
 
     def _require_own_slot(self, previous: PositionRecord, identity: SystemIdentity) -> None:
@@ -349,31 +352,6 @@ class Bootstrap:
 
     # ---- tables
 
-    def _continued(self, connection: SourceConnection) -> SourceConfig:
-        """Returns the source with the tables that can be captured. Tables that were captured before, and can't be any
-        more, are left to the session, which stops each alone and records the reason; those that an operator stopped
-        stay stopped. Raises SourceError if no table can be captured."""
-        source, known, records = self._source, read_captured(self._config).schemas, read_tables(self._config)
-        publication = read_publication(connection, source.publication, source.table_ids)
-        errors: list[SourceError] = []
-        tables: list[str] = []
-        held: list[str] = []
-        for table in source.table_ids:
-            try:
-                found = checked_table(connection, table, publication, source.chosen(table))
-                require_same_keys(known.get(table), found)
-            except SourceError as error:
-                errors.append(error)
-                log.warning("a table can't be captured now", table=str(table), error=error.message, next=error.hint)
-                continue
-            record = records.get(table)
-            is_held = record is not None and record.status == "stopped" and record.is_held
-            (held if is_held else tables).append(str(table))
-        if errors and not (tables or held):
-            raise errors[0]
-        # If an operator has stopped all of them, they are captured again: no signal could start one in state GAP.
-        return source.model_copy(update={"tables": tuple(tables or held)})
-
     def _describe(
         self, connection: SourceConnection, publication: Publication, *, is_continued: bool
     ) -> list[TableSchema]:
@@ -420,11 +398,7 @@ def require_no_slot(slot: Slot | None, config: PipelineConfig) -> None:
     """Raises SourceError if a slot of the configured name exists although the prefix has no position: it is somebody
     else's."""
     if slot is not None:
-        name = config.source.slot
-        raise SourceError(
-            f"slot {name} exists, but the topics of prefix {config.topics.prefix} hold no position for it",
-            f"choose another source.slot, or SELECT pg_drop_replication_slot('{name}')",
-        )
+        raise unknown_slot(config.source.slot, config.topics.prefix, read_prefixes(config.kafka))
 
 
 def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> bool:

@@ -210,11 +210,16 @@ def translated(what: str, hint: str = NEXT_REACHABLE) -> Iterator[None]:
         raise UnreachableError(f"Kafka: {what}: the brokers did not answer in time", NEXT_REACHABLE) from error
 
 
+def topic_names(client: Consumer | Producer) -> frozenset[str]:
+    """Returns the names of all topics. A request for one topic would create it on brokers with auto-creation. Raises
+    UnreachableError, BrokerError."""
+    with translated("no broker answers"):
+        return frozenset(client.list_topics(timeout=ANSWER_S_MAX).topics)
+
+
 def missing_topics(client: Consumer | Producer, names: Iterable[str]) -> list[str]:
     """Returns the topics that do not exist. Raises UnreachableError, BrokerError."""
-    with translated("no broker answers"):
-        # Lists all topics: a request for one topic would create it on brokers with auto-creation.
-        existing = client.list_topics(timeout=ANSWER_S_MAX).topics
+    existing = topic_names(client)
     return [name for name in names if name not in existing]
 
 

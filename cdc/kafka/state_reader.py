@@ -5,8 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cdc.config.settings import PipelineConfig
-from cdc.kafka.compacted import read_latest
+from cdc.config.settings import KafkaConfig, PipelineConfig
+from cdc.kafka.client import topic_names
+from cdc.kafka.compacted import read_latest, reader
 from cdc.model.control import (
     EventTopicRecord,
     HangingTransactionRecord,
@@ -27,7 +28,7 @@ from cdc.model.events import TableId, TableSchema, unpack_version
 from cdc.model.lost_events import LostEventsRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.table_state import TableRecord
-from cdc.model.topics import Topics
+from cdc.model.topics import Topics, prefixes_of
 
 T = TypeVar("T", bound=Record)
 
@@ -55,6 +56,12 @@ class Captured:
     schemas: dict[TableId, TableSchema]  # the newest schema of each table that was ever captured
     floors: dict[TableId, int]  # floor of each table's last sweep
     answers: dict[str, int]  # signal id → when it was answered, µs since 1970
+
+
+def read_prefixes(kafka: KafkaConfig) -> tuple[str, ...]:
+    """Returns the prefixes whose topics exist. Raises UnreachableError, BrokerError."""
+    with reader(kafka, "can't list topics") as consumer:
+        return prefixes_of(topic_names(consumer))
 
 
 def read_state(config: PipelineConfig) -> State:

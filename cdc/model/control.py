@@ -434,6 +434,9 @@ class ProgressRecord(Record):
     # topic → the identity of its log. It differs from an earlier one if the topic was created again, or has lost
     # records; then offsets that were noted with the earlier one mean nothing.
     incarnations: dict[str, str] = {}
+    # topic → the first offset of each partition, where one does not begin at 0: the records before are gone, and their
+    # rows were published again.
+    starts: dict[str, tuple[int, ...]] = {}
     # schema.table → why rows that were committed up to `lsn` may not be below `end_offsets` yet: rows that are still to
     # be read, a table that is stopped. Changes of other tables, and of these tables after they were read, are there.
     owed: dict[str, str] = {}

@@ -33,8 +33,12 @@ class SinkRecord(Record):
     # ProgressRecord.history, and .incarnations of the topics in end_offsets: without them the offsets mean nothing.
     history: str = ""
     incarnations: dict[str, str] = Field(default_factory=dict)
+    # ProgressRecord.incarnations of the record whose LSN is applied_lsn, of all topics that capture published then.
+    shown: dict[str, str] = Field(default_factory=dict)
     # ProgressRecord.owed at applied_lsn, of the tables that the store holds: rows up to applied_lsn that it lacks.
     owed: dict[str, str] = Field(default_factory=dict)
+    store: str = ""  # the type of its store: search, cache, warehouse, sql, or one of another package
+    patience_s: float = 0.0  # for which it may publish nothing although records wait, by its trigger
     job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one continues
     # Readers see the serving generation only. A building one is filled beside it; a kept one was replaced by it.
     role: Literal["serving", "building", "kept"] = "serving"

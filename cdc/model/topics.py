@@ -1,7 +1,9 @@
 """Names of the topics that one prefix owns, and of the tables' topics."""
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from cdc.model.errors import SourceError
 from cdc.model.events import TableId
 
 # The tables' topics keep deletes for so long: who reads a delete later than that may never see it.
@@ -41,3 +43,25 @@ class Topics:
             c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in f"{table.schema}.{table.name}"
         )
         return f"{self.prefix}.{safe}"
+
+
+def prefixes_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the prefixes on which capture has run, by the topics that it creates first."""
+    known = frozenset(names)
+    prefixes = sorted(name.removesuffix(".state") for name in known if name.endswith(".state"))
+    return tuple(prefix for prefix in prefixes if known.issuperset(Topics(prefix).written[:3]))
+
+
+def unknown_slot(slot: str, prefix: str, prefixes: Sequence[str]) -> SourceError:
+    """Returns the error for a slot that exists although its prefix has no position. `prefixes`: those that the brokers
+    have. The slot is probably that of a running pipeline, so that to drop it is never the first step."""
+    others = ", ".join(other for other in prefixes if other != prefix)
+    hint = (
+        f"topics.prefix is probably mistyped; topics of these prefixes exist: {others}. Correct it; or choose another "
+        "source.slot, for a pipeline beside that one"
+        if others
+        else "check topics.prefix and kafka.bootstrap_servers: these brokers have no topics of any prefix. If the "
+        "topics are lost, choose another source.slot, and all rows are read again; the old slot retains WAL until it "
+        "is dropped, which ends every pipeline that streams from it"
+    )
+    return SourceError(f"slot {slot} exists, but the topics of prefix {prefix} hold no position for it", hint)

@@ -49,10 +49,11 @@ def list_letters(
     if as_json:
         typer.echo(json.dumps({"dead_letters": [_as_json(letter) for letter in letters]}))
         return
-    shown = Table("sink", "table", "key", "reason", "version")
+    shown = Table("sink", "generation", "table", "key", "reason", "version")
     for letter in letters:
         row = letter.row
-        shown.add_row(letter.sink, str(row.table), _key_text(row.key), row.reason, str(row.version))
+        generation = "" if letter.generation is None else str(letter.generation)
+        shown.add_row(letter.sink, generation, str(row.table), _key_text(row.key), row.reason, str(row.version))
     Console().print(shown if letters else "no sink has dead letters")
 
 
@@ -73,7 +74,10 @@ def replay(
     schemas = read_captured(loaded).schemas
     asked: dict[str, int] = {}
     for wanted in sorted({letter.row.table for letter in letters}):
-        rows = [letter.row.key for letter in letters if letter.row.table == wanted]
+        # Two generations of the store may have rejected the same row.
+        rows = list(
+            {_key_text(letter.row.key): letter.row.key for letter in letters if letter.row.table == wanted}.values()
+        )
         _require_no_snapshot(loaded, wanted)
         if wanted not in schemas:
             raise WatershedError(f"table {wanted} is not published", f"cdc dlq discard {sink} --table {wanted}")
@@ -162,4 +166,5 @@ def _key_text(key: dict[str, Any]) -> str:
 
 
 def _as_json(letter: Letter) -> dict[str, Any]:
-    return {"sink": letter.sink, "table": str(letter.row.table), **letter.row.model_dump(mode="json")}
+    where = {"sink": letter.sink, "generation": letter.generation, "table": str(letter.row.table)}
+    return where | letter.row.model_dump(mode="json")

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from monitoring.model import RunStatus, Status, TableStatus
+from monitoring.problems import rows_owed
 from operations.cli.snapshot_screen import span
 
 RUNS_SHOWN: Final = 3  # comparisons of each sink
@@ -23,7 +24,7 @@ def wide_console() -> Console:
 def screen(status: Status) -> Group:
     parts: list[RenderableType] = [_pipeline(status), ""]
     if status.tables:
-        parts += [_tables(status), ""]
+        parts += [_tables(status), "", *_owed_lines(status)]
     parts += [sinks_table(status) if status.sinks else "no sink has published a position yet", ""]
     if any(sink.comparison is not None for sink in status.sinks):
         parts += [comparisons_table(status), ""]
@@ -102,6 +103,16 @@ def _tables(status: Status) -> Table:
     return shown
 
 
+def _owed_lines(status: Status) -> list[str]:
+    """Returns a line for each table of which rows are committed that the topic, or a store, may lack."""
+    lines = [rows_owed(table) for table in status.tables if table.owed]
+    published = {table.table for table in status.tables if table.owed}
+    for sink in status.sinks:
+        lines += [f"rows are owed: {sink.sink}: {table}: {why}" for table, why in sorted(sink.owed.items())
+                  if table not in published]  # fmt: skip
+    return [*map(escape, lines), ""] if lines else []
+
+
 def _snapshot(table: TableStatus) -> str:
     found = table.snapshot
     if found is None:
@@ -125,7 +136,7 @@ def sinks_table(status: Status) -> Table:
         shown.add_row(
             escape(sink.sink),
             str(sink.generation),
-            sink.applied_lsn,
+            sink.applied_lsn if sink.lag_seconds is not None else "nothing yet",
             size(sink.lag_bytes),
             f"{sink.lag_records:,}",
             seconds(sink.lag_seconds),

@@ -13,7 +13,7 @@ from monitoring.model import Part, SinkStatus, Status, TableStatus, ViewStatus, 
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _PARTS: Final[tuple[Part, ...]] = ("source", "brokers", "capture", "table", "sink", "view")
-_TABLE: Final = ("streaming", "snapshotting", "stopped", "not captured")
+_TABLE: Final = ("streaming", "not streaming", "snapshotting", "stopped", "not captured")
 _SNAPSHOT: Final = ("waiting", "running", "paused", "done", "cancelled", "failed")
 _VIEW: Final = ("unreachable", "never run", "filling", "filled", "serving", "rebuild", "failed")
 _WAL: Final = ("reserved", "extended", "unreserved", "lost")
@@ -125,6 +125,8 @@ def _tables(tables: Sequence[TableStatus]) -> Iterable[Metric]:
               [(name, one.rows) for name, one in read])  # fmt: skip
     yield _by("table", "snapshot_rows_expected", "Estimated number of rows of the last snapshot.",
               [(name, one.rows_total or None) for name, one in read])  # fmt: skip
+    yield _by("table", "table_rows_owed", "1 if committed rows may be missing from the table's topic.",
+              [(table.table, bool(table.owed)) for table in tables])  # fmt: skip
     yield _count_by("table", "table_dead_letters_total", "Changes that became dead letters of capture.",
                     [(table.table, table.dead_letters) for table in tables])  # fmt: skip
     yield _count_by("table", "table_skipped_changes_total", "Changes that were skipped as unpublishable.",

@@ -98,7 +98,7 @@ def application(
 ) -> Starlette:
     """Makes the application. `status` and `recent` are called for each request."""
 
-    def healthz(_: Request) -> Response:
+    async def healthz(_: Request) -> Response:  # needs no thread
         return _json(Health(is_alive=True))
 
     def readyz(_: Request) -> Response:
@@ -128,9 +128,9 @@ def application(
     def history(_: Request) -> Response:
         return _json(recent())
 
-    def dead_letters(request: Request) -> Response:
+    async def dead_letters(request: Request) -> Response:
         try:
-            return _json(letters.shown(status(), request.headers.get("host", "")))
+            return _json(await letters.shown_to(status(), request.headers.get("host", "")))
         except WatershedError as error:
             return _json(Failure(error=error.message, next=error.hint), 503)
 

@@ -8,15 +8,18 @@ from typing import Final
 
 import structlog
 import uvicorn
+from starlette.types import ASGIApp
 
 from cdc.model.errors import ConfigError
-from configuration.settings import Config
+from configuration.settings import Config, HttpConfig
 from monitoring.conditions import Conditions
 from monitoring.facts import ViewReader
 from monitoring.monitor import Monitor
 from monitoring.sink_letters import read_letters
 from monitoring.topic_facts import KafkaTopicReader
 from monitoring.trend import Trend
+from operations.http.connections import bounded
+from operations.http.hosts import CheckedHost, KnownHosts
 from operations.http.letters import Letters
 from operations.http.routes import Scope, application
 from operations.http.waits import Waits
@@ -26,7 +29,6 @@ from watershed_client.source_reader import PostgresSourceReader
 log = structlog.get_logger(__name__)
 
 KEEP_ALIVE_S: Final = 15
-REQUESTS_MAX: Final = 200  # at once; more get 503
 BACKLOG: Final = 64
 
 
@@ -46,19 +48,7 @@ def serve(
     waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
     trend = Trend()
     letters = Letters(config, lambda sinks: read_letters(config, sinks))
-    server = uvicorn.Server(
-        uvicorn.Config(
-            application(monitor.status, scope, waits, trend.recent, letters),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            http="h11",
-            loop="asyncio",
-            timeout_keep_alive=KEEP_ALIVE_S,
-            limit_concurrency=REQUESTS_MAX,
-        )
-    )
+    server = http_server(application(monitor.status, scope, waits, trend.recent, letters), config.http)
 
     def run() -> None:
         # SIGTERM is for the thread that waits for it. Threads that are started here inherit this.
@@ -69,6 +59,22 @@ def serve(
 
     threading.Thread(target=run, name="http", daemon=True).start()
     log.info("listening", http=f"http://{config.http.host}:{port}", console=console_address(config.http.host, port))
+
+
+def http_server(app: ASGIApp, http: HttpConfig) -> uvicorn.Server:
+    """Returns the server of an application, which it protects from other names and from too many connections."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            CheckedHost(app, KnownHosts(http)),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http=bounded(),
+            loop="asyncio",
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+    )
 
 
 def console_address(host: str, port: int) -> str:

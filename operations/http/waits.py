@@ -25,7 +25,7 @@ QUESTIONS_MAX: Final = 4  # to the source at once
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a client waits for; see watershed_client.Waiter.wait_for."""
+    """A client's wait; see watershed_client.Waiter.wait_for."""
 
     sink: str | None
     lsn: str

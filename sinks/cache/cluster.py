@@ -26,6 +26,7 @@ from redis.retry import Retry
 
 from configuration.sink_settings import CLUSTER_SCHEMES, CacheConfig
 from configuration.store_shapes import CacheTls
+from sinks.cache.keys import hash_tag
 from sinks.cache.scripts import Script
 from sinks.cache.server import ADDRESSES, CONNECTION_OPTIONS, Command, RedisServer, T, tls_options
 from sinks.errors import SinkError
@@ -33,7 +34,8 @@ from sinks.retries import Retries
 
 PORT: Final = 6379
 # Each script call names one key more, which never exists. Redis therefore refuses the call (ASK, then TRYAGAIN) while
-# the hash slot moves from node to node: a script that runs in between finds only some of its keys.
+# the hash slot moves from node to node: a script that runs in between finds only some of its keys. A key without a hash
+# tag is alone in its script, which therefore finds all or nothing.
 _ABSENT: Final = "\0"
 _RIGHTS: Final = "+@read +@write +@scripting +@pubsub +@connection +info +cluster|slots +asking"
 
@@ -244,8 +246,10 @@ def _routed(cluster: RedisCluster, command: Command) -> Iterator[tuple[ClusterNo
                 yield node, ("INFO", "replication")
         case "EVALSHA":
             _, sha, count, first = command[:4]
-            keys = command[3 : 3 + count]
-            yield _owner(cluster, first), ("EVALSHA", sha, count + 1, *keys, f"{first}{_ABSENT}", *command[3 + count :])
+            keys = list(command[3 : 3 + count])
+            if hash_tag(first) is not None:
+                keys.append(f"{first}{_ABSENT}")
+            yield _owner(cluster, first), ("EVALSHA", sha, len(keys), *keys, *command[3 + count :])
         case "EVAL":
             yield _owner(cluster, command[3]), command
         case _:

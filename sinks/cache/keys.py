@@ -37,6 +37,7 @@ REBUILDING_NOTE: Final = "rebuilding_note"  # that of a rebuild
 # Fields that can't be primary keys, because PostgreSQL's texts contain no NUL.
 SHAPE: Final = "\0"
 KEY_COLUMNS: Final = "\0key"  # the names of the primary key's columns, in its order, as JSON
+NOTE_COUNT: Final = "\0notes"  # in a cluster: how many notes followed writes of the table (sinks/cache/notes.py)
 VERSION_DIGITS: Final = 19
 
 

@@ -5,7 +5,7 @@ from contextlib import closing
 
 from cdc.model.events import TableId
 from configuration.sink_settings import CacheConfig
-from sinks.cache.keys import cache_keys
+from sinks.cache.keys import KEY_COLUMNS, NOTE_COUNT, SHAPE, cache_keys
 from sinks.cache.sink import CacheSink, tables_of
 
 
@@ -20,10 +20,11 @@ def cache_contents(section: CacheConfig, prefix: str, tables: Collection[TableId
         found: list[str] = [f"{keys.generation}"] if fields else []
         for table in sorted({*tables_of(fields, keys), *tables}):
             versions = keys.table(table)
-            count = int(sink.server.run("HLEN", versions))
+            count, *described = sink.server.run_all(
+                [("HLEN", versions), *(("HEXISTS", versions, field) for field in (SHAPE, KEY_COLUMNS, NOTE_COUNT))]
+            )
             if count:
-                # Two fields of the hash describe the table.
-                found.append(f"{max(0, count - 2):,} rows of {table}")
+                found.append(f"{count - sum(described):,} rows of {table}")
             if removes:
                 sink.discard(table)
                 sink.server.run("UNLINK", keys.met(table))

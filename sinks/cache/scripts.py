@@ -210,12 +210,6 @@ end
 return removed
 """)
 
-# Replaces a hash. KEYS[1]: the hash; ARGV: its fields and values.
-BEGIN: Final = Script("""
-redis.call('DEL', KEYS[1])
-return redis.call('HSET', KEYS[1], unpack(ARGV))
-""")
-
 # Lets every later write win against rows of one table. KEYS[1]: the hash of the table's versions. ARGV: the texts of
 # the rows' primary keys.
 DISOWN: Final = Script("""
@@ -225,4 +219,20 @@ for _, id in ipairs(ARGV) do
     redis.call('HSET', KEYS[1], id, string.rep('0', 19) .. string.sub(entry, 20))
   end
 end
+""")
+
+# Counts a note in the hash of a table's versions. KEYS[1]: the hash. ARGV: the field of the count. Returns the count;
+# 0 for a table that does not exist, which is not created.
+COUNT: Final = Script("""
+if redis.call('HEXISTS', KEYS[1], '\\0') == 0 then return 0 end
+return redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+""")
+
+# Replaces a note. KEYS[1]: the generation's hash. ARGV: the note's field, the note that it has (empty: none) and the
+# new one. Returns 0 if it has another one, or holds no generation.
+NOTE_TEXT: Final = Script("""
+local held = redis.call('HGET', KEYS[1], ARGV[1]) or ''
+if redis.call('HEXISTS', KEYS[1], 'generation') == 0 or (held ~= ARGV[2] and held ~= ARGV[3]) then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+return 1
 """)

@@ -15,10 +15,11 @@ from configuration.store_shapes import CacheShape, shape_of
 from sinks.cache.calls import SCRIPT_KEYS_MAX, ApplyCall
 from sinks.cache.cluster import connected
 from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
-from sinks.cache.keys import KEY_COLUMNS, NOTE, REBUILDING, REBUILDING_NOTE, SHAPE, VERSION_DIGITS, CacheKeys
-from sinks.cache.scripts import APPLY, BEGIN, DISOWN
+from sinks.cache.keys import KEY_COLUMNS, NOTE_COUNT, REBUILDING, REBUILDING_NOTE, SHAPE, VERSION_DIGITS, CacheKeys
+from sinks.cache.notes import Notes
+from sinks.cache.scripts import APPLY, DISOWN
 from sinks.cache.server import Command, RedisServer
-from sinks.contract import Change, Json, Outcome, Result, StoredRow, lost_writes
+from sinks.contract import Change, Json, Outcome, Result, StoredRow
 from sinks.errors import SinkError
 from sinks.reduction import completed, key_text
 from sinks.retries import Retries
@@ -33,7 +34,7 @@ READ_ROWS_MAX: Final = 16  # large rows, whose unchanged columns are read from t
 SCAN_PAGES_REMEMBERED: Final = 16
 
 _DEFAULT_SHAPE: Final = CacheShape()
-_NO_ROWS: Final = frozenset({SHAPE.encode(), KEY_COLUMNS.encode()})
+_NO_ROWS: Final = frozenset({SHAPE.encode(), KEY_COLUMNS.encode(), NOTE_COUNT.encode()})
 _ERASED: Final = "erased: "  # before the shape of keys that are being removed
 _WRITTEN = Result(Outcome.WRITTEN)
 _STALE = Result(Outcome.STALE)
@@ -71,6 +72,7 @@ class CacheSink:
         self._shapes = shapes or {}
         self._evicts = evicts
         self._rebuilds = rebuilds
+        self._notes = Notes(server, self._keys, rebuilds=rebuilds is not None)
         self._forms: dict[TableId, TableForm] = {}
         self._templates: dict[tuple[TableId, str], list[Part]] = {}
 
@@ -123,26 +125,16 @@ class CacheSink:
             self._server.run_all([("UNLINK", name) for name in met])
             self._server.run("HSET", key, REBUILDING, generation)
             return
-        # In one step: a cache with rows, and without any mark, would count as empty.
-        command = ("EVALSHA", BEGIN.sha, 1, key, "generation", generation, "run_id", self._run_id())
-        self._server.run_all([command], [BEGIN])
+        # The former marker stays until it is replaced: a cache with rows, and without any mark, would count as empty.
+        others = self._generation_fields().keys() - {b"generation", b"run_id"}
+        commands: list[Command] = [("HDEL", key, *sorted(others))] if others else []
+        self._server.run_all([*commands, ("HSET", key, "generation", generation, "run_id", self._run_id())])
 
     def note(self, text: str, before: str | None) -> None:
-        fields = self._generation_fields()
-        held = fields.get(self._note_field.encode())
-        if fields.get(b"run_id") != self._run_id() or (
-            before is not None and held not in (before.encode(), text.encode())
-        ):
-            raise lost_writes(f"Redis at {self._server.name}")
-        self._server.run("HSET", self._keys.generation, self._note_field, text)
+        self._notes.write(text, before)
 
     def noted(self) -> str | None:
-        held = self._server.run("HGET", self._keys.generation, self._note_field)
-        return None if held is None else bytes(held).decode()
-
-    @property
-    def _note_field(self) -> str:
-        return NOTE if self._rebuilds is None else REBUILDING_NOTE
+        return self._notes.read()
 
     def disown(self, table: TableId) -> None:
         """Implements Sink.disown: readers keep the rows."""
@@ -233,7 +225,8 @@ class CacheSink:
         return swept
 
     def make_readable(self, tables: Collection[TableId]) -> None:
-        """Does nothing: applied changes are visible at once."""
+        """Applied changes are visible at once."""
+        self._notes.written(tables)
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         """Yields the rows whose keys have not expired; none for a table whose keys are deleted by every change."""

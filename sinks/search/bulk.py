@@ -140,9 +140,9 @@ def _rejection(error_type: str, reason: str) -> str | None:
     if field := _IMMENSE_TERM.search(reason):
         return f"column {field[1]}: its value is too long to be a term of the index"
     if error_type == "illegal_argument_exception":
-        is_of_content = _ABOUT_CONTENT.search(reason) and not _ABOUT_INDEX.search(reason)
+        is_of_content = bool(_ABOUT_CONTENT.search(reason)) and not _ABOUT_INDEX.search(reason)
     else:
-        is_of_content = _OF_CONTENT.search(error_type)
+        is_of_content = bool(_OF_CONTENT.search(error_type))
     return f"the document does not fit the index ({error_type})" if is_of_content else None
 
 

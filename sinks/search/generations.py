@@ -3,7 +3,9 @@
 Each generation has a marker index. An alias names the marker of the generation that readers see; it moves together with
 the aliases for readers, in one step. The marker index has a document `generation`, and one document for each prepared
 table. The latter is named like the table's first index, and contains name and UUID of the present one: an index that
-was deleted has no UUID, and one that another program created instead has another UUID.
+was deleted has no UUID, and one that another program created instead has another UUID. It also contains the UUID of
+each primary shard's history, which the server replaces where a shard does not continue what it held: a snapshot that
+was restored into a closed index, and a copy that lacks writes and was made the primary by force.
 """
 
 from collections.abc import Callable
@@ -66,10 +68,15 @@ class Generations:
         if not any_shape and (changed := self._changed(documents)):
             log.warning("filling the search index again: the shape of tables has changed", indexes=sorted(changed))
             return None
-        marked = {str(document.get("index", name)): document["uuid"] for name, document in documents.items()}
-        held = self._uuids(list(marked))
-        if any(held.get(index) != uuid for index, uuid in marked.items()):
+        marked = {str(document.get("index", name)): document for name, document in documents.items()}
+        uuids = self._uuids(list(marked))
+        if any(uuids.get(index) != document["uuid"] for index, document in marked.items()):
             return None
+        for index, histories in self._histories(list(marked)).items():
+            noted = marked[index].get("histories", {})
+            if any(noted.get(shard, history) != history for shard, history in histories.items()):
+                log.warning("filling the search index again: it was replaced by an older copy", index=index)
+                return None
         return int(generation["generation"])
 
     def begin(self, generation: int) -> None:
@@ -99,9 +106,11 @@ class Generations:
             raise lost_writes(self._server.name)
         condition = {"if_seq_no": held["_seq_no"], "if_primary_term": held["_primary_term"]}
         try:
-            self._put(_GENERATION_ID, {**held["_source"], "note": text}, condition)
+            # It is only read by its id, for which a document needs no refresh.
+            self._put(_GENERATION_ID, {**held["_source"], "note": text}, {"refresh": "false", **condition})
         except ConflictError as error:
-            raise lost_writes(self._server.name) from error
+            if self.noted() != text:  # otherwise the answer to the first attempt was lost
+                raise lost_writes(self._server.name) from error
 
     def noted(self) -> str | None:
         """Implements sinks.contract.Sink.noted."""
@@ -129,7 +138,13 @@ class Generations:
         else:
             condition = {"if_seq_no": before.written[0], "if_primary_term": before.written[1]}
         try:
-            document = {"index": index, "uuid": uuid, "table": str(table), "shape": self._shape(table)}
+            document = {
+                "index": index,
+                "uuid": uuid,
+                "histories": self._started(index),
+                "table": str(table),
+                "shape": self._shape(table),
+            }
             self._put(name, document, condition)
         except ConflictError as error:
             raise Overtaken from error
@@ -159,13 +174,40 @@ class Generations:
         found: dict[str, str] = {}
         for start in range(0, len(indexes), _NAMES_MAX):
             names = ",".join(indexes[start : start + _NAMES_MAX])
-            read = partial(_read_uuids, names=names)
+            read = partial(_read_settings, names=names, setting="index.uuid")
             found |= {name: entry["settings"]["index"]["uuid"] for name, entry in self._server.call(read).items()}
         return found
 
+    def _started(self, index: str) -> dict[str, str]:
+        """Returns the histories of all primary shards, which the server starts after it has created the index."""
+        for _ in self._server.retries.attempts():
+            held = self._server.call(partial(_read_settings, names=index, setting="index.number_of_shards"))
+            histories = self._histories([index]).get(index, {})
+            if index not in held or len(histories) == int(held[index]["settings"]["index"]["number_of_shards"]):
+                return histories
+        raise SinkError(
+            f"{self._server.name}: a primary shard of index {index} is not started",
+            "GET /_cluster/allocation/explain says why; the sink tries again by itself",
+        )
+
+    def _histories(self, indexes: list[str]) -> dict[str, dict[str, str]]:
+        """Returns the UUID of each primary shard's history, by index and number; without shards that are not
+        started."""
+        found: dict[str, dict[str, str]] = {}
+        for start in range(0, len(indexes), _NAMES_MAX):
+            names = ",".join(indexes[start : start + _NAMES_MAX])
+            for index, entry in self._server.call(partial(_read_shards, names=names)).get("indices", {}).items():
+                found[index] = {
+                    number: copy["commit"]["user_data"]["history_uuid"]
+                    for number, copies in entry["shards"].items()
+                    for copy in copies
+                    if copy["routing"]["primary"] and "commit" in copy
+                }
+        return found
+
     def _documents(self) -> dict[str, dict[str, Any]]:
-        body = {"size": _INDEXES_MAX, "query": {"match_all": {}}}
-        try:  # each write to the marker index included a refresh
+        body = {"size": _INDEXES_MAX, "query": {"match_all": {}}, "_source": {"excludes": ["note"]}}
+        try:  # each write to the marker index, except of a note, included a refresh
             hits = self._server.call(lambda client: client.search(index=self._marker, body=body), (404,))["hits"][
                 "hits"
             ]
@@ -204,6 +246,17 @@ def serving_slot(server: SearchServer, names: SearchNames) -> str:
     return names.slot_of(min(held))
 
 
-def _read_uuids(client: OpenSearch, names: str) -> dict[str, Any]:
-    answer: dict[str, Any] = client.indices.get_settings(index=names, name="index.uuid", ignore_unavailable=True)
+def _read_settings(client: OpenSearch, names: str, setting: str) -> dict[str, Any]:
+    answer: dict[str, Any] = client.indices.get_settings(index=names, name=setting, ignore_unavailable=True)
+    return answer
+
+
+def _read_shards(client: OpenSearch, names: str) -> dict[str, Any]:
+    params = {
+        "level": "shards",
+        "filter_path": "indices.*.shards.*.routing.primary,indices.*.shards.*.commit.user_data.history_uuid",
+        "ignore_unavailable": "true",
+        "forbid_closed_indices": "false",
+    }
+    answer: dict[str, Any] = client.indices.stats(index=names, metric="docs", params=params)
     return answer

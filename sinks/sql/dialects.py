@@ -54,6 +54,9 @@ class Dialect:
     probe: Probe
     begin: str | None  # the statement that begins a writing transaction; None: the driver begins it
     settings: tuple[str, ...]  # statements for each new connection
+    # Reads a value that each start of a server has for itself, also where a pooler hides that another one has taken
+    # over; None: the database is a file.
+    process: str | None
     swap_settings: tuple[str, ...]  # statements of a transaction that renames tables
     # SELECTs with the parameters :schema and :name of a table. What somebody else made that belongs to the table, and
     # would not follow its name: a text for each. Statements that give a table of the same name what readers may do.
@@ -223,6 +226,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
             # The server ends the transaction of a writer that is suspended while it holds a fence.
             "SET idle_in_transaction_session_timeout = '60s'",
         ),
+        process="SELECT pg_postmaster_start_time()",
         # Whoever reads a table waits behind a transaction that waits to rename it.
         swap_settings=("SET LOCAL lock_timeout = '1s'",),
         dependents=_POSTGRES_DEPENDENTS,
@@ -242,6 +246,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
         probe=_probe_nothing,
         begin="BEGIN IMMEDIATE",
         settings=("PRAGMA busy_timeout = 30000", "PRAGMA journal_mode = WAL"),
+        process=None,
         swap_settings=("PRAGMA legacy_alter_table = ON",),  # a view keeps the name that it reads
         dependents=(
             "SELECT type || ' ' || name FROM sqlite_master WHERE tbl_name = :name AND type IN ('index', 'trigger') "

@@ -65,9 +65,9 @@ class Preparation:
         def begin(connection: Connection) -> None:
             if own.schema is not None:
                 connection.execute(CreateSchema(own.schema, if_not_exists=True))
-            connection.execute(CreateTable(own.sink, if_not_exists=True))
+            connection.execute(DropTable(own.sink, if_exists=True))  # that of an earlier release lacks columns
+            connection.execute(CreateTable(own.sink))
             connection.execute(CreateTable(own.tables, if_not_exists=True))
-            connection.execute(own.sink.delete())
             connection.execute(own.sink.insert(), {"id": 1, "generation": generation})
             connection.execute(own.tables.update().values(is_prepared=False))
 
@@ -81,10 +81,14 @@ class Preparation:
 
     def note(self, text: str, before: str | None) -> None:
         """Implements sinks.contract.Sink.note. The row is written behind all rows of the tables that were committed
-        before, so a database that lost these lost the note, too."""
-        sink = self._own.sink
+        before, so a database that lost these lost the note, too. Where another server or file may have taken the place
+        of the one that has the rows, nothing is written: it may have the note before, and not these rows."""
+        sink, refusal = self._own.sink, lost_writes(f"the SQL database at {self._server.name}")
 
         def write(connection: Connection) -> bool:
+            self._server.observe(connection)
+            if self._server.take_loss():  # also one that this call is repeated after
+                raise refusal
             changed = sink.update().values(note=text)
             if before is not None:
                 # The same text again: the answer to the first attempt was lost.
@@ -95,16 +99,21 @@ class Preparation:
             is_written = self._server.transaction(write)
         except LostTable:
             is_written = False
-        if self._server.take_loss() or not is_written:
-            raise lost_writes(f"the SQL database at {self._server.name}")
+        if not is_written:
+            raise refusal
 
     def noted(self) -> str | None:
         """Implements sinks.contract.Sink.noted."""
+
+        def read(connection: Connection) -> str | None:
+            self._server.observe(connection)
+            held = connection.execute(self._own.sink.select()).first()
+            return None if held is None else held.note
+
         try:
-            held = self._server.transaction(lambda connection: connection.execute(self._own.sink.select()).first())
+            return self._server.transaction(read)
         except LostTable:
             return None
-        return None if held is None else held.note
 
     def discard(self, table: TableId) -> None:
         """Drops the table and its versions if the sink created it."""

@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, create_engine, event
@@ -21,6 +22,7 @@ READ_ROWS: Final = 200  # rows that the driver holds at once
 
 # Classes and codes of SQLSTATE. See PostgreSQL's appendix A.
 _TRANSIENT: Final = ("08", "25P03", "40", "53", "57P", "55P03", "55006")
+_ENDED: Final = ("08", "57P01", "57P02", "57P03", "57P04")  # of a connection
 DISK_FULL: Final = "53100"
 LOCKED: Final = "55P03"
 # P0001: a trigger of somebody else refuses the row.
@@ -66,6 +68,9 @@ class SqlServer:
         )
         self._retries = retries
         self._has_lost_connection = False
+        self._process: object = None  # the server's, when it was observed last
+        self._file = Path(parsed.database or "") if self.dialect.process is None else None
+        self._file_id: tuple[int, int] | None = None  # of the file that connections have open; None: it is not known
         event.listen(self._engine, "connect", self._connected)
         if self.dialect.begin is not None:
             event.listen(self._engine, "begin", self._begun)
@@ -76,6 +81,7 @@ class SqlServer:
         """
 
         def once() -> T:
+            self._follow_file()
             with self._engine.begin() as connection:
                 info = connection.info  # not accessible after the connection was lost
                 try:
@@ -85,17 +91,38 @@ class SqlServer:
                     raise
 
         def is_transient(error: Exception) -> bool:
-            self._has_lost_connection = self._has_lost_connection or _is_lost(error)
+            self._has_lost_connection = self._has_lost_connection or _has_lost_connection(error)
             return _is_transient(error)
 
         with self._explained():
             return self._retries.call(once, is_transient)
 
     def take_loss(self) -> bool:
-        """Says, once, whether a connection was lost since the last call: another server may have taken over, which
-        lacks the last transactions."""
+        """Says, once, whether a connection was lost since the last call, or the server or the file was replaced: the
+        one that answers now may lack the last transactions."""
         was_lost, self._has_lost_connection = self._has_lost_connection, False
         return was_lost
+
+    def observe(self, connection: Connection) -> None:
+        """Notices if another process of the server answers than at the last call."""
+        if self.dialect.process is not None:
+            found = connection.exec_driver_sql(self.dialect.process).scalar()
+            self._has_lost_connection |= self._process not in (None, found)
+            self._process = found
+
+    def _follow_file(self) -> None:
+        """Notices if another file has the database's name, which open connections would go on without."""
+        if self._file is None:
+            return
+        try:
+            about = self._file.stat()
+            found = about.st_dev, about.st_ino
+        except OSError:  # the connection says why
+            found = None
+        if self._file_id not in (None, found):
+            self._has_lost_connection = True
+            self._engine.dispose()
+        self._file_id = found
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -190,9 +217,21 @@ def _is_transient(error: Exception) -> bool:
     return _is_lost(error)
 
 
-def _is_lost(error: DBAPIError) -> bool:
-    """Returns whether an error of PostgreSQL's driver without a SQLSTATE says that there is no connection."""
+def _is_lost(error: Exception) -> bool:
+    """Returns whether an error of PostgreSQL's driver says that a connection has ended, or could not be made."""
+    if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error) or _state(error):
+        return False
     return error.connection_invalidated or type(error.orig).__name__ in ("OperationalError", "InterfaceError")
+
+
+def _has_lost_connection(error: Exception) -> bool:
+    """Returns whether a connection ended, or could not be made, and another server may have taken over. A server that
+    is stopped says so (57P01) before it ends the connection; one that ends it because it was idle stays.
+    """
+    if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error):
+        return False
+    state = _state(error)
+    return state.startswith(_ENDED) if state else _is_lost(error)
 
 
 def _sqlite_code(error: sqlite3.Error) -> str:
@@ -218,13 +257,6 @@ def _of_sqlite(error: sqlite3.Error, where: str) -> SinkError:
             "by itself",
         )
     return RefusedStatement(f"{where} refuses a statement: {said}", "see which table and column it names")
-
-
-def _is_lost(error: Exception) -> bool:
-    """Says whether an error is that of a connection which ended, or could not be made."""
-    if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error):
-        return False
-    return error.connection_invalidated or (not _state(error) and type(error.orig).__name__ == "OperationalError")
 
 
 def _server_message(error: DBAPIError) -> str:

@@ -23,6 +23,7 @@ class Snapshot:
     parent_id: int | None
 
     summary: Mapping[str, str]  # Iceberg's counts, and the properties that its writer set
+    sequence_number: int = 0  # greater than that of each earlier commit, also of those that were rolled back
 
 
 class Engine(Protocol):

@@ -4,13 +4,15 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from cdc.model.events import TableId
 
 GENERATION = "watershed.generation"  # of the namespace, and of each table that was prepared in it
-# Of the namespace: a number of parts, and the parts `watershed.note.0` and so on (see sinks.contract.Sink.note). A
-# catalog may limit a property to 1,000 characters.
+# Of the namespace: NO_NOTE; a note, if it is short; or `a` or `b` and a number of parts, which are the properties
+# `watershed.note.a.0` and so on. A catalog may limit a property to 1,000 characters.
 NOTE = "watershed.note"
+NO_NOTE = "0"
 NOTE_PART_CHARS = 900
 TABLES = "watershed.tables"  # of the namespace: JSON list of [schema, name] of those tables
 TABLE = "watershed.table"  # of a table: the source table
@@ -33,20 +35,37 @@ def listed_tables(namespace: Mapping[str, str]) -> list[TableId]:
     return [TableId(*name) for name in json.loads(namespace.get(TABLES, "[]"))]
 
 
-def note_properties(text: str) -> dict[str, str]:
-    """Returns the properties that hold a note."""
-    packed = base64.b64encode(zlib.compress(text.encode())).decode()
-    parts = [packed[start : start + NOTE_PART_CHARS] for start in range(0, len(packed), NOTE_PART_CHARS)]
-    return {NOTE: str(len(parts))} | {f"{NOTE}.{number}": part for number, part in enumerate(parts)}
+class Note(NamedTuple):
+    """The content of the properties of a note."""
+
+    text: str
+    # table_key of each table that was written → sequence number and id of its snapshot then; 0 and 0: it had none
+    snapshots: Mapping[str, tuple[int, int]]
 
 
-def note_of(namespace: Mapping[str, str]) -> str | None:
-    """The inverse of `note_properties`. None if there is no note, or only a part of one."""
-    count = namespace.get(NOTE, "")
-    if not count.isdecimal() or count == "0":
+def note_writes(note: Note, held: Mapping[str, str]) -> list[dict[str, str]]:
+    """Returns the changes of properties that replace the note in `held`, in order. The last one alone makes the new
+    note count, so that a kill in between leaves the former one.
+    """
+    packed = base64.b64encode(zlib.compress(json.dumps(note).encode())).decode()
+    if len(packed) <= NOTE_PART_CHARS:
+        return [{NOTE: packed}]
+    place = "b" if held.get(NOTE, "").startswith("a ") else "a"
+    starts = range(0, len(packed), NOTE_PART_CHARS)
+    parts = {f"{NOTE}.{place}.{n}": packed[start : start + NOTE_PART_CHARS] for n, start in enumerate(starts)}
+    return [parts, {NOTE: f"{place} {len(parts)}"}]
+
+
+def note_of(namespace: Mapping[str, str]) -> Note | None:
+    """The inverse of `note_writes`. None if there is no note."""
+    packed = namespace.get(NOTE, NO_NOTE)
+    if packed == NO_NOTE:
         return None
-    packed = "".join(namespace.get(f"{NOTE}.{number}", "") for number in range(int(count)))
+    place, _, count = packed.partition(" ")
+    if count:
+        packed = "".join(namespace.get(f"{NOTE}.{place}.{number}", "") for number in range(int(count)))
     try:
-        return zlib.decompress(base64.b64decode(packed)).decode()
-    except (ValueError, zlib.error):
+        text, snapshots = json.loads(zlib.decompress(base64.b64decode(packed)))
+        return Note(text, {table: (number, snapshot) for table, (number, snapshot) in snapshots.items()})
+    except (ValueError, TypeError, zlib.error):
         return None

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 from cdc.model.events import TableId, TableSchema
 from configuration.store_shapes import WarehouseMode, WarehouseOptions
-from sinks.contract import Change, Result, StoredRow, lost_writes
+from sinks.contract import Change, Result, StoredRow
 from sinks.errors import SinkError
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements
@@ -19,6 +19,7 @@ from sinks.warehouse.every_change import sweep_log
 from sinks.warehouse.layout import layout_of
 from sinks.warehouse.merging import ATTEMPT_COUNT_MAX, Merger, PreparedTable, merges
 from sinks.warehouse.naming import Place, place
+from sinks.warehouse.notes import Notes
 from sinks.warehouse.preparation import Preparation
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.staging import Staged, Stager, TableForm, delete_staged
@@ -51,6 +52,7 @@ class WarehouseSink:
         self._options = options or WarehouseOptions()
         self._deleted = DeletedKeys()
         self._preparation = Preparation(self._engine, self._namespace, pause)
+        self._notes = Notes(self._engine, self._namespace, self._place)
         self._threads = ThreadPoolExecutor(len(merging), "merge")
         self._mergers: SimpleQueue[Merger] = SimpleQueue()
         for one in merging:
@@ -78,19 +80,14 @@ class WarehouseSink:
         if self.generation() == generation:
             return
         self._engine.run(statements.create_namespace((self._namespace,)))
-        marker = {properties.GENERATION: str(generation), properties.TABLES: "[]", properties.NOTE: "0"}
+        marker = {properties.GENERATION: str(generation), properties.TABLES: "[]", properties.NOTE: properties.NO_NOTE}
         self._engine.run(statements.set_namespace_properties((self._namespace,), marker))
 
     def note(self, text: str, before: str | None) -> None:
-        """Implements Sink.note. A table that somebody rolled back to an earlier snapshot by itself is not noticed."""
-        if before is not None and self.noted() not in (before, text):
-            raise lost_writes("the warehouse")
-        written = properties.note_properties(text)
-        self._engine.run(statements.set_namespace_properties((self._namespace,), written))
+        self._notes.write(text, before)
 
     def noted(self) -> str | None:
-        held = self._engine.namespace_properties((self._namespace,))
-        return None if held is None else properties.note_of(held)
+        return self._notes.read()
 
     # ---- tables
 
@@ -141,6 +138,7 @@ class WarehouseSink:
         files: dict[TableId, list[Staged]] = {}
         for part in staged:
             files.setdefault(part.table, []).append(part)
+        self._notes.written(files)
         # The largest tables are first, so that all threads end at about the same time.
         by_size = sorted(files.items(), key=lambda entry: -sum(part.byte_count for part in entry[1]))
         results = [self._threads.submit(self._take, *entry) for entry in by_size]
@@ -168,6 +166,7 @@ class WarehouseSink:
         return sum(one.written for one in merged)
 
     def sweep(self, table: TableId, floor: int) -> int:
+        self._notes.written([table])
         known = self._tables[table]
         rows, deleted = known.place.rows, known.place.deleted
         below = known.history.count_below(floor) if known.mode == "history" else statements.count_below(rows, floor)

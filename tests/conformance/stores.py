@@ -36,13 +36,15 @@ class Store(Protocol):
     nested_arrays: bool  # takes arrays of more than one dimension; else it refuses such a row
     exact_json: bool  # rows() gives the record's JSON values, not Python values of the column's type
     tells_stale: bool  # apply() tells stale changes from written ones
+    has_slots: bool  # it can hold a generation beside the one that readers see
     history_count: int  # random histories that it stands in about ten seconds
     writer_count: int  # that write at once
     batch_rows: int  # of the big batch
     batch_memory_bytes_max: int | None  # Python memory to apply the big batch; None where it is the JVM's
 
-    def open(self) -> Sink:
-        """Another Sink object on this store. The test closes it."""
+    def open(self, slot: str | None = None) -> Sink:
+        """Another Sink object on this store. The test closes it. `slot`: that of a generation that readers do not
+        see."""
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Let the shapes of the sinks that are opened from now on name columns as a mapping has renamed them."""
@@ -61,6 +63,7 @@ class SearchStore:
     nested_arrays = True
     exact_json = True
     tells_stale = True
+    has_slots = True
     history_count = 12
     writer_count = 3
     batch_rows = 5_000
@@ -77,8 +80,8 @@ class SearchStore:
         """With the topic prefix, for a sink in another process."""
         return self._config, self._prefix
 
-    def open(self) -> Sink:
-        return SearchSink.open(self._config, self._prefix)
+    def open(self, slot: str | None = None) -> Sink:
+        return SearchSink.open(self._config, self._prefix, slot=slot)
 
     def delete_table(self, table: TableId) -> None:
         is_shaped = bool(self._config.shapes)
@@ -108,6 +111,7 @@ class CacheStore:
     nested_arrays = True
     exact_json = True
     tells_stale = True
+    has_slots = True
     history_count = 20
     writer_count = 4
     batch_rows = 5_000
@@ -126,8 +130,8 @@ class CacheStore:
         """As SearchStore."""
         return self._config, self._prefix
 
-    def open(self) -> Sink:
-        return CacheSink.open(self._config, self._prefix)
+    def open(self, slot: str | None = None) -> Sink:
+        return CacheSink.open(self._config, self._prefix, slot=slot)
 
     def rename(self, names: Mapping[str, str]) -> None:
         shapes = {
@@ -173,6 +177,7 @@ class SqlStore:
     nested_arrays = True
     exact_json = False
     tells_stale = True
+    has_slots = True
     history_count = 12
     writer_count = 4
     batch_rows = 5_000
@@ -190,8 +195,8 @@ class SqlStore:
         """As SearchStore."""
         return self._config, "shop"
 
-    def open(self) -> Sink:
-        return SqlSink.open(self._config, "shop")
+    def open(self, slot: str | None = None) -> Sink:
+        return SqlSink.open(self._config, "shop", slot=slot or "")
 
     def rename(self, names: Mapping[str, str]) -> None:
         shapes = {
@@ -238,6 +243,7 @@ class JsonLinesStore:
     nested_arrays = True
     exact_json = True
     tells_stale = True
+    has_slots = False
     history_count = 4
     writer_count = 2
     batch_rows = 300
@@ -246,7 +252,8 @@ class JsonLinesStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def open(self) -> Sink:
+    def open(self, slot: str | None = None) -> Sink:
+        assert slot is None
         return JsonLinesSink.open(JsonLinesConfig(folder=str(self._folder)), "shop")
 
     def rename(self, names: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from sinks.contract import Change, Sink
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
+from sinks.warehouse.slots import in_slot
 from sinks.warehouse.staging import FOLDER, own_folder
 from spark_jobs.engine import SparkEngine
 from tests.support.lake_servers import rest_catalog
@@ -29,6 +30,7 @@ class WarehouseStore:
     nested_arrays = False
     exact_json = False
     tells_stale = False
+    has_slots = True
     # A commit takes a second.
     history_count = 1
     writer_count = 2
@@ -46,10 +48,11 @@ class WarehouseStore:
     def engine(self) -> SparkEngine:
         return SparkEngine(self._spark, self.place)
 
-    def open(self) -> Sink:
-        engines = [SparkEngine(self._spark, self.place) for _ in range(2)]
-        staging = own_folder(f"{self.place.location}/{FOLDER}/shop")
-        return WarehouseSink(SparkEngine(self._spark, self.place), engines, WarehouseReader(self.place), staging)
+    def open(self, slot: str | None = None) -> Sink:
+        place = in_slot(self.place, slot or "")
+        engines = [SparkEngine(self._spark, place) for _ in range(2)]
+        staging = own_folder(f"{place.location}/{FOLDER}/shop")
+        return WarehouseSink(SparkEngine(self._spark, place), engines, WarehouseReader(place), staging)
 
     def delete_table(self, table: TableId) -> None:
         SparkEngine(self._spark, self.place).drop(self.place.place(table).rows)

@@ -294,6 +294,8 @@ def test_in_state_gap_what_else_is_asked_is_refused(items: Captured) -> None:
     assert items.ask("heal").is_accepted
     items.await_caught_up()
     assert items.snapshots()[ITEMS]["request"] == "epoch 2"  # what was refused stays so
+    floors = [sweep.floor for sweep in items.judge().sweeps]
+    assert floors == [2 << 48], "every version of the former epoch, and none of this one"
 
 
 @pytest.mark.promise(4)

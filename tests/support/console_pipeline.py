@@ -1,13 +1,10 @@
 """A pipeline that exists only as its status, for the console: with a past, and with many tables."""
 
 import math
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-import uvicorn
 
 from configuration.settings import Config
 from monitoring.model import (
@@ -28,12 +25,12 @@ from monitoring.sink_letters import Letter
 from monitoring.trend import INTERVAL_S, Trend
 from operations.http.letters import Letters
 from operations.http.routes import CAPTURE, application
-from operations.http.server import listening_socket
+from operations.http.server import http_server
 from operations.http.waits import Waits
-from tests.support.http_server import HttpServer, free_port
+from tests.support.http_server import HttpServer, running
 from tests.support.standings import position
 from tests.support.status_facts import applied, source_end
-from tests.support.waiting import eventually
+from watershed_client.applied import Positions
 
 GIB = 1 << 30
 STORES = ("search", "cache", "warehouse", "sql")
@@ -146,6 +143,7 @@ class ShownPipeline:
             applied_lsn=f"3/{int(passed * 399_000):X}",
             lag_bytes=8192,
             lag_records=0 if number % 2 else int(40 * slowness),
+            is_catching_up=number % 2 == 0,
             lag_seconds=lag_s,
             unread_seconds=0.1,
             freshness_seconds=lag_s * 0.8,
@@ -242,23 +240,14 @@ def letter(sink: str, table_name: str, number: int, reason: str, row: dict[str, 
         rejected_us=round((1.78e9 + number) * 1e6),
         row=row,
     )
-    return Letter(sink, f"shop.dead-letter.{sink}", f"{table_name}/{number}", rejected)
+    return Letter(sink, f"shop.dead-letter.{sink}", f"1/{table_name}/{number}", rejected)
 
 
 @contextmanager
 def served(pipeline: ShownPipeline, port: int | None = None) -> Iterator[HttpServer]:
     """The server of the routes and of the console."""
-    port = port or free_port()
-    listener = listening_socket("127.0.0.1", port, "http.port")
-    waits = Waits(lambda: source_end(10_000), lambda: ((applied(500),), position(500)))
+    waits = Waits(lambda: source_end(10_000), lambda: Positions((applied(500),), position(500)))
     letters = Letters(SETTINGS, lambda sinks: [one for one in pipeline.letters if one.sink in sinks])
     app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    eventually(lambda: server.started, 10.0, "the server is started")
-    try:
-        yield HttpServer(port)
-    finally:
-        server.should_exit = True
-        thread.join(10.0)
+    with running(http_server(app, SETTINGS.http), port) as listening:
+        yield HttpServer(listening)

@@ -2,11 +2,17 @@
 
 import json
 import socket
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import uvicorn
+
+from operations.http.server import listening_socket
 from tests.support.waiting import eventually
 
 RED_S_MAX = 10.0
@@ -16,6 +22,21 @@ def free_port() -> int:
     """A port that nobody has now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
+
+
+@contextmanager
+def running(server: uvicorn.Server, port: int | None = None) -> Iterator[int]:
+    """Runs it in a thread, and gives its port."""
+    port = port or free_port()
+    listener = listening_socket("127.0.0.1", port, "http.port")
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    eventually(lambda: server.started, 10.0, "the server is started")
+    try:
+        yield port
+    finally:
+        server.force_exit = server.should_exit = True
+        thread.join(10.0)
 
 
 @dataclass(frozen=True)

@@ -21,20 +21,20 @@ const ICONS = {
   sql: "M3.5 5h17v14.5h-17ZM3.5 10h17M3.5 14.8h17M9.5 10v9.5",
 };
 
-export const storeName = (type) => STORES[type] ?? "store of another configuration";
+export const storeName = (type) => STORES[type] ?? (type || "store of another configuration");
 export const icon = (name, size = 20) => s("svg", { class: "icon", viewBox: "0 0 24 24", width: size, height: size, "aria-hidden": "true" }, s("path", { d: ICONS[name] ?? ICONS.sql }));
 
 export function captureTone(status) {
   const state = status.capture.state;
   if (status.problems.some((one) => one.part === "capture" && one.severity === "error")) return "error";
   if (["gap", "stopped", "retrying"].includes(state)) return state === "retrying" ? "warning" : "error";
-  return state === "streaming" ? "good" : state === "not started" || state === "unknown" ? "idle" : "busy";
+  return state === "streaming" ? "good" : ["not started", "not streaming", "unknown"].includes(state) ? "idle" : "busy";
 }
 
 export function storeTone(status, sink) {
   const own = status.problems.filter((one) => one.part === "sink" && one.name === sink.sink);
   if (own.some((one) => one.severity === "error")) return "error";
-  return own.length || sink.error ? "warning" : sink.lag_records ? "busy" : "good";
+  return own.length || sink.error ? "warning" : sink.is_catching_up ? "busy" : "good";
 }
 
 export const storeState = (status, sink) => ({ good: "in step", busy: "catching up", warning: "needs attention", error: "has an error" })[storeTone(status, sink)];

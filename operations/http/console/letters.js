@@ -7,6 +7,7 @@ import { state } from "./data.js";
 const WITHHELD = {
   masked: "The row is not shown: the configuration masks columns of this table. `cdc dlq show` prints it.",
   remote: "The row is not shown: other machines can reach this server. `cdc dlq show` prints it.",
+  "not held": "The row is not shown: the sink does not hold this table any more. `cdc dlq show` prints it.",
   "not kept": "The row is not kept: the sink keeps no rows, or it is too large.",
 };
 
@@ -14,7 +15,7 @@ const keyText = (key) => Object.entries(key).map(([name, value]) => `${name} = $
 
 function letter(one) {
   return h("li", { class: "letter", "data-key": `${one.sink}/${one.topic}/${one.partition}/${one.offset}` },
-    h("div", { class: "letter-head" }, h("span", { class: "mono name" }, one.table), h("span", { class: "mono" }, keyText(one.key)), h("span", { class: "when" }, moment(one.rejected_unix_seconds))),
+    h("div", { class: "letter-head" }, h("span", { class: "mono name" }, one.table), one.key && h("span", { class: "mono" }, keyText(one.key)), h("span", { class: "when" }, moment(one.rejected_unix_seconds))),
     h("p", { class: "message" }, one.reason),
     h("p", { class: "hint" }, `version ${one.version}, topic ${one.topic}, partition ${one.partition}, offset ${count(one.offset)}`),
     one.withheld ? h("p", { class: "hint withheld" }, WITHHELD[one.withheld].replaceAll("`", "")) : h("details", {}, h("summary", {}, "Show the row"), h("pre", { tabindex: "0", "aria-label": `Row of ${one.table}` }, JSON.stringify(one.row, null, 2))));

@@ -38,7 +38,7 @@ function budget(status) {
 }
 
 function tables(status) {
-  const states = ["streaming", "snapshotting", "stopped", "not captured"].map((name) => [name, status.tables.filter((one) => one.state === name).length]);
+  const states = ["streaming", "not streaming", "snapshotting", "stopped", "not captured"].map((name) => [name, status.tables.filter((one) => one.state === name).length]);
   const running = status.tables.filter((one) => one.state === "snapshotting" && one.snapshot);
   return h("section", { class: "panel", "aria-labelledby": "tables-title" },
     h("div", { class: "panel-head" }, h("h2", { id: "tables-title" }, "Tables"), h("a", { href: "#tables" }, `All ${plural(status.tables.length, "table")}`)),

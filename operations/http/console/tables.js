@@ -5,8 +5,8 @@ import { commandsOf, count, plural, seconds } from "./format.js";
 import { state } from "./data.js";
 
 const PAGE = 50;
-const STATES = ["streaming", "snapshotting", "stopped", "not captured"];
-const TONES = { streaming: "good", snapshotting: "busy", stopped: "error", "not captured": "idle" };
+const STATES = ["streaming", "not streaming", "snapshotting", "stopped", "not captured"];
+const TONES = { streaming: "good", snapshotting: "busy", stopped: "error", "not streaming": "idle", "not captured": "idle" };
 const ORDERS = {
   table: (one) => one.table,
   state: (one) => STATES.length - STATES.indexOf(one.state),
@@ -47,8 +47,9 @@ function row(table, announce) {
   const note = table.message && h("div", { class: "row-note" }, h("p", {}, table.message), table.next && h("p", { class: "next" }, h("b", {}, "Next: "), table.next),
     commandsOf(table.next, table.table).map((text) => command(text, announce)), table.starts_by_itself && h("p", { class: "hint" }, "It starts by itself when the cause is gone."));
   const failed = table.snapshot?.message && h("div", { class: "row-note" }, h("p", {}, table.snapshot.message));
+  const owed = table.owed && h("div", { class: "row-note" }, h("p", {}, `Rows are owed: ${table.owed}`));
   return h("tr", { "data-key": table.table },
-    h("th", { scope: "row", class: "mono" }, table.table, note, failed),
+    h("th", { scope: "row", class: "mono" }, table.table, note, failed, owed),
     h("td", { "data-label": "State" }, pill(TONES[table.state], table.state)),
     h("td", { "data-label": "Snapshot" }, progress(table)),
     h("td", { "data-label": "Left out", class: "number" }, table.dead_letters + table.skipped ? h("span", {}, `${count(table.dead_letters)} dead letters, ${count(table.skipped)} skipped`) : h("span", { class: "faint" }, "0")));

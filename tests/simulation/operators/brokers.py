@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin._listoffsets import EarliestSpec
 
 from cdc.model.topics import Topics
 from tests.simulation.operators.source import PREFIX
@@ -255,11 +256,13 @@ class FakeAdmin:
     def list_offsets(self, wanted: Mapping[TopicPartition, Any], **_: object) -> dict[TopicPartition, Any]:
         self._brokers.world.call("brokers")
         found = {}
-        for of in wanted:
+        for of, spec in wanted.items():
             topic = self._brokers.topics.get(of.topic)
-            is_there = topic is not None and of.partition < len(topic.logs)
-            end = SimpleNamespace(offset=topic.logs[of.partition].end) if topic is not None and is_there else _unknown()
-            found[of] = _Answer(end)
+            if topic is None or of.partition >= len(topic.logs):
+                found[of] = _Answer(_unknown())
+                continue
+            log = topic.logs[of.partition]
+            found[of] = _Answer(SimpleNamespace(offset=log.start if isinstance(spec, EarliestSpec) else log.end))
         return found
 
     def describe_topics(self, wanted: Any, **_: object) -> dict[str, Any]:

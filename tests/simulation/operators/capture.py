@@ -116,7 +116,8 @@ class Capture:
             if table in state.left:  # nobody watched the topic meanwhile
                 incarnation = f"{topic.identity}#{self.source.end:X}"
             else:
-                incarnation = f"{topic.identity}#{state.epoch}" if has_lost else then.incarnation
+                mark = f"{state.epoch}.{self.source.end:X}"
+                incarnation = f"{topic.identity}#{mark}" if has_lost or self._is_behind else then.incarnation
         known = Known(topic.identity, incarnation, ends, starts, self.source.end)
         return replace(
             state,
@@ -177,6 +178,8 @@ class Capture:
         if not self.is_running or not self.gap:
             return False
         assert self.state is not None
+        # The slot is past the position: the topics may have lost records, whatever their ends are now.
+        self._is_behind = (self.source.slot or 0) > self.state.lsn
         state = replace(self.state, epoch=self._highest_epoch() + 1, seq=0, lsn=self.source.end, snapshots={}, owed={})
         self.source.slot = state.lsn
         self.gap = ""
@@ -192,7 +195,10 @@ class Capture:
             left = state.left | {table: state.topics[table]}
             state = replace(state, topics=topics, left=left, stopped=state.stopped - {table})
         self._publish(state, [], [self._schema(table) for table in sorted(self._used)])
+        self._is_behind = False
         return True
+
+    _is_behind = False
 
     def _highest_epoch(self) -> int:
         assert self.state is not None
@@ -299,6 +305,7 @@ class Capture:
                 end_offsets={topic_of(table): end for table, end in ends.items()},
                 history=state.history,
                 incarnations={topic_of(table): held.incarnation for table, held in state.topics.items()},
+                starts={topic_of(table): held.starts for table, held in state.topics.items() if any(held.starts)},
                 owed={str(table): why for table, why in state.owed.items()},
             )
         )

@@ -5,8 +5,9 @@ clients are fakes, tasks run one after the other, and the other thread works whi
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
@@ -18,7 +19,7 @@ from cdc.model.sink_records import SinkRecord
 from configuration.sink_settings import CacheConfig, SqlConfig
 from monitoring.conditions import Conditions
 from monitoring.job_records import RebuildRecord
-from monitoring.rejected_rows import RejectedRow
+from monitoring.rejected_rows import RejectedRow, letters_generation
 from spark_jobs import building, control_reader, reading, rebuild, rejections, rounds, serving, tasks, worker
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
@@ -83,15 +84,27 @@ class _Session:
 class FakeLetters:
     """Implements spark_jobs.dead_letters.LetterBox on the brokers."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, generation: int) -> None:
         self._brokers = brokers
+        self._generation = generation
         brokers.make(LETTERS)
         self.open: dict[str, int] = {}
         self.follow()
 
     def follow(self) -> None:
         self._brokers.world.call("brokers")
-        self.open = open_letters(self._brokers)
+        self.open = {
+            key: version
+            for key, version in open_letters(self._brokers).items()
+            if letters_generation(key) == self._generation
+        }
+
+    def close_others(self, generations: Collection[int]) -> None:
+        kept = {self._generation, *generations}
+        self.publish({key: None for key in open_letters(self._brokers) if letters_generation(key) not in kept})
+
+    def close(self) -> None:
+        """Nothing to release."""
 
     def publish(self, letters: Letters) -> None:
         if not letters:
@@ -134,6 +147,7 @@ class Writer:
 class _Watched:
     """What is replaced in both workers: instead of watching a query, control returns to the simulation."""
 
+    brokers: Brokers
     _sync: SinkSync | None = None
     admission = 0
     is_over: Callable[[], bool] = staticmethod(lambda: False)
@@ -144,6 +158,9 @@ class _Watched:
         self.is_over = is_over
         self.admission = sync.admit()
         raise _Begun
+
+    def _open_letters(self, generation: int) -> Any:
+        return FakeLetters(self.brokers, generation)
 
     def _report(self, state: str, error: Exception | None = None) -> None:
         """Nobody reads it."""
@@ -219,6 +236,7 @@ class SinkJob:
         stop = threading.Event()
         stop.wait = self._waited  # type: ignore[method-assign, assignment]
         self._worker = SimulatedWorker(NAME, config, _Session(), self._open_sink, stop, Conditions())  # type: ignore[arg-type]
+        self._worker.brokers = brokers
         self._worker._checkpoints = SimpleNamespace(keep_only=lambda _: None)  # type: ignore[assignment]
 
     def _waited(self, seconds: float) -> bool:
@@ -244,7 +262,7 @@ class SinkJob:
         control = ControlReader(KAFKA, TOPICS, self._section.holds)
         news = control.read()
         writer = Writer(self._brokers, self._on_published)
-        return Link(control, writer, FakeLetters(self._brokers), news)  # type: ignore[arg-type]
+        return Link(control, writer, partial(FakeLetters, self._brokers), news)  # type: ignore[arg-type]
 
     @property
     def keeps_in_step(self) -> bool:
@@ -309,6 +327,7 @@ class SinkJob:
         builder = None if rebuild is None else rebuild._builder
         if isinstance(builder, SimulatedBuilder):
             builder.link = self._link
+            builder.brokers = self._brokers
             builder._checkpoints = self._worker._checkpoints
             builder.turn()
         if is_over and rebuild is not None and rebuild.is_ready:

@@ -8,7 +8,6 @@ from cdc.model.control import table_key
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord, newest
-from monitoring.rejected_rows import letter_key
 from tests.simulation.operators.capture import Capture
 from tests.simulation.operators.job import NAME
 from tests.simulation.operators.source import KEYS, Row, Source
@@ -52,7 +51,7 @@ def require_not_early(
         return
     lsn = min(record.applied_lsn, source.end)
     for table in claimed(capture, lsn, held):
-        if told := first_difference(source, store, table, lsn, letters):
+        if told := first_difference(source, store, table, lsn, of_generation(letters, record.generation)):
             raise Finding("early", f"LSN {lsn} counts as shown, but {told}; {_told(record)}")
 
 
@@ -62,9 +61,15 @@ def first_difference(source: Source, store: Store, table: TableId, lsn: int, let
     shown = store.shown(table)
     for key in KEYS_SEEN:
         row, possible = _without_nulls(shown.get(key)), source.states_from(table, key, lsn)
-        if row not in possible and letter_key(table, str(key)) not in letters:
+        if row not in possible and f"{table_key(table)}/{key}" not in letters:
             return f"row {key} of {table} is {row}, not one of {possible}"
     return ""
+
+
+def of_generation(letters: dict[str, int], generation: int) -> dict[str, int]:
+    """Returns the letters of this generation, by what follows it in their keys."""
+    beginning = f"{generation}/"
+    return {key.removeprefix(beginning): version for key, version in letters.items() if key.startswith(beginning)}
 
 
 def require_letters_of_rejected_rows(
@@ -73,7 +78,7 @@ def require_letters_of_rejected_rows(
     """At rest, the open dead letters are those of rows that the store can't hold."""
     tables = {table_key(table): table for table in held}
     for letter in letters:
-        name, _, key = letter.partition("/")
+        _, name, key = letter.split("/", 2)
         if name not in tables:
             continue
         row = source.rows[tables[name]].get(int(key))

@@ -55,6 +55,9 @@ def test_a_shape_of_the_cache_that_makes_no_sense_is_refused(options: dict[str, 
         ({"alias": "a", "index": "a"}, "different names"),
         ({"json": "nested"}, "json"),
         ({"mapping": {"name": "text"}}, "name"),
+        ({"settings": {"translog": {"durability": "async"}}}, "lose rows that it has acknowledged"),
+        ({"settings": {"index.translog.durability": "async"}}, "lose rows that it has acknowledged"),
+        ({"settings": {"index": {"translog.durability": "async"}}}, "lose rows that it has acknowledged"),
     ],
 )
 def test_a_shape_of_the_search_index_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:

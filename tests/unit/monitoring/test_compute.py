@@ -2,9 +2,10 @@
 
 import pytest
 
+from cdc.model.errors import UnreachableError
 from monitoring.compute import lag_records, wal_budget
 from monitoring.facts import TopicFacts
-from tests.support.standings import published
+from tests.support.standings import position, published
 from tests.support.status_facts import (
     MIB,
     ORDERS,
@@ -107,6 +108,46 @@ def test_the_budget_is_the_smaller_limit(
     budget = wal_budget(source(100 * MIB, slot_wal_bytes_max=limit), found, own, float(MIB))
     assert budget.retained_bytes == 10 * MIB
     assert (budget.limit_bytes, budget.remaining_bytes, budget.seconds_left) == expected
+
+
+def test_nothing_streams_without_a_process() -> None:
+    """The position record says `streaming` for as long as nobody starts capture again."""
+    stopped = Clock().status(reading(source(slot=slot(is_active=False))))
+    assert stopped.capture.state == "not streaming"
+    assert [table.state for table in stopped.tables] == ["not streaming", "not captured"]
+    gone = Clock().status(reading(source(slot=None)))
+    assert gone.capture.state == "not streaming"
+    away = Clock().status(reading(source_error=UnreachableError("away", "start it"), topics=topics()))
+    assert away.capture.state == "unknown"
+    loading = Clock().status(reading(source(slot=slot(is_active=False)), topics(position=position(1, phase="loading"))))
+    assert loading.capture.state == "loading"
+
+
+def test_a_store_that_has_applied_nothing_is_not_a_few_seconds_behind() -> None:
+    clock = Clock()
+    nothing = topics(ends=10, sinks=(applied(0, epoch=0),))
+    clock.status(reading(told=nothing))
+    (sink,) = clock.status(reading(told=nothing), after_s=2.2).sinks
+    assert (sink.lag_seconds, sink.unread_seconds, sink.is_catching_up) == (None, None, True)
+
+
+def test_a_sink_that_keeps_pace_is_not_catching_up() -> None:
+    """At a steady rate a few records are always on their way."""
+    clock = Clock()
+    for second in range(1, 40):
+        sink = applied(1000 + 30 * (second - 1), 30 * (second - 1), patience_s=7.0)
+        told = topics(1000 + 30 * second, ends=30 * second, sinks=(sink,))
+        (found,) = clock.status(reading(source(1000 + 30 * second), told)).sinks
+        assert (found.lag_records, found.is_catching_up) == (30, False)
+    late = topics(90_000, ends=90_000, sinks=(applied(2000, 1000, patience_s=7.0),))
+    assert clock.status(reading(source(90_000), late), after_s=9.0).sinks[0].is_catching_up
+
+
+def test_what_is_owed_is_said_of_tables_and_stores() -> None:
+    progress = published(1000).model_copy(update={"owed": {"public.orders": "a heal"}})
+    status = Clock().status(reading(told=topics(progress=progress, sinks=(applied(owed={"public.notes": "a heal"}),))))
+    assert [table.owed for table in status.tables] == ["a heal", ""]
+    assert status.sinks[0].owed == {"public.notes": "a heal"}
 
 
 def test_a_lost_slot_has_no_budget_left() -> None:

@@ -1,5 +1,6 @@
 """What keeps the pipeline from its work."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,7 +118,7 @@ def test_a_capture_that_moves_is_not_one_that_stands_still_however_late_it_is() 
 
 def test_a_sink_stands_still_when_records_wait_and_its_position_has_not_moved() -> None:
     clock, now_us = Clock(), round(1e12)
-    late = topics(ends=10, sinks=(applied(offset=3, applied_ts_us=now_us),))
+    late = topics(ends=10, sinks=(applied(offset=3, applied_ts_us=now_us, patience_s=6.0),))
     for _ in range(6):
         assert clock.status(reading(told=late)).problems == ()
     found = clock.status(reading(told=late)).problems
@@ -172,13 +173,17 @@ def test_a_sink_that_is_not_configured_any_more_is_a_warning() -> None:
     assert [problem.severity for problem in clock.status(reading(told=old)).problems] == ["warning"]
 
 
-def test_the_warehouse_has_the_time_between_two_of_its_batches() -> None:
+@pytest.mark.parametrize("name", ["warehouse", "added_later"])
+def test_the_warehouse_has_the_time_between_two_of_its_batches(name: str) -> None:
+    """Also one that the configuration of this process does not have yet."""
     clock = Clock()
-    late = topics(ends=10, sinks=(applied(offset=3, sink="warehouse", applied_ts_us=round(1e12)),))
+    slow = applied(offset=3, sink=name, applied_ts_us=round(1e12), store="warehouse", patience_s=25.0)
+    late = topics(ends=10, sinks=(slow,))
     for _ in range(25):
         assert clock.status(reading(told=late)).problems == ()
     clock.status(reading(told=late))
-    assert [problem.name for problem in clock.status(reading(told=late)).problems] == ["warehouse"]
+    status = clock.status(reading(told=late))
+    assert ([problem.name for problem in status.problems], status.sinks[0].type) == ([name], "warehouse")
 
 
 def test_each_process_answers_for_its_part() -> None:
@@ -191,6 +196,47 @@ def test_each_process_answers_for_its_part() -> None:
     assert [one.part for one in status.errors(CAPTURE.parts, CAPTURE.names)] == ["source", "table"]
     mine = sinks_scope(frozenset({"cache"}))
     assert [one.name for one in status.errors(mine.parts, mine.names)] == ["cache"]
+
+
+@pytest.mark.parametrize(
+    ("status", "command"),
+    [
+        ("paused", "cdc snapshot resume --table public.orders"),
+        ("failed", "remove the cause, then: cdc snapshot resume --table public.orders"),
+        ("cancelled", "cdc snapshot start --table public.orders reads all rows"),
+    ],
+)
+def test_rows_that_are_owed_and_not_read_make_capture_unready(status: str, command: str) -> None:
+    found = Clock().status(reading(told=owing(snapshots={ORDERS: standing(status, message="")})))
+    (reason,) = found.errors(CAPTURE.parts, CAPTURE.names)
+    assert reason.message.startswith("rows are owed: public.orders: its first snapshot is running")
+    assert reason.next == command
+    assert problems(reading(told=owing(snapshots={ORDERS: standing("running")}))) == []
+
+
+def test_rows_that_are_owed_while_nothing_runs_are_an_error_though_the_source_is_idle() -> None:
+    clock, idle = Clock(), reading(source(slot=slot(is_active=False)), owing(snapshots={ORDERS: standing("running")}))
+    assert clock.status(idle).problems == ()
+    (found,) = clock.status(idle, after_s=60.0).problems
+    assert (found.part, found.severity) == ("capture", "error")
+    assert "public.orders: its first snapshot is running; no process streams" in found.message
+    assert found.next.startswith("start `cdc run`")
+
+
+def owing(**fields: Any) -> TopicFacts:
+    told = topics(**fields)
+    assert told.progress is not None
+    owed = {"public.orders": "its first snapshot is running"}
+    return replace(told, progress=told.progress.model_copy(update={"owed": owed}))
+
+
+def test_a_slot_of_which_the_prefix_has_no_state_is_probably_another_prefix_s() -> None:
+    (found,) = problems(reading(told=TopicFacts(prefixes=("shop_1", "shop_2"))))
+    assert (found.part, found.severity) == ("source", "warning")
+    assert found.next.startswith("topics.prefix is probably mistyped; topics of these prefixes exist: shop_1, shop_2.")
+    (found,) = problems(reading(told=TopicFacts()))
+    assert found.next.startswith("check topics.prefix and kafka.bootstrap_servers")
+    assert problems(reading(told=TopicFacts(), topics_error=UnreachableError("away", "start it")))[0].part == "brokers"
 
 
 @pytest.mark.parametrize(("days", "severity"), [(3.4, None), (3.6, "warning"), (7.1, "error")])

@@ -1,8 +1,7 @@
 """Records of rejected rows."""
 
-from cdc.model.control import table_key
 from cdc.model.events import TableId
-from monitoring.rejected_rows import RejectedRow, letter_key, letters_table
+from monitoring.rejected_rows import RejectedRow, letter_key, letters_generation, letters_table
 
 ROW = RejectedRow(
     table_schema="my.schema",
@@ -22,6 +21,7 @@ def test_a_record_reads_back() -> None:
     assert ROW.table == TableId("my.schema", "a/b")
 
 
-def test_a_key_names_table_and_row() -> None:
-    key = letter_key(ROW.table, "x/y")
-    assert (key, letters_table(key)) == ("my%2Eschema.a%2Fb/x/y", table_key(ROW.table))
+def test_a_key_names_generation_table_and_row() -> None:
+    key = letter_key(12, ROW.table, "x/y")
+    assert (key, letters_generation(key), letters_table(key)) == ("12/my%2Eschema.a%2Fb/x/y", 12, ROW.table)
+    assert letters_generation("public.a/1") is None

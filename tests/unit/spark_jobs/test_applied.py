@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
-from spark_jobs.applied import NOTHING, PENDING_MAX, Applied, AppliedPosition, Offsets, covers, furthest
+from spark_jobs.applied import (
+    BUILT_AGAIN,
+    NOTHING,
+    PENDING_MAX,
+    Applied,
+    AppliedPosition,
+    FoundTopic,
+    Offsets,
+    covers,
+    furthest,
+)
 
 
 def progress(lsn: int, epoch: int = 1, **ends: tuple[int, ...]) -> ProgressRecord:
@@ -348,13 +358,22 @@ def test_offsets_of_work_that_began_before_a_topic_was_void_are_ignored() -> Non
 
 def test_the_topic_that_the_brokers_have_must_be_the_published_one() -> None:
     position = AppliedPosition()
-    assert position.meets("t", "a", (9,)), "nothing was published yet"
-    position.learn([of_topic(100, 60, "a#7")], [])
-    assert position.meets("t", "a", (60,))
-    assert not position.meets("t", "b", (60,))
+    assert position.meets("t", FoundTopic("a", (9,), (0,))) is None, "nothing was published yet"
+    position.learn([of_topic(100, 60, "a#7").model_copy(update={"starts": {"t": (20,)}})], [])
+    assert position.meets("t", FoundTopic("a", (60,), (20,))) is None, "capture knows that it does not begin at 0"
+    assert position.meets("t", FoundTopic("a", (60,), (21,))) is not None
+    assert "another one" in (position.meets("t", FoundTopic("b", (60,))) or "")
     position.reach({"t": (60,)})
-    assert position.meets("t", "a", (59,)), "it is readable"
+    assert position.meets("t", FoundTopic("a", (59,))) is None, "it is readable"
     assert position.offsets == {}, "but from the beginning"
+
+
+def test_records_that_were_deleted_before_they_were_read_are_not_jumped_over() -> None:
+    position = AppliedPosition()
+    position.learn([of_topic(100, 60, "a")], [])
+    assert "were deleted before they were read" in (position.meets("t", FoundTopic("a", (60,), (20,))) or "")
+    position.reach({"t": (20,)})
+    assert position.meets("t", FoundTopic("a", (60,), (20,))) is None, "all of them were read"
 
 
 def test_an_adopted_position_of_another_incarnation_brings_no_offsets() -> None:
@@ -394,13 +413,36 @@ def test_what_was_owed_at_a_restart_is_owed_until_what_was_published_then_is_cov
     assert position.owed == {}
 
 
-def test_a_generation_may_owe_rows_for_ever() -> None:
-    position = AppliedPosition()
-    position.learn([of_topic(100, 1, "a")], [])
-    position.owe(TableId("public", "t"), "too old")
+def test_a_generation_that_must_be_built_again_owes_rows_for_ever() -> None:
+    reason = f"{BUILT_AGAIN}too old"
+    last = published(50, {"t": (1,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": reason}})
+    position = AppliedPosition.of(last)
     position.learn([of_topic(200, 2, "a", "snapshot"), of_topic(300, 2, "a")], [])
     position.reach({"t": (2,)})
-    assert position.owed == {"public.t": "too old"} and position.applied.lsn == 300
+    assert position.owed == {"public.t": reason} and position.applied.lsn == 300
+
+
+def test_what_was_owed_is_not_paid_by_an_older_progress_record() -> None:
+    """Of brokers that were restored from an older copy."""
+    last = published(100, {"t": (9,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": "it"}})
+    position = AppliedPosition.of(last)
+    position.learn([of_topic(50, 5, "a")], [])
+    assert position.owed == {"public.t": "it"}
+    position.learn([of_topic(120, 9, "a")], [])
+    assert position.owed == {}
+
+
+def test_the_topics_of_the_applied_position_are_known() -> None:
+    """A table that is added is not shown by a position of before."""
+    position = AppliedPosition()
+    both = of_topic(200, 1, "a").model_copy(
+        update={"incarnations": {"t": "a", "u": "b"}, "end_offsets": {"t": (1,), "u": (2,)}}
+    )
+    position.learn([of_topic(100, 1, "a"), both], [])
+    position.reach({"t": (1,)})
+    assert (position.applied.lsn, position.shown) == (100, {"t": "a"})
+    position.reach({"u": (2,)})
+    assert (position.applied.lsn, position.shown) == (200, {"t": "a", "u": "b"})
 
 
 def test_a_sweep_that_compaction_removed_holds_the_position() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -138,6 +138,61 @@ def test_a_progress_record_that_came_after_control_was_read_waits(
         second = reader.read()
         assert [record.lsn for record in second.progress] == [200]
         assert len(second.sweeps) == 1
+
+
+class ProgressFirst:
+    """A consumer that has fetched a progress record before the rest of the control topic."""
+
+    def __init__(self, consumer: Any, progress: str) -> None:
+        self._consumer, self._progress = consumer, progress
+        self._fetched: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        if self._fetched:
+            return list(self._consumer.consume(count, timeout))
+
+        def has_progress() -> bool:
+            self._fetched += self._consumer.consume(100, 0.1)
+            return any(one.topic() == self._progress and one.error() is None for one in self._fetched)
+
+        eventually(has_progress, 15, "the progress record was fetched")
+        return sorted(self._fetched, key=lambda one: one.topic() != self._progress)
+
+
+@pytest.mark.invariant(11)
+def test_a_progress_record_that_is_fetched_while_control_is_read_waits_for_its_sweep(
+    kafka: KafkaBroker, unique: str, config: KafkaConfig
+) -> None:
+    """The sweep that it relies on is behind the end up to which control is read: without it the position would be
+    published while the store still shows deleted rows."""
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.add_table("customers", COLUMNS, ["id"])
+    feed.progress(100)
+    late: list[Callable[[], object]] = []
+
+    class Interrupted(ControlReader):
+        """Something is published after the end of control was requested."""
+
+        def _end(self, topic: str) -> int:
+            end = super()._end(topic)
+            while topic.endswith(".control") and late:
+                late.pop(0)()
+            return end
+
+    with closing(Interrupted(config, Topics(unique))) as reader:
+        found(reader)
+        feed.sweep("customers", 5, 90)  # there is something to read in control
+        late += [lambda: feed.sweep("customers", 7, 150), lambda: feed.progress(200)]
+        reader._consumer = cast("Any", ProgressFirst(reader._consumer, f"{unique}.progress"))
+        first = reader.read()
+        assert first.progress == ()
+        second = reader.read()
+        assert [record.lsn for record in second.progress] == [200]
+        assert 7 in [sweep.floor for sweep in (*first.sweeps, *second.sweeps)]
+        assert reader.read().progress == (), "once"
 
 
 def test_what_sinks_published_is_known(

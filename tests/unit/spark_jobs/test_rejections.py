@@ -13,12 +13,12 @@ from tests.unit.spark_jobs.records import upsert
 
 WRITTEN, STALE = Result(Outcome.WRITTEN), Result(Outcome.STALE)
 REJECTED = Result(Outcome.REJECTED, "column name: too odd")
-LETTER = "public.customers/1"
+LETTER = "3/public.customers/1"
 
 
 def rejections(open_letters: dict[str, int] | None = None, **options: Any) -> Rejections:
     section = CacheConfig.model_validate({"url": "redis://c", **options})
-    return Rejections(section, open_letters or {}, lambda: 77)
+    return Rejections(section, 3, open_letters or {}, lambda: 77)
 
 
 def settle(made: Rejections, change: Change, result: Result) -> Any:

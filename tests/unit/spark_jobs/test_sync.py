@@ -9,15 +9,14 @@ import pytest
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.sink_records import SinkRecord
-from monitoring.rejected_rows import RejectedRow
 from sinks.contract import Change, Result, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
-from spark_jobs.applied import AppliedPosition, Offsets
+from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
 from spark_jobs.control_reader import News
 from spark_jobs.rejections import Letters
-from spark_jobs.rounds import FoundTopic, RoundReport, Take
-from spark_jobs.sync import BEHIND_S, GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
+from spark_jobs.rounds import RoundReport, Take
+from spark_jobs.sync import BEHIND_S, GENERATION_CHECK_S, SCHEMA_WAIT_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
 from tests.unit.spark_jobs.records import TOPIC, schema
 
 NO_NEWS = News((), (), ())
@@ -38,6 +37,7 @@ class FakeSink:
         self.calls = calls
         self.marker: int | None = 1
         self.text: str | None = None
+        self.while_readable: list[Callable[[], None]] = []  # what happens in the next calls of make_readable
 
     def generation(self) -> int | None:
         self.calls.append("generation")
@@ -76,6 +76,8 @@ class FakeSink:
 
     def make_readable(self, tables: Collection[TableId]) -> None:
         self.calls.append(f"readable {' '.join(sorted(table.name for table in tables))}")
+        if self.while_readable:
+            self.while_readable.pop(0)()
 
     def rows(self, _: TableId) -> object:
         raise AssertionError("a job reads no rows")
@@ -90,11 +92,16 @@ class FakeLetters:
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
         self.open: dict[str, int] = {}
+        self.others: set[str] = set()  # what an operator has discarded
+        self.while_published: list[Callable[[], None]] = []  # what happens in the next calls of publish
 
     def follow(self) -> None:
-        """Nobody discards letters."""
+        for key in self.others:
+            self.open.pop(key, None)
 
     def publish(self, letters: Letters) -> None:
+        if letters and self.while_published:
+            self.while_published.pop(0)()
         if letters:
             self.calls.append(f"letters {' '.join(letters)}")
         for key, letter in letters.items():
@@ -120,17 +127,30 @@ class Bench:
     has_lost_records: bool = False
     topic_id: str = ID
     missing: set[str] = field(default_factory=set)
+    letters_max: int = LETTERS_MAX
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
+    waited: list[float] = field(default_factory=list)
+    remembered: list[Mapping[str, int]] = field(default_factory=list)  # open letters, at each round's beginning
 
     def __post_init__(self) -> None:
         self.letters = FakeLetters(self.calls)
         self.sink = FakeSink(self.calls)
         world = World(
-            self, lambda record: record, self._publish, lambda: self.now_us, self._wait, JOB, self.letters, LETTERS_MAX
+            self,
+            lambda record: record,
+            self._publish,
+            lambda: self.now_us,
+            self._wait,
+            JOB,
+            self.letters,
+            self.letters_max,
         )
         self.position = AppliedPosition()
         self.sync = SinkSync(self.sink, 1, self.position, world, self, BATCH_S)  # type: ignore[arg-type]
+        with pytest.raises(Ended):
+            self.sync.apply_batch(1)  # no query was admitted yet
         self.sync.begin([Lineage((schema(),))])
+        self.begun = tuple(self.calls)
         self.admission = self.sync.admit()
         self.calls.clear()
 
@@ -145,13 +165,14 @@ class Bench:
         self.sinks["sink/search/1"] = record
 
     def _wait(self, seconds: float) -> bool:
+        self.waited.append(seconds)
         self.now_us += int(seconds * 1_000_000)
         return False
 
     # ---- rounds
 
     def remember(self, open_letters: Mapping[str, int]) -> None:
-        self.remembered = dict(open_letters)
+        self.remembered.append(dict(open_letters))
 
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self.calls.append(f"learn {len(lineages)}")
@@ -215,6 +236,7 @@ def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared
 
 def test_a_backlog_is_over_when_no_task_has_said_for_a_while_that_there_is_more() -> None:
     bench = Bench()
+    assert not bench.sync.is_behind
     for report in (replace(wrote(4), is_behind=True), wrote(5)):  # another task has nothing more for a moment
         bench.sync._take_meanwhile(bench.admission, {}, report)
         assert bench.sync.is_behind
@@ -280,6 +302,7 @@ def test_a_schema_that_is_not_there_yet_is_waited_for() -> None:
     bench = Bench(rounds=[unknown, unknown, unknown, wrote(3)], news=[NO_NEWS, NO_NEWS, known])
     bench.batch()
     assert bench.calls[:6] == ["round", "round", "round", "prepare a 1 2", "learn 1", "round"]
+    assert bench.waited == [SCHEMA_WAIT_S] * 2, "not when it has come"
     assert bench.sync.failure is None
 
 
@@ -309,59 +332,8 @@ def test_without_a_batch_the_watching_thread_prepares() -> None:
     bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
     bench.sync.tend()
     assert "prepare b 1" in bench.calls and "learn 2" in bench.calls
-
-
-def letter(version: int) -> RejectedRow:
-    return RejectedRow(
-        table_schema="public",
-        table_name="a",
-        key={"id": 1},
-        version=version,
-        reason="column id: too odd",
-        topic=TOPIC,
-        partition=0,
-        offset=3,
-        rejected_us=5,
-    )
-
-
-def test_dead_letters_are_published_before_the_position_that_covers_them() -> None:
-    report = wrote(4)
-    report.letters = {"public.a/1": letter(7)}
-    later = wrote(6)
-    later.letters = {"public.a/1": None}
-    bench = Bench(rounds=[report])
-    bench.batch()
-    order = [call for call in bench.calls if call.startswith(("letters", "publish"))]
-    assert order == ["letters public.a/1", "publish"]
-    assert bench.published[-1].dead_letters == 1
-    remembered: list[dict[str, int]] = []
-
-    def remember() -> RoundReport:
-        remembered.append(bench.remembered)
-        return later
-
-    bench.rounds = [remember]
-    bench.batch()
-    assert remembered == [{"public.a/1": 7}], "tasks know which letters are open"
-    assert (bench.letters.open, bench.published[-1].dead_letters) == ({}, 0)
-
-
-def test_more_dead_letters_than_the_limit_stop_the_sink() -> None:
-    report = wrote(4)
-    report.letters = {f"public.a/{number}": letter(7) for number in range(LETTERS_MAX + 1)}
-    bench = Bench(rounds=[report])
-    with pytest.raises(RefusedError, match="search: the store rejected 3 rows, more than dead_letters_max"):
-        bench.batch()
-    assert len(bench.letters.open) == 3 and not bench.calls.count("publish"), "what was rejected can be looked at"
-
-
-def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
-    sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
-    bench = Bench(news=[News((progress(300, 0), progress(500, 0)), (sweep,), ())])
-    bench.letters.open = {"public.a/1": 8, "public.a/2": 10, "public.b/1": 8}
-    bench.sync.tend()
-    assert bench.letters.open == {"public.a/2": 10, "public.b/1": 8}
+    bench.sync.apply_batch(bench.admission)
+    assert bench.calls.count("round") == BATCH_S
 
 
 @pytest.mark.invariant(11)
@@ -381,6 +353,12 @@ def test_the_store_is_checked_every_few_seconds_and_not_reported_on_when_its_dat
     bench.sync.tend()
     assert "generation" not in bench.calls
     bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
+    bench.sync.tend()
+    assert bench.calls.count("generation") == 1
+    bench.now_us += int(GENERATION_CHECK_S * 1_000_000)
+    bench.sync.tend()
+    assert bench.calls.count("generation") == 1, "not before the time is over again"
+    bench.now_us += 1
     bench.sink.marker = None
     bench.calls.clear()
     with pytest.raises(SinkError, match="no longer holds generation 1"):
@@ -419,23 +397,45 @@ def test_what_did_not_change_is_published_once() -> None:
     bench.sync.tend()
     bench.sync.tend()
     assert bench.calls.count("publish") == 1
-    assert bench.published[-1].applied_lsn == 500
+    assert (bench.published[-1].applied_lsn, bench.sync.published.lsn) == (500, 500)
 
 
 def test_the_beginning_of_a_generation_is_published() -> None:
     """So that a waiter waits for it, and not for the last one."""
     bench = Bench()
     (first,) = bench.published
+    # An earlier job may have been killed between a write and making it readable.
+    assert bench.begun == ("prepare a 1", "learn 1", "readable a", "publish")
     assert (first.generation, first.applied_lsn, first.end_offsets) == (1, 0, {})
 
 
 def test_the_watching_thread_is_woken_when_something_was_written() -> None:
-    bench = Bench(rounds=[wrote(1)])
+    bench = Bench()
+    assert (bench.sync.has_news.is_set(), bench.sync.rounds_done) == (False, 0)
+    bench.sync._take(RoundReport(), {})
     assert not bench.sync.has_news.is_set()
-    bench.batch()
-    assert bench.sync.has_news.is_set()
+    bench.sync._take(wrote(1), {})
+    assert (bench.sync.has_news.is_set(), bench.sync.rounds_done) == (True, 2)
     bench.sync.tend()
     assert not bench.sync.has_news.is_set()
+
+
+def test_a_partition_without_records_begins_at_its_first() -> None:
+    bench = Bench(rounds=[RoundReport({TOPIC: {2: 7}}, records=1, written=1, tables={TABLE})])
+    bench.batch()
+    assert bench.published[-1].end_offsets == {TOPIC: (0, 0, 7)}
+
+
+def test_a_batch_does_not_wait_for_what_arrived_after_it_began() -> None:
+    bench = Bench(topic_ends=2)
+
+    def more() -> RoundReport:
+        bench.topic_ends += 5
+        return wrote(2)
+
+    bench.rounds = [more] * 30
+    bench.batch()
+    assert bench.calls.count("round") == BATCH_S
 
 
 @pytest.mark.parametrize("other", [(4, "a"), (3, "n")])
@@ -621,52 +621,3 @@ def test_a_refresh_that_fails_is_repeated_before_its_position_is_published() -> 
     bench.sync.tend()
     assert [call for call in bench.calls if call != "generation"] == ["readable a", "publish"]
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
-
-
-def test_letters_that_could_not_be_published_are_published_before_the_position() -> None:
-    """Seen: the letters were dropped with the first failure, and the position behind the rejected row was published."""
-    report = wrote(4)
-    report.letters = {"public.a/1": letter(7)}
-    bench = Bench(rounds=[report], news=[NO_NEWS, News((progress(500, 4),), (), ())])
-    bench.letters.publish = fails_once(bench.letters.publish)  # type: ignore
-    with pytest.raises(SinkError, match="away"):
-        bench.batch()
-    assert bench.letters.open == {}
-    bench.sync.tend()
-    assert bench.letters.open == {"public.a/1": 7}
-    record = bench.published[-1]
-    assert (record.end_offsets, record.dead_letters, record.rejected) == ({TOPIC: (4,)}, 1, {"public.a": 1})
-
-
-def fails_once(publish: Callable[[Letters], None]) -> Callable[[Letters], None]:
-    failed: list[Letters] = []
-
-    def fail_first(letters: Letters) -> None:
-        if letters and not failed:
-            failed.append(letters)
-            raise SinkError("the brokers are away", "wait")
-        publish(letters)
-
-    return fail_first
-
-
-def test_tasks_know_letters_that_are_not_published_yet_and_sweeps_close_them() -> None:
-    """Seen: a row that was corrected in the same batch kept its letter for ever."""
-    report = wrote(4)
-    report.letters = {"public.a/1": letter(7)}
-    bench = Bench(rounds=[report, wrote(5)])
-    bench.batch()
-    assert bench.remembered == {"public.a/1": 7}
-    swept = wrote(6)
-    swept.letters = {"public.a/2": letter(8)}
-    bench.sync._take(swept, {})
-    assert bench.sync._letters_below(
-        SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
-    ) == {"public.a/1": None, "public.a/2": None}
-
-
-def test_letters_of_tables_that_the_store_does_not_hold_are_closed_at_the_start() -> None:
-    bench = Bench()
-    bench.letters.open = {"public.a/1": 7, "public.gone/1": 7}
-    bench.sync.begin([Lineage((schema(),))])
-    assert bench.letters.open == {"public.a/1": 7}

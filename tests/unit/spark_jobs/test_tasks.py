@@ -147,7 +147,7 @@ def test_a_row_that_the_store_can_never_take_is_a_dead_letter_and_the_others_go_
     assert report.failure is None
     assert target.held == {1: pack_version(1, 1), 3: pack_version(1, 3)}
     assert (report.records, report.written, report.stale, report.offsets) == (3, 2, 0, {PARTITION: 102})
-    letter = report.letters["public.a/7"]
+    letter = report.letters["1/public.a/7"]
     assert letter is not None
     assert (letter.table, letter.key, letter.version) == (TableId("public", "a"), {"id": 7}, pack_version(1, 2))
     assert (letter.reason, letter.topic, letter.partition, letter.offset) == (
@@ -162,9 +162,9 @@ def test_a_row_that_the_store_can_never_take_is_a_dead_letter_and_the_others_go_
 def test_a_later_version_that_the_store_takes_closes_the_letter() -> None:
     target = FakeTarget(refused=7)
     open_letters = {
-        "public.a/1": pack_version(1, 5),
-        "public.a/2": pack_version(1, 5),
-        "public.a/7": pack_version(1, 5),
+        "1/public.a/1": pack_version(1, 5),
+        "1/public.a/2": pack_version(1, 5),
+        "1/public.a/7": pack_version(1, 5),
     }
     share = Share({PARTITION: 0}, None, open_letters)
     report = run(
@@ -173,11 +173,11 @@ def test_a_later_version_that_the_store_takes_closes_the_letter() -> None:
         target=target,
         share=share,
     )
-    assert report.letters.keys() == {"public.a/2", "public.a/7"}, "an older version closes nothing"
-    assert report.letters["public.a/2"] is None
-    assert report.letters["public.a/7"] is not None, "the store still rejects it"
+    assert report.letters.keys() == {"1/public.a/2", "1/public.a/7"}, "an older version closes nothing"
+    assert report.letters["1/public.a/2"] is None
+    assert report.letters["1/public.a/7"] is not None, "the store still rejects it"
     target.refused = None
-    assert run(piece(tombstone(4, 7, 8)), target=target, share=share).letters == {"public.a/7": None}
+    assert run(piece(tombstone(4, 7, 8)), target=target, share=share).letters == {"1/public.a/7": None}
 
 
 @pytest.mark.parametrize("value", [b"not json", b'{"op":"c"}', b'{"op":"x","source":{}}'])

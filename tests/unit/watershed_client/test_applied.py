@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cdc.model.control import PositionRecord, ProgressRecord
+from cdc.model.control import PositionRecord, ProgressRecord, TopicState
 from cdc.model.errors import GapError
 from cdc.model.sink_records import SinkRecord
 from tests.support.standings import position, sink
@@ -162,3 +162,14 @@ def test_rejected_rows_are_an_error_unless_they_are_accepted() -> None:
     assert why(record, target=Target(1000, 1, accepts_rejected=True)) is None
     with pytest.raises(WaitError, match=r"3 changes of public\.b were not published"):
         why(sink(1, 1000), progress(unpublished={"public.b": 3}))
+
+
+def test_a_table_that_was_added_since_the_position_of_the_sink_is_not_shown() -> None:
+    added = position(1200).model_copy(update={"topics": {"t": TopicState(topic_id="id1", incarnation="id1#4F")}})
+    record = sink(1, 1000)
+    target = Target(1000, 1)
+    assert obstacle(target, "search", Positions((record,), added)) is not None
+    before = record.model_copy(update={"shown": {"t": "id1"}})
+    assert obstacle(target, "search", Positions((before,), added)) is not None, "it was added again"
+    shown = record.model_copy(update={"shown": {"t": "id1#4F"}})
+    assert obstacle(target, "search", Positions((shown,), added)) is None

@@ -15,7 +15,7 @@ from tests.unit.configuration.test_settings import minimal
 from tests.unit.monitoring.test_rejected_rows import ROW
 
 LETTERS = [
-    Letter("users", "shop.dead-letter.users", f"public.orders/{number}", row)
+    Letter("users", "shop.dead-letter.users", f"2/public.orders/{number}", row)
     for number, row in enumerate(
         ROW.model_copy(update={"table_schema": "public", "table_name": "orders", "key": key})
         for key in ({"id": 1}, {"id": "two"}, {"a": 1, "b": "é"})
@@ -41,8 +41,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_letters_are_listed_as_json(run: Any) -> None:
     result, _ = run("list", "--json")
     (first, *_) = json.loads(result.stdout)["dead_letters"]
-    assert (first["sink"], first["table"], first["key"], first["reason"]) == (
+    assert (first["sink"], first["generation"], first["table"], first["key"], first["reason"]) == (
         "users",
+        2,
         "public.orders",
         {"id": 1},
         "column x: too odd",
@@ -58,7 +59,7 @@ def test_a_row_is_named_by_its_key(run: Any) -> None:
 def test_only_what_is_named_is_discarded(run: Any) -> None:
     result, discarded = run("discard", "users", "--table", "public.orders", "--key", "1", "--json")
     assert json.loads(result.stdout) == {"sink": "users", "discarded": 1}
-    assert discarded == ["public.orders/0"]
+    assert discarded == ["2/public.orders/0"]
     assert run("discard", "users")[0].exit_code == 2
     result, discarded = run("discard", "users", "--all")
     assert len(discarded) == 4

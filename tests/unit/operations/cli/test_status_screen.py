@@ -1,11 +1,13 @@
 """The status for people."""
 
+from dataclasses import replace
+
 from rich.console import Console
 
 from cdc.model.errors import UnreachableError
 from monitoring.model import Status
 from operations.cli.status_screen import screen, seconds, size
-from tests.support.status_facts import Clock, config, full_status, reading, source, topics
+from tests.support.status_facts import Clock, applied, config, full_status, reading, source, topics
 
 
 def shown(status: Status) -> str:
@@ -39,6 +41,18 @@ def test_a_pipeline_that_is_well_says_so() -> None:
     assert "no problems" in said
     assert "no sink has published a position yet" in said
     assert "no limit: the disk can fill" in said
+
+
+def test_rows_that_are_owed_are_listed() -> None:
+    told = topics(sinks=(applied(owed={"public.orders": "a heal", "public.notes": "it is stopped"}),))
+    assert told.progress is not None
+    told = replace(told, progress=told.progress.model_copy(update={"owed": {"public.orders": "a heal"}}))
+    said = shown(Clock().status(reading(told=told)))
+    assert "\nrows are owed: public.orders: a heal\nrows are owed: search: public.notes: it is stopped\n" in said
+
+
+def test_a_store_that_has_applied_nothing_says_so() -> None:
+    assert "nothing yet" in shown(Clock().status(reading(told=topics(sinks=(applied(0, epoch=0),)))))
 
 
 def test_servers_that_are_away_and_slots_that_are_gone() -> None:

@@ -5,19 +5,19 @@ import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 
 from cdc.model.errors import ConfigError, UnreachableError
 from cdc.model.sink_records import SinkRecord
+from configuration.settings import HttpConfig
 from monitoring.model import Status
 from monitoring.sink_letters import Letter
 from monitoring.trend import Trend
 from operations.http.letters import Letters
 from operations.http.routes import CAPTURE, Scope, application, description, sinks_scope, views_scope
-from operations.http.server import listening_socket
+from operations.http.server import http_server, listening_socket
 from operations.http.waits import Waits
-from tests.support.http_server import HttpServer, free_port
+from tests.support.http_server import HttpServer, free_port, running
 from tests.support.standings import position
 from tests.support.status_facts import Clock, applied, config, full_status, reading, source, source_end, topics
 from tests.support.waiting import eventually
@@ -58,16 +58,8 @@ def pipeline(request: pytest.FixtureRequest) -> Pipeline:
 
 @pytest.fixture
 def server(pipeline: Pipeline) -> Iterator[HttpServer]:
-    port = free_port()
-    listener = listening_socket("127.0.0.1", port, "http.port")
-    app = pipeline.application()
-    running = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    eventually(lambda: running.started, 10.0, "the server is started")
-    yield HttpServer(port)
-    running.should_exit = True
-    thread.join(10.0)
+    with running(http_server(pipeline.application(), HttpConfig())) as port:
+        yield HttpServer(port)
 
 
 def test_a_process_that_answers_is_alive(server: HttpServer) -> None:

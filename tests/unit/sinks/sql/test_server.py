@@ -1,6 +1,7 @@
 """Errors of databases name the server and the next step, and neither passwords nor values."""
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,3 +146,15 @@ def test_a_transaction_is_done_again_after_a_lost_connection(fresh_database: str
     finally:
         server.close()
     assert len(attempts) == 2
+
+
+def test_a_pooler_does_not_hide_that_another_server_has_taken_over(fresh_database: str) -> None:
+    """The connection stays, and only the start time of the server's process differs."""
+    with closing(SqlServer(url_of(fresh_database), ONCE)) as server:
+        for _ in range(2):
+            server.transaction(server.observe)
+            assert not server.take_loss()
+        server.dialect = replace(server.dialect, process="SELECT now() - interval '1 day'")
+        server.transaction(server.observe)
+        assert server.take_loss()
+        assert not server.take_loss()

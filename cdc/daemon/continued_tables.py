@@ -1,0 +1,48 @@
+"""The tables with which a new epoch begins, after a gap or an interrupted first start."""
+
+import structlog
+
+from cdc.config.settings import PipelineConfig, SourceConfig
+from cdc.kafka.state_reader import read_captured, read_tables
+from cdc.model.errors import SourceError
+from cdc.model.events import TableId
+from cdc.model.table_state import TableRecord
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.postgres.catalog import read_publication
+from cdc.postgres.connection import SourceConnection
+from cdc.postgres.source import checked_table
+from cdc.tables.selection import require_same_keys
+
+log = structlog.get_logger(__name__)
+
+
+def continued(
+    config: PipelineConfig, connection: SourceConnection, now_us: int
+) -> tuple[SourceConfig, list[TopicRecord]]:
+    """Returns the source with the tables that can be captured, and the records of those that can't be: they are
+    stopped, each alone, and a session adds them when that is possible. Tables that an operator stopped stay stopped.
+    `now_us`: µs since 1970. Raises SourceError if no table can be captured, ConnectionLost, BrokerError."""
+    source, known, records = config.source, read_captured(config).schemas, read_tables(config)
+    publication = read_publication(connection, source.publication, source.table_ids)
+    errors: dict[TableId, SourceError] = {}
+    tables: list[TableId] = []
+    for table in source.table_ids:
+        try:
+            require_same_keys(known.get(table), checked_table(connection, table, publication, source.chosen(table)))
+        except SourceError as error:
+            errors[table] = error
+        else:
+            tables.append(table)
+    if errors and not tables:
+        raise next(iter(errors.values()))
+    held = {table for table, record in records.items() if record.status == "stopped" and record.is_held}
+    stopped = []
+    for table, why in errors.items():
+        if table not in held:
+            log.error("table stopped, the others continue", table=str(table), error=why.message, next=why.hint)
+            stopped.append(TableRecord.stopped(table, why, now_us, is_held=False))
+    # If an operator has stopped all of them, they are captured again: no signal could start one in state GAP.
+    chosen = [table for table in tables if table not in held] or tables
+    narrowed = source.model_copy(update={"tables": tuple(map(str, chosen))})
+    return narrowed, [record.to(Topics(config.topics.prefix).state) for record in stopped]

@@ -1,0 +1,92 @@
+"""The job's position, kept in the catalog with the snapshots that the tables had then (see sinks.contract.Sink.note).
+
+A table that was rolled back to an earlier snapshot contradicts the note, because the snapshot that was noted is no
+longer among the predecessors of the current one.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cdc.model.control import table_key, table_of_key
+from cdc.model.events import TableId
+from sinks.contract import lost_writes
+from sinks.warehouse import properties, statements
+from sinks.warehouse.engine import Engine
+from sinks.warehouse.naming import Place
+
+NotedSnapshot = tuple[int, int]  # its sequence number and its id; _NONE: the table had none
+_NONE: Final = (0, 0)
+
+
+class Notes:
+    """The note of one namespace."""
+
+    def __init__(self, engine: Engine, namespace: str, place: Callable[[TableId], Place]) -> None:
+        self._engine = engine
+        self._namespace = (namespace,)
+        self._place = place
+        self._state = threading.Lock()  # guards _written
+        self._written: set[TableId] = set()  # since the last note
+        # Table → its state, and the noted snapshot that it agreed with.
+        self._verified: dict[str, tuple[str | None, NotedSnapshot]] = {}
+
+    def written(self, tables: Iterable[TableId]) -> None:
+        """Records that the tables have new snapshots. Thread-safe."""
+        with self._state:
+            self._written.update(tables)
+
+    def write(self, text: str, before: str | None) -> None:
+        """Implements Sink.note."""
+        held = self._engine.namespace_properties(self._namespace) or {}
+        last = properties.note_of(held)
+        if before is not None and (last is None or last.text not in (before, text)):
+            raise lost_writes("the warehouse")
+        with self._state:
+            written, self._written = self._written, set()
+        try:
+            snapshots = {} if last is None else dict(last.snapshots)
+            snapshots |= {table: self._kept(table, snapshots.get(table)) for table in map(table_key, written)}
+            for changed in properties.note_writes(properties.Note(text, snapshots), held):
+                self._engine.run(statements.set_namespace_properties(self._namespace, changed))
+        except BaseException:
+            self.written(written)
+            raise
+
+    def read(self) -> str | None:
+        """Implements Sink.noted. Returns None if a table was rolled back since."""
+        note = properties.note_of(self._engine.namespace_properties(self._namespace) or {})
+        if note is None or any(self._is_rolled_back(*entry) for entry in note.snapshots.items()):
+            return None
+        return note.text
+
+    def _is_rolled_back(self, table: str, noted: NotedSnapshot) -> bool:
+        """Returns False for a table that does not exist: then the store holds no generation."""
+        rows = self._place(table_of_key(table)).rows
+        state = self._engine.state(rows)
+        if self._verified.get(table) == (state, noted) or self._engine.table_properties(rows) is None:
+            return False
+        if self._newest(table, noted) is None:
+            return True
+        self._verified[table] = state, noted
+        return False
+
+    def _kept(self, table: str, noted: NotedSnapshot | None) -> NotedSnapshot:
+        newest = self._newest(table, noted)
+        if newest is None:
+            raise lost_writes(f"the warehouse's table {table}")
+        return newest
+
+    def _newest(self, table: str, noted: NotedSnapshot | None) -> NotedSnapshot | None:
+        """Returns the table's current snapshot; None if the noted one is not it, and no predecessor of it. Snapshots
+        that have expired are taken for predecessors.
+        """
+        newest = _NONE
+        for snapshot in self._engine.history(self._place(table_of_key(table)).rows):
+            found = snapshot.sequence_number, snapshot.id
+            newest = found if newest == _NONE else newest
+            if noted is None or found == noted:
+                return newest
+            if snapshot.sequence_number <= noted[0]:  # also after a return to older metadata: numbers are used again
+                return None
+        return newest if newest != _NONE or noted in (None, _NONE) else None

@@ -1,0 +1,85 @@
+"""The swap of generations: what is published, and in which order."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cdc.model.sink_records import SinkRecord, newest
+from configuration.settings import load_config
+from monitoring.conditions import Conditions
+from sinks.errors import SinkError
+from spark_jobs.applied import Applied
+from spark_jobs.serving import ServingWorker
+from spark_jobs.starting import first_position
+from tests.support.sink_job import write_config
+
+SHOWN = Applied(1, 500, 5)
+
+
+class Swap:
+    """A serving job whose rebuild is ready, with all that it calls."""
+
+    def __init__(self, folder: Path, *, reaches: bool = True, generation: int | None = 1) -> None:
+        self.calls: list[str] = []
+        self.reaches_goal = reaches
+        self.record = first_position("cache", 1, "h", [], 1)
+        self.sinks = {self.record.record_key: self.record}
+        config = load_config(write_config(folder, "127.0.0.1:1", "shop", {"cache": {"url": "redis://c"}}))
+        stop = threading.Event()
+        opener = cast("Any", None)
+        self.worker = ServingWorker("cache", config, cast("Any", None), opener, stop, Conditions())
+        self.worker._generation = generation
+
+    @property
+    def applied(self) -> Applied:
+        return SHOWN
+
+    def tend(self) -> None:
+        """The last batch is published while the generation still serves."""
+        self.calls.append("tend")
+        self.sinks[self.record.record_key] = self.record.model_copy(update={"applied_lsn": SHOWN.lsn})
+
+    def read(self) -> None:
+        self.calls.append("read")
+
+    def publish(self, record: SinkRecord) -> None:
+        self.calls.append(f"publish {record.generation} {record.role} {record.applied_lsn}")
+        self.sinks[record.record_key] = record
+
+    def reaches(self, goal: Applied, _: float) -> bool:
+        self.calls.append(f"reaches {goal.lsn}")
+        return self.reaches_goal
+
+    def complete(self) -> None:
+        self.calls.append("complete")
+        assert newest(self.sinks.values(), "cache") is None, "no waiter is answered by the former generation"
+
+    def replace(self, *, is_written: bool = True) -> None:
+        link = cast("Any", SimpleNamespace(control=self, writer=self))
+        self.worker._replace(cast("Any", self), cast("Any", self if is_written else None), link)
+
+
+def test_readers_get_no_answer_from_the_former_generation_before_the_new_one_serves(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    swap.replace()
+    assert swap.calls == ["tend", "read", "publish 1 kept 500", "reaches 500", "complete"]
+
+
+def test_a_generation_that_does_not_reach_what_readers_saw_does_not_serve(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, reaches=False)
+    with pytest.raises(SinkError, match="did not catch up"):
+        swap.replace()
+    assert swap.calls[-1] == "reaches 500"
+
+
+def test_a_former_generation_that_is_not_written_is_kept_as_it_is(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    swap.replace(is_written=False)
+    assert swap.calls == ["read", "publish 1 kept 0", "complete"]
+    swap = Swap(tmp_path)
+    swap.sinks.clear()
+    swap.replace(is_written=False)
+    assert swap.calls == ["read", "complete"], "nobody waits for it"
