@@ -116,7 +116,7 @@ def _failed(partition: Partition, error: KafkaError) -> Exception:
     if error.code() == KafkaError._AUTO_OFFSET_RESET:
         return RefusedError(
             f"{where}: records that were not read yet are gone (deleted, truncated, or the topic was created again)",
-            "find out what happened to the topic; then delete the store's data or the sink's checkpoints, so that the "
-            "store is filled from what the topics hold",
+            "find out what removed them (a retention, a program, a restored broker); cdc snapshot heal then reads all "
+            "rows of the source into the topics again",
         )
     return broker_error(f"can't read {where}", KafkaException(error))

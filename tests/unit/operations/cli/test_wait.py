@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ class Published:
         """Nothing is open."""
 
 
-def waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sinks: object, *published: str) -> object:
+def waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sinks: dict[str, Any], *published: str) -> object:
     """The sinks for which `cdc wait` without --sink waits."""
     asked: list[object] = []
     monkeypatch.setattr(PipelineWatch, "of", lambda _: Published(*published))
