@@ -52,7 +52,7 @@ def read_state(folder: Path) -> State | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StackError(f"{path} can't be read: {error}", f"delete the folder {folder}") from error
+        raise StackError(f"{path} can't be read: {error}", f"use another --folder for the stack; its data is in {folder}") from error
 
 
 def new_state() -> State:
