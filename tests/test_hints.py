@@ -9,8 +9,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("cdc", "configuration", "monitoring", "operations", "sinks", "spark_jobs", "verification", "views",
             "watershed_client", "devstack", "jars", "migrations")  # fmt: skip
 DESTRUCTIVE = re.compile(
-    r"\s*(?:SELECT pg_drop|pg_drop|DROP\b|DELETE\b|TRUNCATE\b|FLUSH|(?:or |then )?(?:drop|delete|discard|purge|empty|remove)"
-    r" (?:the |\{\}|it\b|them\b|this )|rm -|cdc teardown|cdc dlq discard|cdc view remove)"
+    r"\s*(?:SELECT pg_drop|pg_drop|DROP\b|DELETE\b|TRUNCATE\b|FLUSH"
+    r"|(?:or |then )?(?:drop|delete|discard|purge|empty|remove) (?:the |\{\}|it\b|them\b|this )|rm -|cdc teardown|cdc dlq discard|cdc view remove)"
 )
 # Nothing is lost by these: entries of a configuration, and blocks, that a user may write again.
 HARMLESS = re.compile(r"remove (?:it from|them from|the cause|one of|the column|the table from)")
@@ -52,8 +52,14 @@ def test_no_next_step_begins_with_destruction() -> None:
 
 
 def test_what_destroys_is_found() -> None:
-    for hint in ("SELECT pg_drop_replication_slot('x')", "DROP TABLE x, if nobody needs it", "DELETE /x", "drop the table x",
-                 "delete the prefix's topics, or choose another", "delete {name}: capture creates it"):  # fmt: skip
+    for hint in (
+        "SELECT pg_drop_replication_slot('x')",
+        "DROP TABLE x, if nobody needs it",
+        "DELETE /x",
+        "drop the table x",
+        "delete the prefix's topics, or choose another",
+        "delete {name}: capture creates it",
+    ):
         assert destructive(f"raise SinkError('it failed', f{hint!r})") != [], hint
     for hint in ("undo the change; otherwise drop the table", "remove it from source.tables", "delete"):
         assert destructive(f"raise SinkError('it failed', {hint!r})") == [], hint
