@@ -10,7 +10,8 @@ PACKAGES = ("cdc", "configuration", "monitoring", "operations", "sinks", "spark_
             "watershed_client", "devstack", "jars", "migrations")  # fmt: skip
 DESTRUCTIVE = re.compile(
     r"\s*(?:SELECT pg_drop|pg_drop|DROP\b|DELETE\b|TRUNCATE\b|FLUSH"
-    r"|(?:or |then )?(?:drop|delete|discard|purge|empty|remove) (?:the |\{\}|it\b|them\b|this )|rm -|cdc teardown|cdc dlq discard|cdc view remove)"
+    r"|(?:or |then )?(?:drop|delete|discard|purge|empty|remove) "
+    r"(?:the |\{\}|it\b|them\b|this )|rm -|cdc teardown|cdc dlq discard|cdc view remove)"
 )
 # Nothing is lost by these: entries of a configuration, and blocks, that a user may write again.
 HARMLESS = re.compile(r"remove (?:it from|them from|the cause|one of|the column|the table from)")
