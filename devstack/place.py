@@ -90,7 +90,9 @@ def make_home(folder: Path, identity: str) -> None:
         return
     owner = home / "identity"
     if home.is_symlink() or (home.exists() and home.stat().st_uid != os.geteuid()):
-        raise StackError(f"{home} belongs to another user", f"delete it, or make {folder} accessible to others")
+        raise StackError(
+            f"{home} belongs to another user", f"make {folder} accessible to others, or let that user remove it"
+        )
     if not owner.exists() or owner.read_text(encoding="ascii") != identity:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()

@@ -187,7 +187,7 @@ class Stack:
             if not is_free(port):
                 raise StackError(
                     f"port {port}, which belongs to {server.title} in this stack, is used by another process",
-                    f"end that process, or delete {self.folder} and its data so that new ports are chosen",
+                    "end that process, or use another --folder for the stack, for which free ports are chosen",
                 )
         command = server.prepare(place)
         if abandoned.is_set():

@@ -52,7 +52,8 @@ def read_state(folder: Path) -> State | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StackError(f"{path} can't be read: {error}", f"delete the folder {folder}") from error
+        hint = f"use another --folder for the stack; its data is in {folder}"
+        raise StackError(f"{path} can't be read: {error}", hint) from error
 
 
 def new_state() -> State:

@@ -187,7 +187,8 @@ class Rebuild:
         if kept and request.keeps_old:
             raise SinkError(
                 f"{self._sink}: generation {kept[0]} is still kept for a rollback",
-                f"cdc rebuild --sink {self._sink} --drop-old, then start again; --rollback switches readers back to it",
+                f"--rollback switches readers back to it; if nobody needs it any more: cdc rebuild --sink {self._sink} "
+                "--drop-old, then start again",
             )
         for slot in others:  # what was begun and given up, too
             self._slots.drop(slot)

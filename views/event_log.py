@@ -185,7 +185,8 @@ def require_continuity(
             raise RefusedError(
                 f"event log {name}: topic {topic} was deleted and created again; its events from offset "
                 f"{one.next} of partition {partition} on are not in the log",
-                f"{again}: this deletes the former topic's events from the log, and loads those of the new one",
+                f"copy the log's table if you need the former topic's events: {again} loads the events of the new "
+                "topic, and deletes those of the former one from the log",
             )
         start, end = bounds[topic, partition]
         if one.next < start:

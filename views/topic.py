@@ -73,7 +73,8 @@ class TopicSink:
             raise RefusedError(
                 f"topic {found.name} has {found.partition_count} partitions now, but had {known.partition_count} when "
                 "it was filled: a key's records would be in two of them",
-                f"delete {found.name}: the job creates it again, and fills it",
+                "set another name in the view's target: the job creates that topic, and fills it; if no consumer needs "
+                f"{found.name}, it may be deleted instead, and is then created and filled again",
             )
         return known.generation
 

@@ -82,8 +82,8 @@ class ColumnChoice:
                 if not self.takes(schema.table, column.name):
                     raise SourceError(
                         f"column {column.name} of table {schema.table} is excluded now, but was published before",
-                        "what is in the topics stays there: start with a new topics.prefix and slot, or take the "
-                        "change of source.include_columns or source.exclude_columns back",
+                        "take the change of source.include_columns or source.exclude_columns back; or, as what is in "
+                        "the topics stays there, start with a new topics.prefix and slot",
                     )
 
 

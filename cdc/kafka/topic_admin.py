@@ -151,13 +151,15 @@ class TopicAdmin:
                 return BrokerError(
                     f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}: it takes no records "
                     "without a key",
-                    f"set cleanup.policy=delete on {topic.name}, or choose another topics.prefix",
+                    "undo the change of source.key_columns, if the topic has rows with keys, or choose another "
+                    f"topics.prefix; a new topic takes them with cleanup.policy=delete on {topic.name}",
                 )
         elif topic.cleanup_policy != "compact":
             return BrokerError(
                 f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}, not compact: its oldest "
                 "rows would be deleted",
-                f"set cleanup.policy=compact on {topic.name}, or choose another topics.prefix",
+                "choose another topics.prefix, if another program uses the topic; otherwise set "
+                f"cleanup.policy=compact on {topic.name}",
             )
         return None
 
@@ -169,7 +171,8 @@ class TopicAdmin:
             if topic.partition_count != 1:
                 raise BrokerError(
                     f"topic {topic.name} exists with {topic.partition_count} partitions, but capture requires one",
-                    f"delete {topic.name}: capture creates it again; or choose another topics.prefix",
+                    f"choose another topics.prefix: {topic.name} may be another program's; only if it was created by "
+                    "hand for this prefix and has no records, delete it: capture creates it with one partition",
                 )
 
     def create(

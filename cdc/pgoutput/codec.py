@@ -275,7 +275,7 @@ class _Exact:
             if i in self._codec._key:
                 raise self._unpublished(
                     f"{self._place(name)} is NULL, but it is part of the record key",
-                    "a record key must be NOT NULL: delete or fill such rows",
+                    "a record key must be NOT NULL: give such rows a value",
                 )
             return "null"
         if value is UNCHANGED:

@@ -53,8 +53,8 @@ def _described(request: Request, error: psycopg.Error, is_passing: bool) -> Wate
     if says_too_large(error.sqlstate or "", error.diag.message_primary or ""):
         return SourceError(
             f"existing rows of {where} can't be read: the text of a row, or of a value, is above 1 GiB",
-            "make the value smaller or delete the row (octet_length finds it: a bytea's text has twice its bytes); "
-            "then start the snapshot again",
+            "make the value smaller (octet_length finds it: a bytea's text has twice its bytes); then start the "
+            "snapshot again",
         )
     # Without a condition, invalid values are those of the range's ends.
     is_asked = isinstance(request, Chunk) and (request.where is not None or isinstance(error, psycopg.DataError))

@@ -286,8 +286,8 @@ class ReplicationConnection:
         if says_too_large(state, words):
             raise GapError(
                 f"the server can't send a row, because its text or that of a value is above 1 GiB: {words}",
-                "make the value smaller or delete the row (octet_length finds it: a bytea's text has twice its bytes), "
-                "then cdc snapshot heal",
+                "make the value smaller (octet_length finds it: a bytea's text has twice its bytes), then cdc snapshot "
+                "heal",
             )
         raise SourceError(f"the server ended the stream: {words}", "see the server's log")
 

@@ -80,7 +80,11 @@ def replay(
         )
         _require_no_snapshot(loaded, wanted)
         if wanted not in schemas:
-            raise WatershedError(f"table {wanted} is not published", f"cdc dlq discard {sink} --table {wanted}")
+            raise WatershedError(
+                f"table {wanted} is not published",
+                "add it to source.tables again, or correct topics.prefix; if it is gone for good: "
+                f"cdc dlq discard {sink} --table {wanted}",
+            )
         answer = _publish_again(loaded, wanted, keys_condition(schemas[wanted], rows))
         if not answer.is_accepted:
             raise WatershedError(

@@ -76,16 +76,15 @@ def _slot(connection: psycopg.Connection, config: SourceConfig) -> Iterator[Find
     if slot is None:
         return
     database = connection.info.dbname
-    remedy = (
-        f"SELECT pg_drop_replication_slot('{config.slot}'), if nobody needs it; or choose another name in source.slot"
-    )
+    remedy = "choose another name in source.slot: this one is another program's"
     if slot.plugin != "pgoutput":
         kind = f"decodes with {slot.plugin}" if slot.plugin else "is physical"
         yield Finding(
             about, "fail", f"the slot exists and {kind}; capture requires a slot with plugin pgoutput", remedy
         )
     elif slot.database != database:
-        yield Finding(about, "fail", f"the slot belongs to database {slot.database}, not {database}", remedy)
+        yield Finding(about, "fail", f"the slot belongs to database {slot.database}, not {database}",
+                      f"correct the database in source.dsn if it is mistyped; otherwise {remedy}")  # fmt: skip
     elif slot.active_pid is not None:
         reader = _application(connection, slot.active_pid)
         if reader == APPLICATION:
@@ -96,8 +95,7 @@ def _slot(connection: psycopg.Connection, config: SourceConfig) -> Iterator[Find
                 "fail",
                 f"another program streams from it: {reader or 'one without a name'}, the server's process "
                 f"{slot.active_pid}",
-                f"stop that program, then SELECT pg_terminate_backend({slot.active_pid}), if its connection stays; or "
-                "choose another name in source.slot",
+                f"{remedy}; if it is a former consumer of yours, stop that one first",
             )
 
 

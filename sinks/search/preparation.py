@@ -130,7 +130,8 @@ class Preparation:
                 raise RefusedError(
                     f"{self._server.name}: index {found.name} exists, but does not belong to table {table}; it belongs "
                     f"to {_owner_name(found.ours)}",
-                    f"DELETE /{found.name}, if nobody needs it; or set another index_prefix for the sink",
+                    "correct topics.prefix if it was changed or mistyped: the index may be that of another prefix, or "
+                    "of another program; otherwise set another index_prefix for the sink",
                 )
         for found in (index, self._found(self._names.marker)):
             blocks = {} if found is None else found.settings.get("blocks", {})
@@ -175,7 +176,8 @@ class Preparation:
         if old.name == target:
             raise RefusedError(
                 f"{self._server.name}: index {target} of table {schema.table} has fields of other types",
-                f"delete the index {target} and restart the sink: it then fills the index from the topics",
+                "undo the change of the sink's mapping or of its index options, if there was one; otherwise delete the "
+                f"index {target}, which has nothing that the topics do not have, and restart the sink",
             )
         log.info("moving a search index", table=str(schema.table), source=old.name, target=target)
         self._create(schema, target, {})

@@ -15,7 +15,6 @@ from sqlalchemy.schema import CreateIndex, CreateSchema, CreateTable, DropIndex,
 
 from cdc.model.control import table_key
 from cdc.model.events import TableId
-from cdc.model.sql_names import sql_name
 from sinks.contract import lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
@@ -232,8 +231,8 @@ class Preparation:
             raise RefusedError(
                 f"SQL table of {form.schema.table}: {form.name} already exists, and the sink did not create it for "
                 "this table",
-                f"DROP TABLE {sql_name(*filter(None, form.place))}, if nobody needs it; or set another table in the "
-                "sink's shapes",
+                "correct topics.prefix if it was changed or mistyped: the table may be that of another prefix, or of "
+                "another program; otherwise set another table in the sink's shapes, or rename that one",
             )
 
     def _described(self, form: TableForm) -> dict[str, Any]:
@@ -324,5 +323,6 @@ def later(table: TableId) -> SinkError:
 def _other_key(form: TableForm, what: str) -> RefusedError:
     return RefusedError(
         f"SQL table of {form.schema.table}: {form.name} can't be changed to the source table's present form: {what}",
-        f"drop the table {form.name} and restart the sink: it then fills the table from the topics",
+        f"undo the change of the sink's shapes, if there was one; otherwise rename the table {form.name}, or drop it "
+        "if nothing reads it, and restart the sink: it then fills a new table from the topics",
     )

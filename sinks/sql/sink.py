@@ -171,7 +171,7 @@ class SqlSink:
         except RefusedValue as error:
             raise RefusedError(
                 f"SQL store: rows of {table} that no longer exist in the source can't be deleted ({error})",
-                "drop the constraint that prevents it, then restart the sink",
+                "alter the constraint that prevents it, such as a foreign key of another table, then restart the sink",
             ) from None
 
     def make_readable(self, tables: Collection[TableId]) -> None:

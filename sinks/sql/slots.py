@@ -142,8 +142,8 @@ class SqlSlots:
                 raise SinkError(
                     f"SQL table of {row['source']}: a rebuild would leave on the former generation what the sink did "
                     f"not create: {', '.join(found[:DEPENDENTS_NAMED_MAX])}{more}",
-                    "drop them, rebuild, and create them again; indexes can be set in the sink's shapes, and then "
-                    "every generation has them",
+                    "set indexes in the sink's shapes, and then every generation has them; keep the definitions of the "
+                    "others, drop them, rebuild, and create them again",
                 )
 
     def _rights(self, connection: Connection, own: OwnTables) -> dict[str, list[str]]:

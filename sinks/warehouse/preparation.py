@@ -49,8 +49,8 @@ class Preparation:
             raise RefusedError(
                 f"warehouse: {name} is a {mode}, whose rows can't be written again from the topics: it is not replaced "
                 "by a table of another shape",
-                f"rename it in the catalog (ALTER TABLE {name} RENAME TO ...) or drop it, then restart the sink; or "
-                "configure the mapping and the mode with which it was created",
+                "configure the mapping and the mode with which it was created; or, to keep it beside a new one, rename "
+                f"it in the catalog (ALTER TABLE {name} RENAME TO ...), then restart the sink",
             )
         for name_parts in (where.deleted, where.rows):
             self._engine.run(statements.purge_table(name_parts))
@@ -212,7 +212,8 @@ def _check_owner(schema: TableSchema, where: Place, shape: Mapping[str, str], fo
         raise RefusedError(
             f"warehouse: {'.'.join(where.rows)} is not the table of {schema.table}: it was created for another table, "
             "or by another program",
-            "choose another namespace in the sink's section",
+            "correct topics.prefix if it was changed or mistyped; otherwise choose another namespace in the sink's "
+            "section",
         )
     if found.get(properties.KEY) != shape[properties.KEY]:
         raise _other_key(schema, where, "it has another key")
@@ -224,7 +225,9 @@ def _other_key(schema: TableSchema, where: Place, what: str) -> RefusedError:
     name = ".".join(where.rows)
     return RefusedError(
         f"warehouse: {name} can't be changed to the present form of {schema.table}: {what}",
-        f"drop the table {name} and restart the sink: it then fills the table from the topics",
+        "undo the change of the table or of the sink's section, if there was one; otherwise rename the table in the "
+        f"catalog (ALTER TABLE {name} RENAME TO ...) and restart the sink: it fills a new one from the topics, which "
+        "do not have the former entries of a history",
     )
 
 

@@ -163,7 +163,7 @@ class WarehouseSlots:
         except IntegrityError:
             raise SinkError(
                 "warehouse: the catalog has a table under a name of the new generation that the sink did not create",
-                "rename or drop it; readers keep their present generation, and the sink tries again",
+                "rename it; readers keep their present generation, and the sink tries again",
             ) from None
         except SQLAlchemyError as error:
             raise SinkError(
