@@ -1,15 +1,22 @@
 """Logging: one line per state change, key=value for people, JSON where machines read."""
 
 import logging
+import os
 import sys
+from typing import Final
 
 import structlog
 
+LEVEL_VARIABLE: Final = "WATERSHED_LOG_LEVEL"
+JSON_VARIABLE: Final = "WATERSHED_LOG_JSON"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def configure_logs(*, level: str = "info", as_json: bool = False) -> None:
-    """Sends logs to stderr; stdout is for answers."""
+    """Sends logs to stderr; stdout is for answers. Also those of processes that this one starts, if they call
+    configure_logs_as_parent()."""
+    os.environ[LEVEL_VARIABLE] = level
+    os.environ[JSON_VARIABLE] = "1" if as_json else ""
     renderers: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if as_json
@@ -29,3 +36,10 @@ def configure_logs(*, level: str = "info", as_json: bool = False) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def configure_logs_as_parent() -> None:
+    """Configures the logs as the process that has started this one did; of a process on another machine as by
+    default."""
+    level = os.environ.get(LEVEL_VARIABLE, "info")
+    configure_logs(level=level if level in LEVELS else "info", as_json=bool(os.environ.get(JSON_VARIABLE)))

@@ -9,6 +9,8 @@ import gc
 import sys
 from typing import Final
 
+from monitoring.logs import configure_logs_as_parent
+
 # Tasks decode records into dicts by the ten thousand, none of which is part of a cycle. With Python's 700 the collector
 # took 15 to 30 % of a task's processor time (200,000 records into Redis: 29.4 us each, with this 22.2 to 24.7).
 OBJECTS_PER_COLLECTION: Final = 100_000
@@ -34,6 +36,7 @@ if __name__ == "__main__":
     leave_out_archives()
     gc.set_threshold(OBJECTS_PER_COLLECTION, 50, 50)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    configure_logs_as_parent()  # otherwise workers write every line, each error of the Kafka client among them
     from pyspark.daemon import manager
 
     manager()  # type: ignore[no-untyped-call]

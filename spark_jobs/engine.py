@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, Window
 from pyspark.sql.functions import col, row_number
@@ -20,7 +20,7 @@ from sinks.warehouse.evolution import Evolution
 from sinks.warehouse.naming import VERSION, quoted
 from sinks.warehouse.object_store import hadoop_settings
 from sinks.warehouse.statements import CATALOG
-from spark_jobs.jvm import jvm_failure
+from spark_jobs.jvm import is_cut_off, jvm_failure
 
 T = TypeVar("T")
 
@@ -281,8 +281,8 @@ class SparkEngine:
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> SinkError:
-        is_cut_off = isinstance(error, OSError | Py4JNetworkError)
-        return jvm_failure(self._session, JVM_END_S_MAX if is_cut_off else 0.0) or _sink_error(error)
+        wait_s = JVM_END_S_MAX if is_cut_off(error) else 0.0
+        return jvm_failure(self._session, wait_s) or _sink_error(error)
 
 
 def _is_there(location: str) -> bool:

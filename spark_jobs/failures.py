@@ -28,4 +28,6 @@ def reason(error: BaseException) -> str:
         return line[:REASON_CHARS_MAX]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(_WRAPPERS)]
-    return (telling or lines or [type(error).__name__])[0][:REASON_CHARS_MAX]
+    if lines and not telling:
+        return f"Spark's Java process did not answer a call ({lines[0]})"[:REASON_CHARS_MAX]
+    return (telling or [type(error).__name__])[0][:REASON_CHARS_MAX]

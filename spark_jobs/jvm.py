@@ -3,9 +3,16 @@
 import subprocess
 from typing import Any
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sinks.errors import SinkError
+
+
+def is_cut_off(error: BaseException) -> bool:
+    """Says whether the error is that of a call whose answer did not come: of what py4j raises, all but exceptions of
+    Java. Its text is only the name of the call."""
+    return isinstance(error, OSError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError))
 
 
 def jvm_process(spark: SparkSession) -> Any:

@@ -84,7 +84,14 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     # While a sink is rebuilt it has two queries. A query without a task of its own would wait for rounds of others, and
     # its applied position with it. Where tasks are threads of this process, idle ones cost nothing; the processors
     # of a cluster are shared for one rebuild at a time.
-    spark, task_count = started(config, len(names) + 1 if is_submitted() else 2 * len(names))
+    try:
+        spark, task_count = started(config, len(names) + 1 if is_submitted() else 2 * len(names))
+    except SinkError:
+        if not stop.is_set():
+            raise
+        # A service manager sends the signal to all processes of a service, and Java ends with it.
+        log.info("stopped before Spark had started", exit_code=0)
+        _end(0)
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     _start_workers(spark, task_count, [config.sinks[name] for name in names])
     workers = [
@@ -216,6 +223,10 @@ def _leave(spark: SparkSession, code: int) -> NoReturn:
             jvm.wait(JVM_END_S_MAX)
         except subprocess.TimeoutExpired:
             jvm.kill()
+    _end(code)
+
+
+def _end(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -89,7 +89,8 @@ class MergingRounds:
                 report.written = self._sink.take(report.staged)
             finally:
                 delete_staged((part.path for part in report.staged), self._s3)
-            report.stale = report.records - report.written
+            # A change is counted once: counters of a sink must not go back, whatever the store counts.
+            report.stale = max(0, report.records - report.written)
             log.debug(
                 "merged",
                 tables=len({part.table for part in report.staged}),

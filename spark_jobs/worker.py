@@ -40,6 +40,7 @@ from spark_jobs.checkpoint import Checkpoints
 from spark_jobs.control_reader import ControlReader, News
 from spark_jobs.dead_letters import DeadLetters
 from spark_jobs.failures import reason
+from spark_jobs.jvm import is_cut_off, jvm_failure
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.reshaping import recorded_mappings
 from spark_jobs.rounds import Rounds
@@ -64,6 +65,7 @@ FINISH_S_MAX: Final = 6.0
 BATCH_S_MAX: Final = 600.0
 # A query that has not failed for this long counts as working, also if nothing is to be written.
 WORKS_S: Final = 3.0
+JVM_END_S_MAX: Final = 2.0  # after a call was cut off, until the end of the Java process shows
 ERROR_S_MAX: Final = 3.0  # until the last error is published
 NEXT_RETRY: Final = "nothing to do if this is temporary: the sink tries again"
 
@@ -152,7 +154,8 @@ class SinkWorker(ABC):
             try:
                 self._run_once()
             except (WatershedError, PySparkException, Py4JError, OSError) as error:
-                self.refusal = error if self._ends_with(error) else None
+                ended = jvm_failure(self._spark, JVM_END_S_MAX) if is_cut_off(error) else None
+                self.refusal = ended or (error if self._ends_with(error) else None)
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s

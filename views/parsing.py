@@ -118,6 +118,12 @@ def qualified(where: str, tree: exp.Expression, columns: Mapping[TableId, Sequen
 
 
 def _check_tables(where: str, tree: exp.Expression, columns: Mapping[TableId, Sequence[str]]) -> None:
+    if any(with_.args.get("recursive") for with_ in tree.find_all(exp.With)):
+        raise ConfigError(
+            f"{where}: WITH RECURSIVE can't be traced to a key",
+            "join the table with itself once for each level; or keep the pairs of ancestor and descendant in a table "
+            "of the source, and join that one",
+        )
     ctes = Counter(cte.alias for cte in tree.find_all(exp.CTE))
     references = Counter(table.name for table in named(tree) if not table.db and table.name in ctes)
     for cte in tree.find_all(exp.CTE):

@@ -274,4 +274,4 @@ def _incarnation(now: TopicState, held: TopicState | None, captured: Captured, t
     mark = f"{since_lsn:X}"
     if held is None and table in captured.schemas:
         return f"{now.topic_id}#{mark}"
-    return incarnation_of(now, held, mark)
+    return incarnation_of(now, [held] if held is not None else [], mark)

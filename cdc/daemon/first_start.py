@@ -9,21 +9,20 @@ Until the stream holds the slot, nothing else at the source keeps a second insta
 an advisory lock.
 """
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 
 import structlog
 
-import cdc
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.stream_state import StreamState
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.continued_tables import continued
 from cdc.daemon.gap_state import Heal
+from cdc.daemon.record_making import envelope_context, make_unpublishable
+from cdc.daemon.topic_identity import identities, went_back
 from cdc.formats.records import EnvelopeContext, TableEncoder
-from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.hanging_transactions import HangingTransactions
@@ -36,7 +35,7 @@ from cdc.kafka.state_reader import (
     read_progress,
     read_state,
 )
-from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
+from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
 from cdc.model.control import (
     PROTOCOL,
     HangingTransactionRecord,
@@ -44,8 +43,6 @@ from cdc.model.control import (
     SchemaRecord,
     SnapshotRecord,
     SourceIdentity,
-    TopicState,
-    UnpublishedRecord,
 )
 from cdc.model.errors import ConnectionLost, GapError, SourceError
 from cdc.model.events import EPOCH_MAX, TableSchema, pack_version
@@ -72,7 +69,6 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
 from cdc.postgres.transaction_barrier import running
-from cdc.tables.continuity import incarnation_of
 from cdc.tables.selection import require_same_keys
 
 log = structlog.get_logger(__name__)
@@ -119,16 +115,16 @@ class Bootstrap:
             # Nobody else can write any more. The previous owner may have written until it was fenced.
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has continued meanwhile")
-            is_behind = previous is not None and self._is_behind_slot(connection, previous)
+            is_continued = previous is not None or heal is not None
+            continues = is_continued and not went_back(previous, read_slot(connection, self._source.slot))
             if previous is not None:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
             left_out: list[TopicRecord] = []
-            is_continued = previous is not None or heal is not None
             if is_continued:
                 self._source, left_out = continued(self._config, connection, self._clock.now_us())
             publication = self._publication(connection)
-            lineage = self._lineage(epoch, identity, publication, topics, previous, is_behind=is_behind)
+            lineage = self._lineage(epoch, identity, publication, topics, previous, continues=continues)
             lost = self._lost_events(previous, heal, epoch)
             self._record_intent(broker, lineage, lost)
             slot = self._create_slot(resources, connection, replication)
@@ -241,13 +237,6 @@ class Bootstrap:
                 "undo the change of source.dsn or source.slot, or choose another topics.prefix",
             )
 
-    def _is_behind_slot(self, connection: SourceConnection, previous: PositionRecord) -> bool:
-        """Says whether the slot is past the position: capture confirms what the position record holds, so the topics
-        have lost records, or were restored from an older copy."""
-        slot = read_slot(connection, self._source.slot)
-        confirmed = None if slot is None else slot.confirmed_flush_lsn
-        return confirmed is not None and confirmed > previous.resume_lsn
-
     def _create_topics(self) -> dict[str, TopicDescription]:
         records, control = [self._topics.state, self._topics.progress], [self._topics.control]
         self._admin.check([*self._table_topics, *records, *control])
@@ -286,9 +275,9 @@ class Bootstrap:
         topics: dict[str, TopicDescription],
         previous: PositionRecord | None,
         *,
-        is_behind: bool,
+        continues: bool,
     ) -> Lineage:
-        """`is_behind`: the state has lost its newest records, and so may each topic have."""
+        """`continues`: what the records say of history and topics is not older than what readers know."""
         source = SourceIdentity(
             system_identifier=identity.system_identifier,
             timeline=identity.timeline,
@@ -296,26 +285,12 @@ class Bootstrap:
             slot=self._source.slot,
         )
         entries = {self._topics.table(t): publication.entries.get(t, "") for t in self._source.table_ids}
-        published = read_progress(self._config) if previous is None else None
-        mark = f"{epoch}.{secrets.token_hex(2)}"  # the epoch alone may come again where topics were restored
-
-        def incarnation(name: str, now: TopicState) -> str:
-            if is_behind or published is not None:  # the state was lost, and with it what the topics had reached
-                return f"{now.topic_id}#{mark}"
-            return incarnation_of(now, previous.topics.get(name) if previous is not None else None, mark)
-
+        named = [topics[name] for name in entries]
+        history, states = identities(self._config, self._admin, named, previous, epoch, continues=continues)
         captured = {
-            name: now.model_copy(
-                update={
-                    "end_offsets": (),
-                    "incarnation": incarnation(name, now),
-                    "publication_entry": entries[name],
-                }
-            )
-            for name, now in self._admin.states(topics[name] for name in entries).items()
+            name: now.model_copy(update={"end_offsets": (), "publication_entry": entries[name]})
+            for name, now in states.items()
         }
-        continued = previous or published
-        history = secrets.token_hex(8) if continued is None else continued.history
         return Lineage(epoch, source, publication.fingerprint, captured, history)
 
     def _lost_events(self, previous: PositionRecord | None, heal: Heal | None, epoch: int) -> LostEventsRecord | None:
@@ -430,30 +405,3 @@ def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> boo
     """Says whether a slot of this name, in the present database, is the position's."""
     then = position.source
     return (then.system_identifier, then.database, then.slot) == (identity.system_identifier, identity.database, slot)
-
-
-def envelope_context(config: PipelineConfig, identity: SystemIdentity, epoch: int) -> EnvelopeContext:
-    return EnvelopeContext(
-        config.topics.prefix,
-        identity.database,
-        epoch,
-        cdc.__version__,
-        config.format_options,
-        promises_utf8=identity.promises_utf8,
-    )
-
-
-def make_unpublishable(
-    config: PipelineConfig,
-    admin: TopicAdmin,
-    topics: Mapping[str, TopicDescription],
-    before: Sequence[UnpublishedRecord],
-    leaving: Sequence[TableSchema] = (),
-) -> Unpublishable:
-    """Makes the check of record sizes, with the limits of the topics. `topics`: the captured tables' topics by name.
-    `before`, `leaving`: see Unpublishable. Raises BrokerError, UnreachableError."""
-    names, policy = Topics(config.topics.prefix), config.capture.on_unpublishable
-    others = [*(schema.topic for schema in leaving), *([names.dead_letter] if policy == "dead_letter" else ())]
-    described = [*topics.values(), *(admin.describe(others).values() if others else ())]
-    limits = record_limits(config.kafka, described)
-    return Unpublishable(names, policy, limits, before, [schema.table for schema in leaving])

@@ -18,8 +18,8 @@ from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AddedTables, AdditionBarrier, TableAddition
-from cdc.daemon.first_start import envelope_context, make_unpublishable
 from cdc.daemon.outbox_setup import open_outbox
+from cdc.daemon.record_making import envelope_context, make_unpublishable
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.records import EnvelopeContext
 from cdc.formats.unpublishable import Unpublishable

@@ -286,13 +286,18 @@ class TopicAdmin:
             time.sleep(_POLL_S)
 
     def states(self, topics: Iterable[TopicDescription]) -> dict[str, TopicState]:
-        """Returns id, ends and beginnings of these topics, as they are now. Raises ConnectionLost."""
+        """Returns id, ends and beginnings of these topics, as they are now. The beginning of a topic that is not
+        compacted is left out: retention moves it. Raises ConnectionLost."""
         described = {topic.name: topic for topic in topics}
         counts = {topic.name: topic.partition_count for topic in described.values()}
         requested = self.request_end_offsets(counts), self.request_end_offsets(counts, of_start=True)
         ends, starts = (request.wait() for request in requested)
         return {
-            name: TopicState(topic_id=topic.topic_id, end_offsets=tuple(ends[name]), start_offsets=tuple(starts[name]))
+            name: TopicState(
+                topic_id=topic.topic_id,
+                end_offsets=tuple(ends[name]),
+                start_offsets=tuple(starts[name]) if topic.cleanup_policy == "compact" else (),
+            )
             for name, topic in described.items()
         }
 

@@ -123,7 +123,7 @@ class TopicState(Record):
     topic_id: str
     # See ProgressRecord.incarnations. Empty: the topic's id, as long as the topic has lost no record.
     incarnation: str = ""
-    start_offsets: tuple[int, ...] = ()  # where the partitions began; empty: at 0
+    start_offsets: tuple[int, ...] = ()  # where the partitions began; empty: not known, or moved by retention
     end_offsets: tuple[int, ...] = ()  # empty: not known yet
     publication_entry: str = ""  # fingerprint of the table's row in the publication; empty if it lists no tables
     since_lsn: U64 = 0  # for a table that was added later: earlier commits are in its snapshot, not in the stream

@@ -12,13 +12,14 @@ from psycopg import sql
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError, WatershedError
 from cdc.model.events import TableId
+from cdc.model.sql_names import sql_name
 from cdc.model.table_state import TableFacts
 from cdc.model.topics import Topics
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
 from cdc.postgres.catalog import Publication, read_publication, schema_of
 from cdc.postgres.catalog_facts import describe_table, read_facts
 from cdc.postgres.chunk_statements import watermark_statement
-from cdc.postgres.connection import SourceConnection, read_row
+from cdc.postgres.connection import SourceConnection, read_row, says_lost
 from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.source import published_table
 
@@ -98,12 +99,36 @@ class PostgresCatalogReader:
         try:
             found = published_table(connection, table, publication, self._source.chosen(table))
         except SourceError as error:
-            return DivergedTable(None, facts, error, entry, frozenset())
+            why = error if facts is not None else _missing(connection, table, known.schema.oid)
+            return DivergedTable(None, facts, why, entry, frozenset())
         schema = schema_of(found, known.schema, self._topics)
         had = {part.oid for part in known.facts.storage if not part.is_met} if known.facts is not None else set()
         added = {part.oid for part in facts.storage} - had if facts is not None and known.facts is not None else set()
         filled = frozenset(oid for oid in added if _may_hold_rows(connection, oid))
         return DivergedTable(schema, facts, None, entry, filled)
+
+
+@says_lost()
+def _missing(connection: SourceConnection, table: TableId, oid: int) -> SourceError:
+    """Returns the error for a table that has not its name any more."""
+    row = connection.execute(
+        "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.oid = %s::int8::oid",
+        (oid,),
+    ).fetchone()
+    if row is None:
+        return SourceError(
+            f"table {table} was dropped",
+            "remove it from source.tables; or create it again, and it is added again automatically",
+        )
+    now = TableId(*row)
+    back = "give it its name back"
+    if now.schema == table.schema:
+        back = f"ALTER TABLE {sql_name(*now)} RENAME TO {sql_name(table.name)}"
+    return SourceError(
+        f"table {table} was renamed: it is {now} now",
+        f"{back}; or name {now} in source.tables instead: its rows are then read into a topic of its own",
+    )
 
 
 def _may_hold_rows(connection: SourceConnection, oid: int) -> bool:

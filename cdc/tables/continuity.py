@@ -4,9 +4,9 @@ The checks run while the slot is held and earlier producers are fenced, so that 
 that could hide a change is a GapError: nothing is published.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from cdc.model.control import PROTOCOL, PositionRecord, TopicState
+from cdc.model.control import PROTOCOL, PositionRecord, ProgressRecord, TopicState
 from cdc.model.errors import NEXT_AFTER_GAP, GapError
 from cdc.model.lsn import format_lsn
 from cdc.ports.source_now import SourceNow
@@ -59,23 +59,47 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
         )
 
 
-def incarnation_of(now: TopicState, then: TopicState | None, mark: str) -> str:
-    """Returns the incarnation of a topic from which reading may begin again (see ProgressRecord.incarnations). `then`:
-    as the last position knows it. `mark`: distinguishes the topic from what it was, if it has the same id and may have
-    lost records since."""
-    if then is None or then.topic_id != now.topic_id:
-        # Where nothing is known of it, a topic that does not begin at 0 may have been read by somebody before.
-        return f"{now.topic_id}#{mark}" if any(now.start_offsets) else ""
-    return f"{now.topic_id}#{mark}" if _loss(now, then) else then.incarnation
+def incarnation_of(now: TopicState, known: Collection[TopicState], mark: str, *, is_unsure: bool = False) -> str:
+    """Returns the incarnation of a topic from which reading may begin again (see ProgressRecord.incarnations). `known`:
+    what the records of capture say about it; they may be of different times. `mark`: distinguishes the topic from what
+    it was, if it has the same id and may have lost records since. `is_unsure`: the records may be older than the
+    offsets that readers have noted."""
+    same = [then for then in known if then.topic_id == now.topic_id]
+    # Where nothing is known of it, a topic that does not begin at 0 may have been read by somebody before.
+    is_unsure = is_unsure or (not same and any(now.start_offsets))
+    if is_unsure or len({then.identity for then in same}) > 1 or any(loss_of(now, then) for then in same):
+        return f"{now.topic_id}#{mark}"
+    return same[0].incarnation if same else ""
 
 
-def _loss(now: TopicState, then: TopicState) -> str:
-    """Returns which records a topic of the same id has lost; "" if none."""
+def published_states(progress: ProgressRecord | None) -> dict[str, TopicState]:
+    """Returns the topics as the last progress record knows them."""
+    if progress is None:
+        return {}
+    return {
+        name: TopicState(
+            topic_id=identity.partition("#")[0],
+            incarnation=identity if "#" in identity else "",
+            end_offsets=progress.end_offsets.get(name, ()),
+        )
+        for name, identity in progress.incarnations.items()
+    }
+
+
+def history_of(previous: PositionRecord | None, published: ProgressRecord | None) -> str:
+    """Returns the history that continues (see ProgressRecord.history). Empty if none does: nothing is known of an
+    earlier one, or one of the records is an older copy."""
+    known = {record.history for record in (previous, published) if record is not None}
+    return known.pop() if len(known) == 1 else ""
+
+
+def loss_of(now: TopicState, then: TopicState) -> str:
+    """Returns which records a topic of the same id has lost; "" if none. The beginning of a compacted topic stays when
+    it is compacted: it moves only if records are deleted."""
     for partition, (end, least) in enumerate(zip(now.end_offsets, then.end_offsets, strict=False)):
         if end < least:
             return f"partition {partition} ends at {end}, it had reached {least}"
-    began = then.start_offsets or (0,) * len(now.start_offsets)
-    for partition, (start, before) in enumerate(zip(now.start_offsets, began, strict=False)):
+    for partition, (start, before) in enumerate(zip(now.start_offsets, then.start_offsets, strict=False)):
         if start > before:
             return f"partition {partition} begins at {start}: earlier records were deleted"
     return ""
@@ -96,5 +120,5 @@ def require_same_topics(position: PositionRecord, now: Mapping[str, TopicState])
                 "the records of a key would no longer be in order",
                 NEXT_AFTER_GAP,
             )
-        if loss := _loss(topic, then):
+        if loss := loss_of(topic, then):
             raise GapError(f"topic {name}, {loss}", NEXT_AFTER_GAP)

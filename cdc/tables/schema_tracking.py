@@ -192,13 +192,15 @@ class SchemaTracker:
     def _apply(
         self, table: TableId, then: KnownTable, found: DivergedTable, adopted: list[TableSchema]
     ) -> list[TopicRecord]:
+        if found.facts is None and found.error is not None:  # first, as its entry in the publication is gone, too
+            raise UnsupportedChangeError(found.error.message, found.error.hint, table=table, is_held=False)
+        if found.facts is not None and found.facts.oid != then.schema.oid:
+            raise stop(table, "it was dropped and created again, or another table was given its name", is_replaced=True)
         if found.entry != then.entry:
             raise stop(table, "it was removed from the publication, or its row filter or column list was changed")
         if found.error is not None:
             raise UnsupportedChangeError(found.error.message, found.error.hint, table=table, is_held=False)
         assert found.schema is not None and found.facts is not None, "it can be captured"
-        if found.schema.oid != then.schema.oid:
-            raise stop(table, "it was dropped and created again", is_replaced=True)
         if found.schema.key != then.schema.key:
             raise stop(table, f"its key is ({', '.join(found.schema.key)}), but was ({', '.join(then.schema.key)})")
         records: list[TopicRecord] = []

@@ -135,10 +135,10 @@ def _stop(
     if description.error is not None:
         return Stop(description.error, is_held=False)
     assert description.found is not None, "a missing table has an error"
+    if description.found.oid != schema.oid:
+        return Stop(SourceError(f"table {table} was dropped and created again", NEXT_AFTER_REPLACED), is_held=False)
     if description.entry != entry:
         why = "it was removed from the publication, or its row filter or column list was changed"
-    elif description.found.oid != schema.oid:
-        return Stop(SourceError(f"table {table} was dropped and created again", NEXT_AFTER_REPLACED), is_held=False)
     else:
         found = description.found
         why = why_other_keys(schema, found.key, found.columns) or key_types_replaced(schema, found.columns) or ""

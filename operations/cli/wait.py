@@ -2,20 +2,25 @@
 
 import json
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cdc.model.errors import ConfigError
+from configuration.settings import Config
 from operations.cli.options import CONFIG, AsJson, ConfigFile, configuration
 from watershed_client.applied import WaitError
+from watershed_client.pipeline_watch import PipelineWatch
 from watershed_client.waiting import TIMEOUT_S, read_lsn, wait_for
 
 
 def wait(
     lsn: Annotated[str, typer.Option(help="The LSN that pg_current_wal_insert_lsn() returns after the commit.")],
     sink: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Repeatable; all sinks that have a position by default.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Repeatable; by default all configured ones that have a position."),
     ] = None,
     table: Annotated[
         list[str] | None,
@@ -39,6 +44,27 @@ def wait(
         raise ConfigError(error.message, error.hint) from None
     began = time.monotonic()
     settings = configuration(config, log_level="error")
-    wait_for(settings, sink or None, lsn, timeout, timeline, tables=table or (), accepts_rejected=accept_rejected)
+    names = sink or _with_position(settings, config)
+    left_s = max(0.0, timeout - (time.monotonic() - began))
+    wait_for(settings, names or None, lsn, left_s, timeline, tables=table or (), accepts_rejected=accept_rejected)
     if as_json:
         typer.echo(json.dumps({"is_applied": True, "lsn": lsn, "seconds": round(time.monotonic() - began, 3)}))
+
+
+def _with_position(settings: Config, file: Path) -> list[str]:
+    """Returns the configured sinks that have published a position, and prints which others have: a sink that was
+    removed from the file stays where it is. Nothing for a file without sinks. Raises WaitError if no configured sink
+    has one; UnreachableError, BrokerError."""
+    if not settings.sinks:
+        return []
+    with closing(PipelineWatch.of(settings)) as watch:
+        watch.read_to_end()
+        published = sorted({record.sink for record in watch.sinks()})
+    for name in published:
+        if name not in settings.sinks:
+            typer.echo(f"not waited for: sink {name} has a position, but is not in section sinks of {file}; "
+                       f"--sink {name} waits for it", err=True)  # fmt: skip
+    names = [name for name in published if name in settings.sinks]
+    if not names:
+        raise WaitError("no sink of the configuration has published a position yet", "start one: cdc sink run NAME")
+    return names

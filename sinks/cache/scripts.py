@@ -210,12 +210,6 @@ end
 return removed
 """)
 
-# Replaces a hash. KEYS[1]: the hash; ARGV: its fields and values.
-BEGIN: Final = Script("""
-redis.call('DEL', KEYS[1])
-return redis.call('HSET', KEYS[1], unpack(ARGV))
-""")
-
 # Lets every later write win against rows of one table. KEYS[1]: the hash of the table's versions. ARGV: the texts of
 # the rows' primary keys.
 DISOWN: Final = Script("""

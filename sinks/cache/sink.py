@@ -16,7 +16,7 @@ from sinks.cache.calls import SCRIPT_KEYS_MAX, ApplyCall
 from sinks.cache.cluster import connected
 from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
 from sinks.cache.keys import KEY_COLUMNS, NOTE, REBUILDING, REBUILDING_NOTE, SHAPE, VERSION_DIGITS, CacheKeys
-from sinks.cache.scripts import APPLY, BEGIN, DISOWN
+from sinks.cache.scripts import APPLY, DISOWN
 from sinks.cache.server import Command, RedisServer
 from sinks.contract import Change, Json, Outcome, Result, StoredRow, lost_writes
 from sinks.errors import SinkError
@@ -123,9 +123,10 @@ class CacheSink:
             self._server.run_all([("UNLINK", name) for name in met])
             self._server.run("HSET", key, REBUILDING, generation)
             return
-        # In one step: a cache with rows, and without any mark, would count as empty.
-        command = ("EVALSHA", BEGIN.sha, 1, key, "generation", generation, "run_id", self._run_id())
-        self._server.run_all([command], [BEGIN])
+        # The former marker stays until it is replaced: a cache with rows, and without any mark, would count as empty.
+        others = self._generation_fields().keys() - {b"generation", b"run_id"}
+        commands: list[Command] = [("HDEL", key, *sorted(others))] if others else []
+        self._server.run_all([*commands, ("HSET", key, "generation", generation, "run_id", self._run_id())])
 
     def note(self, text: str, before: str | None) -> None:
         fields = self._generation_fields()

@@ -172,7 +172,10 @@ class Merger:
         if ours is None:
             return Merged(0, needs_compaction=True), False
         files, size = _total(ours, "total-data-files"), _total(ours, "total-files-size")
-        merged = Merged(_total(ours, "added-records"), needs_compaction(files, size))
+        written = _total(ours, "added-records")
+        if table.mode == "history":  # ends of rows that were there are deletions by position, and added again
+            written -= _total(ours, "added-position-deletes")
+        merged = Merged(max(0, written), needs_compaction(files, size))
         return merged, ours.parent_id == (planned.id if planned else None)
 
     def _mend(self, table: PreparedTable, *, of_source: bool) -> None:

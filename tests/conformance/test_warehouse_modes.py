@@ -25,7 +25,7 @@ from sinks.warehouse.merging import PreparedTable
 from sinks.warehouse.naming import place
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
-from sinks.warehouse.staging import TableForm
+from sinks.warehouse.staging import Stager, TableForm
 from sinks.warehouse.statements import CATALOG
 from spark_jobs.engine import SparkEngine
 
@@ -387,3 +387,25 @@ def test_a_column_by_which_files_are_partitioned_is_not_dropped_with_the_rows_un
         warehouse.open(WarehouseOptions(), first, replace(first, version=2, columns=COLUMNS[:3]))
     assert "drop the table" in raised.value.hint
     assert [read["note"] for read in warehouse.read(CURRENT)] == ["n"]
+
+
+@pytest.mark.parametrize("table", [CURRENT, HISTORY, LOG])
+def test_written_changes_are_counted_once(warehouse: Warehouse, table: TableId) -> None:
+    """Also those of a history, in which a change ends the row of the one before it; a change that is there is stale."""
+    sink = warehouse.open()
+    schema = TableSchema(table, 1, 1, COLUMNS, ("id",), f"shop.{table}")
+
+    def written(*changes: Change) -> int:
+        stager = Stager((warehouse.folder / "staged").as_uri(), [schema], lambda of: OPTIONS.shape(of).mode)
+        stager.apply(stager.reduced(changes))
+        return sink.take(stager.finish())
+
+    row: dict[str, Json] = {**NOTHING, "id": 1}
+    first = [change(table, 1, 1, "c", row), change(table, 2, 2, "c", {**NOTHING, "id": 2})]
+    later = [change(table, 1, 3, "u", {**row, "name": "a"}), change(table, 2, 4, "d", None)]
+    assert written(*first) == 2
+    assert written(*later) == 2
+    if table == CURRENT:
+        return
+    assert written(*first, *later) == 0
+    assert written(change(table, 1, 5, "u", {**row, "name": "b"}), *later) == 1

@@ -1,15 +1,24 @@
 """Facts of tables as the catalog had them at one moment, also when a table is altered while they are read."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import LiteralString
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 
+from cdc.config.settings import SourceConfig
 from cdc.model.events import TableId
 from cdc.model.table_state import TableFacts
+from cdc.model.topics import Topics
+from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, KnownTable
+from cdc.postgres.catalog import read_publication, schema_of
 from cdc.postgres.catalog_facts import read_facts
+from cdc.postgres.catalog_poll import PostgresCatalogReader
+from cdc.postgres.source import published_table
 from cdc.tables.schema_changes import rows_changed
+from tests.support.waiting import eventually
 
 T = TableId("public", "things")
 
@@ -83,3 +92,32 @@ def test_a_partition_is_known_by_all_its_attachments_up_to_the_root(connection: 
     query: LiteralString = "SELECT oid::int8, relname::text FROM pg_class WHERE relname IN ('leaf', 'other')"
     names: dict[int, str] = dict(connection.execute(query).fetchall())
     assert {names[oid] for oid in before if before[oid].attached != after[oid].attached} == {"leaf"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says", "then"),
+    [
+        ("ALTER TABLE things RENAME TO others", "was renamed: it is public.others now",
+         "ALTER TABLE public.others RENAME TO things; or name public.others"),
+        ("DROP TABLE things", "was dropped", "remove it from source.tables"),
+    ],
+)  # fmt: skip
+def test_a_table_that_has_not_its_name_any_more_is_not_blamed_on_the_publication(
+    connection: psycopg.Connection, fresh_database: str, change: LiteralString, says: str, then: str
+) -> None:
+    """Its entry in the publication is gone with its name."""
+    connection.execute(TABLE)
+    connection.execute("CREATE PUBLICATION named FOR TABLE things")
+    source = SourceConfig(dsn=SecretStr(fresh_database), tables=("public.things",), publication="named")
+    publication = read_publication(connection, "named", [T])
+    assert publication is not None
+    found = published_table(connection, T, publication, source.chosen(T))
+    known = KnownTable(schema_of(found, None, Topics("shop")), facts(connection), publication.entries[T])
+    connection.execute(change)
+    with closing(PostgresCatalogReader(source, Topics("shop"))) as reader:
+        reader.ask(CatalogPoll("one", {T: known}, {}))
+        (answer,) = eventually(reader.answers, 20.0, "the poll is answered")
+    assert isinstance(answer, CatalogAnswer)
+    error = answer.seen[T].error
+    assert error is not None
+    assert (says in error.message, then in error.hint) == (True, True), error

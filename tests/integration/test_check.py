@@ -70,9 +70,6 @@ BROKEN = {
         "source",
         "may not write logical messages",
     ),
-    "a slot that is somebody's": Broken(
-        "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')", "history", "hold no position for it"
-    ),
     "a replica identity that is nothing": Broken(
         "ALTER TABLE items REPLICA IDENTITY NOTHING", "table public.items", "does not cover its primary key"
     ),
@@ -98,6 +95,17 @@ def test_what_is_broken_in_the_source_is_found_and_mended(items: Captured, role:
     for placeholder, text in (("<role>", f'"{role}"'), *broken.fills):
         step = step.replace(placeholder, text)
     execute(items.superuser_dsn, sql_of(step))
+    assert troubles(items) == []
+
+
+def test_a_slot_without_a_position_is_answered_by_the_likely_cause_and_not_by_a_statement(items: Captured) -> None:
+    """Seen: after a typing error in topics.prefix the remedy was pg_drop_replication_slot, which loses changes."""
+    execute(items.superuser_dsn, f"SELECT pg_create_logical_replication_slot('{items.name}', 'pgoutput')")
+    (found,) = troubles(items)
+    assert (found.about, found.level) == ("history", "fail")
+    assert "hold no position for it" in found.message
+    assert found.next.startswith("check topics.prefix") and "pg_drop_replication_slot" not in found.next
+    execute(items.superuser_dsn, f"SELECT pg_drop_replication_slot('{items.name}')")
     assert troubles(items) == []
 
 

@@ -202,7 +202,7 @@ CASES: Final = (
         fill="INSERT INTO {t} SELECT i, 'a' FROM generate_series(1, 30) AS i",
         reads_again=True,
     ),
-    Case("dropped", "DROP TABLE {t}", "", stops="does not exist"),
+    Case("dropped", "DROP TABLE {t}", "", stops="does not exist|was dropped"),
     Case(
         "key_lost",
         "ALTER TABLE {t} DROP CONSTRAINT {t}_pkey",
@@ -219,7 +219,7 @@ CASES: Final = (
         "renamed",
         "ALTER TABLE {t} RENAME TO {t}_gone",
         "INSERT INTO {t}_gone VALUES (99)",
-        stops="does not exist|it is called",
+        stops="does not exist|it is called|was renamed",
     ),
     Case(
         "key_renamed",

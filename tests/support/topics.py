@@ -1,7 +1,8 @@
 """Changes topics as somebody other than capture might: creates, deletes, recreates and configures them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
@@ -47,6 +48,31 @@ def recreate_topic(bootstrap_servers: str, name: str, partitions: int = 4) -> No
     """As somebody might who wants to be rid of its records."""
     delete_topic(bootstrap_servers, name)
     create_topic(bootstrap_servers, name, partitions=partitions)
+
+
+def delete_records(bootstrap_servers: str, name: str, before: Mapping[int, int]) -> None:
+    """`before`: partition → offset below which its records are deleted. Brokers refuse that for a topic that is only
+    compacted."""
+    admin = admin_of(bootstrap_servers)
+    asked = [TopicPartition(name, partition, offset) for partition, offset in before.items()]
+    for future in admin.delete_records(asked).values():
+        future.result(10)
+
+
+def delete_compacted_records(bootstrap_servers: str, name: str, before: Mapping[int, int]) -> None:
+    """The same for a compacted topic, whose policy is another one meanwhile."""
+    set_topics(bootstrap_servers, [name], cleanup_policy="compact,delete")
+
+    def is_done() -> bool:
+        try:
+            delete_records(bootstrap_servers, name, before)
+        except KafkaException as exception:  # the leader does not know the policy yet
+            assert exception.args[0].code() == KafkaError.POLICY_VIOLATION
+            return False
+        return True
+
+    eventually(is_done)
+    set_topics(bootstrap_servers, [name], cleanup_policy="compact")
 
 
 def keep_every_record(bootstrap_servers: str, names: Sequence[str]) -> None:

@@ -1,11 +1,13 @@
 """Log lines on standard error."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import structlog
 
-from monitoring.logs import configure_logs
+from monitoring.logs import JSON_VARIABLE, LEVEL_VARIABLE, configure_logs
 
 
 def test_people_read_key_and_value(capfd: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +34,24 @@ def test_lines_below_the_level_are_left_out(capfd: pytest.CaptureFixture[str]) -
     err = capfd.readouterr().err
     assert "not told" not in err
     assert "told" in err
+
+
+STARTED = """
+import structlog
+from monitoring.logs import configure_logs_as_parent
+configure_logs_as_parent()
+structlog.get_logger().info("not told")
+structlog.get_logger().error("told")
+"""
+
+
+def test_a_process_that_is_started_has_the_level_and_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (LEVEL_VARIABLE, JSON_VARIABLE):
+        monkeypatch.setenv(name, "")  # as it was, after the test
+    configure_logs(level="warning", as_json=True)
+    said = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, check=True, text=True)
+    assert json.loads(said.stderr)["event"] == "told"
+    assert said.stdout == ""
 
 
 @pytest.mark.parametrize("as_json", [False, True])

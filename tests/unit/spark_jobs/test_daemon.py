@@ -3,6 +3,8 @@
 import sys
 
 import pytest
+import structlog
+from pyspark.sql import SparkSession
 
 from spark_jobs.daemon import leave_out_archives
 
@@ -16,3 +18,9 @@ def test_sparks_own_archives_are_left_out_and_no_others(monkeypatch: pytest.Monk
     leave_out_archives()
     assert sys.path == OTHERS
     assert list(sys.path_importer_cache) == OTHERS
+
+
+def test_workers_log_from_a_level_on(spark: SparkSession) -> None:
+    """Without a level they wrote each error of the Kafka client for as long as the brokers were away."""
+    levels = spark.sparkContext.parallelize([0], 1).map(lambda _: structlog.get_config()["wrapper_class"].__name__)
+    assert levels.collect()[0] in {f"BoundLoggerFilteringAt{level}" for level in ("Info", "Warning", "Error")}

@@ -43,7 +43,10 @@ BrokenPipeError: [Errno 32] Broken pipe
         ),
         ("one line", "one line"),
         ("", "ValueError"),
-        ("An error occurred while calling o1.x", "An error occurred while calling o1.x"),
+        (
+            "An error occurred while calling o1.x",
+            "Spark's Java process did not answer a call (An error occurred while calling o1.x)",
+        ),
         ("x" * 1000, "x" * REASON_CHARS_MAX),
     ],
 )

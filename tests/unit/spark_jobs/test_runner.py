@@ -1,5 +1,6 @@
 """What `cdc sink run` refuses before it starts anything, and Spark that does not start."""
 
+import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,3 +53,22 @@ def test_spark_that_does_not_start_is_said_with_a_next_step(
         run_sinks(config(tmp_path, CACHE), ["cache"])
     assert stopped.value.message.endswith(str(error).splitlines()[0])
     assert "spark.driver_memory" in stopped.value.hint
+
+
+def test_a_request_to_stop_while_spark_starts_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal reaches the Java process, too, which ends with it."""
+    handlers: dict[int, Any] = {}
+
+    def session(*_: object) -> NoReturn:
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+        raise PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
+
+    def end(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.update({number: handler}))
+    monkeypatch.setattr(runner, "_session", session)
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(SystemExit) as ended:
+        run_sinks(config(tmp_path, CACHE), ["cache"])
+    assert ended.value.code == 0

@@ -52,7 +52,8 @@ class FakeRounds:
 class FakeSink:
     """Of what it takes, one row is stale."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, counted: int | None = None) -> None:
+        self.counted = counted
         self.taken: list[Staged] = []
         self.failure: SinkError | None = None
         self._folder = folder
@@ -62,7 +63,7 @@ class FakeSink:
         if self.failure is not None:
             raise self.failure
         self.taken += staged
-        return sum(part.row_count for part in staged) - 1
+        return sum(part.row_count for part in staged) - 1 if self.counted is None else self.counted
 
 
 def merging(rounds: FakeRounds, sink: Any) -> MergingRounds:
@@ -76,6 +77,12 @@ def test_what_tasks_staged_is_merged_counted_and_deleted(tmp_path: Path) -> None
     assert (report.records, report.written, report.stale) == (3, 2, 1)
     assert [(part.table, part.row_count) for part in sink.taken] == [(TABLE, 3)]
     assert [path.name for path in tmp_path.iterdir()] == ["of another.parquet"]
+
+
+def test_a_store_that_counts_more_rows_than_changes_makes_no_counter_go_back(tmp_path: Path) -> None:
+    sink = FakeSink(tmp_path, counted=5)
+    report = merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
+    assert (report.written, report.stale) == (5, 0)
 
 
 def test_a_round_without_rows_merges_nothing(tmp_path: Path) -> None:

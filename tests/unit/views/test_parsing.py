@@ -3,6 +3,7 @@
 import pytest
 from sqlglot import exp
 
+from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from views.parsing import named_tables, parsed, qualified
 
@@ -14,6 +15,14 @@ def test_functions_and_parts_of_a_with_are_no_tables() -> None:
         "WITH x AS (SELECT * FROM Orders) SELECT x.id FROM x, unnest(x.tags) AS t, other.y, generate_series(1, 2) AS g"
     )
     assert set(named_tables("found", text)) == {TableId("public", "orders"), TableId("other", "y")}
+
+
+def test_a_recursive_query_is_refused_for_what_it_is() -> None:
+    """It reads a table of the name of its WITH, as every recursive query does: another name would not help."""
+    text = "WITH RECURSIVE up AS (SELECT id FROM orders UNION SELECT o.id FROM orders o JOIN up USING (id)) TABLE up"
+    with pytest.raises(ConfigError, match="view found: WITH RECURSIVE can't be traced to a key") as refused:
+        qualified("view found", parsed("view found", text), COLUMNS, text)
+    assert "pairs of ancestor and descendant" in refused.value.hint
 
 
 @pytest.mark.parametrize(

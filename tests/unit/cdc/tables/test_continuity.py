@@ -4,12 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.model.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
+from cdc.model.control import PartialTransaction, PositionRecord, ProgressRecord, SourceIdentity, TopicState
 from cdc.model.errors import GapError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.ports.source_now import SourceNow
-from cdc.tables.continuity import require_same_source, require_same_topics
+from cdc.tables.continuity import (
+    history_of,
+    incarnation_of,
+    published_states,
+    require_same_source,
+    require_same_topics,
+)
 
 POSITION = PositionRecord(
     phase="streaming",
@@ -21,6 +27,7 @@ POSITION = PositionRecord(
     protocol="proto_version=1",
     topics={"shop.public.orders": TopicState(topic_id="id-1", end_offsets=(3, 4))},
 )
+PROGRESS = ProgressRecord(epoch=1, seq=5, lsn=0x1000, commit_ts_us=0, published_ts_us=0, end_offsets={})
 NOW = SourceNow("7", 1, "shop", Lsn(0x2000), "reserved", Lsn(0x0F00), "watershed:abc")
 
 
@@ -123,3 +130,45 @@ def test_topics_that_grew_are_no_gap() -> None:
 def test_a_position_that_knows_no_offsets_yet_takes_any() -> None:
     unknown = POSITION.model_copy(update={"topics": {"shop.public.orders": topic("id-1", ())}})
     require_same_topics(unknown, {"shop.public.orders": topic("id-1", (0, 0))})
+
+
+NOW_THERE = TopicState(topic_id="id-1", end_offsets=(5, 9), start_offsets=(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("known", "incarnation"),
+    [
+        ([], "id-1#7"),  # it does not begin at 0, and nobody knows why
+        ([TopicState(topic_id="id-0", end_offsets=(9, 9))], "id-1#7"),
+        ([TopicState(topic_id="id-1", end_offsets=(5, 9), start_offsets=(0, 2))], ""),
+        ([TopicState(topic_id="id-1", incarnation="id-1#3", start_offsets=(0, 2))], "id-1#3"),
+        ([TopicState(topic_id="id-1", end_offsets=(5, 10))], "id-1#7"),
+        ([TopicState(topic_id="id-1", end_offsets=(5, 9), start_offsets=(0, 1))], "id-1#7"),
+        ([TopicState(topic_id="id-1", end_offsets=(5, 9)), TopicState(topic_id="id-1", end_offsets=(6, 9))], "id-1#7"),
+        ([TopicState(topic_id="id-1"), TopicState(topic_id="id-1", incarnation="id-1#3")], "id-1#7"),
+        ([TopicState(topic_id="id-1", incarnation="id-1#3"), TopicState(topic_id="id-0")], "id-1#3"),
+    ],
+)
+def test_a_topic_that_may_have_lost_records_has_another_incarnation(known: list[TopicState], incarnation: str) -> None:
+    assert incarnation_of(NOW_THERE, known, "7") == incarnation
+    assert incarnation_of(NOW_THERE, known, "7", is_unsure=True) == "id-1#7"
+
+
+def test_a_topic_that_was_created_is_called_by_its_id() -> None:
+    created = TopicState(topic_id="id-2", end_offsets=(0,), start_offsets=(0,))
+    assert incarnation_of(created, [], "7") == incarnation_of(created, [NOW_THERE], "7") == ""
+
+
+def test_published_states_are_those_of_the_progress_record() -> None:
+    progress = PROGRESS.model_copy(update={"end_offsets": {"a": (3,)}, "incarnations": {"a": "id-1#2", "b": "id-2"}})
+    assert published_states(progress) == {
+        "a": TopicState(topic_id="id-1", incarnation="id-1#2", end_offsets=(3,)),
+        "b": TopicState(topic_id="id-2"),
+    }
+    assert published_states(None) == {}
+
+
+def test_a_history_continues_unless_the_records_contradict_each_other() -> None:
+    position, progress = POSITION.model_copy(update={"history": "h"}), PROGRESS.model_copy(update={"history": "h"})
+    assert history_of(position, progress) == history_of(position, None) == history_of(None, progress) == "h"
+    assert history_of(None, None) == history_of(position, PROGRESS) == ""

@@ -33,6 +33,7 @@ def facts(*names: str, has_missing: bool = False) -> TableFacts:
 
 
 THEN = facts("id", "name")
+REPLACED = THEN.model_copy(update={"oid": 8})
 
 
 @dataclass
@@ -195,8 +196,10 @@ def test_a_partition_that_passed_is_noted() -> None:
     ("found", "says"),
     [
         (seen(None, None, error=SourceError("table public.items does not exist")), "does not exist"),
+        (seen(None, None, entry="", error=SourceError("it was renamed: it is public.things now")), "it was renamed"),
+        (seen(None, REPLACED, entry="", error=SourceError("it has no key")), "it was dropped and created again"),
         (seen(ITEMS, THEN, entry="another"), "it was removed from the publication"),
-        (seen(replace(ITEMS, version=2, oid=8), THEN), "it was dropped and created again"),
+        (seen(replace(ITEMS, version=2, oid=8), REPLACED), "it was dropped and created again"),
         (seen(replace(ITEMS, version=2, key=("name",)), THEN), "its key is (name), but was (id)"),
         (seen(replace(ITEMS, version=2, columns=(replace(ID, type_oid=25), NAME)), THEN), "the type of key column id"),
     ],
@@ -213,7 +216,7 @@ def test_what_can_not_be_followed_stops_the_table(found: DivergedTable, says: st
 
 def test_nobody_is_told_to_take_back_that_a_table_was_created_again() -> None:
     world = World()
-    watermark = world.look(seen(replace(ITEMS, version=2, oid=8), THEN))
+    watermark = world.look(seen(replace(ITEMS, version=2, oid=8), REPLACED))
     with pytest.raises(UnsupportedChangeError) as by_catalog:
         world.received(watermark)
     with pytest.raises(UnsupportedChangeError) as by_stream:

@@ -1,0 +1,67 @@
+"""What a sink's thread reports of an error that ended its attempt."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from py4j.protocol import Py4JError
+
+from configuration.settings import load_config
+from monitoring.conditions import Conditions
+from monitoring.views import STALLED_S
+from spark_jobs import worker as module
+from spark_jobs.serving import ServingWorker
+from tests.support.sink_job import write_config
+from tests.support.status_facts import applied
+
+CUT_OFF = Py4JError("An error occurred while calling o103.set")
+SINKS = {
+    "cache": {"url": "redis://127.0.0.1:1"},
+    "lake": {"type": "warehouse", "catalog_uri": "jdbc:sqlite:x", "location": "/y"},
+}
+
+
+def session(process: Any) -> Any:
+    return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=process)))
+
+
+def worker(folder: Path, conditions: Conditions, process: Any = None, sink: str = "cache") -> ServingWorker:
+    def refuse(_: object) -> NoReturn:
+        raise AssertionError("nothing is opened")
+
+    config = load_config(write_config(folder, "127.0.0.1:1", "shop", SINKS, warehouse_trigger_ms=9_000))
+    return ServingWorker(sink, config, session(process), refuse, threading.Event(), conditions)
+
+
+def test_a_java_process_that_was_killed_is_named_and_not_the_call_that_it_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    conditions = Conditions()
+    tested = worker(tmp_path, conditions, killed)
+
+    def cut_off() -> NoReturn:
+        raise CUT_OFF
+
+    monkeypatch.setattr(tested, "_run_once", cut_off)
+    monkeypatch.setattr(tested, "_publish_error", lambda *_, **__: None)
+    monkeypatch.setattr(module, "JVM_END_S_MAX", 20.0)
+    tested.run()
+    (condition,) = conditions.all()
+    assert condition.state == "stopped"
+    assert condition.message == "cache: Spark's Java process ended by itself (killed by signal 9)"
+    assert condition.next.startswith("start the command again: it continues where it was")
+
+
+@pytest.mark.parametrize(("sink", "store", "patience_s"), [("cache", "cache", 0.5), ("lake", "warehouse", 18.0)])
+def test_the_published_record_names_the_store_and_how_long_it_may_be_silent(
+    tmp_path: Path, sink: str, store: str, patience_s: float
+) -> None:
+    """Processes whose configuration does not have the sink yet judge by it whether it makes progress."""
+    control: Any = SimpleNamespace(excluded=(), lineages={})
+    record = worker(tmp_path, Conditions(), sink=sink)._complete(control, applied())
+    assert (record.store, record.patience_s) == (store, STALLED_S + patience_s)
