@@ -409,6 +409,12 @@ def test_the_beginning_of_a_generation_is_published() -> None:
     assert (first.generation, first.applied_lsn, first.end_offsets) == (1, 0, {})
 
 
+def test_the_first_position_owes_a_table_that_can_not_be_read() -> None:
+    """A waiter would be answered before the first batch looks for the topics."""
+    (first,) = Bench(missing={TOPIC}).published
+    assert first.owed == {"public.a": f"topic {TOPIC} does not exist"}
+
+
 def test_the_watching_thread_is_woken_when_something_was_written() -> None:
     bench = Bench()
     assert (bench.sync.has_news.is_set(), bench.sync.rounds_done) == (False, 0)

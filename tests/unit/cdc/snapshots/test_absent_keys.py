@@ -88,6 +88,7 @@ def test_one_topic_at_a_time_is_scanned() -> None:
     assert not second.wants_page(NOW, both)
     first.is_scanned = True
     assert second.wants_page(NOW, both)
+    assert not first.wants_page(NOW, both), "a topic is scanned once"
 
 
 def test_a_scan_that_failed_begins_anew_a_moment_later() -> None:
