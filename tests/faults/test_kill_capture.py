@@ -8,6 +8,7 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_aborted_while_brokers_do_not_answer_a_commit(captured: Captured, kafka:
         for _ in range(3):
             with frozen(kafka.stack, "kafka"):
                 behind = captured.log_end() + 50_000
-                eventually(lambda behind=behind: captured.log_end() > behind, 60.0, "changes wait for the brokers")
+                eventually(partial(_is_past, captured, behind), 60.0, "changes wait for the brokers")
                 capture.signal(signal.SIGABRT)
                 assert capture.await_end() == -signal.SIGABRT
             capture = captured.start()
@@ -266,3 +267,7 @@ def test_a_large_transaction_takes_no_more_memory_than_a_small_one_and_passes_ki
 def last_position(captured: Captured) -> dict[str, dict[str, int]]:
     position: dict[str, dict[str, int]] = json.loads(captured.records("state")[-1].value or b"{}")
     return position
+
+
+def _is_past(captured: Captured, lsn: int) -> bool:
+    return captured.log_end() > lsn
