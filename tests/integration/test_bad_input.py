@@ -394,8 +394,9 @@ def test_check_finds_what_a_start_calls_a_gap(items: Captured) -> None:
     assert f"were written from slot {items.name}, not {items.name}_other" in check_refuses(items)
     items.settings = {}
     with items.connect() as connection:
-        connection.execute("ALTER PUBLICATION watershed SET (publish_via_partition_root = false)")
-    assert "the publication was altered" in check_refuses(items)
+        connection.execute("DROP PUBLICATION watershed")
+        connection.execute("CREATE PUBLICATION watershed FOR TABLE items WITH (publish_via_partition_root)")
+    assert "recreated" in check_refuses(items)
     items.query("SELECT pg_drop_replication_slot(%s)", items.name)
     said = check_refuses(items)
     assert f"slot {items.name} is gone" in said

@@ -74,9 +74,6 @@ BROKEN = {
         "ALTER TABLE items REPLICA IDENTITY NOTHING", "table public.items", "does not cover its primary key"
     ),
     "a role that may not log in": Broken("ALTER ROLE {role} NOLOGIN", "source", "is not permitted to log in"),
-    "a slot that is physical": Broken(
-        "SELECT pg_create_physical_replication_slot('{slot}')", "slot {slot}", "exists and is physical"
-    ),
     "row level security": Broken(
         "ALTER TABLE items ENABLE ROW LEVEL SECURITY", "table public.items", "row security hides rows"
     ),
@@ -107,6 +104,16 @@ def test_a_slot_without_a_position_is_answered_by_the_likely_cause_and_not_by_a_
     assert found.next.startswith("check topics.prefix") and "pg_drop_replication_slot" not in found.next
     execute(items.superuser_dsn, f"SELECT pg_drop_replication_slot('{items.name}')")
     assert troubles(items) == []
+
+
+def test_a_slot_that_is_physical_is_left_to_its_owner(items: Captured) -> None:
+    execute(items.superuser_dsn, f"SELECT pg_create_physical_replication_slot('{items.name}')")
+    (found,) = troubles(items)
+    assert (found.about, "exists and is physical" in found.message) == (f"slot {items.name}", True)
+    assert found.next.startswith("choose another name in source.slot")
+    items.settings = {"source": {"slot": f"{items.name}_b"}}
+    assert troubles(items) == []
+    execute(items.superuser_dsn, f"SELECT pg_drop_replication_slot('{items.name}')")
 
 
 @pytest.mark.usefixtures("role")
@@ -155,7 +162,7 @@ def test_a_topic_with_several_partitions_is_found_and_mended(items: Captured) ->
     name = f"{items.name}.state"
     create_topic(items.bootstrap_servers, name, "compact", partitions=4)
     (found,) = troubles(items)
-    assert (found.about, found.next.startswith(f"delete {name}")) == (f"topic {name}", True)
+    assert (found.about, found.next.startswith("choose another topics.prefix")) == (f"topic {name}", True)
     assert "exists with 4 partitions" in found.message
     delete_topic(items.bootstrap_servers, name)
     assert troubles(items) == []
@@ -198,7 +205,8 @@ def test_a_slot_of_another_database_and_one_in_use_are_found_and_mended(items: C
     execute(elsewhere, f"SELECT pg_create_logical_replication_slot('{items.name}', 'pgoutput')")
     (found,) = troubles(items)
     assert (found.about, "belongs to database postgres" in found.message) == (f"slot {items.name}", True)
-    execute(elsewhere, sql_of(found.next))
+    assert found.next.startswith("correct the database in source.dsn if it is mistyped")
+    execute(elsewhere, f"SELECT pg_drop_replication_slot('{items.name}')")
     assert troubles(items) == []
 
     items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
@@ -208,7 +216,7 @@ def test_a_slot_of_another_database_and_one_in_use_are_found_and_mended(items: C
     assert reader.exec_(stream.encode()).status == pq.ExecStatus.COPY_BOTH
     (found,) = troubles(items)
     assert (found.about, "another program streams from it: another" in found.message) == (f"slot {items.name}", True)
-    execute(items.superuser_dsn, sql_of(found.next))
+    assert found.next.endswith("if it is a former consumer of yours, stop that one first")
     reader.finish()
     eventually(lambda: f"slot {items.name}" not in findings(items), 20.0, "nobody streams")
 

@@ -129,6 +129,16 @@ def _url(sink: str, right: Callable[[Servers], str]) -> Callable[[Servers, str],
     return fix
 
 
+def _section(sink: str, key: str, value: Callable[[Servers], Any], says: str) -> Callable[[Servers, str], None]:
+    """The fix is another value of the section: the thing in the way is left to its owner."""
+
+    def fix(servers: Servers, step: str) -> None:
+        assert says in step and "topics.prefix" in step
+        servers.items.settings["sinks"][sink][key] = value(servers)
+
+    return fix
+
+
 def _shape(sink: str, **shape: Any) -> Callable[[Servers, str], None]:
     def fix(servers: Servers, step: str) -> None:
         assert step
@@ -183,7 +193,7 @@ BROKEN: Final = {
         lambda s: {"type": "search", "url": s.opensearch, "index_prefix": f"{s.name}_first"},
         lambda s: s.put(f"/{s.name}_first.public.items.documents", {}),
         "it belongs to another program",
-        lambda s, step: send(s.opensearch, step),
+        _section("first", "index_prefix", lambda s: f"{s.name}_first_b", "set another index_prefix"),
     ),
     "an index that is read-only": Broken(
         "second",
@@ -240,7 +250,7 @@ BROKEN: Final = {
         },
         _in_sql("CREATE SCHEMA taken; CREATE TABLE taken.items (x int); ALTER SCHEMA taken OWNER TO watershed"),
         "taken.items already exists, and the sink did not create it",
-        _sql_fix,
+        _section("taken", "shapes", lambda _: {"*": {"table": "taken.{table}_b"}}, "set another table"),
     ),
 }
 
@@ -301,11 +311,14 @@ def test_columns_that_a_warehouse_cannot_hold_in_every_value_are_found_and_mende
     folder = servers.items.folder
     warehouse = {"catalog_uri": f"jdbc:sqlite:{folder}/catalog.db", "location": str(folder / "tables")}
     servers.items.query('ALTER TABLE items ADD born date, ADD "when" timestamp, ADD total numeric')
-    servers.items.settings = {"sinks": {"lake": {"type": "warehouse", **warehouse}, "cache": {"url": servers.redis}}}
+    sinks = {"lake": {"type": "warehouse", **warehouse}, "cache": {"url": servers.redis}}
+    servers.items.settings = {"sinks": sinks}
+    assert troubles(servers.items) == [], "a dead letter loses nothing, and each timestamp would be a warning"
+    sinks["lake"]["on_rejected"] = "stop"
     (one,) = troubles(servers.items)
     assert (one.about, one.level) == ("sink lake", "warn")
     assert one.message.endswith(
-        "a row with such a value becomes a dead letter: "
+        "such a value stops the sink: "
         "public.items: born (infinity, years outside 1 to 9999), when (infinity, years outside 1 to 9999); "
         "public.pairs: at (infinity, years outside 1 to 9999), price (NaN), "
         "tags (arrays of several dimensions or with explicit bounds)"
