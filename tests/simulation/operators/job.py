@@ -230,7 +230,7 @@ class SinkJob:
         config = SimpleNamespace(
             kafka=KAFKA,
             topics=SimpleNamespace(prefix=PREFIX),
-            spark=SimpleNamespace(checkpoint_location="/nowhere"),
+            spark=SimpleNamespace(checkpoint_location="/nowhere", trigger_ms=100, warehouse_trigger_ms=1000),
             sinks={NAME: section},
         )
         stop = threading.Event()

@@ -31,7 +31,7 @@ def _offsets_without_incarnations() -> Iterator[None]:
     with (
         mock.patch.object(AppliedPosition, "_identify", identify),
         mock.patch.object(AppliedPosition, "_is_of_these_topics", lambda *_: True),
-        mock.patch.object(AppliedPosition, "meets", lambda *_: True),
+        mock.patch.object(AppliedPosition, "meets", lambda *_: None),
     ):
         yield
 
