@@ -19,7 +19,7 @@ RUN awk '/^(setuptools|uv)==/ { wanted = 1 } wanted { print } !/\\$/ { wanted = 
 
 
 FROM tools AS capture-packages
-COPY docker/capture.lock ./
+COPY deploy/docker/capture.lock ./
 RUN uv pip install --require-hashes --requirement capture.lock
 COPY . ./
 RUN uv pip install --no-deps --no-build-isolation . \
@@ -27,14 +27,14 @@ RUN uv pip install --no-deps --no-build-isolation . \
 
 
 FROM tools AS sinks-packages
-COPY docker/sinks.lock ./
+COPY deploy/docker/sinks.lock ./
 RUN uv pip install --require-hashes --no-build-isolation \
     --config-settings-package pyspark:--build-option=--compression=stored --requirement sinks.lock
 COPY . ./
 # The jars that the sinks need; the other sets of the lock file are the development servers'.
 ENV WATERSHED_CACHE=/opt/watershed/cache
 RUN uv pip install --no-deps --no-build-isolation . \
- && python -c 'from jars.resolver import resolve_sets; resolve_sets(["spark-kafka", "iceberg"])' \
+ && python -c 'from spark_jobs.jars.resolver import resolve_sets; resolve_sets(["spark-kafka", "iceberg"])' \
  && uv pip uninstall uv setuptools
 
 

@@ -17,7 +17,7 @@ PYTHON =
 
 bench-sinks: ROWS = 500000
 
-CODE = cdc watershed_client configuration monitoring operations migrations sinks spark_jobs verification views jars devstack demo bench examples docs_build tests
+CODE = cdc sinks spark_jobs migrations watershed tests docs/build docs/examples
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 PROCESSES = --numprocesses 2 --dist loadscope --no-loadscope-reorder
@@ -35,7 +35,7 @@ check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(CODE)
-	$(BIN)/pytest tests/test_tidy.py
+	$(BIN)/pytest tests/test_imports.py tests/test_repository.py
 
 test: setup check docs ## What CI runs: check, the documentation, then every test on real servers, in two processes.
 	$(BIN)/pytest $(PROCESSES) --durations 30
@@ -85,7 +85,7 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 bench-sinks: setup ## Rows per second and freshness of each sink, beside its store's plain client. ROWS=500000
-	$(BIN)/python -m bench.sinks --rows $(ROWS)
+	$(BIN)/python -m tests.bench.sinks --rows $(ROWS)
 
 demo: setup ## The whole path with kill -9 in the middle, then compare every row. SECONDS=120 CHAOS=0|1 HOLD=0 KEEP=0|1 VIEWS=0|1
 	$(BIN)/cdc demo --seconds $(SECONDS) --hold $(HOLD) $(CHAOTIC)$(if $(filter 1,$(KEEP)), --keep)$(if $(filter 1,$(VIEWS)), --views)
@@ -93,16 +93,16 @@ demo: setup ## The whole path with kill -9 in the middle, then compare every row
 stack: setup ## Start PostgreSQL, Kafka, OpenSearch and Redis natively, and leave them running.
 	$(BIN)/cdc stack up
 
-up: docker/secrets ## The same servers with capture and sinks, in Docker. PROFILES='sinks demo monitoring'
+up: deploy/docker/secrets ## The same servers with capture and sinks, in Docker. PROFILES='sinks demo monitoring'
 	@docker compose version >/dev/null 2>&1 || { echo 'make up needs Docker with its compose plugin; make demo and make stack do without'; exit 1; }
 	docker compose $(addprefix --profile ,$(PROFILES)) up --detach --build --wait
 
 down: ## Stop what stack and up started. Data stays.
 	@if [ -x $(BIN)/cdc ]; then $(BIN)/cdc stack down; fi
-	@if [ -d docker/secrets ] && docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then docker compose --profile '*' down; fi
+	@if [ -d deploy/docker/secrets ] && docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then docker compose --profile '*' down; fi
 
 # Only this user enters the folder. Its files are readable, because containers read them as users of their own.
-docker/secrets:
+deploy/docker/secrets:
 	@mkdir -m 700 $@.new
 	@password=$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n'); umask 022; \
 	printf '%s' "$$password" >$@.new/postgres_password; \
@@ -113,8 +113,8 @@ docker/secrets:
 
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
-	$(LOCK) --constraint requirements.lock --output-file docker/capture.lock
-	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse sql views) --output-file docker/sinks.lock
+	$(LOCK) --constraint requirements.lock --output-file deploy/docker/capture.lock
+	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse sql views) --output-file deploy/docker/sinks.lock
 
 clean: ## Back to a fresh clone. The cache of jars, which clones share, stays.
 	@if [ -x $(BIN)/cdc ]; then $(BIN)/cdc stack down --erase; fi
@@ -152,22 +152,22 @@ $(BIN)/python:
 	  --config-settings-package pyspark:--build-option=--compression=stored requirements.lock
 	@touch $@
 
-# `compat` puts the repository's folder on the path, so that demo, bench and tests can be imported too.
+# `compat` puts the repository's folder on the path, so that tests and docs can be imported too.
 .venv/.project: pyproject.toml .venv/.packages
 	$(UV) install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
 	@touch $@
 
-.venv/.jars: jars/lock.json .venv/.project
-	$(BIN)/python -m jars
+.venv/.jars: spark_jobs/jars/lock.json .venv/.project
+	$(BIN)/python -m spark_jobs.jars
 	@touch $@
 
 # Kafka and OpenSearch start in half the time from a cache of their loaded classes, made once for each machine.
 .venv/.classes: .venv/.jars
-	$(BIN)/python -m devstack.startup_recorder
+	$(BIN)/python -m watershed.devstack.startup_recorder
 	@touch $@
 
 .venv/.java: .venv/.project
-	$(BIN)/python -m devstack.java --install
+	$(BIN)/python -m watershed.devstack.java --install
 	@touch $@
 
 # The console's tests need a browser. Where none can be had, this says so, and they are skipped.

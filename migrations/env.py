@@ -2,13 +2,11 @@
 
 from alembic import context
 
-from migrations import Names
-
-names: Names = context.config.attributes["names"]
+names = context.config.attributes["names"]  # see watershed/client/outbox_migrations.py
 settings = {"version_table": f"{names.table}_version", "version_table_schema": names.schema}
 if context.is_offline_mode():
-    context.configure(dialect_name="postgresql", **settings)  # type: ignore[arg-type]
+    context.configure(dialect_name="postgresql", **settings)
 else:
-    context.configure(connection=context.config.attributes["connection"], **settings)  # type: ignore[arg-type]
+    context.configure(connection=context.config.attributes["connection"], **settings)
 with context.begin_transaction():
     context.run_migrations()

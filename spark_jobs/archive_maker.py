@@ -13,9 +13,9 @@ from typing import Any, Final
 from rich.console import Console
 
 from cdc.model.errors import StackError, WatershedError
-from jars.java import spark_java
-from jars.resolver import resolve_sets
 from spark_jobs.class_archive import JAR_SETS, SUFFIX, archive_file
+from spark_jobs.jars.java import spark_java
+from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.rehearsal import rehearse
 from spark_jobs.session import spark_session
 

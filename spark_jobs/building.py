@@ -9,11 +9,11 @@ from typing import Final, Literal, TypeGuard
 import structlog
 from pyspark.sql import SparkSession
 
+from cdc.config.config_file import Config
+from cdc.daemon.conditions import Conditions
 from cdc.model.errors import WatershedError
 from cdc.model.events import pack_version
 from cdc.model.sink_records import SinkRecord, newest
-from configuration.settings import Config
-from monitoring.conditions import Conditions
 from sinks.errors import FullError, RefusedError
 from spark_jobs.applied import Applied
 from spark_jobs.failures import reason

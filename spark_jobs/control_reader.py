@@ -21,9 +21,9 @@ from cdc.kafka.client import (
 from cdc.model.control import ProgressRecord, SchemaRecord, SweepRecord
 from cdc.model.errors import BrokerError
 from cdc.model.events import TableId
+from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
-from monitoring.job_records import RebuildRecord
 from sinks.lineage import Lineage
 from spark_jobs.applied import PENDING_MAX
 

@@ -9,7 +9,7 @@ import gc
 import sys
 from typing import Final
 
-from monitoring.logs import configure_logs_as_parent
+from cdc.config.logs import configure_logs_as_parent
 
 # Tasks decode records into dicts by the ten thousand, none of which is part of a cycle. With Python's 700 the collector
 # took 15 to 30 % of a task's processor time (200,000 records into Redis: 29.4 us each, with this 22.2 to 24.7).

@@ -8,12 +8,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_client
+from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import UnreachableError
+from cdc.model.rejected_rows import RejectedRow, letters_generation
 from cdc.model.topics import Topics
-from monitoring.rejected_rows import RejectedRow, letters_generation
 from spark_jobs.rejections import Letters
-from watershed_client.compacted_tail import CompactedTail
 
 ACKNOWLEDGE_S_MAX: Final = 15.0
 

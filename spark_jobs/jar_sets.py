@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from configuration.settings import Config
-from configuration.sink_settings import WarehouseConfig
-from configuration.warehouse_catalog import is_s3
+from cdc.config.config_file import Config
+from cdc.config.stores import WarehouseConfig
+from cdc.config.warehouse_catalog import is_s3
 from spark_jobs.class_archive import JAR_SETS
 
 AWS_JARS: Final = "aws"  # for object stores, and for the catalog Glue

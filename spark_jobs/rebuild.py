@@ -8,14 +8,14 @@ import structlog
 
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
+from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import DELETES_KEPT_S
-from monitoring.job_records import RebuildRecord
 from sinks.errors import FullError, SinkError
 from sinks.lineage import Lineage
 from sinks.slots import Slots, slot_of
 from spark_jobs.applied import Applied
-from spark_jobs.checkpoint import next_generation
+from spark_jobs.generations import next_generation
 
 log = structlog.get_logger(__name__)
 

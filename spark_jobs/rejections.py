@@ -12,8 +12,8 @@ from typing import Final
 import orjson
 from confluent_kafka import Message
 
-from configuration.sink_settings import StoreConfig
-from monitoring.rejected_rows import RejectedRow, letter_key
+from cdc.config.stores import StoreConfig
+from cdc.model.rejected_rows import RejectedRow, letter_key
 from sinks.contract import Change, Outcome, Result
 from sinks.errors import RefusedError
 from sinks.records import RecordCoordinates, encode_json

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
+from cdc.config.config_file import Config
 from cdc.model.events import Column
-from configuration.settings import Config
 from sinks.contents import Key
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.naming import Place

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
+from cdc.config.store_mapping import Held
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
-from configuration.store_mapping import Held
 from sinks.lineage import Lineage
 
 

@@ -19,21 +19,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from cdc.config.config_file import Config
+from cdc.config.stores import StoreConfig, WarehouseConfig, sink_config
+from cdc.daemon.conditions import Conditions
 from cdc.kafka.daemon_thread import start_thread
 from cdc.model.condition import Condition
-from configuration.settings import Config
-from configuration.sink_settings import StoreConfig, WarehouseConfig, sink_config
-from jars.java import spark_java
-from jars.resolver import resolve_sets
-from monitoring.conditions import Conditions
 from sinks.errors import SinkError
-from sinks.registry import make_sink, open_slots
+from sinks.registry import make_sink, open_slots, store_type
 from sinks.shaping.sink import shaped
 from sinks.slots import FIRST
 from spark_jobs import stores
 from spark_jobs.engine import SparkEngine
 from spark_jobs.failures import reason
 from spark_jobs.jar_sets import jar_sets
+from spark_jobs.jars.java import spark_java
+from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.jvm import jvm_failure, jvm_process
 from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
@@ -114,9 +114,10 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
 
 def _start_workers(spark: SparkSession, task_count: int, sections: Sequence[StoreConfig]) -> None:
     """Lets Python workers start and import what tasks need, while the queries start."""
-    modules = [stores.__name__, *((section.parts.sink or "").partition(":")[0] for section in sections)]
+    sinks = [store_type(section).sink for section in sections if not isinstance(section, WarehouseConfig)]
+    modules = [stores.__name__, *(sink.__module__ for sink in sinks if sink is not None)]
     workers = spark.sparkContext.parallelize(range(task_count), task_count)
-    imports = partial(import_modules, [name for name in modules if name])
+    imports = partial(import_modules, modules)
     start_thread(lambda: workers.map(imports).count())  # an error would come again with the first task
 
 

@@ -9,12 +9,12 @@ import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.model.events import TableId
+from cdc.model.job_records import RebuildRecord
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.sink_records import SinkRecord, newest
-from monitoring.job_records import RebuildRecord
 from sinks.errors import RefusedError, SinkError
 from spark_jobs.building import Builder
-from spark_jobs.checkpoint import next_generation
+from spark_jobs.generations import next_generation
 from spark_jobs.rebuild import Rebuild, Told
 from spark_jobs.reshaping import reshaped_tables
 from spark_jobs.starting import (

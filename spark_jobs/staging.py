@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cdc.config.stores import WarehouseConfig
+from cdc.config.warehouse_catalog import S3Config
 from cdc.model.events import TableSchema
-from configuration.sink_settings import WarehouseConfig
-from configuration.warehouse_catalog import S3Config
 from sinks.contract import Change, Result
 from sinks.lineage import Lineage
 from sinks.shaping.sink import apply_shaped

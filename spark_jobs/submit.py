@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import cdc
-import configuration
-import monitoring
 import sinks
 import spark_jobs
 from spark_jobs.session import SETTINGS
 
 ARCHIVE_NAME: Final = "watershed.zip"
-_PACKAGES: Final = (cdc, configuration, monitoring, sinks, spark_jobs)
+_PACKAGES: Final = (cdc, sinks, spark_jobs)
 
 
 def package_archive(folder: Path) -> Path:
@@ -65,9 +63,9 @@ def submit_command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the driver. Returns the process's exit code; ends the process itself once the sinks have run."""
+    from cdc.config.config_file import load_config
+    from cdc.config.logs import configure_logs
     from cdc.model.errors import WatershedError
-    from configuration.settings import load_config
-    from monitoring.logs import configure_logs
     from spark_jobs.runner import run_sinks
 
     parser = argparse.ArgumentParser(prog="watershed-sinks", description="Run sinks as a job of spark-submit.")

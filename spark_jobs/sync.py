@@ -17,8 +17,8 @@ import structlog
 
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import TableId, pack_version
+from cdc.model.rejected_rows import letters_table
 from cdc.model.sink_records import SinkRecord
-from monitoring.rejected_rows import letters_table
 from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage

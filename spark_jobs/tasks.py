@@ -18,9 +18,9 @@ from typing import Final, Protocol
 from confluent_kafka import KafkaException
 
 from cdc.config.settings import KafkaConfig
+from cdc.config.stores import StoreConfig
 from cdc.kafka.client import broker_error
 from cdc.model.errors import WatershedError
-from configuration.sink_settings import StoreConfig
 from spark_jobs.pieces import PieceWriter, Target
 from spark_jobs.reading import Partition, PartitionReader, Piece
 from spark_jobs.rejections import Rejections

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from configuration.settings import Config
-from configuration.sink_settings import WarehouseConfig
+from cdc.config.config_file import Config
+from cdc.config.stores import WarehouseConfig
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.maintenance import Maintained, Maintenance
 from spark_jobs.engine import SparkEngine

@@ -7,9 +7,9 @@ from typing import Self
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from configuration.settings import Config
-from configuration.sink_settings import WarehouseConfig
-from configuration.view_settings import target_prefix
+from cdc.config.config_file import Config
+from cdc.config.stores import WarehouseConfig
+from cdc.config.views import target_prefix
 from sinks.errors import SinkError
 from sinks.slots import FIRST
 from sinks.warehouse.catalog import CatalogPlace, catalog_place

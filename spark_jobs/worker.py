@@ -19,27 +19,26 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from cdc.config.config_file import Config
+from cdc.daemon.conditions import Conditions
 from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
 from cdc.model.condition import Condition
 from cdc.model.control import ProgressRecord
 from cdc.model.errors import ConfigError, WatershedError
-from cdc.model.sink_records import SinkRecord
+from cdc.model.job_records import SinkErrorRecord
+from cdc.model.rejected_rows import letters_table
+from cdc.model.sink_records import STALLED_S, SinkRecord
 from cdc.model.topics import Topics
-from configuration.settings import Config
-from monitoring.conditions import Conditions
-from monitoring.job_records import SinkErrorRecord
-from monitoring.rejected_rows import letters_table
-from monitoring.views import STALLED_S
 from sinks.contract import Sink
 from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
 from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition
-from spark_jobs.checkpoint import Checkpoints
 from spark_jobs.control_reader import ControlReader, News
 from spark_jobs.dead_letters import DeadLetters
 from spark_jobs.failures import reason
+from spark_jobs.generations import Checkpoints
 from spark_jobs.jvm import is_cut_off, jvm_failure
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.reshaping import recorded_mappings

@@ -17,9 +17,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from devstack.endpoints import Servers, given_addresses
-from devstack.opening import open_stack
 from tests.support.waiting import eventually
+from watershed.devstack.endpoints import Servers, given_addresses
+from watershed.devstack.opening import open_stack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # most tests need no Spark, and importing it takes a second
@@ -95,7 +95,7 @@ def postgres16() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def postgres15() -> Iterator[PostgresServer]:
-    """PostgreSQL 15, for tests that know it to be installed (devstack.postgres.is_installed)."""
+    """PostgreSQL 15, for tests that know it to be installed (watershed.devstack.postgres.is_installed)."""
     with _temporary_stack(postgres_version=15, without_given="postgres") as made:
         endpoints = made.start("postgres")
         yield PostgresServer(endpoints.dsn, endpoints.superuser_dsn, made)
@@ -145,9 +145,9 @@ def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Cluster
 def spark() -> Iterator["SparkSession"]:
     """A session with the warehouse's jars. Starting a JVM takes seconds, so all tests share one; what they set, they
     set on a `newSession()`."""
-    from jars.java import spark_java
-    from jars.resolver import resolve_sets
     from spark_jobs.class_archive import JAR_SETS
+    from spark_jobs.jars.java import spark_java
+    from spark_jobs.jars.resolver import resolve_sets
     from spark_jobs.session import spark_session
 
     jars = [jar for found in resolve_sets(JAR_SETS).values() for jar in found]

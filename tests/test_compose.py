@@ -12,15 +12,15 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from configuration.settings import load_config
-from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig, WarehouseConfig
-from devstack.docker import images
-from operations.cli.main import COMMANDS
+from cdc.config.config_file import load_config
+from cdc.config.stores import CacheConfig, SearchConfig, SqlConfig, WarehouseConfig
 from tests.conftest import PostgresServer, new_database
+from watershed.cli.main import COMMANDS
+from watershed.devstack.docker import images
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "tests" / "fixtures" / "compose-spec" / "compose-spec.json"
-CONFIG = ROOT / "docker" / "watershed.yml"
+CONFIG = ROOT / "deploy" / "docker" / "watershed.yml"
 SINKS = ("search", "cache", "warehouse", "sql")
 OURS = ("capture", *(f"sink-{name}" for name in SINKS))
 PROFILES = {
@@ -98,11 +98,11 @@ def made_secrets(folder: Path) -> Path:
     """The files as `make up` makes them, in a folder of the test's own."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     (folder / "Makefile").write_text(
-        text[text.index("docker/secrets:\n") : text.index("lock: .venv")], encoding="utf-8"
+        text[text.index("deploy/docker/secrets:\n") : text.index("lock: .venv")], encoding="utf-8"
     )
-    (folder / "docker").mkdir()
-    subprocess.run(["make", "-C", str(folder), "docker/secrets"], check=True, capture_output=True)
-    return folder / "docker" / "secrets"
+    (folder / "deploy" / "docker").mkdir(parents=True)
+    subprocess.run(["make", "-C", str(folder), "deploy/docker/secrets"], check=True, capture_output=True)
+    return folder / "deploy" / "docker" / "secrets"
 
 
 def test_secrets_are_files_that_only_their_owner_can_reach(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_secrets_are_files_that_only_their_owner_can_reach(tmp_path: Path) -> No
     assert all(path.stat().st_mode & 0o777 == 0o644 for path in made.iterdir()), "containers have users of their own"
     used = {name for service in found["services"].values() for name in service.get("secrets", [])}
     assert used == set(found["secrets"])
-    assert "docker/secrets*" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert "deploy/docker/secrets*" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     for name, service in found["services"].items():
         plain = [key for key in service.get("environment", {}) if re.search(r"PASSWORD(?!_+FILE)|DSN", key)]
         assert plain == [], name
@@ -138,7 +138,7 @@ def test_our_containers_run_commands_that_exist_and_have_no_privileges() -> None
 
 
 def load_config_of_ports() -> dict[str, int]:
-    from configuration.settings import HttpConfig
+    from cdc.config.config_file import HttpConfig
 
     defaults = HttpConfig().model_dump()
     assert not {"port", "sink_port"} & yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["http"].keys()
@@ -170,7 +170,7 @@ def test_the_containers_are_of_the_versions_that_are_tested() -> None:
 
 
 def test_prometheus_scrapes_our_containers_and_grafana_finds_the_dashboard() -> None:
-    folder = ROOT / "docker" / "monitoring"
+    folder = ROOT / "deploy" / "docker" / "monitoring"
     scrapes = yaml.safe_load((folder / "prometheus.yml").read_text(encoding="utf-8"))
     targets = {
         target for job in scrapes["scrape_configs"] for one in job["static_configs"] for target in one["targets"]
@@ -188,13 +188,13 @@ def test_prometheus_scrapes_our_containers_and_grafana_finds_the_dashboard() -> 
 
 def test_the_demo_profile_s_orders_fit_the_shop(postgres: PostgresServer) -> None:
     """The script of pgbench, with numbers in the places of its variables."""
-    script = (ROOT / "docker" / "orders.sql").read_text(encoding="utf-8")
+    script = (ROOT / "deploy" / "docker" / "orders.sql").read_text(encoding="utf-8")
     numbers = dict.fromkeys(re.findall(r"^\\set (\w+)", script, re.MULTILINE), "3")
     statements = re.sub(r"^(\\set|--).*\n", "", script, flags=re.MULTILINE)
     for name, number in numbers.items():
         statements = re.sub(rf"(?<!:):{name}\b", number, statements)
     with new_database(postgres) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute((ROOT / "demo" / "shop.sql").read_text(encoding="utf-8").encode())
+        connection.execute((ROOT / "watershed" / "demo" / "shop.sql").read_text(encoding="utf-8").encode())
         connection.execute(statements.encode())
         rows = connection.execute(
             "SELECT o.status::text, o.total, l.quantity, p.stock, c.email FROM orders o JOIN customers c "

@@ -11,9 +11,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from configuration.settings import HttpConfig, load_config
-from operations.cli.exit_codes import USAGE
-from operations.cli.main import COMMANDS
+from cdc.config.config_file import HttpConfig, load_config
+from watershed.cli.exit_codes import USAGE
+from watershed.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 MANIFESTS = ROOT / "deploy" / "kubernetes"

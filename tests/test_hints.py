@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("cdc", "configuration", "monitoring", "operations", "sinks", "spark_jobs", "verification", "views",
-            "watershed_client", "devstack", "jars", "migrations")  # fmt: skip
+PACKAGES = ("cdc", "sinks", "spark_jobs", "migrations", "watershed")
 DESTRUCTIVE = re.compile(
     r"\s*(?:SELECT pg_drop|pg_drop|DROP\b|DELETE\b|TRUNCATE\b|FLUSH"
     r"|(?:or |then )?(?:drop|delete|discard|purge|empty|remove) "

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from operations.cli.main import COMMANDS
-from operations.http.metrics import metrics_text
 from tests.support.status_facts import full_status
+from watershed.cli.main import COMMANDS
+from watershed.http.metrics import metrics_text
 
-FOLDER = Path(__file__).parent.parent / "docker" / "monitoring"
+FOLDER = Path(__file__).parents[1] / "deploy" / "docker" / "monitoring"
 # Words of PromQL, and labels, that are no metric.
 METRIC = re.compile(r"\bwatershed_\w+")
 
@@ -55,7 +55,7 @@ def test_every_metric_and_label_is_in_a_scrape(expression: str) -> None:
 
 
 def test_every_metric_is_in_the_reference() -> None:
-    page = (FOLDER.parent.parent / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    page = (FOLDER.parents[2] / "docs/reference/metrics.md").read_text(encoding="utf-8")
     assert [name for name in scraped() if f"`{name.removeprefix('watershed_')}`" not in page] == []
 
 

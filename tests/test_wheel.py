@@ -1,30 +1,30 @@
-"""The wheel: it holds every file that the installed commands read, and its extra `all` installs what they need."""
+"""The wheel as a user installs it: four import names and no other, every file that the commands read, and commands that
+are not disturbed by files of the user's that are called like folders of ours.
 
-import shutil
+It is built from `git archive`, so that a file that git does not have is missing here as it would be for a user.
+"""
+
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PACKAGES = (
-    "cdc",
-    "configuration",
-    "monitoring",
-    "operations",
-    "migrations",
-    "sinks",
-    "spark_jobs",
-    "verification",
-    "views",
-    "devstack",
-    "jars",
-    "demo",
-)
+from tests.support.sources import ROOT
+
+NAMES = {"watershed", "cdc", "sinks", "spark_jobs"}
+# Data of the package `watershed`; in the repository a folder of its own, which Alembic reads.
+MIGRATIONS = "watershed/migrations"
+
+
+def tracked(*folders: str) -> set[str]:
+    listed = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {name for name in listed.splitlines() if (ROOT / name).is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -33,29 +33,85 @@ def project() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The files of a wheel that is built from a copy of the sources, because setuptools writes beside them."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the commit that is checked out, with what is changed in it now."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
+    stash = subprocess.run(["git", "stash", "create"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    archive = subprocess.run(["git", "archive", stash.strip() or "HEAD"], cwd=ROOT, capture_output=True, check=True)
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
+        files.extractall(folder, filter="data")
     command = [sys.executable, "-c", f"from setuptools.build_meta import build_wheel; build_wheel({str(folder)!r})"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (wheel,) = folder.glob("*.whl")
-    return set(zipfile.ZipFile(wheel).namelist())
+    (built,) = folder.glob("*.whl")
+    return built
 
 
-def test_the_wheel_has_every_file_of_its_packages(wheel_files: set[str]) -> None:
-    files = (path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file())
-    wanted = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts}
-    assert wanted - wheel_files == set(), "add them to [tool.setuptools] in pyproject.toml"
-    assert {"demo/shop.sql", "operations/http/console/index.html", "jars/lock.json"} <= wheel_files
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty environment's folder of packages, into which the wheel was unpacked; dependencies are this
+    environment's."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    with zipfile.ZipFile(wheel) as files:
+        files.extractall(folder)  # noqa: S202  our own wheel
+    return folder
 
 
-def test_the_wheel_has_no_other_package(wheel_files: set[str]) -> None:
-    assert {name.partition("/")[0] for name in wheel_files if ".dist-info/" not in name} == set(PACKAGES)
+def test_it_installs_four_names(installed: Path) -> None:
+    found = {path.name.removesuffix(".py") for path in installed.iterdir() if not path.name.endswith(".dist-info")}
+    assert found == {"watershed", "cdc", "sinks", "spark_jobs"}
+
+
+def test_it_has_every_file_of_its_packages(installed: Path) -> None:
+    found = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
+    migrations = {f"{MIGRATIONS}/{name.partition('/')[2]}" for name in tracked("migrations")}
+    assert tracked(*NAMES) | migrations <= found, "add them to [tool.setuptools] in pyproject.toml"
+    assert {
+        "watershed/demo/shop.sql",
+        "watershed/http/console/index.html",
+        "watershed/py.typed",
+        "spark_jobs/jars/lock.json",
+        f"{MIGRATIONS}/env.py",
+    } <= found
+
+
+@pytest.mark.parametrize(
+    ("program", "shown"),
+    [
+        ("from watershed.cli.main import main; main()", "watershed 0.1.0"),
+        ("from watershed import Waiter, wait_for; print(Waiter.__name__)", "Waiter"),
+        ("from watershed.client.outbox_migrations import Names, migration_sql; print(migration_sql(Names()))", "cdc"),
+    ],
+)
+def test_what_is_installed_runs_beside_files_that_are_called_like_rooms_of_ours(
+    installed: Path, tmp_path: Path, program: str, shown: str
+) -> None:
+    """The user's files are earlier on the path than the packages."""
+    for name in ("configuration", "monitoring", "views", "demo", "migrations", "operations", "client", "status"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the user was imported')")
+    dependencies = [path for path in sys.path if path.endswith("site-packages")]
+    started = f"import sys; sys.path[1:1] = [{str(installed)!r}, *{dependencies!r}]; {program}"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {started}",
+            "--version",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shown in done.stdout
+
+
+def test_the_command_is_the_one_that_the_tests_run(project: dict[str, Any]) -> None:
+    assert project["project"]["scripts"] == {"cdc": "watershed.cli.main:main"}
 
 
 def test_the_extra_all_has_every_extra_of_the_commands(project: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The sections of the configuration that capture reads. `configuration.settings` adds those of stores and views.
+"""The sections of the configuration that capture reads. `cdc.config.config_file` adds those of stores and views.
 
 `CDC__SECTION__KEY` environment variables override the file (`CDC__KAFKA__BOOTSTRAP_SERVERS=...`), and so do files of
 these names in the folder CDC_SECRETS. Unknown keys are refused. Secrets are `SecretStr`: they never appear in a

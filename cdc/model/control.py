@@ -18,9 +18,9 @@
 | `<prefix>.progress` | `progress`                   | ProgressRecord |
 | `<prefix>.progress` | `snapshot/<table>`           | SnapshotProgress |
 | `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord (cdc/model/sink_records.py) |
-| `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord (monitoring/job_records.py) |
+| `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord (cdc/model/job_records.py) |
 | `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord (the same) |
-| `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (monitoring/comparisons.py) |
+| `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (cdc/model/comparisons.py) |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |
 
 Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key applies.

@@ -1,11 +1,13 @@
 """The position of a sink in the progress topic, which its job writes."""
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from cdc.model.control import U64, Record
+
+STALLED_S: Final = 5.0  # a capture, sink or view without progress for this time is a problem
 
 
 class SinkRecord(Record):

@@ -84,7 +84,7 @@ class Clock(Protocol):
 
 
 Probe = Callable[[str], None]
-"""Called with the name of each point at which tests kill the process (see operations/failpoints.py)."""
+"""Called with the name of each point at which tests kill the process (see watershed/cli/failpoints.py)."""
 
 
 def unarmed(_name: str) -> None:

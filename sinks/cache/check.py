@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
+from cdc.config.store_shapes import CacheShape, shape_of
+from cdc.config.stores import CacheConfig
 from cdc.model.events import TableId, TableSchema
-from configuration.findings import Finding
-from configuration.sink_settings import CacheConfig
-from configuration.store_shapes import CacheShape, shape_of
+from cdc.model.findings import Finding
 from sinks.cache.forms import TableForm
 from sinks.cache.keys import CacheKeys, cache_keys
 from sinks.cache.server import Command

@@ -24,8 +24,8 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from configuration.sink_settings import CLUSTER_SCHEMES, CacheConfig
-from configuration.store_shapes import CacheTls
+from cdc.config.store_shapes import CacheTls
+from cdc.config.stores import CLUSTER_SCHEMES, CacheConfig
 from sinks.cache.keys import hash_tag
 from sinks.cache.scripts import Script
 from sinks.cache.server import ADDRESSES, CONNECTION_OPTIONS, Command, RedisServer, T, tls_options

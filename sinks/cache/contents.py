@@ -8,8 +8,8 @@ lookup keys, and each lookup key leads to the live row with the highest version 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
+from cdc.config.stores import CacheConfig
 from cdc.model.events import TableId, TableSchema
-from configuration.sink_settings import CacheConfig
 from sinks.cache.calls import SCRIPT_KEYS_MAX
 from sinks.cache.forms import Command, TableForm, lookup_keys
 from sinks.cache.keys import VERSION_DIGITS, version_text

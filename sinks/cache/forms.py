@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 
 import orjson
 
+from cdc.config.store_shapes import CacheShape
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.store_shapes import CacheShape
 from sinks.cache.keys import DOCUMENT_FIELD, VERSION_DIGITS, CacheKeys, hash_tag
 from sinks.cache.scripts import KEEP
 from sinks.contract import Json

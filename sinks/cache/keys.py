@@ -24,9 +24,9 @@ table into one hash slot, so that one script can write them. The tag of a prefix
 from typing import Final
 from urllib.parse import unquote
 
+from cdc.config.stores import CacheConfig
 from cdc.model.control import table_key
 from cdc.model.events import TableId
-from configuration.sink_settings import CacheConfig
 
 # A row of a table without a configured shape is a hash of these fields. APPLY contains their names, too.
 VERSION_FIELD: Final = "v"

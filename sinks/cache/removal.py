@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from contextlib import closing
 
+from cdc.config.stores import CacheConfig
 from cdc.model.events import TableId
-from configuration.sink_settings import CacheConfig
 from sinks.cache.keys import KEY_COLUMNS, NOTE_COUNT, SHAPE, cache_keys
 from sinks.cache.sink import CacheSink, tables_of
 

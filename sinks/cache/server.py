@@ -26,7 +26,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from configuration.store_shapes import CacheTls
+from cdc.config.store_shapes import CacheTls
 from sinks.cache.scripts import Script
 from sinks.cache.sentinel import SentinelPlace, sentinel_place
 from sinks.errors import FullError, SinkError

@@ -9,9 +9,9 @@ from typing import Any, Final, Self
 import structlog
 from msgspec.structs import replace
 
+from cdc.config.store_shapes import CacheShape, shape_of
+from cdc.config.stores import CacheConfig
 from cdc.model.events import TableId, TableSchema
-from configuration.sink_settings import CacheConfig
-from configuration.store_shapes import CacheShape, shape_of
 from sinks.cache.calls import SCRIPT_KEYS_MAX, ApplyCall
 from sinks.cache.cluster import connected
 from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text

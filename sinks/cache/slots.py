@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
+from cdc.config.stores import CacheConfig
 from cdc.model.events import TableId
-from configuration.sink_settings import CacheConfig
 from sinks.cache.calls import SCRIPT_KEYS_MAX
 from sinks.cache.cluster import connected
 from sinks.cache.forms import RowKeys, lookup_keys

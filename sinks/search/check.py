@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, Final
 
+from cdc.config.stores import SearchConfig
 from cdc.model.events import TableId, TableSchema
-from configuration.findings import Finding
-from configuration.sink_settings import SearchConfig
+from cdc.model.findings import Finding
 from sinks.check import ONE_ATTEMPT, held
 from sinks.errors import SinkError
 from sinks.search.server import SearchServer

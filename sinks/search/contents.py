@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 
 from opensearchpy.exceptions import ConflictError, NotFoundError
 
+from cdc.config.stores import SearchConfig
 from cdc.model.events import TableId, TableSchema
-from configuration.sink_settings import SearchConfig
 from sinks.contents import Held, Key, StoreContents
 from sinks.errors import SinkError
 from sinks.retries import Retries

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import orjson
 
+from cdc.config.store_shapes import SearchShape
 from cdc.model.events import Column, TableSchema
-from configuration.store_shapes import SearchShape
 from sinks.contract import Json
 from sinks.json_numbers import JsonNumber, json_text, read_json
 from sinks.lineage import numeric_digits

@@ -11,8 +11,8 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Self
 
+from cdc.config.store_shapes import SearchShape
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.store_shapes import SearchShape
 from sinks.errors import RefusedError
 
 VERSION_FIELD: Final = "ws_version"

@@ -22,8 +22,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from cdc.config.store_shapes import SearchShape, shape_of
 from cdc.model.events import TableId
-from configuration.store_shapes import SearchShape, shape_of
 from sinks.errors import RefusedError
 
 NAME_BYTES_MAX: Final = 255

@@ -7,8 +7,8 @@ from typing import Any
 
 from opensearchpy import OpenSearch
 
+from cdc.config.stores import SearchConfig
 from cdc.model.events import TableId
-from configuration.sink_settings import SearchConfig
 from sinks.retries import Retries
 from sinks.search.names import SearchNames
 from sinks.search.server import SearchServer

@@ -6,9 +6,9 @@ from typing import Final, NamedTuple, Self
 
 from opensearchpy.exceptions import NotFoundError, TransportError
 
+from cdc.config.store_shapes import TOMBSTONE_TTL_S, SearchShape
+from cdc.config.stores import SearchConfig
 from cdc.model.events import TableId, TableSchema
-from configuration.sink_settings import SearchConfig
-from configuration.store_shapes import TOMBSTONE_TTL_S, SearchShape
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
 from sinks.errors import SinkError
 from sinks.lineage import Lineage

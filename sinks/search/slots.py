@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from opensearchpy.exceptions import NotFoundError, RequestError
 
-from configuration.sink_settings import SearchConfig
+from cdc.config.stores import SearchConfig
 from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.search.generations import Generations, serving_slot

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cdc.config.store_mapping import Held, is_pattern, matches
+from cdc.config.stores import StoreConfig, WarehouseConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableSchema
-from configuration.sink_settings import StoreConfig, WarehouseConfig
-from configuration.store_mapping import Held, is_pattern, matches
 from sinks.errors import RefusedError
 from sinks.lineage import Lineage
 from sinks.shaping.limits import unheld_columns

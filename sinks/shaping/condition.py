@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cdc.model.events import Column, TableSchema
-from configuration.row_condition import (
+from cdc.config.row_condition import (
     ColumnName,
     Comparison,
     Condition,
@@ -25,6 +24,7 @@ from configuration.row_condition import (
     columns_of,
     parse_condition,
 )
+from cdc.model.events import Column, TableSchema
 from sinks.contract import Json
 from sinks.shaping.comparable import EXACT, FLOAT, Comparable, Key, NeededError, as_float, comparable
 

@@ -5,10 +5,10 @@ from typing import Final
 
 import yaml
 
+from cdc.config.partitioning import parse_sort, parse_transform
+from cdc.config.stores import StoreConfig, WarehouseConfig
 from cdc.model.events import TableId
-from configuration.findings import Finding
-from configuration.partitioning import parse_sort, parse_transform
-from configuration.sink_settings import StoreConfig, WarehouseConfig
+from cdc.model.findings import Finding
 from sinks.shaping.table import TableShape
 
 _OUTCOMES: Final = {

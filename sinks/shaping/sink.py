@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from cdc.config.store_mapping import Held
 from cdc.model.events import TableId, TableSchema
-from configuration.store_mapping import Held
 from sinks.contract import Change, Outcome, Result, Sink, StoredRow
 from sinks.lineage import Lineage
 from sinks.shaping.table import TableShapes

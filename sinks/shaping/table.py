@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from cdc.config.masking import Mask
+from cdc.config.store_mapping import Held, is_pattern
 from cdc.formats.masks import is_text, masked
 from cdc.model.events import Column, TableSchema
-from configuration.store_mapping import Held, is_pattern
 from sinks.contract import Change, Json, Origin
 from sinks.errors import RefusedError
 from sinks.lineage import Lineage

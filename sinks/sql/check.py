@@ -5,10 +5,10 @@ from contextlib import closing
 
 from sqlalchemy import text
 
+from cdc.config.stores import SqlConfig
 from cdc.model.events import TableSchema
+from cdc.model.findings import Finding
 from cdc.model.sql_names import sql_name
-from configuration.findings import Finding
-from configuration.sink_settings import SqlConfig
 from sinks.check import ONE_ATTEMPT, held
 from sinks.errors import RefusedError
 from sinks.sql.sink import SqlSink

@@ -5,9 +5,9 @@ from typing import Any, Final, Self
 
 from sqlalchemy import Connection, Select, Text, cast, exists, literal, select, tuple_
 
+from cdc.config.store_shapes import SqlShape, shape_of
+from cdc.config.stores import SqlConfig
 from cdc.model.events import TableId, TableSchema
-from configuration.sink_settings import SqlConfig
-from configuration.store_shapes import SqlShape, shape_of
 from sinks.contents import Held, Key, StoreContents, batched
 from sinks.contract import Json
 from sinks.json_values import Unholdable

@@ -7,8 +7,8 @@ from contextlib import closing
 from sqlalchemy import Connection, MetaData, Table, inspect
 from sqlalchemy.schema import DropSchema, DropTable
 
+from cdc.config.stores import SqlConfig
 from cdc.model.events import TableId
-from configuration.sink_settings import SqlConfig
 from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.sql.server import LostTable, RefusedStatement, SqlServer

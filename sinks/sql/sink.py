@@ -15,9 +15,9 @@ from urllib.parse import unquote
 from sqlalchemy import ColumnElement, Connection, case, exists, func, or_, select, true
 from sqlalchemy.schema import CreateTable
 
+from cdc.config.store_shapes import SqlShape, shape_of
+from cdc.config.stores import SqlConfig
 from cdc.model.events import TableId, TableSchema
-from configuration.sink_settings import SqlConfig
-from configuration.store_shapes import SqlShape, shape_of
 from sinks.contract import Change, Json, Outcome, Result, StoredRow, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.json_values import Unholdable

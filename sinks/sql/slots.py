@@ -13,9 +13,9 @@ from urllib.parse import unquote
 from sqlalchemy import Connection, MetaData, Table, inspect, text
 from sqlalchemy.schema import DropTable
 
+from cdc.config.store_shapes import SqlShape, shape_of
+from cdc.config.stores import SqlConfig
 from cdc.model.events import TableId
-from configuration.sink_settings import SqlConfig
-from configuration.store_shapes import SqlShape, shape_of
 from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.slots import FIRST, slot_of

@@ -22,9 +22,9 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, FromClause, MetaData, Table, Text, and_
 from sqlalchemy.types import UserDefinedType
 
+from cdc.config.store_shapes import SqlShape
 from cdc.model.control import table_key
 from cdc.model.events import TableId, TableSchema
-from configuration.store_shapes import SqlShape
 from sinks.errors import RefusedError
 from sinks.slots import FIRST
 from sinks.sql.dialects import Dialect

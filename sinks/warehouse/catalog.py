@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from cdc.config.stores import WarehouseConfig
+from cdc.config.warehouse_catalog import JDBC_SQLITE, CatalogConfig, S3Config
 from cdc.model.events import TableId
-from configuration.sink_settings import WarehouseConfig
-from configuration.warehouse_catalog import JDBC_SQLITE, CatalogConfig, S3Config
 from sinks.errors import SinkError
 from sinks.warehouse.naming import Place, flat_name, place
 from sinks.warehouse.object_store import iceberg_properties, secret

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyiceberg.exceptions import NoSuchNamespaceError
 
-from configuration.warehouse_catalog import is_s3
+from cdc.config.warehouse_catalog import is_s3
 from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.object_store import file_system

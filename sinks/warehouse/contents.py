@@ -6,8 +6,8 @@ from typing import Any, Final, Self
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In
 from pyiceberg.table import Table
 
+from cdc.config.stores import WarehouseConfig
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.sink_settings import WarehouseConfig
 from sinks.contents import Held, Key, Removal, StoreContents
 from sinks.errors import RefusedError, SinkError
 from sinks.json_values import Unholdable

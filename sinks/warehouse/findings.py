@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from cdc.config.stores import WarehouseConfig
 from cdc.model.events import TableSchema
-from configuration.findings import Finding
-from configuration.sink_settings import WarehouseConfig
+from cdc.model.findings import Finding
 from sinks.errors import SinkError
 
 

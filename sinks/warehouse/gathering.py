@@ -5,9 +5,9 @@ from typing import Final
 
 import structlog
 
+from cdc.config.stores import WarehouseConfig
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
-from configuration.sink_settings import WarehouseConfig
 from sinks.contract import Change, Result
 from sinks.errors import SinkError
 from sinks.warehouse.maintenance import Maintenance

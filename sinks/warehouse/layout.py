@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cdc.config.partitioning import TIMES, Sort, Transform, parse_sort, parse_transform
+from cdc.config.store_shapes import WarehouseShape
 from cdc.model.events import TableSchema
-from configuration.partitioning import TIMES, Sort, Transform, parse_sort, parse_transform
-from configuration.store_shapes import WarehouseShape
 from sinks.errors import RefusedError
 from sinks.warehouse.columns import column_type
 from sinks.warehouse.naming import OWN_COLUMNS, check_columns, quoted

@@ -16,8 +16,8 @@ from typing import Final
 import pyarrow as pa
 import structlog
 
+from cdc.config.store_shapes import WarehouseOptions
 from cdc.model.events import TableId
-from configuration.store_shapes import WarehouseOptions
 from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Conflict, Engine
 from sinks.warehouse.naming import place

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from configuration.store_shapes import WarehouseMode
+from cdc.config.store_shapes import WarehouseMode
 from sinks.contract import Json
 from sinks.errors import SinkError
 from sinks.warehouse import every_change, properties, statements

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cdc.config.store_shapes import WarehouseMode
 from cdc.model.events import TableId, TableSchema
-from configuration.store_shapes import WarehouseMode
 from sinks.errors import RefusedError
 
 VERSION = "ws_version"

@@ -5,7 +5,7 @@ from typing import Final
 import pyarrow.fs as pa_fs
 from pydantic import SecretStr
 
-from configuration.warehouse_catalog import S3Config, is_s3
+from cdc.config.warehouse_catalog import S3Config, is_s3
 
 # Servers that speak S3's protocol have no regions, but clients ask Amazon for a bucket's region where none is given.
 _ANY_REGION: Final = "us-east-1"

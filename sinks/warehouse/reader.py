@@ -9,8 +9,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import DataScan
 
+from cdc.config.store_shapes import WarehouseMode
 from cdc.model.events import TableId
-from configuration.store_shapes import WarehouseMode
 from sinks.contract import StoredRow
 from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace

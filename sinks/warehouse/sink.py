@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 
+from cdc.config.store_shapes import WarehouseMode, WarehouseOptions
 from cdc.model.events import TableId, TableSchema
-from configuration.store_shapes import WarehouseMode, WarehouseOptions
 from sinks.contract import Change, Result, StoredRow
 from sinks.errors import SinkError
 from sinks.lineage import Lineage

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
+from cdc.config.store_shapes import WarehouseMode
+from cdc.config.warehouse_catalog import S3Config, is_s3
 from cdc.model.events import TableId, TableSchema
-from configuration.store_shapes import WarehouseMode
-from configuration.warehouse_catalog import S3Config, is_s3
 from sinks.contract import Change, Json, Origin, Outcome, Result
 from sinks.json_values import Unholdable
 from sinks.reduction import reduce_changes

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NamespaceNotEmptyError, NoSuchNamespaceError, NoSuchTableError
 
+from cdc.config.stores import WarehouseConfig
 from cdc.model.events import TableId
-from configuration.sink_settings import WarehouseConfig
 from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.properties import DELETED_KEYS, GENERATION, listed_tables

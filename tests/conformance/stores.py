@@ -15,10 +15,10 @@ from pydantic import SecretStr
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import URL
 
+from cdc.config.store_shapes import CacheShape, SearchShape, SqlShape
+from cdc.config.stores import CacheConfig, SearchConfig, SqlConfig, StoreConfig
 from cdc.model.events import TableId
-from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig
-from configuration.store_shapes import CacheShape, SearchShape, SqlShape
-from examples.jsonlines.jsonlines_store import JsonLinesConfig, JsonLinesSink
+from docs.examples.jsonlines.jsonlines_store import JsonLinesConfig, JsonLinesSink
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink
 from sinks.search.sink import SearchSink

@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
+from cdc.config.stores import SqlConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import SqlConfig
-from examples.jsonlines.jsonlines_store import JsonLinesContents, JsonLinesSink
+from docs.examples.jsonlines.jsonlines_store import JsonLinesContents, JsonLinesSink
 from sinks.cache.contents import CacheContents
 from sinks.cache.sink import CacheSink
 from sinks.contents import Held, StoreContents

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configuration.store_shapes import SearchShape
+from cdc.config.store_shapes import SearchShape
 from sinks.contract import Outcome
 from tests.conformance.stores import SearchStore
 from tests.conformance.tables import CUSTOMERS

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 from msgspec import structs
 
+from cdc.config.store_mapping import Held
 from cdc.model.events import pack_version
-from configuration.store_mapping import Held
 from sinks.contract import Change
 from sinks.reduction import reduce_changes
 from sinks.shaping.sink import shaped

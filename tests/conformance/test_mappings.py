@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from cdc.config.store_mapping import Held
 from cdc.model.events import pack_version
-from configuration.store_mapping import Held
 from sinks.contract import Change, Sink
 from sinks.lineage import Lineage
 from sinks.reduction import reduce_changes

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from cdc.config.store_shapes import WarehouseMode, WarehouseOptions
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.store_shapes import WarehouseMode, WarehouseOptions
 from sinks.contract import Change, Json, Origin
 from sinks.errors import RefusedError
 from sinks.warehouse import statements

@@ -11,8 +11,8 @@ import pytest
 from msgspec import structs
 from psycopg.conninfo import conninfo_to_dict
 
+from cdc.config.stores import WarehouseConfig
 from cdc.model.events import TableId
-from configuration.sink_settings import WarehouseConfig
 from sinks.contract import Change, Sink
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.reader import WarehouseReader

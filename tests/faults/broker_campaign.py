@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from devstack.stack import Stack
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
 from tests.support.captured import Captured, under_capture
 from tests.support.waiting import eventually
 from tests.support.workload import SCHEMA, TABLES, Workload
+from watershed.devstack.stack import Stack
 
 CAPTURES: Final = 6
 KILLS: Final = 8

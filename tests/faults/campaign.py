@@ -20,14 +20,14 @@ import structlog
 from psycopg.conninfo import conninfo_to_dict
 
 from cdc.model.errors import WatershedError
-from devstack.stack import Stack
-from operations.failpoints import FAILPOINTS
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import Told, run_episodes
 from tests.simulation.run import Run
 from tests.support.captured import Captured, CaptureProcess, frozen, under_capture
 from tests.support.waiting import eventually
 from tests.support.workload import SCHEMA, TABLES, Workload, fill
+from watershed.cli.failpoints import FAILPOINTS
+from watershed.devstack.stack import Stack
 
 SIMULATED_SEEDS = 300  # for each episode
 

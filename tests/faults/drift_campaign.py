@@ -23,9 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, LiteralString
 
-from configuration.settings import Config
-from devstack.stack import Stack
-from operations.cli.exit_codes import PARTIAL
+from cdc.config.config_file import Config
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.engine import Engine
 from spark_jobs.engine import SparkEngine
@@ -37,6 +35,8 @@ from tests.support import drift
 from tests.support.captured import Captured, under_capture
 from tests.support.sink_job import SinkJob
 from tests.support.stores import ALL, sinks_section
+from watershed.cli.exit_codes import PARTIAL
+from watershed.devstack.stack import Stack
 
 STORES: Final = (*ALL, "sql")
 COUNT: Final = 17

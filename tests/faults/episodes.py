@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from devstack.stack import Stack
+from watershed.devstack.stack import Stack
 
 RESULTS: Final = "episodes.jsonl"
 

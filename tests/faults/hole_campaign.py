@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import psycopg
 
-from devstack.stack import Stack
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
 from tests.support.captured import under_capture
@@ -26,6 +25,7 @@ from tests.support.hot_workload import FrozenCommits, thaw
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 from tests.support.workload import Workload
+from watershed.devstack.stack import Stack
 
 CLIENTS: Final = 8
 KILLS: Final = 6

@@ -21,13 +21,13 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
 
-from devstack.stack import Stack
 from tests.checker.large import SCHEMA, TABLE, Judge, Plan
 from tests.checker.positions import positions_never_go_back
 from tests.checker.records import stream_topics
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import servers
 from tests.support.captured import Captured, CaptureProcess, under_capture
+from watershed.devstack.stack import Stack
 
 RSS_MEBIBYTES_MAX: Final = 120
 PUBLISHED_S_MAX: Final = 3_600.0

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from devstack.stack import Stack
 from tests.checker.judge import gather, judge
 from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer, new_database
@@ -41,6 +40,7 @@ from tests.mixed.view import View
 from tests.support.captured import Captured, CaptureProcess
 from tests.support.waiting import eventually
 from tests.support.workload import Workload
+from watershed.devstack.stack import Stack
 
 BACKLOGS: Final = (250_000, 30_000, 100_000)  # by turns
 BULK_ROWS: Final = 100_000

@@ -34,7 +34,6 @@ from psycopg.conninfo import conninfo_to_dict
 from redis import RedisError
 
 from cdc.model.errors import WatershedError
-from devstack.stack import Stack
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
 from tests.faults.operators.pipeline import WEIGHTS, Pipeline, rest
@@ -45,7 +44,8 @@ from tests.support.drift import Background
 from tests.support.forked import run
 from tests.support.http_server import free_port
 from tests.support.scripts import Step, chosen, read, shrunk, written
-from watershed_client import Waiter
+from watershed import Waiter
+from watershed.devstack.stack import Stack
 
 STEPS: Final = 14  # of an episode
 CALM_EVERY: Final = 7  # steps, after which the stores must come in step

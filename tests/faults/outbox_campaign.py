@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from devstack.stack import Stack
-from operations.failpoints import FAILPOINTS
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
 from tests.support.captured import Captured, CaptureProcess
 from tests.support.outbox_workload import Writers, judge, with_outbox
 from tests.support.topics import delete_topic
 from tests.support.waiting import eventually
+from watershed.cli.failpoints import FAILPOINTS
+from watershed.devstack.stack import Stack
 
 KILLS: Final = 8
 TRANSACTIONS_PER_KILL: Final = 300

@@ -23,8 +23,6 @@ from typing import Final
 
 import psycopg
 
-from devstack.processes import identify, send, with_descendants
-from devstack.stack import Stack
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.faults.episodes import servers
 from tests.support.captured import Captured
@@ -33,6 +31,8 @@ from tests.support.drift import Background
 from tests.support.http_server import RED_S_MAX, HttpServer
 from tests.support.pipeline import ITEMS, Pipeline, pipeline_of
 from tests.support.waiting import eventually
+from watershed.devstack.processes import identify, send, with_descendants
+from watershed.devstack.stack import Stack
 
 ANSWER_S: Final = 1.0
 SEEN_S_MAX: Final = 60.0

@@ -31,7 +31,6 @@ from opensearchpy import OpenSearch
 from opensearchpy.helpers import scan
 
 from cdc.model.events import TableId
-from devstack.endpoints import Endpoints
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.reader import WarehouseReader
 from tests.conformance.stores import url_of
@@ -54,6 +53,7 @@ from tests.support.read_meanwhile import (
     warehouse_reader,
 )
 from tests.support.sink_job import SinkJob
+from watershed.devstack.endpoints import Endpoints
 
 SINKS: Final = ("search", "cache", "sql", "warehouse")
 FILL_S_MAX: Final = 1200.0

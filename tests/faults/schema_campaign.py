@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from devstack.stack import Stack
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
 from tests.support.captured import Captured, under_capture
@@ -25,6 +24,7 @@ from tests.support.schema_cases import CASES, TYPES, Case, make, run
 from tests.support.sink_job import SinkJob
 from tests.support.stores import ALL, sinks_section
 from tests.support.waiting import eventually
+from watershed.devstack.stack import Stack
 
 EQUAL_S_MAX: Final = 600.0
 FOLLOWED: Final = tuple(case for case in CASES if case.stops is None)

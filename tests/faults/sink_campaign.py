@@ -31,8 +31,6 @@ from opensearchpy.exceptions import OpenSearchException
 
 from cdc.model.errors import StackError
 from cdc.model.events import TableSchema
-from devstack.endpoints import Endpoints
-from devstack.stack import Stack
 from sinks.contract import StoredRow
 from sinks.errors import SinkError
 from tests.faults.episodes import run_episodes
@@ -43,6 +41,8 @@ from tests.support.sink_machine import Machine, Positions
 from tests.support.sink_workload import COMPLAINTS_MAX, SinkWorkload
 from tests.support.stores import sinks_section, stored_rows
 from tests.support.waiting import eventually
+from watershed.devstack.endpoints import Endpoints
+from watershed.devstack.stack import Stack
 
 STORES: Final = ("search", "cache", "warehouse")
 SERVERS: Final = {"search": "opensearch", "cache": "redis"}

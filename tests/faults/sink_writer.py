@@ -9,8 +9,8 @@ from random import Random
 
 from pydantic import SecretStr
 
+from cdc.config.stores import CacheConfig, SearchConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import CacheConfig, SearchConfig
 from sinks.contract import Change
 from sinks.reduction import reduce_changes
 from sinks.registry import make_sink

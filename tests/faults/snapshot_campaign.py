@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import psycopg
 
-from devstack.stack import Stack
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import RESULTS, servers
 from tests.support.captured import NAIVE, under_capture
@@ -30,6 +29,7 @@ from tests.support.hot_snapshots import SETTINGS, HotRun, compare_stores, eviden
 from tests.support.hot_workload import SCHEMA, TABLES, thaw
 from tests.support.sink_job import SinkJob
 from tests.support.stores import ALL, sinks_section
+from watershed.devstack.stack import Stack
 
 RULES: Final = {"ours": CDC, "published": NAIVE}
 EPISODE_CHUNKS: Final = 2_500  # more would be much for the judge, who has all records in memory

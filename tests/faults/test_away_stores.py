@@ -9,16 +9,16 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from cdc.kafka.compacted import read_latest
+from cdc.model.job_records import SinkErrorRecord
 from cdc.model.topics import Topics
-from devstack.endpoints import Endpoints
-from devstack.stack import Stack
-from monitoring.job_records import SinkErrorRecord
 from spark_jobs.worker import RETRY_S_MAX
 from tests.faults.episodes import servers
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
 from tests.support.stores import sinks_section, stored_rows
 from tests.support.waiting import eventually
+from watershed.devstack.endpoints import Endpoints
+from watershed.devstack.stack import Stack
 
 STORES = ("search", "cache")
 SERVERS = ("opensearch", "redis")

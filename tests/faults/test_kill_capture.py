@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from cdc.config.settings import TopicConfig
-from operations.failpoints import FAILPOINTS
 from tests.checker.judge import table_topic
 from tests.checker.large import SCHEMA as LARGE
 from tests.checker.large import TABLE as LARGE_TABLE
@@ -25,6 +24,7 @@ from tests.support.captured import Captured, frozen, under_capture
 from tests.support.halves import watched_for_halves
 from tests.support.waiting import eventually
 from tests.support.workload import SCHEMA, TABLES, Workload, fill
+from watershed.cli.failpoints import FAILPOINTS
 
 LOAD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("load.")]
 PARTITIONS = TopicConfig(prefix="t").partitions

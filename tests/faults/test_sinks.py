@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 from pydantic import SecretStr
 
-from configuration.sink_settings import CacheConfig, SearchConfig
+from cdc.config.stores import CacheConfig, SearchConfig
 from sinks.contract import Outcome, Sink
 from sinks.reduction import reduce_changes
 from sinks.registry import make_sink

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import psycopg
 
-from devstack.stack import Stack
 from tests.checker.history import last_rows_are_whole
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
@@ -27,6 +26,7 @@ from tests.support.captured import Captured, under_capture
 from tests.support.hole_workload import TYPES
 from tests.support.hot_workload import FrozenCommits, thaw
 from tests.support.waiting import eventually
+from watershed.devstack.stack import Stack
 
 WRITERS: Final = 8
 KILLS: Final = 6

@@ -12,13 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-from devstack.stack import Stack
 from tests.conftest import PostgresServer, new_database
 from tests.faults.episodes import Told, run_episodes
 from tests.support.folds import FoldViews, documented
 from tests.support.view_queries import VIEWS
 from tests.support.view_tables import Query, recipes
 from tests.support.views import Views, Workload, base_config, base_sink, random_run
+from watershed.devstack.stack import Stack
 
 
 def episode(seed: int, stack: Stack, folder: Path) -> Told:

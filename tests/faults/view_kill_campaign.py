@@ -32,10 +32,8 @@ import psycopg
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchException
 
-from configuration.settings import load_config
-from configuration.sink_settings import SqlConfig
-from devstack.endpoints import Endpoints, Servers
-from devstack.stack import Stack
+from cdc.config.config_file import load_config
+from cdc.config.stores import SqlConfig
 from sinks.comparison import TableComparison
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
@@ -53,6 +51,8 @@ from tests.support.view_truth import compare_view
 from tests.support.views import BASE_SHAPES
 from tests.support.waiting import eventually
 from tests.support.workload import Workload
+from watershed.devstack.endpoints import Endpoints, Servers
+from watershed.devstack.stack import Stack
 
 BASE: Final = "base"
 TARGETS: Final = ("sql", "search", "cache", "topic")

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from cdc.model.errors import ConfigError
-from devstack.stack import Stack
 from sinks.errors import SinkError
 from tests.conftest import PostgresServer, new_database
 from tests.faults.episodes import Told, run_episodes
 from tests.support.random_queries import random_query
 from tests.support.view_tables import SHOP, Query
 from tests.support.views import Views, Workload, base_config, base_sink, until_idle
+from watershed.devstack.stack import Stack
 
 STEPS: Final = 25  # for each query
 QUERIES: Final = 40  # for each base

@@ -24,15 +24,15 @@ from opensearchpy import OpenSearch
 from psycopg.conninfo import conninfo_to_dict
 from pyiceberg.expressions import EqualTo
 
-from configuration.settings import load_config
-from devstack.stack import Stack
+from cdc.config.config_file import load_config
 from sinks.warehouse.catalog import catalog_place
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import servers
 from tests.support.drift import Background
 from tests.support.pipeline import Pipeline, pipeline_of
 from tests.support.stores import sinks_section, table_id
-from watershed_client import Waiter
+from watershed import Waiter
+from watershed.devstack.stack import Stack
 
 KEYS: Final = 40
 ROWS_AT_ONCE: Final = 30

@@ -13,13 +13,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from devstack.stack import Stack
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
 from tests.support.captured import under_capture
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 from tests.support.warehouse_setup import SCHEMA, TABLES, TRIGGERS, change, iceberg, settings, unlike
+from watershed.devstack.stack import Stack
 
 KILLS: Final = 6
 DEADLINE_S: Final = 300.0

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from devstack.stack import Stack
-from operations.cli.exit_codes import PARTIAL
 from tests.faults.drift_campaign import STORES, WAIT_S, command, not_compared, pipeline
 from tests.faults.episodes import run_episodes
 from tests.support import wild_load
+from watershed.cli.exit_codes import PARTIAL
+from watershed.devstack.stack import Stack
 
 RUNS: Final = 3
 

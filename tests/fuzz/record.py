@@ -18,9 +18,9 @@ from cdc.model.control import SchemaRecord
 from cdc.model.events import TableId, TableSchema
 from cdc.postgres.catalog import read_table
 from cdc.postgres.connection import connect
-from devstack.opening import open_stack
 from tests.fuzz.seeds import RECORDED
 from tests.support.value_matrix import TYPES, Typed, columns
+from watershed.devstack.opening import open_stack
 
 COLUMNS_OF_A_TABLE = 2
 BYTES_MAX = 200

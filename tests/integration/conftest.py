@@ -6,7 +6,7 @@ from typing import LiteralString
 
 import pytest
 
-from configuration.sink_settings import SqlConfig
+from cdc.config.stores import SqlConfig
 from sinks.sql.sink import SqlSink
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture

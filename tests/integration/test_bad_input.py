@@ -15,11 +15,11 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from devstack.stack import Stack
 from tests.conftest import PostgresServer
 from tests.support.captured import Captured
 from tests.support.topics import create_topic
 from tests.support.waiting import eventually
+from watershed.devstack.stack import Stack
 
 SECRET = "correct-horse-battery"
 

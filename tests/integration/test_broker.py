@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+from cdc.config.logs import configure_logs
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord
 from cdc.kafka.client import MESSAGE_BYTES_MAX
@@ -19,7 +20,6 @@ from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import BrokerError, ConnectionLost
 from cdc.model.topic_record import EventDestination, TopicRecord
-from monitoring.logs import configure_logs
 from tests import conftest
 from tests.checker.records import partition_of, read_topics
 from tests.support.captured import frozen

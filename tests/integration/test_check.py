@@ -318,7 +318,7 @@ def test_jars_that_are_not_there_are_a_warning(items: Captured, redis: str, tmp_
     found = findings(items, WATERSHED_CACHE=str(tmp_path / "cache"))
     assert found["Java"][0][0] == "ok"
     level, message, step = found["jars"][0]
-    assert (level, step) == ("warn", "python -m jars")
+    assert (level, step) == ("warn", "python -m spark_jobs.jars")
     assert "are not in the cache" in message
     assert findings(items)["jars"][0][0] == "ok"
 

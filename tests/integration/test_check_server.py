@@ -11,12 +11,12 @@ import pytest
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from devstack import postgres as devstack_postgres
-from devstack.stack import Stack
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.integration.conftest import ITEMS, SMALL
 from tests.support.captured import Captured, under_capture
 from tests.support.checked import execute, sql_of, the_one, troubles
+from watershed.devstack import postgres as devstack_postgres
+from watershed.devstack.stack import Stack
 
 # What an administrator sets by ALTER SYSTEM, which options of the command line would override.
 LEFT_OUT: Final = ("wal_level", "max_replication_slots", "max_wal_senders")

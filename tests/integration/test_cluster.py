@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from configuration.settings import load_config
-from devstack.place import PortClaims, choose_ports
+from cdc.config.config_file import load_config
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import sink_record, write_config
 from tests.support.spark_cluster import SparkCluster
 from tests.support.stores import sinks_section, stored_rows
 from tests.support.waiting import eventually
+from watershed.devstack.place import PortClaims, choose_ports
 
 COLUMNS = {"id": (20, "bigint"), "name": (25, "text")}
 ROWS = 6000
@@ -28,7 +28,7 @@ APPLIED_S_MAX = 180.0
 def submitted(config: Path, master: str, *names: str) -> Iterator[Path]:
     """The driver; its log."""
     log = config.parent / "driver.log"
-    words = [sys.executable, "-m", "operations.cli.main", "sink", "submit", "--master", master, "--config", str(config)]
+    words = [sys.executable, "-m", "watershed", "sink", "submit", "--master", master, "--config", str(config)]
     local = ["--conf", "spark.driver.host=127.0.0.1", "--driver-memory", "512m", "--executor-memory", "512m"]
     with log.open("wb") as output:
         driver = subprocess.Popen(

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
 
-from monitoring.model import Problem
 from tests.support.browser import opened_browser, violations
 from tests.support.captured import Captured
 from tests.support.console_pipeline import (
@@ -30,6 +29,7 @@ from tests.support.console_pipeline import (
 )
 from tests.support.http_server import HttpServer, free_port
 from tests.support.waiting import eventually
+from watershed.status.model import Problem
 
 expect.set_options(timeout=60_000)  # how long an expectation may take on a busy machine; the default is 5 s
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from configuration.settings import Config
-from monitoring.sink_letters import read_letters
+from cdc.config.config_file import Config
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
 from tests.support.stores import stored_rows
+from watershed.status.sink_letters import read_letters
 
 COLUMNS: Final = {
     "id": (20, "bigint"),

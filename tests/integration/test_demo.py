@@ -21,10 +21,10 @@ from confluent_kafka import Producer
 from opensearchpy import OpenSearch
 from playwright.sync_api import expect
 
-from demo import naive
-from devstack.processes import Process, identify, runs, with_descendants
 from tests.support.browser import executable, opened_browser, violations
 from tests.support.waiting import eventually
+from watershed.demo import naive
+from watershed.devstack.processes import Process, identify, runs, with_descendants
 
 RUN_S_MAX = 600.0  # a minute and a half on an idle machine; other tests' servers may share it
 END_S_MAX = 60.0
@@ -68,7 +68,7 @@ def running_demo(tmp_path: Path, *options: str) -> Iterator[Demo]:
     folder, output = tmp_path / "demo", tmp_path / "output.txt"
     with output.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "operations.cli.main", "demo", "--folder", str(folder), *options],
+            [sys.executable, "-m", "watershed", "demo", "--folder", str(folder), *options],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,

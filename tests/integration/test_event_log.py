@@ -13,20 +13,20 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
 
 from cdc.model.errors import ConfigError
-from monitoring.view_facts import ViewFacts
-from operations.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
 from sinks.errors import RefusedError, SinkError
 from tests.conftest import KafkaBroker
 from tests.support.event_logs import PARTITIONS, Accounts
 from tests.support.topics import admin_of, delete_topic, set_topics
 from tests.support.views import killed
 from tests.support.waiting import eventually
-from views.event_log import EventLogKeeper, log_findings
-from views.event_log_base import EventLogBase
-from views.event_log_figures import EventLogFigures
-from views.event_records import EventConsumer, EventTopics
-from views.maintainer import ViewMaintainer
-from views.targets import open_base
+from watershed.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
+from watershed.status.view_facts import ViewFacts
+from watershed.views.event_log import EventLogKeeper, log_findings
+from watershed.views.event_log_base import EventLogBase
+from watershed.views.event_log_figures import EventLogFigures
+from watershed.views.event_records import EventConsumer, EventTopics
+from watershed.views.maintainer import ViewMaintainer
+from watershed.views.targets import open_base
 
 MOMENTS: Final = (
     *((EventLogBase, name) for name in ("create", "offsets", "begin", "load", "_insert", "_advance", "note_filled")),

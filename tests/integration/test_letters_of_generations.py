@@ -10,13 +10,13 @@ import pytest
 
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import deliver
-from monitoring.job_records import RebuildRecord
-from monitoring.sink_letters import read_letters
+from cdc.model.job_records import RebuildRecord
 from tests.conformance.stores import url_of
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
 from tests.support.waiting import eventually
+from watershed.status.sink_letters import read_letters
 
 COLUMNS: Final = {"id": (20, "bigint"), "name": (25, "text")}
 TABLES: Final = ("people", "places")

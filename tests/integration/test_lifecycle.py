@@ -12,8 +12,8 @@ from cdc.model.errors import WatershedError
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.support.pipeline import END, Pipeline, pipeline_of
 from tests.support.waiting import eventually
-from watershed_client import Waiter
-from watershed_client.waiting import WaitTimeoutError
+from watershed import Waiter
+from watershed.client.waiting import WaitTimeoutError
 
 
 @pytest.fixture(scope="module")

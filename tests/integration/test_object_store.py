@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from configuration.settings import Config
-from configuration.sink_settings import WarehouseConfig
+from cdc.config.config_file import Config
+from cdc.config.stores import WarehouseConfig
 from sinks.errors import SinkError
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.check import check_place

@@ -16,13 +16,13 @@ from sqlalchemy import NullPool, create_engine
 from sqlalchemy.orm import Session
 
 from cdc.config.settings import SourceConfig
-from devstack.postgres import is_installed
-from migrations import Names, migrate
 from tests.checker.records import Record, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
 from tests.support.topics import delete_topic
-from watershed_client.outbox import Outbox
+from watershed.client.outbox import Outbox
+from watershed.client.outbox_migrations import Names, migrate
+from watershed.devstack.postgres import is_installed
 
 ORDERS, OUTBOX = "public.orders", "public.outbox"
 TABLES: LiteralString = """

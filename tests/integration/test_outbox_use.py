@@ -16,18 +16,18 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
 
+from cdc.config.config_file import load_config
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.postgres.connection import connect
 from cdc.postgres.seal_key import read_seal_key
-from configuration.settings import load_config
 from tests.checker.records import Record, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.support.captured import Captured, under_capture
 from tests.support.forked import run, start
 from tests.support.topics import create_topic, delete_topic
 from tests.support.waiting import eventually
-from watershed_client.outbox import Outbox
+from watershed.client.outbox import Outbox
 
 PAGE: Final = Path(__file__).parents[2] / "docs/how-to/events.md"
 ORDERS, OUTBOX = "public.orders", "cdc.outbox"

@@ -14,10 +14,10 @@ import pytest
 import redis as redis_client
 from opensearchpy import OpenSearch
 
+from cdc.config.config_file import load_config
 from cdc.kafka.compacted import read_latest
+from cdc.model.job_records import RebuildRecord
 from cdc.model.topics import Topics
-from configuration.settings import load_config
-from monitoring.job_records import RebuildRecord
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture

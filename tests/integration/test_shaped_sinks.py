@@ -12,8 +12,8 @@ import pytest
 import redis as redis_client
 from psycopg import sql
 
+from cdc.config.config_file import load_config
 from cdc.model.events import TableId
-from configuration.settings import load_config
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.reader import WarehouseReader
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database

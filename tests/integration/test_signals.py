@@ -11,17 +11,17 @@ from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
 from cdc.config.settings import KafkaConfig
+from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.signals import SignalReader
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
-from devstack.stack import Stack
 from tests.conftest import KafkaBroker
 from tests.support.topics import create_topic, delete_topic
 from tests.support.waiting import eventually
-from watershed_client.compacted_tail import CompactedTail
-from watershed_client.signal_sender import await_answer, send_signal
+from watershed.client.signal_sender import await_answer, send_signal
+from watershed.devstack.stack import Stack
 
 RECORD = SignalRecord(action="snapshot", tables=("public.a",), where="id > 7", requested_us=1)
 NOBODY = KafkaConfig(bootstrap_servers="127.0.0.1:1")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from cdc.config.config_file import load_config
 from cdc.kafka.state_reader import read_captured, read_state
-from configuration.settings import load_config
-from spark_jobs.checkpoint import Checkpoints
+from spark_jobs.generations import Checkpoints
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.integration.conftest import ITEMS, SMALL
 from tests.support.captured import Captured, CaptureProcess, under_capture

@@ -9,7 +9,6 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from devstack.postgres import is_installed
 from tests.checker.records import parse
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS
@@ -18,6 +17,7 @@ from tests.support.forked import CDC
 from tests.support.topics import recreate_topic
 from tests.support.waiting import eventually
 from tests.support.workload import LINES, TABLES, Workload, fill
+from watershed.devstack.postgres import is_installed
 
 ROWS = 10
 

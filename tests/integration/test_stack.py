@@ -21,16 +21,16 @@ from opensearchpy import OpenSearch
 from opensearchpy.helpers import bulk
 
 from cdc.model.errors import StackError
-from devstack import startup_recorder
-from devstack.endpoints import SERVICES, Servers
-from devstack.kafka import Kafka
-from devstack.place import HOST
-from devstack.processes import Process, runs
-from devstack.stack import Stack
-from devstack.state import read_state, take_lock
-from jars.resolver import default_cache
+from spark_jobs.jars.resolver import default_cache
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.waiting import eventually
+from watershed.devstack import startup_recorder
+from watershed.devstack.endpoints import SERVICES, Servers
+from watershed.devstack.kafka import Kafka
+from watershed.devstack.place import HOST
+from watershed.devstack.processes import Process, runs
+from watershed.devstack.stack import Stack
+from watershed.devstack.state import read_state, take_lock
 
 PROJECT = Path(__file__).parents[2]
 GONE_S = 20.0
@@ -41,7 +41,7 @@ STARTED = ("postgres", "kafka", "redis")  # by the commands; OpenSearch's start 
 OWNER = """
 import sys
 from pathlib import Path
-from devstack.stack import Stack
+from watershed.devstack.stack import Stack
 stack = Stack(Path(sys.argv[1]), temporary=sys.argv[2] == "temporary", given={})
 stack.start(*sys.argv[3:])
 print("ready", flush=True)
@@ -83,7 +83,7 @@ def start_owner(folder: Path, kind: str, *services: str) -> subprocess.Popen[str
 
 def cdc(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "operations.cli.main", *arguments],
+        [sys.executable, "-m", "watershed", *arguments],
         capture_output=True,
         text=True,
         cwd=PROJECT,
@@ -346,7 +346,7 @@ class TestCommands:
             [
                 sys.executable,
                 "-m",
-                "operations.cli.main",
+                "watershed",
                 "stack",
                 "up",
                 "postgres",

@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from devstack.processes import Process, identify, runs, within
-from devstack.stack import Stack
 from tests.support.waiting import eventually
+from watershed.devstack.processes import Process, identify, runs, within
+from watershed.devstack.stack import Stack
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId
 from sinks.equality import same
-from verification.table_rows import TableReader, TableShape
+from watershed.verify.table_rows import TableReader, TableShape
 
 T = TableId("public", "things")
 

@@ -14,11 +14,11 @@ import redis as redis_client
 from opensearchpy import OpenSearch
 from pyiceberg.catalog.sql import SqlCatalog
 
+from cdc.config.config_file import load_config
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topics import Topics
 from cdc.postgres.catalog import read_table, schema_of
 from cdc.postgres.connection import connect
-from configuration.settings import load_config
 from sinks.contract import Change
 from sinks.registry import make_sink
 from sinks.warehouse.properties import DELETED_KEYS, GENERATION

@@ -18,7 +18,7 @@ from tests.support.http_server import free_port
 from tests.support.sink_job import SinkJob
 from tests.support.stores import sinks_section
 from tests.support.waiting import eventually
-from verification.schedule import Schedule, read_history
+from watershed.verify.schedule import Schedule, read_history
 
 STORES = ("search", "cache", "sql")
 MAPPING: Final[dict[str, Any]] = {

@@ -12,9 +12,9 @@ from cdc.model.events import pack_version
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, Query
 from tests.support.views import Views, until_idle
-from views import base as views_base
-from views.base import Base
-from views.definition import ViewDefinition
+from watershed.views import base as views_base
+from watershed.views.base import Base
+from watershed.views.definition import ViewDefinition
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 QUEUES: Final = ("changes", "keys")

@@ -9,17 +9,17 @@ import psycopg
 import pytest
 from pydantic import ValidationError
 
-from configuration.clock_settings import MINUTES
-from configuration.settings import Config
-from configuration.sink_settings import SqlConfig
+from cdc.config.clock_settings import MINUTES
+from cdc.config.config_file import Config
+from cdc.config.stores import SqlConfig
 from sinks.errors import SinkError
 from tests.conformance.stores import url_of
 from tests.support.view_tables import INVOICES, PAGE, RECEIPTS, Query
 from tests.support.views import Views, base_config, base_sink, until_idle
 from tests.support.waiting import eventually
-from views import keeping
-from views.base import Base
-from views.clock import ClockBase, ClockKeeper, bases_with_clock
+from watershed.views import keeping
+from watershed.views.base import Base
+from watershed.views.clock import ClockBase, ClockKeeper, bases_with_clock
 
 MINUTES_OF_A_DAY: Final = 24 * 60
 OVERDUE: Final = Query(

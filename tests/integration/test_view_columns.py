@@ -10,7 +10,7 @@ from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, ORDERS, Query
 from tests.support.views import Views, until_idle
-from views.maintainer import define
+from watershed.views.maintainer import define
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 import yaml
 
+from cdc.config.stores import SqlConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId, pack_version
-from configuration.sink_settings import SqlConfig
 from sinks.errors import SinkError
 from tests.conformance.stores import url_of
 from tests.conformance.tables import table
@@ -24,10 +24,10 @@ from tests.support.folds import EVENTS, FOLD, SEEN, WHOLE, Case, FoldViews, docu
 from tests.support.forked import run
 from tests.support.view_tables import ACCOUNT_EVENTS, SHOP, Query
 from tests.support.views import KilledError, Workload, base_config, base_sink, killed, random_run, until_idle
-from views import folding
-from views.base import Base
-from views.folding import Folding
-from views.maintainer import ViewMaintainer, define
+from watershed.views import folding
+from watershed.views.base import Base
+from watershed.views.folding import Folding
+from watershed.views.maintainer import ViewMaintainer, define
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,8 @@ import pytest
 from opensearchpy import OpenSearch
 from redis import Redis
 
+from cdc.config.stores import CacheConfig, SearchConfig, SqlConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig
-from monitoring.view_facts import ViewFacts
 from sinks.cache.sink import CacheSink
 from sinks.errors import SinkError
 from sinks.registry import make_sink
@@ -23,10 +22,11 @@ from sinks.search.slots import SearchSlots
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, SHOP, Query
 from tests.support.views import Views, base_sink, killed_at, until_idle
-from views.base import Base
-from views.generations import TargetGenerations
-from views.maintainer import ViewMaintainer, define
-from views.target import Target
+from watershed.status.view_facts import ViewFacts
+from watershed.views.base import Base
+from watershed.views.generations import TargetGenerations
+from watershed.views.maintainer import ViewMaintainer, define
+from watershed.views.target import Target
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 
@@ -121,7 +121,7 @@ def test_a_filled_generation_follows_its_base_until_readers_let_it_take_its_plac
         assert (shown.state, views.waits) == ("filled", 2)
         for number in (8, 9):
             views.query(f"INSERT INTO customers (id, name) VALUES ({number}, 'later')")
-            with patch("views.maintainer.SWAP_RETRY_S", 0.0 if number == 9 else 60.0):
+            with patch("watershed.views.maintainer.SWAP_RETRY_S", 0.0 if number == 9 else 60.0):
                 keep_until_error(views, UPPER)
             again = state(views)
             assert (again.state, again.changes, again.keys, again.error) == ("filled", 0, 0, shown.error)

@@ -8,14 +8,14 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
+from cdc.config.stores import SqlConfig
+from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from cdc.postgres.connection import PINNED_SETTINGS
-from configuration.sink_settings import SqlConfig
-from configuration.view_settings import ViewConfig
 from tests.conformance.stores import url_of
 from tests.support.user_queries import PlainBase, UserTable
-from views.maintainer import RowEncoder, define
+from watershed.views.maintainer import RowEncoder, define
 
 # A type, and values of it.
 VALUES: Final = {

@@ -9,8 +9,8 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from cdc.config.stores import SqlConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import SqlConfig
 from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, SHOP, Query

@@ -9,20 +9,20 @@ from unittest.mock import patch
 
 import pytest
 
+from cdc.config.stores import SqlConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId, pack_version
-from configuration.sink_settings import SqlConfig
-from monitoring.view_facts import ViewFacts
 from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from tests.conformance.tables import table
 from tests.support.view_queries import VIEWS
 from tests.support.view_tables import CUSTOMERS, ORDERS, SHOP, Query
 from tests.support.views import Views, Workload, base_sink, random_run, until_idle
-from views import statements
-from views.definition import ViewDefinition
-from views.maintainer import define
-from views.states import ViewState
+from watershed.status.view_facts import ViewFacts
+from watershed.views import statements
+from watershed.views.definition import ViewDefinition
+from watershed.views.maintainer import define
+from watershed.views.states import ViewState
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 

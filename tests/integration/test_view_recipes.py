@@ -8,12 +8,12 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from cdc.config.stores import SqlConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import SqlConfig
 from sinks.contract import Change
 from tests.support.view_tables import CLICKS, CUSTOMERS, PAGE, PAYMENTS, recipes
 from tests.support.views import Views, Workload, base_sink, random_run, until_idle
-from views.maintainer import define
+from watershed.views.maintainer import define
 
 RECIPES: Final = recipes()
 SEEDS_MAX: Final = 10

@@ -6,15 +6,15 @@ from unittest.mock import patch
 
 import pytest
 
+from cdc.config.stores import SqlConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import SqlConfig
 from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from tests.support.view_tables import CUSTOMERS, Query
 from tests.support.views import Views, base_sink, until_idle
-from views.base import Base
-from views.definition import ViewDefinition
-from views.states import ViewState
+from watershed.views.base import Base
+from watershed.views.definition import ViewDefinition
+from watershed.views.states import ViewState
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 
@@ -31,7 +31,7 @@ def customer(number: int, version: int = 1, **values: Any) -> Any:
 
 def test_a_target_that_has_lost_its_rows_is_filled_again_without_a_change(views: Views, shop: SqlSink) -> None:
     shop.apply([customer(number, name=f"n{number}") for number in range(1, 5)])
-    with views.job("named", NAMED) as maintainer, patch("views.maintainer.TARGET_CHECK_S", 0.0):
+    with views.job("named", NAMED) as maintainer, patch("watershed.views.maintainer.TARGET_CHECK_S", 0.0):
         until_idle(maintainer)
         views.query("DROP TABLE views.named")
         with pytest.raises(SinkError, match="its target has lost rows"):

@@ -16,12 +16,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
 
+from cdc.config.config_file import Config
 from cdc.kafka.compacted import read_records
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import BrokerError, WatershedError
 from cdc.model.events import pack_version
-from configuration.settings import Config
 from sinks.errors import RefusedError, SinkError
 from sinks.sql.sink import SqlSink
 from tests.conformance.stores import url_of
@@ -31,12 +31,12 @@ from tests.support.topics import admin_of, create_topic, delete_topic
 from tests.support.view_tables import CUSTOMERS, DOCUMENTS, LINES, ORDERS, SAVED_SEARCHES, SHOP, Query, recipes
 from tests.support.views import Workload, killed, until_idle
 from tests.support.waiting import eventually
-from views.base import Base
-from views.keeping import ViewKeeper
-from views.maintainer import ViewMaintainer, define
-from views.published import Published
-from views.targets import open_target
-from views.topic_writer import ViewTopic
+from watershed.views.base import Base
+from watershed.views.keeping import ViewKeeper
+from watershed.views.maintainer import ViewMaintainer, define
+from watershed.views.published import Published
+from watershed.views.targets import open_target
+from watershed.views.topic_writer import ViewTopic
 
 TOTALS: Final = """
 SELECT o.id, c.name, l.total::text AS total, l.lines

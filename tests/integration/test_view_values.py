@@ -15,7 +15,7 @@ from tests.conformance.tables import table
 from tests.conftest import PostgresServer, new_database
 from tests.support.view_tables import Query
 from tests.support.views import Views, base_config, base_sink, until_idle
-from views.statements import KEY_BYTES_MAX
+from watershed.views.statements import KEY_BYTES_MAX
 
 THINGS = table(
     "public", "things", ("id",), {"id": "int8", "name": "text", "attributes": "jsonb", "note": "json", "xs": "int4[]"}

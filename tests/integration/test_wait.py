@@ -13,8 +13,6 @@ import redis as redis_client
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdc.model.errors import GapError
-from devstack.endpoints import Servers
-from devstack.stack import Stack
 from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.support.captured import frozen
@@ -22,8 +20,10 @@ from tests.support.forked import run
 from tests.support.pipeline import END, Pipeline, pipeline_of
 from tests.support.waiting import eventually
 from tests.test_monitoring import METRIC, expressions
-from watershed_client import Waiter
-from watershed_client.applied import WaitError
+from watershed import Waiter
+from watershed.client.applied import WaitError
+from watershed.devstack.endpoints import Servers
+from watershed.devstack.stack import Stack
 
 WRITES = 12  # a thousand, into every store, in tests/faults/wait_campaign.py
 ASKED = 3

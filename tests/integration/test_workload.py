@@ -8,11 +8,11 @@ import pytest
 from pydantic import SecretStr
 
 from cdc.config.settings import SourceConfig
-from demo.rows import COLUMNS, TABLES, Stock
-from demo.shopper import PRICE_RISE_PRODUCTS, UNDO, Shopper, Statement, Transaction
-from demo.workload import CLIENT_COUNT, CommittedSample, Workload, create_shop, flushed_lsn, run_transaction
-from migrations import Names, migrate
 from tests.support.waiting import eventually
+from watershed.client.outbox_migrations import Names, migrate
+from watershed.demo.rows import COLUMNS, TABLES, Stock
+from watershed.demo.shopper import PRICE_RISE_PRODUCTS, UNDO, Shopper, Statement, Transaction
+from watershed.demo.workload import CLIENT_COUNT, CommittedSample, Workload, create_shop, flushed_lsn, run_transaction
 
 STOCK = Stock(5, 1000)
 

@@ -11,7 +11,6 @@ from psycopg import sql
 from pydantic import SecretStr
 
 from cdc.config.settings import SourceConfig
-from migrations import Names, migrate
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.mixed.judge import Written
 from tests.mixed.operations import (
@@ -35,6 +34,7 @@ from tests.mixed.operations import (
 )
 from tests.support.captured import Captured, under_capture
 from tests.support.topics import admin_of, create_topic, delete_topic
+from watershed.client.outbox_migrations import Names, migrate
 
 BULK: Final = "bulk"  # the table of backlogs
 TABLES: Final = (PLAIN, MASKED, HEAVY, ALTERED)

@@ -23,7 +23,7 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from jars.resolver import default_cache
+from spark_jobs.jars.resolver import default_cache
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
 PACKAGE: Final = "@sparticuz/chromium@153.0.0"

@@ -22,8 +22,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from cdc.config.settings import KafkaConfig
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.topics import Topics
-from devstack.endpoints import Servers
-from devstack.stack import Stack
 from tests.checker.history import fold
 from tests.checker.journal import Keys, install_journal, read_rows
 from tests.checker.judge import Report, gather, judge, require_true, table_topic
@@ -33,7 +31,9 @@ from tests.conftest import KafkaBroker, PostgresServer
 from tests.support.config_files import replace_text
 from tests.support.forked import CDC, Forked, run, start
 from tests.support.waiting import eventually
-from watershed_client.signal_sender import await_answer, send_signal
+from watershed.client.signal_sender import await_answer, send_signal
+from watershed.devstack.endpoints import Servers
+from watershed.devstack.stack import Stack
 
 NAIVE = "tests.support.naive_capture"
 ENDS_S_MAX = 20.0

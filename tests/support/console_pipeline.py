@@ -6,8 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from configuration.settings import Config
-from monitoring.model import (
+from cdc.config.config_file import Config
+from cdc.model.rejected_rows import RejectedRow
+from tests.support.http_server import HttpServer, running
+from tests.support.standings import position
+from tests.support.status_facts import applied, source_end
+from watershed.client.applied import Positions
+from watershed.http.letters import Letters
+from watershed.http.routes import CAPTURE, application
+from watershed.http.server import http_server
+from watershed.http.waits import Waits
+from watershed.status.model import (
     BrokerStatus,
     CaptureStatus,
     Problem,
@@ -20,17 +29,8 @@ from monitoring.model import (
     ViewStatus,
     WalBudget,
 )
-from monitoring.rejected_rows import RejectedRow
-from monitoring.sink_letters import Letter
-from monitoring.trend import INTERVAL_S, Trend
-from operations.http.letters import Letters
-from operations.http.routes import CAPTURE, application
-from operations.http.server import http_server
-from operations.http.waits import Waits
-from tests.support.http_server import HttpServer, running
-from tests.support.standings import position
-from tests.support.status_facts import applied, source_end
-from watershed_client.applied import Positions
+from watershed.status.sink_letters import Letter
+from watershed.status.trend import INTERVAL_S, Trend
 
 GIB = 1 << 30
 STORES = ("search", "cache", "warehouse", "sql")

@@ -14,10 +14,10 @@ import redis as redis_client
 from opensearchpy import OpenSearch
 from psycopg import sql
 
+from cdc.config.config_file import Config, load_config
+from cdc.config.stores import CacheConfig, SearchConfig, SqlConfig, WarehouseConfig
 from cdc.kafka.state_reader import read_position
 from cdc.model.events import TableId, pack_version
-from configuration.settings import Config, load_config
-from configuration.sink_settings import CacheConfig, SearchConfig, SqlConfig, WarehouseConfig
 from sinks.cache.keys import VERSION_DIGITS, CacheKeys, version_text
 from sinks.search.contents import SearchContents
 from sinks.search.names import SearchNames
@@ -28,8 +28,8 @@ from sinks.warehouse.naming import place
 from sinks.warehouse.statements import full
 from tests.support.captured import Captured
 from tests.support.forked import run
-from verification.model import Kind
-from verification.verifier import table_lineages
+from watershed.verify.model import Kind
+from watershed.verify.verifier import table_lineages
 
 GOODS: Final = "public.goods"
 TABLE: Final = TableId("public", "goods")

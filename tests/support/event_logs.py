@@ -11,19 +11,19 @@ from unittest.mock import patch
 import psycopg
 from confluent_kafka import Producer
 
+from cdc.config.config_file import Config
 from cdc.model.errors import ConnectionLost
-from configuration.settings import Config
 from tests.conformance.stores import url_of
 from tests.support.topics import create_topic
 from tests.support.views import until_idle
 from tests.support.waiting import eventually
-from views import event_log
-from views.event_log import EventLogKeeper, EventLogLoader, open_log_base, wait_for_log
-from views.event_log_base import EventLogBase
-from views.event_log_figures import behind
-from views.event_records import EventTopics
-from views.maintainer import ViewMaintainer, define
-from views.targets import open_base, open_target, target_generations
+from watershed.views import event_log
+from watershed.views.event_log import EventLogKeeper, EventLogLoader, open_log_base, wait_for_log
+from watershed.views.event_log_base import EventLogBase
+from watershed.views.event_log_figures import behind
+from watershed.views.event_records import EventTopics
+from watershed.views.maintainer import ViewMaintainer, define
+from watershed.views.targets import open_base, open_target, target_generations
 
 PARTITIONS: Final = 3
 STATES: Final = """

@@ -16,11 +16,11 @@ import yaml
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 
-from configuration.sink_settings import SqlConfig
-from configuration.view_settings import ViewConfig
+from cdc.config.stores import SqlConfig
+from cdc.config.views import ViewConfig
 from tests.support.view_tables import PAGE, Query
 from tests.support.views import Views, until_idle
-from views.maintainer import ViewMaintainer
+from watershed.views.maintainer import ViewMaintainer
 
 _BLOCK: Final = re.compile(r"<!-- fold: ([\w.]+) -->\n```\w+\n(.*?)```", re.DOTALL)
 

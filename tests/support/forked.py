@@ -26,9 +26,9 @@ from typing import IO, Final
 
 from tests.support.waiting import PATIENCE
 
-CDC: Final = "operations.cli.main"
+CDC: Final = "watershed"
 # What a command imports at once. Not the modules that are run: those are run as `__main__`.
-IMPORTED: Final = ("operations.cli.run", "operations.cli.snapshot", "operations.cli.snapshot_screen")
+IMPORTED: Final = ("watershed.cli.run", "watershed.cli.snapshot", "watershed.cli.snapshot_screen")
 REQUEST_BYTES_MAX: Final = 1 << 17
 STARTS_S_MAX: Final = 60.0
 

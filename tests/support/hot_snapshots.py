@@ -13,9 +13,9 @@ from typing import Any, Final, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from cdc.config.config_file import load_config
 from cdc.config.settings import KafkaConfig
 from cdc.model.topics import Topics
-from configuration.settings import load_config
 from sinks.comparison import SourceRows, TableComparison, compare
 from tests.checker import history, positions, truncations
 from tests.checker.judge import COMPLAINTS_MAX, Evidence, gather, judge
@@ -27,8 +27,8 @@ from tests.support.stores import stored_rows
 from tests.support.topics import keep_every_record
 from tests.support.waiting import eventually
 from tests.support.workload import Workload
-from verification.table_rows import TableReader
-from verification.verifier import table_lineages
+from watershed.verify.table_rows import TableReader
+from watershed.verify.verifier import table_lineages
 
 SETTINGS: Final[Mapping[str, Any]] = {
     # Lag is no reason to pause: chunks are to meet as many changes as they can.

@@ -12,8 +12,8 @@ from typing import Any
 
 import uvicorn
 
-from operations.http.server import listening_socket
 from tests.support.waiting import eventually
+from watershed.http.server import listening_socket
 
 RED_S_MAX = 10.0
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from devstack.java import Jvm
+from watershed.devstack.java import Jvm
 
 
 def java(folder: Path, version: str = "25.0.2") -> Path:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from cdc.kafka.transaction_log import PREPARE_ABORT, PREPARE_COMMIT, TOPIC, Place, decode_entry, entry_key
-from devstack.endpoints import Servers
-from devstack.place import servers_home
-from devstack.stack import Stack
+from watershed.devstack.endpoints import Servers
+from watershed.devstack.place import servers_home
+from watershed.devstack.stack import Stack
 
 SEGMENT = "00000000000000000000.log"
 _HEAD = struct.Struct(">qiibIhiqqqhii")  # of a record batch, version 2

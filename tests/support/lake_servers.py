@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pyspark
 
-from jars.java import spark_java
-from jars.resolver import resolve
+from spark_jobs.jars.java import spark_java
+from spark_jobs.jars.resolver import resolve
 from tests.support.waiting import eventually
 
 KEYS: Final = {"access_key_id": "test", "secret_access_key": "test-secret"}

@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from configuration.sink_settings import SqlConfig
+from cdc.config.stores import SqlConfig
 from tests.support.waiting import eventually
-from views.statements import schema_of
+from watershed.views.statements import schema_of
 
 
 def holds_tables(config: SqlConfig, prefix: str) -> bool:

@@ -12,7 +12,7 @@ from cdc.snapshots.change_memory import ChangeMemory, Unseen
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import OpenRequest, Range
-from operations.cli.main import main
+from watershed.cli.main import main
 
 
 class NaiveEngine(SnapshotEngine):

@@ -19,10 +19,10 @@ import psycopg
 from pydantic import SecretStr
 
 from cdc.config.settings import SourceConfig
-from migrations import Names, migrate
 from tests.checker.records import Record, read_topics
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.support.captured import Captured, under_capture
+from watershed.client.outbox_migrations import Names, migrate
 
 ORDERS: Final = "public.orders"
 AGGREGATES: Final = 12

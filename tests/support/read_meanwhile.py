@@ -25,7 +25,7 @@ from opensearchpy.exceptions import NotFoundError, TransportError
 
 from cdc.model.events import TableId
 from sinks.warehouse.catalog import CatalogPlace
-from watershed_client import Waiter
+from watershed import Waiter
 
 TABLE: Final = "public.counters"
 SCHEMA: LiteralString = "CREATE TABLE counters (id int PRIMARY KEY, n bigint NOT NULL DEFAULT 0, note text);"

@@ -9,10 +9,10 @@ from typing import Any
 
 import redis
 
-from devstack.place import HOST, package_folder
-from devstack.redis import PACKAGE
 from tests.support.http_server import free_port
 from tests.support.waiting import eventually
+from watershed.devstack.place import HOST, package_folder
+from watershed.devstack.redis import PACKAGE
 
 SLOTS = 16_384
 # The port of the nodes' own connections is 10,000 above the clients' port.

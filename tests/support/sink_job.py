@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import yaml
 
+from cdc.config.config_file import Config, load_config
 from cdc.kafka.compacted import read_latest
 from cdc.model.sink_records import SinkRecord, newest
 from cdc.model.topics import Topics
-from configuration.settings import Config, load_config
 from tests.conftest import INTERPRETED
 from tests.support.config_files import replace_text
 from tests.support.waiting import eventually
@@ -36,7 +36,7 @@ class SinkJob:
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "operations.cli.main", *self._arguments],
+                [sys.executable, "-m", "watershed", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

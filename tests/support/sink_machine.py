@@ -9,16 +9,16 @@ from typing import Final
 import psutil  # type: ignore[import-untyped]
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from cdc.config.config_file import Config
+from cdc.config.stores import WarehouseConfig
 from cdc.model.events import TableSchema
 from cdc.model.sink_records import SinkRecord, newest
-from configuration.settings import Config
-from configuration.sink_settings import WarehouseConfig
-from devstack.processes import Process, identify, send, with_descendants
 from sinks.contract import StoredRow
 from sinks.registry import make_sink
 from tests.support.sink_job import SinkJob
 from tests.support.stores import stored_rows
 from tests.support.waiting import eventually
+from watershed.devstack.processes import Process, identify, send, with_descendants
 
 DAEMON: Final = b"-m\0spark_jobs.daemon"  # the JVM's command line names the module too
 JVM: Final = b"org.apache.spark.deploy.SparkSubmit"

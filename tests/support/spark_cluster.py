@@ -10,7 +10,7 @@ from typing import Self
 import psutil  # type: ignore[import-untyped]
 import pyspark
 
-from jars.java import spark_java
+from spark_jobs.jars.java import spark_java
 from tests.support.waiting import eventually
 
 START_S_MAX = 60.0

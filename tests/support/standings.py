@@ -12,7 +12,7 @@ SOURCE = SourceIdentity(system_identifier="1", timeline=1, database="shop", slot
 
 
 class FakeTail:
-    """Takes the place of watershed_client.compacted_tail.CompactedTail. What is told is seen at the next poll."""
+    """Takes the place of cdc.kafka.compacted_tail.CompactedTail. What is told is seen at the next poll."""
 
     def __init__(self, topics: Topics) -> None:
         self.latest: dict[str, dict[str, bytes]] = {topics.state: {}, topics.progress: {}}

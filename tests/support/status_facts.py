@@ -3,21 +3,21 @@
 from dataclasses import replace
 from typing import Any
 
+from cdc.config.config_file import Config
+from cdc.model.comparisons import ComparisonRecord, RunRecord
 from cdc.model.condition import Condition
 from cdc.model.events import TableId
+from cdc.model.job_records import SinkErrorRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.table_state import TableRecord
-from configuration.settings import Config
-from monitoring.comparisons import ComparisonRecord, RunRecord
-from monitoring.compute import Moment, status_of
-from monitoring.facts import Reading, TopicFacts
-from monitoring.fill_progress import FillProgress
-from monitoring.history import History
-from monitoring.job_records import SinkErrorRecord
-from monitoring.model import Status
-from monitoring.view_facts import ViewFacts
 from tests.support.standings import position, published, sink
-from watershed_client.source_facts import SlotFacts, SourceEnd, SourceFacts
+from watershed.client.source_facts import SlotFacts, SourceEnd, SourceFacts
+from watershed.status.compute import Moment, status_of
+from watershed.status.facts import Reading, TopicFacts
+from watershed.status.fill_progress import FillProgress
+from watershed.status.history import History
+from watershed.status.model import Status
+from watershed.status.view_facts import ViewFacts
 
 ORDERS = TableId("public", "orders")
 TOPIC = "shop.public.orders"

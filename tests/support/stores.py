@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from cdc.config.config_file import Config
+from cdc.config.stores import WarehouseConfig
 from cdc.model.events import TableId, TableSchema
-from configuration.settings import Config
-from configuration.sink_settings import WarehouseConfig
 from sinks.contract import StoredRow
 from sinks.registry import make_sink
 from sinks.warehouse.catalog import catalog_place

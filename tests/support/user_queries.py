@@ -12,16 +12,16 @@ import psycopg
 from psycopg import sql
 from pydantic import SecretStr
 
+from cdc.config.stores import SqlConfig
+from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from cdc.postgres.connection import PINNED_SETTINGS
-from configuration.sink_settings import SqlConfig
-from configuration.view_settings import ViewConfig
 from tests.conformance.stores import url_of
-from views.base import Base
-from views.connection import Key, Texts, texts
-from views.definition import ViewDefinition
-from views.maintainer import RowEncoder, define
+from watershed.views.base import Base
+from watershed.views.connection import Key, Texts, texts
+from watershed.views.definition import ViewDefinition
+from watershed.views.maintainer import RowEncoder, define
 
 FOLDER: Final = Path(__file__).parents[1] / "fixtures/user_queries"
 _HEAD: Final = re.compile(r"^-- (query|refused): (\w+) key: ([^\n]*?)(?: says: ([^\n]*))?\n", re.MULTILINE)

@@ -10,8 +10,8 @@ from psycopg import sql
 
 from cdc.config.settings import SourceConfig
 from cdc.postgres.connection import connect
-from devstack.postgres import is_installed
 from tests.conftest import PostgresServer, new_database, superuser_dsn_of
+from watershed.devstack.postgres import is_installed
 
 TYPES: Final = r"""
     CREATE TYPE mood AS ENUM ('fine', 'so "so"', 'null', 'a,b', 'ünï {x} \ ''');

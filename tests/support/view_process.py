@@ -26,7 +26,7 @@ class ViewProcess:
             if is_forked:
                 self.process = start(words, log, log)
             else:
-                command = [sys.executable, "-m", "operations.cli.main", *words]
+                command = [sys.executable, "-m", "watershed", *words]
                 self.process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )

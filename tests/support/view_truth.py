@@ -10,12 +10,12 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from cdc.config.config_file import Config
+from cdc.config.fold_settings import FoldConfig
+from cdc.config.stores import WarehouseConfig
+from cdc.config.views import TopicTarget, target_prefix, view_topics
 from cdc.model.events import TableId, TableSchema
 from cdc.postgres.connection import PINNED_SETTINGS
-from configuration.fold_settings import FoldConfig
-from configuration.settings import Config
-from configuration.sink_settings import WarehouseConfig
-from configuration.view_settings import TopicTarget, target_prefix, view_topics
 from sinks.comparison import SourceRows, TableComparison, compare
 from sinks.contract import StoredRow
 from sinks.registry import make_sink
@@ -23,8 +23,8 @@ from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.reader import WarehouseReader
 from tests.checker.records import read_topics
 from tests.support.view_tables import Query
-from views.maintainer import RowEncoder, define
-from views.targets import open_base
+from watershed.views.maintainer import RowEncoder, define
+from watershed.views.targets import open_base
 
 _PINNED = " ".join(f"-c {name}={value}" for name, value in (PINNED_SETTINGS | {"search_path": "public"}).items())
 # Of equal numbers with different digits (1 and 1.0), `max` returns the one that the server reads first.

@@ -10,9 +10,9 @@ from unittest.mock import patch
 import psycopg
 from pydantic import SecretStr
 
+from cdc.config.stores import SqlConfig
+from cdc.config.views import ViewConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import SqlConfig
-from configuration.view_settings import ViewConfig
 from sinks.contract import Change, Json, Sink
 from sinks.slots import FIRST
 from sinks.sql.sink import SqlSink
@@ -20,10 +20,10 @@ from sinks.sql.slots import SqlSlots
 from tests.conformance.stores import url_of
 from tests.conformance.tables import Table
 from tests.support.view_tables import CUSTOMERS, LINES, PAYER, PAYMENTS, TICKS, Query, draw_key, draw_values
-from views.base import Base
-from views.definition import ViewDefinition
-from views.generations import TargetGenerations
-from views.maintainer import ViewMaintainer, define
+from watershed.views.base import Base
+from watershed.views.definition import ViewDefinition
+from watershed.views.generations import TargetGenerations
+from watershed.views.maintainer import ViewMaintainer, define
 
 # One table has another name in the base than in the source.
 BASE_SHAPES: Final = {str(LINES.id): {"table": "kept.lines", "indexes": [["order_id"]]}}

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
+from cdc.config.store_mapping import TableMapping
+from cdc.config.stores import SqlConfig
 from cdc.model.errors import WatershedError
 from cdc.model.sink_records import newest
-from configuration.sink_settings import SqlConfig
-from configuration.store_mapping import TableMapping
 from sinks.errors import RefusedError
 from tests.simulation.operators.brokers import Brokers
 from tests.simulation.operators.capture import Capture

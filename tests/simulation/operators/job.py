@@ -13,13 +13,13 @@ from typing import Any, Final
 from unittest import mock
 
 from cdc.config.settings import KafkaConfig
+from cdc.config.stores import CacheConfig, SqlConfig
+from cdc.daemon.conditions import Conditions
 from cdc.model.control import Record
 from cdc.model.errors import WatershedError
+from cdc.model.job_records import RebuildRecord
+from cdc.model.rejected_rows import RejectedRow, letters_generation
 from cdc.model.sink_records import SinkRecord
-from configuration.sink_settings import CacheConfig, SqlConfig
-from monitoring.conditions import Conditions
-from monitoring.job_records import RebuildRecord
-from monitoring.rejected_rows import RejectedRow, letters_generation
 from spark_jobs import building, control_reader, reading, rebuild, rejections, rounds, serving, tasks, worker
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader

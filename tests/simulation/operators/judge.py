@@ -12,7 +12,7 @@ from tests.simulation.operators.capture import Capture
 from tests.simulation.operators.job import NAME
 from tests.simulation.operators.source import KEYS, Row, Source
 from tests.simulation.operators.store import Store
-from watershed_client.applied import Positions, Target, obstacle
+from watershed.client.applied import Positions, Target, obstacle
 
 KEYS_SEEN: Final = range(KEYS)
 

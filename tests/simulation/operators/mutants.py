@@ -13,7 +13,7 @@ from spark_jobs.rounds import TopicEnds
 from spark_jobs.sync import SinkSync
 from tests.simulation.operators import judge
 from tests.simulation.operators.store import FakeSink
-from watershed_client import applied
+from watershed.client import applied
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bench.snapshot import Run, kill_points, lags, percentile
+from tests.bench.snapshot import Run, kill_points, lags, percentile
 
 
 def test_a_change_meets_a_restart_when_it_was_not_readable_before_the_kill() -> None:

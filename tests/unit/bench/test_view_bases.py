@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from bench.view_bases_rounds import WrongDocumentError, measure
-from bench.view_bases_shop import CUSTOMERS, LINES, ORDERS, Document, Shop
 from cdc.model.events import TableId
 from sinks.contract import Change
+from tests.bench.view_bases_rounds import WrongDocumentError, measure
+from tests.bench.view_bases_shop import CUSTOMERS, LINES, ORDERS, Document, Shop
 
 SIZE = 40
 

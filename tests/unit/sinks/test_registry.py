@@ -2,23 +2,19 @@
 
 import subprocess
 import sys
-from dataclasses import asdict
-from importlib import import_module
-from typing import ClassVar
 
 import pytest
 from pydantic import SecretStr
 
-from configuration.sink_settings import CacheConfig, SearchConfig, StoreConfig, StoreParts, WarehouseConfig
-from configuration.store_types import STORES
+from cdc.config.store_types import STORES
+from cdc.config.stores import CacheConfig, SearchConfig, StoreConfig, WarehouseConfig
 from sinks.errors import SinkError
-from sinks.registry import make_sink, open_contents, open_slots, store_contents, store_findings
+from sinks.registry import OURS, make_sink, open_contents, open_slots, store_contents, store_findings
 
 
 class Bare(StoreConfig):
     """A store of another package that has nothing but its section."""
 
-    parts: ClassVar[StoreParts] = StoreParts()
     type: str = "bare"
 
 
@@ -62,9 +58,9 @@ def test_a_client_library_that_is_not_installed_is_named_with_its_extra(name: st
     program = f"""
 import sys
 sys.modules[{module!r}] = None
-from configuration.sink_settings import CacheConfig, SearchConfig
+from cdc.config.stores import CacheConfig, SearchConfig
 from sinks.errors import SinkError
-from sinks.registry import make_sink
+from sinks.registry import OURS, make_sink
 assert not {{"opensearchpy", "redis"}} & {{name for name, module in sys.modules.items() if module}}
 try:
     make_sink("mine", {section}(url="http://localhost:1"), "shop")
@@ -77,11 +73,12 @@ except SinkError as error:
     assert module in done.stdout
 
 
-@pytest.mark.parametrize("section", STORES.values())
-def test_a_section_names_parts_that_are_there(section: type[StoreConfig]) -> None:
-    for named in filter(None, asdict(section.parts).values()):
-        module, _, name = named.partition(":")
-        assert callable(getattr(import_module(module), name))
+def test_each_type_of_ours_has_its_code() -> None:
+    assert OURS.keys() == STORES.keys()
+    for name, section in STORES.items():
+        store = OURS[name]()
+        assert store.section is section
+        assert (store.slots is not None) is section.has_slots
 
 
 def test_what_a_store_has_no_part_for_is_said() -> None:

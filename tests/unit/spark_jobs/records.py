@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cdc.config.stores import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from configuration.sink_settings import SearchConfig
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
 from sinks.reduction import reduce_changes

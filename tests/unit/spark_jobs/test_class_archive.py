@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jars.java import spark_java
-from jars.resolver import resolve_sets
 from spark_jobs import class_archive
+from spark_jobs.jars.java import spark_java
+from spark_jobs.jars.resolver import resolve_sets
 
 
 @pytest.fixture

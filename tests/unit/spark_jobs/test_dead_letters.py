@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
+from cdc.config.config_file import Config, load_config
+from cdc.kafka import compacted_tail
 from cdc.kafka.signals import deliver
 from cdc.model.topic_record import TopicRecord
-from configuration.settings import Config, load_config
-from monitoring.sink_letters import discard_letters, read_letters
 from spark_jobs.dead_letters import DeadLetters
 from tests.conftest import KafkaBroker
 from tests.support.sink_job import write_config
 from tests.support.topics import delete_topic
 from tests.support.waiting import eventually
-from tests.unit.monitoring.test_rejected_rows import ROW
-from watershed_client import compacted_tail
+from tests.unit.cdc.model.test_rejected_rows import ROW
+from watershed.status.sink_letters import discard_letters, read_letters
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from configuration.settings import Config, load_config
+from cdc.config.config_file import Config, load_config
 from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.jar_sets import jar_sets
 from tests.support.sink_job import write_config

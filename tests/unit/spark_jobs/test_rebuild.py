@@ -7,8 +7,8 @@ import pytest
 
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
+from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
-from monitoring.job_records import RebuildRecord
 from sinks.errors import FullError, RefusedError, SinkError
 from sinks.lineage import Lineage
 from spark_jobs.applied import NOTHING, Applied

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from configuration.sink_settings import CacheConfig
+from cdc.config.stores import CacheConfig
 from sinks.contract import Change, Outcome, Result
 from sinks.errors import RefusedError
 from spark_jobs.rejections import ROW_BYTES_MAX, Rejections

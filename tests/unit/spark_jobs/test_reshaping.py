@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from cdc.config.store_mapping import Held
 from cdc.model.events import TableId
-from configuration.store_mapping import Held
 from sinks.lineage import Lineage
 from spark_jobs.reshaping import recorded_mappings, reshaped_tables
 from tests.unit.spark_jobs.records import schema
-from tests.unit.spark_jobs.test_bootstrap import sink_record
+from tests.unit.watershed.cli.test_store_filling import sink_record
 
 A, B = TableId("public", "a"), TableId("public", "b")
 LINEAGES = [Lineage((schema("a"),)), Lineage((schema("b"),))]

@@ -10,8 +10,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
+from cdc.config.config_file import Config, load_config
 from cdc.model.errors import ConfigError
-from configuration.settings import Config, load_config
 from sinks.errors import SinkError
 from spark_jobs import runner
 from spark_jobs.runner import run_sinks

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from cdc.config.config_file import load_config
+from cdc.daemon.conditions import Conditions
 from cdc.model.sink_records import SinkRecord, newest
-from configuration.settings import load_config
-from monitoring.conditions import Conditions
 from sinks.errors import SinkError
 from spark_jobs.applied import Applied
 from spark_jobs.serving import ServingWorker

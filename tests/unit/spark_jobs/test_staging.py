@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cdc.config.stores import WarehouseConfig
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.sink_settings import WarehouseConfig
 from sinks.contract import Change
 from sinks.errors import SinkError
 from sinks.lineage import Lineage

@@ -6,7 +6,7 @@ import pytest
 
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import pack_version
-from monitoring.rejected_rows import RejectedRow
+from cdc.model.rejected_rows import RejectedRow
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from spark_jobs.control_reader import News

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configuration.settings import Config
-from configuration.sink_settings import WarehouseConfig
+from cdc.config.config_file import Config
+from cdc.config.stores import WarehouseConfig
 from spark_jobs.upkeep import maintain_warehouse
 
 if TYPE_CHECKING:

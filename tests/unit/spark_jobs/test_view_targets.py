@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 import pytest
 
+from cdc.config.config_file import Config
+from cdc.config.stores import WarehouseConfig
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.model.events import TableId, pack_version
-from configuration.settings import Config
-from configuration.sink_settings import WarehouseConfig
 from sinks.errors import SinkError
 from sinks.sql.sink import SqlSink
 from sinks.warehouse import gathering as gathering_module
@@ -27,10 +27,10 @@ from spark_jobs.view_targets import WarehouseTargets
 from tests.conformance.stores import url_of
 from tests.support.view_tables import CUSTOMERS, ORDERS, SHOP
 from tests.support.views import Workload, killed, killed_at
-from views.base import Base
-from views.generations import TargetGenerations
-from views.maintainer import ViewMaintainer, define
-from views.targets import gathering, open_target, target_contents
+from watershed.views.base import Base
+from watershed.views.generations import TargetGenerations
+from watershed.views.maintainer import ViewMaintainer, define
+from watershed.views.targets import gathering, open_target, target_contents
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cdc.config.stores import WarehouseConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import WarehouseConfig
 from sinks.errors import SinkError
 from sinks.slots import FIRST
 from sinks.warehouse.catalog import CatalogPlace

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import pytest
 from py4j.protocol import Py4JError
 
-from configuration.settings import load_config
-from monitoring.conditions import Conditions
-from monitoring.views import STALLED_S
+from cdc.config.config_file import load_config
+from cdc.daemon.conditions import Conditions
+from cdc.model.sink_records import STALLED_S
 from spark_jobs import worker as module
 from spark_jobs.serving import ServingWorker
 from tests.support.sink_job import write_config

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.config.config_file import load_config
 from cdc.model.errors import ConfigError
-from configuration.settings import load_config
 
 
 @pytest.mark.parametrize("text", ["source: {table: [public.books]}\n", "\n"])

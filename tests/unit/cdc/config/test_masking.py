@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from cdc.config.masking import Mask, MaskOptions
 from cdc.config.settings import MaskingConfig
+from cdc.config.store_mapping import StoreMasks
 from cdc.model.events import TableId
-from configuration.store_mapping import StoreMasks
 
 TABLE = TableId("public", "people")
 KEY = "0123456789abcdef"

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cdc.config.config_file import Config, load_config
 from cdc.config.secret_files import secret_files
+from cdc.config.stores import CacheConfig
 from cdc.model.errors import ConfigError
-from configuration.settings import Config, load_config
-from configuration.sink_settings import CacheConfig
 
 SECTIONS = {
     "source": {"tables": ["public.orders"]},

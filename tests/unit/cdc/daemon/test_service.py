@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
+from cdc.config.config_file import Config
 from cdc.daemon import service as service_module
 from cdc.daemon.service import RETRY_S_FIRST, RETRY_S_MAX, Backoff, Service
 from cdc.model.errors import ConnectionLost, DamagedTextError, ProtocolError, UnsupportedChangeError
 from cdc.model.events import TableId
 from cdc.ports.stream import unarmed
-from configuration.settings import Config
 
 TABLE = TableId("public", "t")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cdc.config.config_file import Config
 from cdc.kafka import hanging_transactions as hanging
 from cdc.kafka.broker import StoredRecord
 from cdc.kafka.daemon_thread import do_nothing
@@ -16,7 +17,6 @@ from cdc.kafka.state_reader import State
 from cdc.model.control import HangingTransactionRecord, OpenPart
 from cdc.model.errors import BrokerError, ConnectionLost, GapError, UnreachableError
 from cdc.model.topics import Topics
-from configuration.settings import Config
 
 ROWS_0 = OpenPart(topic="p.public.t", partition=0, start=4, end=6)
 ROWS_1 = OpenPart(topic="p.public.t", partition=1, start=9, end=10)

@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from cdc.config.stores import CacheConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from configuration.sink_settings import CacheConfig
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change
 from sinks.retries import Retries

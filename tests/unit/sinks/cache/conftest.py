@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from devstack.stack import Stack
+from watershed.devstack.stack import Stack
 
 
 @dataclass(frozen=True)

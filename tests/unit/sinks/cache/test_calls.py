@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from cdc.config.store_shapes import CacheShape
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from configuration.store_shapes import CacheShape
 from sinks.cache.calls import SCRIPT_BYTES_MAX, SCRIPT_KEYS_MAX, ApplyCall
 from sinks.cache.forms import TableForm
 from sinks.cache.keys import CacheKeys, version_text

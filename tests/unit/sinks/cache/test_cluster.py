@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from cdc.config.store_shapes import CacheShape, CacheTls
+from cdc.config.stores import shared_names
 from cdc.model.events import TableId
-from configuration.sink_settings import shared_names
-from configuration.store_shapes import CacheShape, CacheTls
 from sinks.cache.check import cache_findings
 from sinks.cache.cluster import ClusterPlace, ClusterServer, cluster_place
 from sinks.cache.contents import CacheContents

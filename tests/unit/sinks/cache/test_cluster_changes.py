@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from configuration.store_shapes import CacheShape
+from cdc.config.store_shapes import CacheShape
 from sinks.cache.contents import CacheContents
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Outcome

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from cdc.config.store_shapes import CacheShape
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from configuration.store_shapes import CacheShape
 from sinks.cache.calls import ApplyCall
 from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
 from sinks.cache.keys import CacheKeys, version_text

@@ -9,8 +9,6 @@ import pytest
 import redis as client
 
 from cdc.model.events import pack_version
-from devstack.place import HOST, package_folder
-from devstack.redis import PACKAGE
 from sinks.cache.removal import cache_contents
 from sinks.cache.sink import CacheSink
 from sinks.errors import SinkError
@@ -20,6 +18,8 @@ from tests.support.redis_cluster import Cluster, cluster_client
 from tests.support.redis_cluster import redis_cluster as started_cluster
 from tests.support.waiting import eventually
 from tests.unit.sinks.cache.cluster_rows import QUICK, USERS, config, opened, rows, upsert
+from watershed.devstack.place import HOST, package_folder
+from watershed.devstack.redis import PACKAGE
 
 V = pack_version(1, 100)
 USERS_BEGINNING = "{public.users}"

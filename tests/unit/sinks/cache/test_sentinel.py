@@ -10,10 +10,8 @@ import pytest
 import redis
 from pydantic import SecretStr
 
+from cdc.config.stores import CacheConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import CacheConfig
-from devstack.place import package_folder
-from devstack.redis import PACKAGE
 from sinks.cache.sentinel import SentinelPlace, sentinel_place
 from sinks.cache.server import RedisServer
 from sinks.cache.sink import CacheSink
@@ -23,6 +21,8 @@ from sinks.retries import Retries
 from tests.conformance.tables import LABELS
 from tests.support.http_server import free_port
 from tests.support.waiting import eventually
+from watershed.devstack.place import package_folder
+from watershed.devstack.redis import PACKAGE
 
 V = pack_version(1, 100)
 SERVICE = "shop"

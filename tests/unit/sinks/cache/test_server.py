@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis as client
 
-from configuration.store_shapes import CacheTls
+from cdc.config.store_shapes import CacheTls
 from sinks.cache.keys import SHAPE, version_text
 from sinks.cache.scripts import APPLY
 from sinks.cache.server import Command, RedisServer

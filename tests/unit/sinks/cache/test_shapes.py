@@ -13,9 +13,9 @@ import structlog
 from msgspec import structs
 from pydantic import SecretStr
 
+from cdc.config.store_shapes import CacheShape
+from cdc.config.stores import CacheConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from configuration.sink_settings import CacheConfig
-from configuration.store_shapes import CacheShape
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Outcome
 from sinks.errors import RefusedError, SinkError

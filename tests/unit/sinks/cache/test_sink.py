@@ -10,8 +10,8 @@ import redis as client
 from msgspec import structs
 from pydantic import SecretStr
 
+from cdc.config.stores import CacheConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from configuration.sink_settings import CacheConfig
 from sinks.cache import calls
 from sinks.cache import sink as cache_sink
 from sinks.cache.server import RedisServer

@@ -9,9 +9,9 @@ import pytest
 import redis as redis_client
 from pydantic import SecretStr
 
+from cdc.config.store_shapes import CacheShape
+from cdc.config.stores import CacheConfig
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.sink_settings import CacheConfig
-from configuration.store_shapes import CacheShape
 from sinks.cache.sink import CacheSink
 from sinks.cache.slots import CacheSlots
 from sinks.contract import Change, Outcome

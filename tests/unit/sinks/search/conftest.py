@@ -7,8 +7,8 @@ import pytest
 from opensearchpy import OpenSearch
 from pydantic import SecretStr
 
+from cdc.config.stores import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.sink_settings import SearchConfig
 from sinks.contract import Change
 from sinks.retries import Retries
 from sinks.search.server import SearchServer

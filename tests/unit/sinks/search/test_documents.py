@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from cdc.config.store_shapes import SearchShape
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.store_shapes import SearchShape
 from sinks.errors import RefusedError
 from sinks.json_numbers import read_json
 from sinks.search.documents import DocumentForm, encode, has_few_digits

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from cdc.config.store_shapes import SearchShape
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.store_shapes import SearchShape
 from sinks.errors import RefusedError
 from sinks.search.mapping import (
     LIVE,

@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 from pydantic import SecretStr
 
+from cdc.config.store_shapes import SearchShape
+from cdc.config.stores import SearchConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import SearchConfig
-from configuration.store_shapes import SearchShape
 from sinks.contract import Outcome
 from sinks.errors import RefusedError, SinkError
 from sinks.search.sink import SearchSink

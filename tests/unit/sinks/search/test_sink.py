@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 from pydantic import SecretStr
 
+from cdc.config.stores import SearchConfig
 from cdc.model.events import Column, TableId, pack_version
-from configuration.sink_settings import SearchConfig
 from sinks.contract import Outcome
 from sinks.errors import FullError, RefusedError, SinkError
 from sinks.retries import Retries

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from configuration.sink_settings import SearchConfig
+from cdc.config.stores import SearchConfig
 from sinks.errors import SinkError
 from sinks.search import slots as module
 from sinks.search.sink import SearchSink

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from cdc.config.stores import CacheConfig, StoreConfig, WarehouseConfig
 from cdc.model.errors import ConfigError
-from configuration.sink_settings import CacheConfig, StoreConfig, WarehouseConfig
 from sinks.shaping.check import PlannedTable, planned_tables
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES
 

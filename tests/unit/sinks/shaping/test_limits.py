@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cdc.config.stores import CacheConfig, StoreConfig, WarehouseConfig
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.sink_settings import CacheConfig, StoreConfig, WarehouseConfig
 from sinks.lineage import Lineage
 from sinks.shaping.limits import limit_findings, unheld_columns
 from sinks.shaping.table import TableShape

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from cdc.config.store_mapping import Held
 from cdc.model.events import TableSchema
-from configuration.store_mapping import Held
 from sinks.contract import Change, Outcome, Result
 from sinks.shaping.sink import shaped
 from tests.conformance.tables import CUSTOMERS

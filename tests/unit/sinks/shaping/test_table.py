@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from cdc.config.store_mapping import Held
 from cdc.model.events import Column
-from configuration.store_mapping import Held
 from sinks.errors import RefusedError
 from sinks.lineage import Lineage
 from sinks.shaping.table import TableShape

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from configuration.sink_settings import SqlConfig
+from cdc.config.stores import SqlConfig
 from sinks.retries import Retries
 from sinks.sql.sink import SqlSink
 from tests.conformance.stores import url_of

@@ -7,9 +7,9 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import update
 
+from cdc.config.store_shapes import SqlShape
+from cdc.config.stores import SqlConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import SqlConfig
-from configuration.store_shapes import SqlShape
 from sinks.contents import Held
 from sinks.sql.contents import UNVERSIONED, SqlContents
 from sinks.sql.sink import SqlSink

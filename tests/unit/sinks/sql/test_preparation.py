@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, inspect
 
+from cdc.config.stores import SqlConfig
 from cdc.model.events import TableId, TableSchema, pack_version
-from configuration.sink_settings import SqlConfig
 from sinks.contract import Change, Outcome
 from sinks.errors import RefusedError
 from sinks.sql.check import sql_findings

@@ -8,8 +8,8 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import create_engine, inspect
 
+from cdc.config.stores import SqlConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import SqlConfig
 from sinks.contract import Outcome
 from sinks.errors import SinkError
 from sinks.retries import Retries

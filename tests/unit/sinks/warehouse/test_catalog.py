@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from cdc.config.stores import WarehouseConfig
 from cdc.model.events import TableId
-from configuration.sink_settings import WarehouseConfig
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.naming import Place
 

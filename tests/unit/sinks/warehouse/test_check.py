@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from configuration.sink_settings import WarehouseConfig
+from cdc.config.stores import WarehouseConfig
 from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.check import check_place

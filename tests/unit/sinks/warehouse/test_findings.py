@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from configuration.findings import Finding
-from configuration.sink_settings import WarehouseConfig
+from cdc.config.stores import WarehouseConfig
+from cdc.model.findings import Finding
 from sinks.registry import store_findings
 
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
+from cdc.config.stores import WarehouseConfig
 from cdc.model.events import pack_version
-from configuration.sink_settings import WarehouseConfig
 from sinks.contract import Change, Outcome
 from sinks.errors import SinkError
 from sinks.warehouse import gathering

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from cdc.config.store_shapes import WarehouseShape
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.store_shapes import WarehouseShape
 from sinks.errors import RefusedError
 from sinks.warehouse.layout import Layout, layout_of
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
-from configuration.store_shapes import WarehouseOptions
+from cdc.config.store_shapes import WarehouseOptions
 from sinks.warehouse.engine import Snapshot
 from sinks.warehouse.maintenance import SMALL_FILE_COUNT_MAX, Maintenance, expired, needs_compaction
 from sinks.warehouse.statements import SETTLED_FILE_BYTES

@@ -2,8 +2,8 @@
 
 import pytest
 
+from cdc.config.store_shapes import WarehouseMode
 from cdc.model.events import Column, TableId, TableSchema
-from configuration.store_shapes import WarehouseMode
 from sinks.errors import RefusedError
 from sinks.warehouse.naming import check_columns, place, quoted
 

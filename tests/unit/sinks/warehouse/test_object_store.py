@@ -2,7 +2,7 @@
 
 import pyarrow.fs as pa_fs
 
-from configuration.sink_settings import WarehouseConfig
+from cdc.config.stores import WarehouseConfig
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.object_store import file_system, hadoop_settings
 

@@ -1,0 +1,175 @@
+"""The configuration: one YAML file, checked whole before anything is touched.
+
+Capture's sections, and how the environment overrides them, are in `cdc.config.settings`.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from cdc.config.clock_settings import MINUTES, ClockConfig
+from cdc.config.event_logs import EventLogConfig
+from cdc.config.event_logs import problem as problem_of_logs
+from cdc.config.secret_files import secret_files
+from cdc.config.section import Section
+from cdc.config.settings import ENV_PREFIX, PipelineConfig, describe, load
+from cdc.config.store_mapping import matches
+from cdc.config.store_types import SINK_TYPES, SinksConfig
+from cdc.config.stores import shared_names, unmatched_pattern
+from cdc.config.topic_names import problem
+from cdc.config.views import ViewConfig, view_topics
+from cdc.config.views import problem as problem_of_views
+from cdc.config.yaml_file import read_config_file
+from cdc.model.errors import ConfigError
+from cdc.model.topics import Topics
+
+_DURATION = re.compile(r"(\d{1,6})([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+class SparkConfig(Section):
+    """The Spark application that runs the sinks."""
+
+    checkpoint_location: str = ".watershed/checkpoints"
+    driver_memory: str = "1g"
+    trigger_ms: Annotated[int, Field(ge=0)] = 250  # search and cache
+    warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 10_000
+    bytes_per_write_max: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
+    options: dict[str, str] = Field(default_factory=dict)  # spark.* properties
+
+    @field_validator("driver_memory")
+    @classmethod
+    def _is_size(cls, text: str) -> str:
+        if re.fullmatch("[1-9][0-9]*[kmgt]", text, re.IGNORECASE) is None:
+            raise ValueError(f"{text!r} is not a size as in Java's -Xmx: write a number with k, m, g or t, such as 1g")
+        return text
+
+
+class VerifyConfig(Section):
+    """Comparisons of stores with the source that `cdc sink run` starts by itself."""
+
+    every: str | None = None  # from the beginning of one to that of the next: 30m, 6h, 1d; null: none
+    tables: tuple[str, ...] = ("*",)  # patterns over schema.table
+    sample: Annotated[int, Field(ge=1)] | None = None  # number of random rows of each side; None: all
+    source_share: Annotated[float, Field(ge=0.01, le=1.0)] = 0.1  # share of the time in which the source is read
+
+    @field_validator("every")
+    @classmethod
+    def _every(cls, value: str | None) -> str | None:
+        if value is not None and (_DURATION.fullmatch(value) is None or not _duration_s(value)):
+            raise ValueError("write a number and a unit: 90s, 30m, 6h or 1d")
+        return value
+
+    @property
+    def every_s(self) -> float | None:
+        return None if self.every is None else _duration_s(self.every)
+
+
+def _duration_s(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    assert found is not None, "the text was checked"
+    return float(int(found[1]) * _UNIT_S[found[2]])
+
+
+class HttpConfig(Section):
+    """The read-only HTTP server of `cdc run`, `cdc sink run` and `cdc view run`: health, status, metrics."""
+
+    host: str = "127.0.0.1"
+    # Names under which the server is asked, beside localhost and `host`; requests under other names get 421.
+    names: tuple[str, ...] = ()
+    port: Annotated[int, Field(ge=1, le=65535)] | None = 8480  # of `cdc run`; null: no server
+    sink_port: Annotated[int, Field(ge=1, le=65535)] | None = 8481  # of `cdc sink run`
+    view_port: Annotated[int, Field(ge=1, le=65535)] | None = 8482  # of `cdc view run`
+    # How much WAL the disk can hold for the slot, if max_slot_wal_keep_size sets no limit or a greater one.
+    wal_bytes_max: Annotated[int, Field(ge=1)] | None = None
+
+
+class Config(PipelineConfig):
+    """The whole file."""
+
+    sinks: SinksConfig = Field(default_factory=dict)
+    event_logs: dict[str, EventLogConfig] = Field(default_factory=dict)
+    views: dict[str, ViewConfig] = Field(default_factory=dict)
+    clock: ClockConfig = ClockConfig()
+    spark: SparkConfig = SparkConfig()
+    verify: VerifyConfig = VerifyConfig()
+    http: HttpConfig = HttpConfig()
+
+    @model_validator(mode="after")
+    def _sinks_can_read(self) -> Self:
+        if self.sinks and not self.format_options.suits_sinks:
+            raise ValueError(
+                "sinks require records of format.profile readable, without schemas.enable and modes for values: "
+                "configure sinks or another format, not both"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sinks_are_apart(self) -> Self:
+        said = shared_names(self.sinks, self.topics.prefix) or unmatched_pattern(self.sinks, self.source.table_ids)
+        if said:
+            raise ValueError(f"sinks: {said}")
+        return self
+
+    @model_validator(mode="after")
+    def _verified_tables_are_stored(self) -> Self:
+        stored = self.source.stored_table_ids
+        for pattern in self.verify.tables:
+            if pattern != "*" and not any(matches(pattern, table) for table in stored):
+                raise ValueError(f"verify.tables: {pattern} matches no table of source.tables that stores hold")
+        return self
+
+    @model_validator(mode="after")
+    def _views_can_be_kept(self) -> Self:
+        if said := problem_of_views(self.views, self.sinks, self.topics.prefix):
+            raise ValueError(f"views: {said}")
+        tables = self.source.table_ids
+        if MINUTES in tables and self.views:
+            raise ValueError(
+                f"views: {MINUTES} is a captured table, and the name of the views' clock: rename the table"
+            )
+        if said := problem_of_logs(self.event_logs, self.views, self.sinks, self.outbox, tables, self.topics.prefix):
+            raise ValueError(f"event_logs: {said}")
+        return self
+
+    @model_validator(mode="after")
+    def _topics_differ(self) -> Self:
+        topics_of_views = view_topics(self.views, self.topics.prefix)
+        if said := problem(Topics(self.topics.prefix), self.source.table_ids, self.sinks, topics_of_views):
+            raise ValueError(said)
+        return self
+
+
+def load_config(path: Path) -> Config:
+    """Read and check the file. Raises ConfigError that names the file and the key, never a value."""
+    sections = read_config_file(path)
+    _refuse_unknown_environment(path)
+    return load(Config, path, sections, _describe)
+
+
+def _describe(error: Any) -> str:
+    """Below a sink, pydantic's place also contains the type, which is not a key."""
+    parts = error["loc"]
+    types = [*SINK_TYPES, "topic"] if parts[:1] == ("views",) else SINK_TYPES
+    if error["type"] == "union_tag_invalid":
+        error = error | {"msg": f"type is one of {', '.join(types)}"}
+    section = {"sinks": 2, "views": 3}.get(str(parts[0])) if parts else None  # views.<name>.target
+    if section is not None and len(parts) > section and parts[section] in (*SINK_TYPES, "topic"):
+        parts = (*parts[:section], *parts[section + 1 :])
+    return describe(error | {"loc": parts})
+
+
+def _refuse_unknown_environment(path: Path) -> None:
+    """Raises ConfigError for a mistyped override, which would otherwise be silently ignored."""
+    named = {name: "environment variable" for name in os.environ if name.startswith(ENV_PREFIX)}
+    named |= dict.fromkeys(secret_files(os.environ, ENV_PREFIX), "secret file")
+    for name, kind in sorted(named.items()):
+        section, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
+        field = Config.model_fields.get(section)
+        if field is None or not key:
+            raise ConfigError(
+                f"{kind} {name} names no section", f"sections of {path}: {', '.join(Config.model_fields)}"
+            )

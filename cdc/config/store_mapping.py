@@ -1,0 +1,153 @@
+"""The mapping of one sink: which tables it holds, with which rows and columns. Pure.
+
+Names of tables are patterns: `*` stands for any characters, `?` for one, `[ab]` for one of several; the pattern has to
+match the whole of `schema.table`. If several entries of `mapping` match a table, the first in the file applies; entries
+are not merged.
+"""
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any, Final, Self
+
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
+
+from cdc.config.masking import Mask, MaskOptions
+from cdc.config.row_condition import parse_condition
+from cdc.config.section import Section
+from cdc.model.events import TableId
+
+BIGINT: Final = 1 << 63
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+class StoreMasks(MaskOptions):
+    """Masks for text that this store must not hold in clear. Columns have the source's names."""
+
+    def masks(self, table: TableId) -> tuple[Mask, ...]:
+        return self.masks_of(lambda name: (table, name))
+
+
+class TableMapping(Section):
+    """The mapping of some tables' rows in one store. Columns have the source's names, except for the new ones."""
+
+    include: tuple[str, ...] | None = None  # these and the key's; None: all
+    exclude: tuple[str, ...] = ()
+    rename: dict[str, str] = Field(default_factory=dict)  # source's name → store's
+    constants: dict[str, StrictBool | StrictInt | StrictFloat | StrictStr] = Field(default_factory=dict)
+    where: str | None = None  # rows that the store holds; see cdc.config.row_condition
+    mask: StoreMasks = StoreMasks()
+    as_text: tuple[str, ...] = ()  # columns whose values the store keeps as text: it can then hold every one of them
+    # Columns that are null for values that most stores' types lack; the store's column <column>_not_held says so.
+    as_null: tuple[str, ...] = ()
+
+    @field_validator("where")
+    @classmethod
+    def _is_condition(cls, where: str | None) -> str | None:
+        if where is not None:
+            parse_condition(where)
+        return where
+
+    @field_validator("constants")
+    @classmethod
+    def _fit(cls, constants: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
+        for name, value in constants.items():
+            if type(value) is int and not -BIGINT <= value < BIGINT:
+                raise ValueError(f"the constant {name} does not fit in 64 bits: write it as a text")
+            if type(value) is float and value - value != 0:
+                raise ValueError(f"the constant {name} is not a finite number: write it as a text")
+        return constants
+
+    @model_validator(mode="after")
+    def _names_are_clear(self) -> Self:
+        if self.include is not None and (both := set(self.include) & set(self.exclude)):
+            raise ValueError(f"column {min(both)} is both included and excluded")
+        if left_out := set(self.rename) & set(self.exclude):
+            raise ValueError(f"column {min(left_out)} is both excluded and renamed")
+        if both := set(self.as_text) & set(self.as_null):
+            raise ValueError(f"column {min(both)} is in as_text and in as_null")
+        targets = [*self.rename.values(), *self.constants]
+        if twice := {name for name in targets if targets.count(name) > 1}:
+            raise ValueError(f"two columns would be named {min(twice)}")
+        if "" in targets:
+            raise ValueError("a column needs a name")
+        return self
+
+    @property
+    def is_identity(self) -> bool:
+        """Says whether rows stay as they are."""
+        return self == TableMapping()
+
+    def fingerprint(self) -> str:
+        """Returns a digest that differs for mappings that make different rows. It does not depend on the key of
+        hashes."""
+        said = self.model_dump(mode="json", exclude={"mask": {"hash_key"}})
+        said["exclude"] = sorted(self.exclude)
+        said["include"] = None if self.include is None else sorted(self.include)
+        if not self.as_null:  # mappings from before this option keep their fingerprints
+            del said["as_null"]
+        key = self.mask.hash_key.get_secret_value().encode() if self.mask.hash_key else b""
+        return hmac.digest(key, json.dumps(said, sort_keys=True).encode(), hashlib.sha256).hex()[:32]
+
+
+IDENTITY: Final = TableMapping()
+
+
+def is_pattern(name: str) -> bool:
+    """Says whether the pattern can match several tables."""
+    return _WILDCARD.search(name) is not None
+
+
+def matches(pattern: str, table: TableId) -> bool:
+    return pattern == str(table) or fnmatchcase(str(table), pattern)
+
+
+class Held(Section):
+    """The tables that a store holds, and their mappings."""
+
+    tables: tuple[str, ...] = ("*",)  # patterns over schema.table
+    exclude_tables: tuple[str, ...] = ()  # likewise: captured, but not in this store
+    mapping: dict[str, TableMapping] = Field(default_factory=dict)  # pattern → shape; the first that matches counts
+
+    @field_validator("tables", "exclude_tables")
+    @classmethod
+    def _are_names(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        _require_names(patterns)
+        return patterns
+
+    @field_validator("mapping", mode="before")
+    @classmethod
+    def _sections(cls, mapping: Any) -> Any:
+        """A table whose rows stay as they are may be there without a section."""
+        if isinstance(mapping, dict):
+            _require_names(map(str, mapping))
+            return {pattern: {} if section is None else section for pattern, section in mapping.items()}
+        return mapping
+
+    def holds(self, table: TableId) -> bool:
+        return any(matches(pattern, table) for pattern in self.tables) and not any(
+            matches(pattern, table) for pattern in self.exclude_tables
+        )
+
+    @property
+    def excluded_names(self) -> frozenset[str]:
+        """Returns the entries of exclude_tables that are names of one table."""
+        return frozenset(pattern for pattern in self.exclude_tables if not is_pattern(pattern))
+
+    def mapped(self, table: TableId) -> tuple[str, TableMapping]:
+        """The entry for the table: its pattern, and its mapping. Of a table without an entry rows stay as they are."""
+        return next(((p, entry) for p, entry in self.mapping.items() if matches(p, table)), (str(table), IDENTITY))
+
+    def fingerprints(self, tables: Iterable[TableId]) -> dict[str, str]:
+        """Returns the fingerprints of tables whose rows do not stay as they are, by schema.table."""
+        mapped = ((table, self.mapped(table)[1]) for table in tables)
+        return {str(table): entry.fingerprint() for table, entry in mapped if not entry.is_identity}
+
+
+def _require_names(patterns: Iterable[str]) -> None:
+    for pattern in patterns:
+        if not is_pattern(pattern):
+            TableId.parse(pattern)

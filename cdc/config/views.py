@@ -1,0 +1,117 @@
+"""Section `views`: rows that one SQL query derives from captured tables."""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from cdc.config.fold_settings import FoldConfig
+from cdc.config.outbox_routing import is_topic
+from cdc.config.section import Section
+from cdc.config.store_types import AnyStore
+from cdc.config.stores import SqlConfig, StoreConfig, WarehouseConfig
+from cdc.model.topics import Topics
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is part of names in the base and in the target
+
+
+class TopicTarget(Section):
+    """A compacted topic that holds a view: the last record of each key is its row."""
+
+    type: Literal["topic"]  # a compacted topic instead of a store
+    name: str | None = None  # default: <topics.prefix>.view.<name of the view>
+    partitions: Annotated[int, Field(ge=1, le=1000)] | None = None  # default: topics.partitions
+    replication_factor: Annotated[int, Field(ge=1, le=10)] | None = None  # default: topics.replication_factor
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, name: str | None) -> str | None:
+        if name is not None and not is_topic(name):
+            raise ValueError(f"{name!r} can't be a topic's name: letters, digits, '.', _ and -, 249 at most")
+        return name
+
+
+if TYPE_CHECKING:
+    AnyTarget = StoreConfig | TopicTarget
+else:
+    AnyTarget = Annotated[AnyStore | TopicTarget, Field(discriminator="type")]
+
+
+class ViewConfig(Section):
+    """One view."""
+
+    base: str  # a sink of type sql on PostgreSQL, which keeps the tables that the query reads
+    sql: str  # one SELECT in PostgreSQL's SQL, over the source's names of tables
+    key: Annotated[tuple[str, ...], Field(min_length=1)]  # columns of the query, together unique and not null
+    target: AnyTarget  # where the rows are kept: a section like a sink's, or a topic
+    fold: FoldConfig | None = None  # the row of a key is a state, to which a function folds the query's rows
+    keys_per_batch: Annotated[int, Field(ge=1, le=10_000)] = 200  # rows that are computed together
+
+    @field_validator("key")
+    @classmethod
+    def _key_differs(cls, key: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(key)) != len(key):
+            raise ValueError("a column is in the key twice")
+        return key
+
+    @model_validator(mode="after")
+    def _fold_has_other_columns(self) -> "ViewConfig":
+        if self.fold and (doubled := [name for name in self.fold.columns if name in self.key]):
+            raise ValueError(f"fold.columns: {doubled[0]} is a column of the key, which each row contains anyway")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_written(self) -> "ViewConfig":
+        if isinstance(self.target, TopicTarget):
+            return self
+        if isinstance(self.target, WarehouseConfig):
+            for pattern, shape in self.target.shapes.items():
+                if shape.mode != "current":
+                    raise ValueError(
+                        f"target.shapes.{pattern}.mode: a view can't have mode {shape.mode}, because successive "
+                        "changes are computed as one: leave mode out, and keep the tables' history in a sink of type "
+                        "warehouse"
+                    )
+        if self.target.mapping:
+            raise ValueError(
+                "target.mapping is not for views: the query chooses columns and rows; leave the mapping out"
+            )
+        return self
+
+
+def problem(views: Mapping[str, ViewConfig], sinks: Mapping[str, StoreConfig], topic_prefix: str) -> str | None:
+    """Returns the first error of the views, given the sinks; None if there is none."""
+    stores = [(f"the sink {name}", section, topic_prefix) for name, section in sinks.items()]
+    for name, view in views.items():
+        if not NAME.fullmatch(name):
+            return f"{name!r} can't be a view's name: a lower-case letter, then letters, digits and _, 40 at most"
+        base = sinks.get(view.base)
+        if not isinstance(base, SqlConfig):
+            return f"{name}.base: {view.base} is not a sink of type sql"
+        if not base.url.get_secret_value().startswith(("postgresql:", "postgres:")):
+            return f"{name}.base: the database of {view.base} is not PostgreSQL, which views need"
+        if isinstance(view.target, TopicTarget):
+            continue
+        prefix = target_prefix(topic_prefix, name)
+        places = set(view.target.store_names(prefix))
+        for other, section, its_prefix in stores:
+            if section.type == view.target.type and places & set(section.store_names(its_prefix)):
+                return f"{name}.target shares its store with {other}: set another {view.target.names_option}"
+        stores.append((f"the view {name}", view.target, prefix))
+    return None
+
+
+def view_topics(views: Mapping[str, ViewConfig], topic_prefix: str) -> dict[str, str]:
+    """Returns the topics of the views that are kept in one."""
+    topics = Topics(topic_prefix)
+    return {
+        name: view.target.name or topics.view(name)
+        for name, view in views.items()
+        if isinstance(view.target, TopicTarget)
+    }
+
+
+def target_prefix(topic_prefix: str, view: str) -> str:
+    """Returns the prefix of all names in the view's target, unless its section sets another one."""
+    return f"{topic_prefix}_{view}"

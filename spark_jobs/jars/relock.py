@@ -1,0 +1,185 @@
+"""Writes the lock file again from the wanted jars. Run it after changing a version in this module.
+
+Transitive dependencies are resolved once, here; everything else reads coordinates from the lock. Versions are exact,
+never "the newest": those of Kafka (4.4.0) and OpenSearch (3.9.0) were published without some of their parts.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from cdc.model.errors import StackError
+from spark_jobs.jars.lock import LOCK_FILE, Coordinates, Jar, read_lock, write_lock
+from spark_jobs.jars.maven import MavenRepository, context
+from spark_jobs.jars.resolver import mirror
+
+KAFKA = "4.3.1"
+OPENSEARCH = "3.8.0"
+SPARK = "4.1.3"  # equals PySpark's
+ICEBERG = "1.12.0"
+ICEBERG_REST = "1.11.0"  # the newest that was published with its test fixtures
+HADOOP = "3.4.2"  # equals that of PySpark's hadoop-client jars
+AWS_SDK = "2.54.17"  # equals that in Iceberg's bundle
+JETTY = "12.1.14"
+
+# The connector asks for its own version of this; where that was not published, an earlier one works.
+TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"  # noqa: S105 - a jar's name
+TOKEN_PROVIDER_VERSIONS = (SPARK, "4.1.0-preview1")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Jars of one place. A root that ends with `!` does not decide the versions of the others' dependencies."""
+
+    place: str
+    roots: tuple[str, ...]
+    transitive: bool = True
+    besides: tuple[str, ...] = ()  # places whose jars are there already
+    without: tuple[str, ...] = ()  # artifacts that are left out
+
+
+_PLUGIN = "org.opensearch.plugin"
+_LIB = ("opensearch/lib",)
+WANTED = (
+    Wanted("kafka", (f"org.apache.kafka:kafka_2.13:{KAFKA}", "org.slf4j:slf4j-simple:1.7.36")),
+    Wanted(
+        "opensearch/lib",
+        (
+            f"org.opensearch:opensearch:{OPENSEARCH}",
+            f"org.opensearch:opensearch-agent-bootstrap:{OPENSEARCH}",
+            f"org.opensearch:opensearch-plugin-classloader:{OPENSEARCH}",
+            "org.apache.logging.log4j:log4j-core:2.25.4!",
+        ),
+    ),
+    Wanted("opensearch/modules/lang-painless", (f"{_PLUGIN}:lang-painless:{OPENSEARCH}",), besides=_LIB),
+    Wanted("opensearch/modules/analysis-common", (f"{_PLUGIN}:analysis-common:{OPENSEARCH}",), besides=_LIB),
+    Wanted("opensearch/modules/mapper-extras", (f"{_PLUGIN}:mapper-extras-client:{OPENSEARCH}",), besides=_LIB),
+    Wanted("opensearch/modules/parent-join", (f"{_PLUGIN}:parent-join-client:{OPENSEARCH}",), besides=_LIB),
+    Wanted("opensearch/modules/percolator", (f"{_PLUGIN}:percolator-client:{OPENSEARCH}",), besides=_LIB),
+    Wanted("opensearch/modules/reindex", (f"{_PLUGIN}:reindex-client:{OPENSEARCH}",), besides=_LIB),
+    Wanted(
+        "opensearch/modules/transport-netty4",
+        (f"{_PLUGIN}:transport-netty4-client:{OPENSEARCH}",),
+        besides=_LIB,
+        without=("netty-codec-native-quic",),  # 12 MB of native code for a transport that we don't use
+    ),
+    # Each the newest of its own: the provider needs only ICU's stable interface.
+    Wanted("icu", ("com.ibm.icu:icu4j:79.1", "com.ibm.icu:icu4j-localespi:77.1"), transitive=False),
+    Wanted(
+        "spark-kafka",
+        (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK}",),
+        without=(
+            TOKEN_PROVIDER.partition(":")[2],
+            # PySpark brings these.
+            "jsr305",
+            "lz4-java",
+            "scala-library",
+            "scala-parallel-collections_2.13",
+            "slf4j-api",
+            "snappy-java",
+            "spark-tags_2.13",
+        ),
+    ),
+    Wanted(
+        "iceberg",
+        (
+            f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG}",
+            "org.xerial:sqlite-jdbc:3.50.3.0",
+            "org.postgresql:postgresql:42.7.8",  # a catalog on PostgreSQL instead
+        ),
+        transitive=False,
+    ),
+    Wanted(
+        "aws",
+        (
+            f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}",  # Amazon's SDK
+            f"org.apache.hadoop:hadoop-aws:{HADOOP}",  # Spark's own readers and checkpoints on S3
+            f"software.amazon.awssdk:s3-transfer-manager:{AWS_SDK}",  # hadoop-aws needs these; the bundle lacks them
+            f"software.amazon.awssdk:apache-client:{AWS_SDK}",
+        ),
+        transitive=False,
+    ),
+    # Iceberg's own REST catalog server, for tests. Hadoop's classes come from PySpark.
+    Wanted(
+        "iceberg-rest",
+        (
+            f"org.apache.iceberg:iceberg-core:{ICEBERG_REST}",
+            f"org.eclipse.jetty.ee10:jetty-ee10-servlet:{JETTY}",
+            f"org.eclipse.jetty.compression:jetty-compression-server:{JETTY}",
+            f"org.eclipse.jetty.compression:jetty-compression-gzip:{JETTY}",
+            "org.apache.httpcomponents:httpcore:4.4.16",
+            "org.slf4j:slf4j-simple:2.0.17",
+            "org.xerial:sqlite-jdbc:3.50.3.0",
+        ),
+    ),
+    Wanted(
+        "iceberg-rest",
+        (
+            f"org.apache.iceberg:iceberg-core:{ICEBERG_REST}:tests",
+            f"org.apache.iceberg:iceberg-open-api:{ICEBERG_REST}:test-fixtures",
+        ),
+        transitive=False,
+    ),
+)
+
+
+def relock(console: Console, path: Path = LOCK_FILE) -> None:
+    """Writes the lock. Entries whose coordinates do not change are kept, because a released jar never changes. Raises
+    StackError if an entry can't be resolved.
+    """
+    known = {jar.coordinates: jar for jar in read_lock(path).jars}
+    places: dict[Coordinates, set[str]] = {}
+    found: dict[str, set[Coordinates]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for wanted in WANTED:
+            console.print(f"resolving {wanted.place}")
+            found.setdefault(wanted.place, set()).update(_resolve(wanted, Path(folder) / "poms"))
+            found[wanted.place] -= {at for place in wanted.besides for at in found[place]}
+        found["spark-kafka"].add(_token_provider(Path(folder) / "poms"))
+        for place, jars in found.items():
+            for at in jars:
+                places.setdefault(at, set()).add(place)
+        write_lock((_locked(at, where, known, Path(folder)) for at, where in places.items()), path)
+    console.print(f"{len(places)} jars in {path}")
+
+
+def _resolve(wanted: Wanted, cache: Path) -> set[Coordinates]:
+    if not wanted.transitive:
+        return set(map(Coordinates.parse, wanted.roots))
+    maven = context(cache, mirror())
+    exclusions = [maven.project(*TOKEN_PROVIDER.split(":"))]
+    roots = [maven.create_dependency(root, exclusions) for root in wanted.roots]
+    try:
+        inputs, transitive = maven.resolver.resolve(roots)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StackError(
+            f"{wanted.place} can't be resolved: {error}", "check the versions in spark_jobs/jars/relock.py"
+        ) from error
+    return {
+        Coordinates(found.groupId, found.artifactId, found.version, found.classifier or "")
+        for found in (*inputs, *transitive)
+        if found.scope in (None, "compile", "runtime") and found.artifactId not in wanted.without
+    }
+
+
+def _token_provider(cache: Path) -> Coordinates:
+    group, artifact = TOKEN_PROVIDER.split(":")
+    for version in TOKEN_PROVIDER_VERSIONS:
+        try:
+            context(cache, mirror()).project(group, artifact).at_version(version).artifact().resolve()
+        except RuntimeError:  # not published
+            continue
+        return Coordinates(group, artifact, version)
+    raise StackError(f"no version of {TOKEN_PROVIDER} can be had", "check the versions in spark_jobs/jars/relock.py")
+
+
+def _locked(at: Coordinates, places: Iterable[str], known: dict[Coordinates, Jar], folder: Path) -> Jar:
+    where = tuple(sorted(places))
+    if at in known:
+        return replace(known[at], places=where)
+    file = MavenRepository(mirror()).fetch(Jar(at, "", 0, where), folder / str(at), lambda _: None)
+    return Jar(at, hashlib.sha256(file.read_bytes()).hexdigest(), file.stat().st_size, where)

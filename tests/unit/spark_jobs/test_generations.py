@@ -1,0 +1,63 @@
+"""Checkpoints' places, the numbers of generations, and who runs a sink."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sinks.errors import SinkError
+from spark_jobs.generations import LOCAL_FOLDER, Checkpoints, next_generation, sink_folder
+
+
+@pytest.mark.parametrize(
+    ("marker", "published", "expected"), [(None, [], 1), (3, [1, 2], 4), (None, [1, 7], 8), (9, [3], 10)]
+)
+def test_a_new_generation_has_a_number_that_nothing_had(
+    marker: int | None, published: list[int], expected: int
+) -> None:
+    assert next_generation(marker, published) == expected
+
+
+def test_a_local_folder_holds_checkpoints_lock_and_log(tmp_path: Path) -> None:
+    assert sink_folder(str(tmp_path), "shop", "search") == tmp_path / "shop" / "search"
+    assert Checkpoints(str(tmp_path), "shop", "search").of(3) == str(tmp_path / "shop/search/3")
+
+
+def test_checkpoints_in_an_object_store_leave_only_lock_and_log_here() -> None:
+    location = "s3a://bucket/checkpoints/"
+    assert Checkpoints(location, "shop", "search").of(3) == "s3a://bucket/checkpoints/shop/search/3"
+    assert sink_folder(location, "shop", "search") == LOCAL_FOLDER.absolute() / "shop" / "search"
+
+
+def test_other_generations_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "shop" / "search"
+    for generation in (1, 2, 3):
+        (folder / str(generation) / "offsets").mkdir(parents=True)
+    (folder / "lock").touch()
+    Checkpoints(str(tmp_path), "shop", "search").keep_only({3})
+    assert sorted(path.name for path in folder.iterdir()) == ["3", "lock"]
+
+
+def test_one_process_has_the_lock(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path), "shop", "search")
+    program = (
+        "import sys; from spark_jobs.generations import Checkpoints\n"
+        "with Checkpoints(sys.argv[1], 'shop', 'search').locked(): print('mine')"
+    )
+    other = [sys.executable, "-c", program, str(tmp_path)]
+    with checkpoints.locked():
+        refused = subprocess.run(other, capture_output=True, text=True, check=False)
+        assert "another process runs the sink" in refused.stderr and refused.returncode != 0
+    assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "mine\n"
+    with checkpoints.locked(), pytest.raises(SinkError), checkpoints.locked():
+        pass
+
+
+def test_the_lock_tells_whether_a_process_runs_the_sink(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path), "shop", "search")
+    assert not checkpoints.is_locked()
+    assert not (tmp_path / "shop").exists()
+    with checkpoints.locked():
+        assert checkpoints.is_locked()
+    assert not checkpoints.is_locked()

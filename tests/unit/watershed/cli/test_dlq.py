@@ -1,0 +1,72 @@
+"""`cdc dlq`, without brokers: which rows are meant, and what is printed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cdc.model.errors import WatershedError
+from tests.unit.cdc.config.test_config_file import minimal
+from tests.unit.cdc.model.test_rejected_rows import ROW
+from watershed.cli import dlq
+from watershed.status.sink_letters import Letter
+
+LETTERS = [
+    Letter("users", "shop.dead-letter.users", f"2/public.orders/{number}", row)
+    for number, row in enumerate(
+        ROW.model_copy(update={"table_schema": "public", "table_name": "orders", "key": key})
+        for key in ({"id": 1}, {"id": "two"}, {"a": 1, "b": "é"})
+    )
+]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    file = tmp_path / "watershed.yml"
+    file.write_text(yaml.safe_dump(minimal() | {"sinks": {"users": {"type": "cache", "url": "redis://c"}}}))
+    discarded: list[str] = []
+    monkeypatch.setattr(dlq, "read_letters", lambda _, sinks: [one for one in LETTERS if one.sink in sinks])
+    monkeypatch.setattr(dlq, "discard_letters", lambda _, letters: discarded.extend(one.key for one in letters))
+
+    def run(*words: str) -> Any:
+        result = CliRunner().invoke(dlq.app, [*words, "--config", str(file)])
+        return result, discarded
+
+    return run
+
+
+def test_letters_are_listed_as_json(run: Any) -> None:
+    result, _ = run("list", "--json")
+    (first, *_) = json.loads(result.stdout)["dead_letters"]
+    assert (first["sink"], first["generation"], first["table"], first["key"], first["reason"]) == (
+        "users",
+        2,
+        "public.orders",
+        {"id": 1},
+        "column x: too odd",
+    )
+
+
+def test_a_row_is_named_by_its_key(run: Any) -> None:
+    for text, number in (("1", 0), ("two", 1), ('[1, "é"]', 2)):
+        result, _ = run("show", "users", "--table", "public.orders", "--key", text)
+        assert json.loads(result.stdout)["key"] == LETTERS[number].row.key
+
+
+def test_only_what_is_named_is_discarded(run: Any) -> None:
+    result, discarded = run("discard", "users", "--table", "public.orders", "--key", "1", "--json")
+    assert json.loads(result.stdout) == {"sink": "users", "discarded": 1}
+    assert discarded == ["2/public.orders/0"]
+    assert run("discard", "users")[0].exit_code == 2
+    result, discarded = run("discard", "users", "--all")
+    assert len(discarded) == 4
+
+
+def test_what_is_not_there_is_said(run: Any) -> None:
+    result, _ = run("show", "users", "--table", "public.orders", "--key", "9")
+    assert isinstance(result.exception, WatershedError)
+    result, _ = run("list", "nobody")
+    assert isinstance(result.exception, WatershedError) and "no sink 'nobody'" in result.exception.message

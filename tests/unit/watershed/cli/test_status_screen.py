@@ -1,0 +1,82 @@
+"""The status for people."""
+
+from dataclasses import replace
+
+from rich.console import Console
+
+from cdc.model.errors import UnreachableError
+from tests.support.status_facts import Clock, applied, config, full_status, reading, source, topics
+from watershed.cli.status_screen import screen, seconds, size
+from watershed.status.model import Status
+
+
+def shown(status: Status) -> str:
+    console = Console(width=160, record=True, file=None, quiet=True)
+    with console.capture() as captured:
+        console.quiet = False
+        console.print(screen(status))
+    return captured.get()
+
+
+def test_everything_is_said_with_its_unit() -> None:
+    said = shown(full_status())
+    for text in (
+        "shop, PostgreSQL 18.1, timeline 1, at 0/7D0",
+        "watershed, active, WAL reserved, confirmed 0/3E8",
+        "1.1 KiB retained, 10.0 MiB left of 10.0 MiB, 1,000 B/s written",
+        "streaming, epoch 1, 0 records, at 0/3E8, 1,000 B and 0.00 s behind",
+        "running, 50 rows, 25 % of about 200, 10/s, 15 s left",
+        "1970-01-12 13:46:40Z  0/1F4    1       9     0       4.00 s  scheduled",
+        "warning sink search: search differs from the source: 5 rows at the last comparison (5 of public.orders)",
+        "documents  serving  30       2.25 s  4     1         1.50 s",
+        "warning view documents: 1 rows are rejected by the target",
+        "warning table public.orders: 3 changes of public.orders could not be published",
+    ):
+        assert text in said, said
+    assert "  next: read the dead letters" in said
+
+
+def test_a_pipeline_that_is_well_says_so() -> None:
+    said = shown(Clock().status(reading()))
+    assert "no problems" in said
+    assert "no sink has published a position yet" in said
+    assert "no limit: the disk can fill" in said
+
+
+def test_rows_that_are_owed_are_listed() -> None:
+    told = topics(sinks=(applied(owed={"public.orders": "a heal", "public.notes": "it is stopped"}),))
+    assert told.progress is not None
+    told = replace(told, progress=told.progress.model_copy(update={"owed": {"public.orders": "a heal"}}))
+    said = shown(Clock().status(reading(told=told)))
+    assert "\nrows are owed: public.orders: a heal\nrows are owed: search: public.notes: it is stopped\n" in said
+
+
+def test_a_store_that_has_applied_nothing_says_so() -> None:
+    assert "nothing yet" in shown(Clock().status(reading(told=topics(sinks=(applied(0, epoch=0),)))))
+
+
+def test_servers_that_are_away_and_slots_that_are_gone() -> None:
+    away = UnreachableError("no broker at [::1]", "start it")
+    said = shown(Clock().status(reading(source(slot=None), topics_error=away)))
+    assert "do not answer" in said
+    assert "watershed does not exist" in said
+    assert "error brokers: no broker at [::1]" in said, "brackets are no markup"
+    assert "does not answer" in shown(Clock().status(reading(source_error=away, told=topics())))
+
+
+def test_sizes_and_times_are_short() -> None:
+    assert [size(count) for count in (None, 0, 1023, 1536, 5 * 1024**3)] == [
+        "?",
+        "0 B",
+        "1,023 B",
+        "1.5 KiB",
+        "5.0 GiB",
+    ]
+    assert [seconds(value) for value in (None, 0.25, 42.0, 185.0)] == ["?", "0.25 s", "42 s", "3 m 05 s"]
+
+
+def test_a_view_of_which_nothing_is_known_has_question_marks() -> None:
+    away = UnreachableError("the base of the view does not answer", "start it")
+    said = shown(Clock(config(views=("documents",))).status(reading(views={"documents": away})))
+    assert "documents  unreachable  ?        ?       ?     ?         ?" in said
+    assert "warning view documents: the base of the view does not answer" in said

@@ -1,0 +1,151 @@
+"""What watchers are told of snapshots and sinks."""
+
+import pytest
+
+from cdc.model.control import SnapshotRecord
+from tests.support.standings import position, progress, published, sink, snapshot
+from watershed.status.fill_progress import (
+    FillProgress,
+    HistoryPosition,
+    Rate,
+    are_complete,
+    replaced,
+    sink_progress,
+    table_progress,
+    will_be_complete,
+)
+
+# ---- tables
+
+
+def test_rows_are_the_records_and_the_rate_is_what_capture_reports() -> None:
+    told = table_progress(snapshot(), progress(), 1.0)
+    assert told == FillProgress("table", "public.a", "running", 300, 1000, 50.0)
+    assert told.eta_s == 14.0
+    assert told.as_json() == {
+        "what": "table",
+        "name": "public.a",
+        "status": "running",
+        "done": 300,
+        "total": 1000,
+        "per_s": 50.0,
+        "eta_s": 14.0,
+        "message": "",
+    }
+
+
+def test_what_it_waits_for_is_said() -> None:
+    waiting = progress(status="waiting", rows=0, rows_per_s=0.0, message="transactions that began earlier")
+    told = table_progress(snapshot(rows=0), waiting, 1.0)
+    assert (told.status, told.message, told.eta_s) == ("waiting", "transactions that began earlier", None)
+    told = table_progress(snapshot(rows=40), waiting, 1.0)
+    assert (told.status, told.message) == ("running", ""), "rows have come since"
+
+
+def test_reports_of_an_earlier_snapshot_are_not_taken_for_this_ones() -> None:
+    told = table_progress(snapshot(request="r2", rows=0), progress(status="waiting", message="x"), 1.0)
+    assert (told.status, told.per_s, told.message) == ("running", 0.0, "")
+
+
+def test_rows_that_had_vanished_are_said() -> None:
+    told = table_progress(snapshot(status="done", deleted=1_200), None, 1.0)
+    assert told.message == "deleted 1,200 rows that no longer exist"
+
+
+def test_silence_is_said() -> None:
+    told = table_progress(snapshot(), progress(), 12.3)
+    assert (told.per_s, told.message) == (0.0, "capture has not reported for 12 s: check that `cdc run` is running")
+    assert table_progress(snapshot(status="paused"), progress(), 99.0).message == "", "a paused one has nothing to say"
+
+
+@pytest.mark.parametrize("status", ["done", "cancelled", "failed"])
+def test_an_end_is_the_records(status: str) -> None:
+    told = table_progress(snapshot(status=status, message="why"), progress(), 99.0)
+    assert (told.is_ended, told.status, told.message, told.eta_s) == (True, status, "why", None)
+
+
+def test_an_estimate_that_was_too_low_does_not_pass_the_whole() -> None:
+    assert table_progress(snapshot(rows=1500), None, 0.0).total == 1500
+    assert table_progress(snapshot(rows=900, status="done"), None, 0.0).total == 900
+
+
+def test_of_a_part_of_a_table_the_total_is_not_known() -> None:
+    assert table_progress(snapshot(where="id > 5", sweeps=False), None, 0.0).total == 0
+    assert table_progress(snapshot(sweeps=False), None, 0.0).total == 0
+    assert table_progress(snapshot(sweeps=False, request="epoch 1"), None, 0.0).total == 1000
+
+
+def test_a_replaced_snapshot_has_ended() -> None:
+    told = replaced(table_progress(snapshot(), None, 0.0))
+    assert (told.is_ended, told.name, told.status) == (True, "public.a", "replaced")
+
+
+@pytest.mark.parametrize(
+    ("record", "is_now", "will_be"),
+    [
+        (None, False, False),
+        (snapshot(status="done"), True, True),
+        (snapshot(status="done", sweeps=False, request="epoch 1"), True, True),
+        (snapshot(status="done", sweeps=False), False, False),  # a range
+        (snapshot(status="done", sweeps=False, where="id > 1", request="epoch 1"), False, False),
+        (snapshot(), False, True),
+        (snapshot(status="paused"), False, False),
+        (snapshot(status="failed"), False, False),
+        (snapshot(status="cancelled"), False, False),
+    ],
+)
+def test_a_topic_is_complete_after_a_whole_snapshot(record: SnapshotRecord | None, is_now: bool, will_be: bool) -> None:
+    assert (are_complete(record), will_be_complete(record)) == (is_now, will_be)
+
+
+# ---- sinks
+
+
+def test_marks_are_ordered_by_epoch_first() -> None:
+    assert HistoryPosition.published(position(50, epoch=2)) == HistoryPosition(2, 50)
+    assert HistoryPosition.published(published(70, {})) == HistoryPosition(1, 70)
+    assert (
+        HistoryPosition.applied(sink(1, 90, epoch=1))
+        < HistoryPosition(2, 50)
+        <= HistoryPosition.applied(sink(1, 50, epoch=2))
+    )
+
+
+def test_a_sink_is_as_far_as_the_offsets_it_has_passed() -> None:
+    rate = Rate()
+    ends = {"p.a": (100, 50), "p.b": (10,)}
+    sink_progress("search", sink(1, 0, {"p.a": (20, 0)}), published(500, ends), HistoryPosition(1, 500), rate, 10.0)
+    told = sink_progress("search", sink(1, 0, {"p.a": (70,), "p.b": (99,)}), published(500, ends), None, rate, 20.0)
+    assert (told.status, told.done, told.total, told.per_s) == ("running", 80, 160, 6.0)
+
+
+def test_a_sink_is_filled_when_it_has_applied_the_goal() -> None:
+    ends = {"p.a": (100,)}
+
+    def told(lsn: int, goal: HistoryPosition | None) -> str:
+        return sink_progress("search", sink(1, lsn, ends), published(500, ends), goal, Rate(), 1.0).status
+
+    assert told(500, HistoryPosition(1, 500)) == "done"
+    assert told(499, HistoryPosition(1, 500)) == "running"
+    assert told(900, HistoryPosition(2, 500)) == "running"
+    assert told(900, None) == "running", "what it is to reach is not known yet"
+
+
+def test_before_the_job_says_anything_it_is_waited_for() -> None:
+    told = sink_progress("search", None, published(500, {"p.a": (100,)}), HistoryPosition(1, 500), Rate(), 1.0)
+    assert (told.status, told.message, told.total) == ("waiting", "Spark starts", 0)
+
+
+def test_a_rate_is_of_the_last_half_minute() -> None:
+    rate = Rate()
+    assert rate.per_s(0.0) == 0.0
+    rate.observe(0.0, 0)
+    assert rate.per_s(0.0) == 0.0
+    rate.observe(10.0, 100)
+    assert rate.per_s(10.0) == 10.0
+    rate.observe(20.0, 100)
+    assert rate.per_s(20.0) == 5.0
+    rate.observe(30.0, 400)
+    assert rate.per_s(35.0) == 400 / 30
+    rate.observe(70.0, 400)
+    assert rate.per_s(70.0) == 0.0

@@ -1,0 +1,42 @@
+"""A query's tables, and its columns under the aliases of their tables."""
+
+import pytest
+from sqlglot import exp
+
+from cdc.model.errors import ConfigError
+from cdc.model.events import TableId
+from watershed.views.parsing import named_tables, parsed, qualified
+
+COLUMNS = {TableId("public", "orders"): ("id", "customer_id", "Tags"), TableId("public", "customers"): ("id", "name")}
+
+
+def test_functions_and_parts_of_a_with_are_no_tables() -> None:
+    text = (
+        "WITH x AS (SELECT * FROM Orders) SELECT x.id FROM x, unnest(x.tags) AS t, other.y, generate_series(1, 2) AS g"
+    )
+    assert set(named_tables("found", text)) == {TableId("public", "orders"), TableId("other", "y")}
+
+
+def test_a_recursive_query_is_refused_for_what_it_is() -> None:
+    """It reads a table of the name of its WITH, as every recursive query does: another name would not help."""
+    text = "WITH RECURSIVE up AS (SELECT id FROM orders UNION SELECT o.id FROM orders o JOIN up USING (id)) TABLE up"
+    with pytest.raises(ConfigError, match="view found: WITH RECURSIVE can't be traced to a key") as refused:
+        qualified("view found", parsed("view found", text), COLUMNS, text)
+    assert "pairs of ancestor and descendant" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ('SELECT O.ID, "Tags" FROM ORDERS O', {"o.id", "o.Tags"}),
+        ("SELECT id, name FROM orders LEFT JOIN customers USING (id)", {"orders.id", "customers.name", "customers.id"}),
+        ("SELECT coalesce(c.id, o.id) AS k FROM orders o JOIN customers c USING (id)", {"c.id", "o.id"}),
+        ('SELECT t.tag AS tag FROM orders o, unnest(o."Tags") AS t(tag)', {"t.tag", "o.Tags"}),
+        ("SELECT o.id, g FROM orders o, generate_series(1, o.id) AS g", {"o.id", "g.g"}),
+        ('SELECT x.key FROM orders o, jsonb_each(o."Tags") AS x', {"x.key", "o.Tags"}),
+        ("SELECT o.id % 2 AS half, count(*) AS n FROM orders o GROUP BY half", {"o.id"}),
+    ],
+)
+def test_each_column_has_the_table_that_postgresql_takes_it_from(text: str, columns: set[str]) -> None:
+    tree = qualified("view found", parsed("view found", text), COLUMNS, text)
+    assert {f"{one.table}.{one.name}" for one in tree.find_all(exp.Column)} == columns

@@ -1,0 +1,191 @@
+"""`cdc rebuild`: has the sink's job rebuild its store from the topics, while the current store serves readers."""
+
+import json
+import secrets
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+from rich.console import Console
+
+from cdc.config.config_file import Config
+from cdc.config.stores import sink_config
+from cdc.kafka.signals import deliver
+from cdc.model.errors import WatershedError
+from cdc.model.job_records import RebuildRecord
+from cdc.model.topics import Topics
+from sinks.errors import SinkError
+from spark_jobs.generations import Checkpoints
+from watershed.cli.interrupts import interrupted, sigterm_as_interrupt
+from watershed.cli.options import CONFIG, ConfigFile, Timeout, Wait, configuration
+from watershed.cli.snapshot_screen import Screen, screen_for
+from watershed.cli.store_filling import SinkProcess
+from watershed.status.fill_progress import FillProgress, HistoryPosition, Rate, sink_progress
+from watershed.status.snapshot_watch import SnapshotWatch
+
+Action = Literal["rebuild", "rollback", "drop"]
+
+LOOK_S: Final = 0.25
+SILENCE_S_MAX: Final = 5.0  # a running job answers within a second
+_ALREADY: Final = {"rebuild": "a rebuild", "rollback": "a rollback", "drop": "dropping the kept generation"}
+
+
+def rebuild(
+    sink: Annotated[str, typer.Option("--sink", metavar="NAME", help="The sink whose store is rebuilt.")],
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Let the kept generation catch up, then switch readers back to it.")
+    ] = False,
+    drop_old: Annotated[bool, typer.Option("--drop-old", help="Delete the kept generation.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what is under way; readers are unaffected.")] = False,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    config: ConfigFile = CONFIG,
+) -> None:
+    """Build a new generation of a store from the topics while the current one serves, and swap when it has caught up.
+    The former generation is kept until --drop-old. If a rebuild is under way already, the command follows it. Exits
+    with 0 when the rebuild is done, 1 when it failed, was cancelled or took longer than --timeout."""
+    if rollback + drop_old + cancel > 1:
+        raise typer.BadParameter("--rollback, --drop-old and --cancel can't be combined")
+    settings = configuration(config)
+    section = sink_config(settings.sinks, sink)
+    if (reason := section.no_rebuild) is not None:
+        raise WatershedError(
+            f"{sink} is a sink of type {section.type}, {reason}",
+            "add a second sink of this type that uses other names in the store, fill it with cdc snapshot start --sink "
+            "NAME, and switch readers to it",
+        )
+    screen = screen_for(Console(), as_json=as_json)
+    command = _Command(settings, config, sink, screen, as_json=as_json)
+    action: Action = "rollback" if rollback else "drop" if drop_old else "rebuild"
+    with ExitStack() as stack:
+        stack.enter_context(closing(screen))
+        watch = stack.enter_context(closing(SnapshotWatch.of(settings)))
+        watch.read_to_end()
+        if cancel:
+            command.cancel(watch)
+            return
+        request = command.ask(watch, action)
+        if not wait:
+            screen.say(f"{sink}: requested; the sink's job does it, and `cdc rebuild --sink {sink}` follows it")
+            return
+        stack.enter_context(
+            interrupted(screen, f"interrupted; run again to follow {sink}'s, or with --cancel to stop it")
+        )
+        stack.enter_context(sigterm_as_interrupt())
+        command.follow(stack, watch, action, request, timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """One call of the command."""
+
+    config: Config
+    config_file: Path
+    sink: str
+    screen: Screen
+    as_json: bool
+    rate: Rate = field(default_factory=Rate)
+
+    def ask(self, watch: SnapshotWatch, action: Action) -> str:
+        """Returns the id of the request: a new one, or that of the same action if it is under way already."""
+        last = watch.rebuild(self.sink)
+        if last is not None and last.is_open:
+            if last.action != action:
+                raise SinkError(
+                    f"{self.sink}: {_ALREADY[last.action]} is under way",
+                    f"wait for it, or cancel it: cdc rebuild --sink {self.sink} --cancel",
+                )
+            self.screen.say(f"{self.sink}: {_ALREADY[action]} is under way already; this command follows it")
+            return last.request
+        record = RebuildRecord(
+            sink=self.sink,
+            request=secrets.token_hex(8),
+            action=action,
+            status="asked",
+            asked_us=time.time_ns() // 1000,
+        )
+        self._publish(record)
+        return record.request
+
+    def cancel(self, watch: SnapshotWatch) -> None:
+        last = watch.rebuild(self.sink)
+        if last is None or not last.is_open:
+            raise SinkError(
+                f"{self.sink}: no rebuild is under way", "nothing to do: readers use the serving generation"
+            )
+        self._publish(last.model_copy(update={"status": "cancelled"}))
+        self.screen.say(f"{self.sink}: cancelled; the sink's job deletes what it has built")
+
+    def follow(
+        self, stack: ExitStack, watch: SnapshotWatch, action: Action, request: str, timeout_s: float | None
+    ) -> None:
+        """Waits until the request, or another one for the same action that replaced it, has ended. Raises
+        WatershedError if the rebuild was not done."""
+        began = time.monotonic()
+        heard: tuple[object, float] = (None, began)
+        job: SinkProcess | None = None
+        while True:
+            watch.poll(LOOK_S)
+            record = watch.rebuild(self.sink)
+            if record is None:
+                continue
+            if record.request != request:
+                if record.action != action:
+                    raise SinkError(
+                        f"{self.sink}: {_ALREADY[record.action]} was requested at the same time, and replaced this",
+                        "wait until it has ended, then run the command again",
+                    )
+                self.screen.say(f"{self.sink}: another command requested the same; this one follows it")
+                request = record.request
+            standing = self._standing(watch, record)
+            self.screen.show([standing])
+            if not record.is_open:
+                self._end(record)
+                return
+            now = time.monotonic()
+            told = (record, standing.done)
+            heard = (told, now) if told != heard[0] else heard
+            if job is not None:
+                job.check()
+            elif now - heard[1] > SILENCE_S_MAX and not self._runs_here():
+                job = stack.enter_context(SinkProcess(self.config, self.config_file, [self.sink]))
+                self.screen.say(f"no job of {self.sink} answers, so this command starts one; its log is {job.log}")
+            if timeout_s is not None and now - began > timeout_s:
+                raise SinkError(
+                    f"{self.sink}: not done in {timeout_s:g} s ({standing.message or standing.status})",
+                    f"it continues while the sink's job runs: cdc rebuild --sink {self.sink} follows it",
+                )
+
+    def _standing(self, watch: SnapshotWatch, record: RebuildRecord) -> FillProgress:
+        if record.status == "asked":
+            return FillProgress("sink", self.sink, "waiting", 0, 0, 0.0, "the sink's job has not answered yet")
+        sinks = [one for one in watch.sinks() if one.sink == self.sink and one.generation == record.generation]
+        built = sinks[-1] if sinks else None
+        published = watch.published()
+        goal = HistoryPosition(1 << 62, 0)  # the job says when it is done
+        now = sink_progress(self.sink, built, published, goal, self.rate, time.monotonic())
+        status = "running" if record.is_open else record.status
+        return replace(now, status=status, message=record.message)
+
+    def _end(self, record: RebuildRecord) -> None:
+        self.screen.close()
+        if self.as_json:
+            told = {"what": "rebuild", **record.model_dump(mode="json", exclude={"asked_us", "keeps_old"})}
+            typer.echo(json.dumps(told))
+        elif record.status == "done":
+            self.screen.say(f"{self.sink}: {record.message}")
+        if record.status == "cancelled":
+            raise SinkError(f"{self.sink}: the {record.action} was cancelled", "readers keep what they had")
+        if record.status == "failed":
+            raise SinkError(record.message, record.next)
+
+    def _runs_here(self) -> bool:
+        return Checkpoints(self.config.spark.checkpoint_location, self.config.topics.prefix, self.sink).is_locked()
+
+    def _publish(self, record: RebuildRecord) -> None:
+        topic = Topics(self.config.topics.prefix).progress
+        deliver(self.config.kafka, record.to(topic))

@@ -1,0 +1,28 @@
+"""`cdc run`: runs capture."""
+
+import os
+
+from cdc.daemon.conditions import Conditions
+from cdc.daemon.service import Service
+from watershed.cli.failpoints import armed_probe
+from watershed.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel, configuration
+
+
+def run(
+    config: ConfigFile = CONFIG,
+    log_level: LogLevel = "info",
+    log_json: LogJson = False,
+    http_port: HttpPort = None,
+) -> None:
+    """Run capture: publish every committed change of the source to Kafka, until SIGTERM."""
+    settings = configuration(config, log_level=log_level, log_json=log_json)
+    conditions = Conditions()
+    service = Service(settings, armed_probe(os.environ), conditions.report)
+    port = settings.http.port if http_port is None else http_port
+    if port:
+        from watershed.cli.view_readers import view_readers
+        from watershed.http.routes import CAPTURE
+        from watershed.http.server import serve
+
+        serve(settings, port, "http.port", CAPTURE, conditions, view_readers(settings))
+    service.run()

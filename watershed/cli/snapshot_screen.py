@@ -1,0 +1,170 @@
+"""Output of the progress of snapshots and of filling stores: bars in a terminal, a line every few seconds elsewhere,
+JSON for programs.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column, Table
+
+from watershed.status.fill_progress import FillProgress
+
+LINE_INTERVAL_S: Final = 5.0
+JSON_INTERVAL_S: Final = 1.0
+BAR_WIDTH: Final = 24
+_UNITS: Final = {"table": "rows", "sink": "records"}
+
+
+class Screen(Protocol):
+    """Shows progress as it is reported."""
+
+    def say(self, text: str) -> None:
+        """Prints a message, which stays on the screen."""
+
+    def show(self, standings: Sequence[FillProgress]) -> None:
+        """Shows the present progress; called several times a second."""
+
+    def close(self) -> None:
+        """Ends the output; the last state stays visible."""
+
+
+def screen_for(console: Console, *, as_json: bool) -> Screen:
+    if as_json:
+        return JsonLines()
+    return Bars(console) if console.is_terminal else Lines()
+
+
+class Bars:
+    """A bar for each table and sink."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=BAR_WIDTH),
+            TextColumn("{task.fields[figures]}", markup=False, table_column=Column(no_wrap=True)),
+            console=console,
+            auto_refresh=False,
+        )
+        self._tasks: dict[tuple[str, str], TaskID] = {}
+        self._is_started = False
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def show(self, standings: Sequence[FillProgress]) -> None:
+        if not self._is_started:
+            self._is_started = True
+            self._progress.start()
+        for standing in standings:
+            name = standing.what, standing.name
+            if name not in self._tasks:
+                self._tasks[name] = self._progress.add_task(standing.name, total=None, figures="")
+            is_done = standing.status == "done"
+            total = standing.total or (max(1, standing.done) if is_done else None)  # without: a bar that pulses
+            self._progress.update(
+                self._tasks[name],
+                total=total,
+                completed=total if is_done and total else standing.done,
+                figures=brief(standing),
+            )
+        self._progress.refresh()
+
+    def close(self) -> None:
+        if self._is_started:
+            self._progress.stop()
+
+
+class Lines:
+    """Lines of text: one whenever a status changes, and one every LINE_INTERVAL_S while it runs."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, str], tuple[str, float]] = {}  # status, when
+
+    def say(self, text: str) -> None:
+        typer.echo(text)
+
+    def show(self, standings: Sequence[FillProgress]) -> None:
+        now = time.monotonic()
+        for standing in standings:
+            name = standing.what, standing.name
+            status, at = self._shown.get(name, ("", 0.0))
+            if status != standing.status or (not standing.is_ended and now - at >= LINE_INTERVAL_S):
+                self._shown[name] = standing.status, now
+                typer.echo(f"{standing.name}: {standing.status}, {figures(standing)}")
+
+    def close(self) -> None:
+        """Does nothing: every line was printed at once."""
+
+
+class JsonLines:
+    """JSON objects, one per line: the fields of a FillProgress, or `{"what": "said", "text": …}`."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, str], tuple[FillProgress, float]] = {}
+
+    def say(self, text: str) -> None:
+        typer.echo(json.dumps({"what": "said", "text": text}))
+
+    def show(self, standings: Sequence[FillProgress]) -> None:
+        now = time.monotonic()
+        for standing in standings:
+            name = standing.what, standing.name
+            last, at = self._shown.get(name, (None, 0.0))
+            is_due = last is None or last.status != standing.status or now - at >= JSON_INTERVAL_S
+            if standing != last and is_due:
+                self._shown[name] = standing, now
+                typer.echo(json.dumps(standing.as_json()))
+
+    def close(self) -> None:
+        """Does nothing: every object was printed at once."""
+
+
+def brief(standing: FillProgress) -> str:
+    """Returns a description that fits beside a bar in a terminal of 80 columns."""
+    if standing.status != "running":
+        return ", ".join(filter(None, (standing.status, standing.message or f"{standing.done:,}")))
+    parts = [f"{standing.done:,} of {standing.total:,}" if standing.total else f"{standing.done:,}"]
+    if standing.per_s:
+        parts.append(f"{standing.per_s:,.0f}/s")
+    if (eta_s := standing.eta_s) is not None:
+        parts.append(f"{span(eta_s)} left")
+    return ", ".join([*parts, *filter(None, [standing.message])])
+
+
+def figures(standing: FillProgress) -> str:
+    """Returns a description of the progress: rows, share, rate, time left, and the reason for waiting."""
+    unit = _UNITS[standing.what]
+    parts = [f"{standing.done:,} {unit}"]
+    if standing.total and not standing.is_ended:
+        parts = [f"{standing.done:,} of about {standing.total:,} {unit} ({standing.done * 100 // standing.total} %)"]
+    if standing.per_s and not standing.is_ended:
+        parts.append(f"{standing.per_s:,.0f}/s")
+    if (eta_s := standing.eta_s) is not None:
+        parts.append(f"{span(eta_s)} left")
+    if standing.message:
+        waits = "waits for " if standing.status == "waiting" and standing.what == "table" else ""
+        parts.append(waits + standing.message)
+    return ", ".join(parts)
+
+
+def span(seconds: float) -> str:
+    """Returns the duration as text: `42 s`, `3 m 05 s`, `2 h 10 m`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} m"
+
+
+def status_table(standings: Sequence[FillProgress]) -> Table:
+    """Returns the table of `cdc snapshot status`."""
+    table = Table("table", "status", "rows", box=None)
+    for standing in standings:
+        table.add_row(standing.name, standing.status, figures(standing))
+    return table

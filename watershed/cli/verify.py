@@ -1,0 +1,205 @@
+"""`cdc verify` and `cdc repair`: compare the source with stores, row by row, while both are being written."""
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cdc.config.config_file import Config
+from cdc.model.comparisons import RunRecord
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from watershed.cli.exit_codes import DRIFT, PARTIAL
+from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
+from watershed.cli.snapshot_screen import Screen, screen_for
+from watershed.status.fill_progress import FillProgress
+from watershed.verify.history import run_of, with_run
+from watershed.verify.model import Difference, TableResult
+from watershed.verify.repairing import Repair
+from watershed.verify.schedule import read_history
+from watershed.verify.verifier import Verifier, Wanted
+from watershed.verify.world import World
+
+TIMEOUT_S: Final = 120.0
+SHOWN_MAX: Final = 100  # differences of one table and sink in a terminal
+
+Sinks = Annotated[list[str] | None, typer.Option("--sink", metavar="NAME", help="Repeatable; all sinks by default.")]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", metavar="GLOB", help="schema.table, or a pattern such as 'public.*'. Repeatable."),
+]
+Timeout = Annotated[float, typer.Option("--sink-timeout", help="Seconds to wait for a sink without progress.", min=1)]
+Share = Annotated[
+    float, typer.Option("--source-share", help="Share of the time in which the source is read.", min=0.01, max=1.0)
+]
+
+
+def verify(
+    sink: Sinks = None,
+    table: Tables = None,
+    sample: Annotated[
+        int | None, typer.Option(metavar="N", help="Compare only N rows of each side, chosen at random.", min=1)
+    ] = None,
+    source_share: Share = 0.5,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: AsJson = False,
+    is_scheduled: Annotated[bool, typer.Option("--scheduled", hidden=True)] = False,
+    config: ConfigFile = CONFIG,
+) -> None:
+    """Compare stores with the source while both are being written. Exits with 5 if a store differs, 6 if a table or a
+    row could not be compared."""
+    is_strict = bool(sink) and not is_scheduled
+    wanted = Wanted(tuple(sink or ()), tuple(table or ("*",)), sample, source_share, is_strict)
+    _run(config, wanted, timeout, as_json=as_json, is_scheduled=is_scheduled)
+
+
+def repair(
+    sink: Sinks = None,
+    table: Tables = None,
+    source_share: Share = 0.5,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: AsJson = False,
+    config: ConfigFile = CONFIG,
+) -> None:
+    """Compare stores with the source, have capture publish rows that differ again, and wait until the stores show them.
+    Rows whose version capture never published are first removed from the stores. Exits with 5 if a store still differs,
+    6 if a table or a row could not be compared."""
+    wanted = Wanted(tuple(sink or ()), tuple(table or ("*",)), None, source_share, bool(sink))
+    _run(config, wanted, timeout, as_json=as_json, repairs=True)
+
+
+def _run(
+    path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: bool = False, is_scheduled: bool = False
+) -> None:
+    config = configuration(path, log_level="error")
+    began_us, began = time.time_ns() // 1000, time.monotonic()
+    tell = _Telling(None if as_json else screen_for(Console(stderr=True), as_json=False))
+    with (
+        closing(tell),
+        closing(_Removal(config)) as removal,
+        World(config, timeout) as world,
+        Verifier(config, wanted, world, tell, removal) as verifier,
+    ):
+        results = list(verifier.run(Repair(config, world, tell) if repairs else None))
+        run = RunRecord(
+            begun_us=began_us,
+            seconds=round(time.monotonic() - began, 3),
+            is_scheduled=is_scheduled,
+            is_repair=repairs,
+            is_sample=wanted.sample is not None,
+        )
+        _record(config, world, run, results)
+    if as_json:
+        typer.echo(json.dumps(_as_json(results)))
+    else:
+        _print(results, repairs=repairs)
+    if any(result.drift for result in results):
+        raise typer.Exit(DRIFT)
+    if any(result.why_not or result.undecided for result in results):
+        raise typer.Exit(PARTIAL)
+
+
+def _record(config: Config, world: World, run: RunRecord, results: Sequence[TableResult]) -> None:
+    """Adds the run to the history of each sink. Without the right to write to its topic, only prints a warning."""
+    from spark_jobs.progress_writer import ProgressWriter
+
+    writer = ProgressWriter(config.kafka, Topics(config.topics.prefix))
+    try:
+        for sink in dict.fromkeys(result.sink for result in results):
+            own = [result for result in results if result.sink == sink]
+            applied = world.record(sink)
+            found = run_of(run.model_copy(update={"applied_lsn": applied.applied_lsn if applied else 0}), own)
+            writer.send(with_run(read_history(config, sink), sink, found, own))
+    except WatershedError as error:
+        typer.echo(f"this comparison is missing from the history in cdc status: {error.message}", err=True)
+    finally:
+        writer.close()
+
+
+class _Removal:
+    """Implements sinks.contents.Removal. Spark is imported and started by the first call."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._made: Any = None
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._made is None:
+            from spark_jobs.removal import SparkRemoval
+
+            self._made = SparkRemoval(self._config)
+        self._made(*arguments)
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+class _Telling:
+    """Shows the progress of each table: a bar in a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self, screen: Screen | None) -> None:
+        self._screen = screen
+        self._standings: dict[str, FillProgress] = {}
+
+    def __call__(self, sink: str, table: TableId, what: str, done: int, total: int) -> None:
+        if self._screen is None:
+            return
+        name = f"{table} in {sink}" if sink else str(table)
+        status = "done" if what == "done" else "running"
+        self._standings[name] = FillProgress(
+            "table", name, status, done, max(done, total), 0.0, "" if what == "done" else what
+        )
+        self._screen.show(list(self._standings.values()))
+
+    def close(self) -> None:
+        if self._screen is not None:
+            self._screen.close()
+
+
+def _as_json(results: Sequence[TableResult]) -> dict[str, Any]:
+    return {
+        "drift": sum(result.drift for result in results),
+        "undecided": sum(result.undecided for result in results),
+        "tables": [result.as_json() for result in results],
+    }
+
+
+def _print(results: Sequence[TableResult], *, repairs: bool) -> None:
+    shown = Table("sink", "table", "source", "store", "differ", *(["repaired"] if repairs else []), "")
+    for result in results:
+        rows = [f"{result.source_rows:,}", f"{result.store_rows:,}", f"{result.drift:,}"]
+        if repairs:
+            rows.append(f"{result.repaired:,}")
+        shown.add_row(result.sink, str(result.table), *rows, _remark(result))
+    Console().print(shown)
+    for result in results:
+        for difference in result.differences[:SHOWN_MAX]:
+            for line in _lines(result, difference):
+                typer.echo(line)
+        if result.drift > SHOWN_MAX:
+            typer.echo(f"{result.sink}: {result.table}: {result.drift - SHOWN_MAX:,} more; --json lists them")
+
+
+def _remark(result: TableResult) -> str:
+    if result.why_not:
+        return f"not compared: {result.why_not}"
+    said = [f"{count:,} {kind.value}" for kind, count in result.counts.items() if count]
+    if result.undecided:
+        said.append(f"{result.undecided:,} undecided: they change too often, or their transactions do not end")
+    return ", ".join(said)
+
+
+def _lines(result: TableResult, difference: Difference) -> list[str]:
+    where = f"{result.sink}: {result.table} {difference.key.decode('utf-8', 'replace')}: {difference.kind.value}"
+    if difference.rejected:
+        where += f" (the store rejects the row: {difference.rejected}; cdc dlq list {result.sink})"
+    columns = [f"  {c.column} is {c.store} in the store, {c.source} in the source" for c in difference.columns]
+    return [where, *columns]

@@ -1,0 +1,83 @@
+"""The source's log, slot and publication, for the status and for waits, read over a connection of its own."""
+
+from collections.abc import Mapping
+from typing import Any, Final, LiteralString
+
+import psycopg
+
+from cdc.config.settings import SourceConfig
+from cdc.model.lsn import parse_lsn
+from cdc.postgres.connection import connect, lost, read_row
+from watershed.client.source_facts import SlotFacts, SourceEnd, SourceFacts
+
+# Columns that older versions do not have are read from the row as JSON.
+_QUERY: Final = """
+SELECT current_database()::text,
+       current_setting('server_version'),
+       ('x' || substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8))::bit(32)::int,
+       pg_current_wal_flush_lsn()::text,
+       (SELECT setting::int8 * 1024 * 1024 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
+       EXISTS (SELECT FROM pg_publication WHERE pubname = %(publication)s),
+       s.active, s.restart_lsn::text, s.confirmed_flush_lsn::text, s.wal_status, s.safe_wal_size,
+       to_jsonb(s) ->> 'invalidation_reason'
+  FROM (SELECT 1) AS one LEFT JOIN pg_replication_slots AS s ON s.slot_name = %(slot)s
+"""
+
+_END: Final = """
+SELECT (SELECT system_identifier::text FROM pg_control_system()),
+       ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int,
+       pg_current_wal_insert_lsn()::text,
+       (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_block_size'),
+       (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_segment_size')
+"""
+
+
+class PostgresSourceReader:
+    """Implements watershed.status.facts.SourceReader. Not thread-safe; its connection is kept until it is lost."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+        self._connection: psycopg.Connection | None = None
+
+    def read(self) -> SourceFacts:
+        """Returns the facts. Raises WatershedError if the database does not answer, or is a standby."""
+        row = self._ask(_QUERY, {"slot": self._config.slot, "publication": self._config.publication})
+        database, version, timeline, flush, slot_bytes_max, has_publication, is_active, *slot = row
+        restart, confirmed, wal_status, safe_bytes, invalidation = slot
+        return SourceFacts(
+            database=database,
+            version=version,
+            timeline=timeline,
+            flush_lsn=parse_lsn(flush),
+            slot=None
+            if is_active is None
+            else SlotFacts(
+                is_active=is_active,
+                restart_lsn=parse_lsn(restart) if restart else None,
+                confirmed_lsn=parse_lsn(confirmed) if confirmed else None,
+                wal_status=wal_status,
+                safe_wal_bytes=safe_bytes,
+                invalidation=invalidation,
+            ),
+            slot_wal_bytes_max=None if slot_bytes_max is None or slot_bytes_max < 0 else slot_bytes_max,
+            has_publication=has_publication,
+        )
+
+    def read_end(self) -> SourceEnd:
+        """Returns the end of the log. Raises WatershedError if the database does not answer, or is a standby."""
+        identifier, timeline, insert, page_bytes, segment_bytes = self._ask(_END, {})
+        return SourceEnd(identifier, timeline, parse_lsn(insert), page_bytes, segment_bytes)
+
+    def _ask(self, query: LiteralString, parameters: Mapping[str, str]) -> tuple[Any, ...]:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._config, application="watershed status")
+        try:
+            return read_row(self._connection, query, parameters)
+        except psycopg.Error as error:
+            self.close()
+            raise lost(error) from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,364 @@
+"""One client of the shop: an endless, reproducible sequence of transactions. Pure; `watershed.demo.workload` runs them.
+
+Clients share no customer, order or product that they change, so they never wait for or undo each other, and each
+client's sequence depends only on the seed. A client knows what it has committed, and plans the next transaction from
+that.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from watershed.demo import rows
+from watershed.demo.rows import CASTS, COLUMNS, Stock, Values
+
+# Above the integers that a double can represent: a pipeline that reads numbers as floating point loses these keys.
+MOVED_CUSTOMER_BASE = 2**53 + 1
+MOVED_LINE_STEP = 100
+PRICE_RISE_PRODUCTS = 50
+
+
+class Statement(NamedTuple):
+    """SQL with its values, and the number of rows that it changes when it is committed, cascades included."""
+
+    text: str
+    values: Values = ()
+    rows: int = 0
+
+
+class Sample(NamedTuple):
+    """A row that the transaction creates and that exists for long, so that its arrival in a store can be timed."""
+
+    table: str
+    key: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction that ends with COMMIT or ROLLBACK."""
+
+    kind: str
+    statements: tuple[Statement, ...]
+    commits: bool = True
+    sample: Sample | None = None
+
+    @property
+    def rows(self) -> int:
+        """The number of row changes that it commits."""
+        return sum(statement.rows for statement in self.statements) if self.commits else 0
+
+
+@dataclass(slots=True)
+class _Order:
+    customer: int
+    lines: list[int]
+
+
+def insert(table: str, values: Values) -> Statement:
+    columns = COLUMNS[table]
+    places = ", ".join(_place(name) for name in columns)
+    return Statement(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})", values, 1)
+
+
+def update(table: str, key: dict[str, Any], row_count: int = 1, **values: Any) -> Statement:
+    changes = ", ".join(f"{name} = {_place(name)}" for name in values)
+    where = " AND ".join(f"{name} = %s" for name in key)
+    return Statement(f"UPDATE {table} SET {changes} WHERE {where}", (*values.values(), *key.values()), row_count)
+
+
+def delete(table: str, key: dict[str, Any], row_count: int = 1) -> Statement:
+    where = " AND ".join(f"{name} = %s" for name in key)
+    return Statement(f"DELETE FROM {table} WHERE {where}", tuple(key.values()), row_count)
+
+
+# Events read the row's values, so they follow its insert and precede its delete. OrderShipped goes through the outbox
+# table, the others are messages: both become records of the same topic, in commit order.
+_MESSAGE = (
+    "SELECT cdc.publish('order', id::text, %s, jsonb_build_object('total', total::text)) FROM orders WHERE id = %s"
+)
+_ROW = (
+    "INSERT INTO cdc.outbox (aggregatetype, aggregateid, type, payload)"
+    " SELECT 'order', id, 'OrderShipped', jsonb_build_object('shipped_at', now()) FROM orders WHERE id = %s"
+)
+
+
+def placed(order: int) -> Statement:
+    return Statement(_MESSAGE, ("OrderPlaced", order))
+
+
+def cancelled(order: int) -> Statement:
+    return Statement(_MESSAGE, ("OrderCancelled", order))
+
+
+def shipped(order: int) -> Statement:
+    return Statement(_ROW, (order,))
+
+
+def _place(column: str) -> str:
+    return f"%s::{CASTS[column]}" if column in CASTS else "%s"
+
+
+SAVEPOINT = Statement("SAVEPOINT try")
+UNDO = Statement("ROLLBACK TO SAVEPOINT try")
+
+
+class Shopper:
+    """Plans one client's transactions. `next()` counts each one as done, so every one must be run."""
+
+    def __init__(self, stock: Stock, client: int, client_count: int) -> None:
+        self._rng = random.Random(f"{stock.seed}/client/{client}")
+        self._product_count = stock.product_count
+        self._products = list(range(client, stock.product_count, client_count))
+        self._step = client_count
+        self._next_order = stock.order_count + 1 + client
+        self._next_customer = stock.customer_count + 1 + client
+        self._next_moved = MOVED_CUSTOMER_BASE + client
+        # Customers and their orders; orders from the oldest to the newest.
+        self._customers: dict[int, set[int]] = {
+            number: set() for number in range(1, stock.customer_count + 1) if number % client_count == client
+        }
+        self._orders: dict[int, _Order] = {}
+        for number in range(1, stock.order_count + 1):
+            customer = stock.customer_of(number)
+            if customer in self._customers:
+                self._customers[customer].add(number)
+                self._orders[number] = _Order(customer, list(range(1, stock.lines_of(number) + 1)))
+        if not (self._products and self._customers):
+            raise ValueError("more clients than products or customers")
+
+    def next(self) -> Transaction:
+        """Returns the next transaction."""
+        plan = self._rng.choices(_PLANS, _WEIGHTS)[0]
+        return plan(self) or self._new_order()
+
+    # ---- plans: each updates the client's model of the shop, and returns the transaction; None if no row is suitable.
+
+    def _new_order(self) -> Transaction:
+        number, self._next_order = self._next_order, self._next_order + self._step
+        customer = self._rng.choice(list(self._customers))
+        lines = list(range(1, self._rng.randrange(1, 5) + 1))
+        self._orders[number] = _Order(customer, lines)
+        self._customers[customer].add(number)
+        return Transaction(
+            "new order",
+            (
+                insert("orders", rows.order(self._rng, number, customer)),
+                placed(number),
+                *(insert("order_lines", self._line(number, line)) for line in lines),
+                update("customers", {"id": customer}, credit=rows.money(self._rng), seen_at=self._local()),
+            ),
+            sample=Sample("orders", {"id": number}),
+        )
+
+    def _advance_order(self) -> Transaction | None:
+        if not self._orders:
+            return None
+        number, status = self._any_order(), self._rng.choice(rows.STATUSES)
+        return Transaction(
+            "advance order",
+            (
+                update("orders", {"id": number}, status=status, paid_at=self._local()),
+                *([shipped(number)] if status == "shipped" else []),
+                update("products", self._any_product(), stock=rows.integer(self._rng)),
+            ),
+        )
+
+    def _edit_customer(self) -> Transaction:
+        change = self._rng.choice(
+            (
+                {"phone": rows.maybe(self._rng, "+44 20 7946 0000"), "loyal": self._rng.random() < 0.5},
+                {"profile": rows.maybe(self._rng, rows.document(self._rng)), "interests": rows.texts(self._rng)},
+                {"name": rows.text(self._rng), "born": rows.maybe(self._rng, rows.day(self._rng))},
+            )
+        )
+        return Transaction("edit customer", (update("customers", self._any_customer(), **change),))
+
+    def _edit_product(self) -> Transaction:
+        change = self._rng.choice(
+            (
+                {"price": rows.price(self._rng), "weight_kg": rows.maybe(self._rng, rows.double(self._rng))},
+                {"attributes": rows.document(self._rng), "sizes": rows.integers(self._rng)},
+                {"description": rows.maybe(self._rng, rows.text(self._rng, 12)), "colors": rows.texts(self._rng)},
+                {"active": self._rng.random() < 0.5, "restocked_at": rows.maybe(self._rng, self._local())},
+            )
+        )
+        return Transaction("edit product", (update("products", self._any_product(), **change),))
+
+    def _new_customer(self) -> Transaction:
+        number, self._next_customer = self._next_customer, self._next_customer + self._step
+        self._customers[number] = set()
+        return Transaction("new customer", (insert("customers", rows.customer(self._rng, number)),))
+
+    def _remove_order(self) -> Transaction | None:
+        """Deletes the oldest order; the foreign key deletes its lines."""
+        if not self._orders:
+            return None
+        number = next(iter(self._orders))
+        order = self._orders.pop(number)
+        self._customers[order.customer].discard(number)
+        gone = delete("orders", {"id": number}, 1 + len(order.lines))
+        return Transaction("remove order", (cancelled(number), gone))
+
+    def _replace_order(self) -> Transaction | None:
+        """Deletes and creates the same keys in one transaction."""
+        if not self._orders:
+            return None
+        number = next(iter(self._orders))
+        order = self._orders.pop(number)
+        line_count = len(order.lines)
+        self._orders[number] = _Order(order.customer, [1])
+        return Transaction(
+            "replace order",
+            (
+                cancelled(number),
+                delete("orders", {"id": number}, 1 + line_count),
+                insert("orders", rows.order(self._rng, number, order.customer)),
+                placed(number),
+                insert("order_lines", self._line(number, 1)),
+            ),
+        )
+
+    def _edit_lines(self) -> Transaction | None:
+        if not self._orders:
+            return None
+        number = self._any_order()
+        lines = self._orders[number].lines
+        statements = [update("order_lines", self._line_key(number, line), quantity=line % 9 + 1) for line in lines]
+        if len(lines) > 1:
+            gone = lines.pop(self._rng.randrange(len(lines)))
+            statements.append(delete("order_lines", self._line_key(number, gone)))
+        added = max(lines, default=0) + 1
+        lines.append(added)
+        statements.append(insert("order_lines", self._line(number, added)))
+        return Transaction("edit lines", tuple(statements))
+
+    def _move_line(self) -> Transaction | None:
+        """Changes a key: one part of the composite key."""
+        number = self._order_with_lines(1)
+        if number is None:
+            return None
+        lines = self._orders[number].lines
+        place = self._rng.randrange(len(lines))
+        moved = max(lines) + MOVED_LINE_STEP
+        key, lines[place] = self._line_key(number, lines[place]), moved
+        return Transaction("move line", (update("order_lines", key, line_no=moved, discount=0.5),))
+
+    def _swap_lines(self) -> Transaction | None:
+        """Exchanges the keys of two rows, by way of a third key."""
+        number = self._order_with_lines(2)
+        if number is None:
+            return None
+        first, second = self._rng.sample(self._orders[number].lines, 2)
+        return Transaction(
+            "swap lines",
+            (
+                update("order_lines", self._line_key(number, first), line_no=0),
+                update("order_lines", self._line_key(number, second), line_no=first),
+                update("order_lines", self._line_key(number, 0), line_no=second),
+            ),
+        )
+
+    def _move_customer(self) -> Transaction:
+        """Changes a key; the foreign key updates the customer's orders."""
+        old = self._rng.choice(list(self._customers))
+        new, self._next_moved = self._next_moved, self._next_moved + self._step
+        orders = self._customers[new] = self._customers.pop(old)
+        for number in orders:
+            self._orders[number].customer = new
+        return Transaction("move customer", (update("customers", {"id": old}, 1 + len(orders), id=new),))
+
+    def _close_customer(self) -> Transaction | None:
+        for number in self._rng.choices(list(self._customers), k=10):
+            if not self._customers[number] and len(self._customers) > 1:
+                del self._customers[number]
+                return Transaction("close customer", (delete("customers", {"id": number}),))
+        return None
+
+    def _change_of_mind(self) -> Transaction:
+        """Rolls back a part of the work to a savepoint, and commits the rest."""
+        change = update("customers", self._any_customer(), credit=rows.money(self._rng))
+        undone = (
+            insert("customers", rows.customer(self._rng, self._next_customer))._replace(rows=0),
+            update("products", self._any_product(), 0, title="undone", stock=-1),
+            *(event(next(iter(self._orders), 0)) for event in (cancelled, shipped)),
+        )
+        kept = update("products", self._any_product(), stock=rows.integer(self._rng))
+        return Transaction("change of mind", (change, SAVEPOINT, *undone, UNDO, kept))
+
+    def _roll_back(self) -> Transaction:
+        """Rolls back all changes. None of them may ever be visible anywhere."""
+        number = self._next_customer
+        return Transaction(
+            "roll back",
+            (
+                insert("customers", rows.customer(self._rng, number)),
+                insert("orders", rows.order(self._rng, self._next_order, number)),
+                placed(self._next_order),
+                shipped(self._next_order),
+                update("products", self._any_product(), title="rolled back", stock=-2),
+            ),
+            commits=False,
+        )
+
+    def _raise_prices(self) -> Transaction:
+        """Changes many rows by one statement."""
+        count = min(PRICE_RISE_PRODUCTS, len(self._products))
+        ids = [rows.product_id(number) for number in self._rng.sample(self._products, count)]
+        text = "UPDATE products SET price = round(mod(price, 1000) * 1.05 + 0.01, 2) WHERE id = ANY(%s)"
+        return Transaction("raise prices", (Statement(text, (ids,), count),))
+
+    def _touch(self) -> Transaction:
+        """Updates a row without changing a value, which is still a row change."""
+        return Transaction(
+            "touch", (Statement("UPDATE customers SET name = name WHERE id = %s", (self._any_customer()["id"],), 1),)
+        )
+
+    # ---- choices
+
+    def _any_customer(self) -> dict[str, int]:
+        return {"id": self._rng.choice(list(self._customers))}
+
+    def _any_order(self) -> int:
+        return self._rng.choice(list(self._orders))
+
+    def _order_with_lines(self, count: int) -> int | None:
+        if not self._orders:
+            return None
+        number = self._any_order()
+        return number if len(self._orders[number].lines) >= count else None
+
+    def _any_product(self) -> dict[str, Any]:
+        return {"id": rows.product_id(self._rng.choice(self._products))}
+
+    def _line(self, order_id: int, line_no: int) -> Values:
+        return rows.order_line(self._rng, order_id, line_no, self._product_count)
+
+    def _line_key(self, order_id: int, line_no: int) -> dict[str, int]:
+        return {"order_id": order_id, "line_no": line_no}
+
+    def _local(self) -> Any:
+        return rows.local_moment(self._rng)
+
+
+# The frequency of each plan, of 100 transactions.
+_MIX: dict[Callable[[Shopper], Transaction | None], float] = {
+    Shopper._new_order: 24,
+    Shopper._advance_order: 20,
+    Shopper._edit_customer: 12,
+    Shopper._edit_product: 8,
+    Shopper._new_customer: 5,
+    Shopper._remove_order: 12,
+    Shopper._replace_order: 2,
+    Shopper._edit_lines: 4,
+    Shopper._move_line: 2.5,
+    Shopper._swap_lines: 1,
+    Shopper._move_customer: 1.5,
+    Shopper._close_customer: 2,
+    Shopper._change_of_mind: 2,
+    Shopper._roll_back: 2.5,
+    Shopper._raise_prices: 0.5,
+    Shopper._touch: 1,
+}
+_PLANS = tuple(_MIX)
+_WEIGHTS = tuple(_MIX.values())

@@ -1,0 +1,152 @@
+"""Sinks' dead letters as the console shows them: a bounded number, and rows only where nobody else can read them.
+
+The server asks nobody who they are. So a row is withheld where the configuration masks columns of its table, and row
+and key by a server that other machines can reach; `cdc dlq show` prints them. A letter has the row as it is in the
+source: columns and tables that the store does not hold are left out.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import anyio
+from anyio.to_thread import run_sync
+
+from cdc.config.config_file import Config
+from cdc.model.errors import UnreachableError
+from watershed.http.hosts import host_name, is_loopback
+from watershed.status.model import Node, Status
+from watershed.status.sink_letters import Letter
+
+SHOWN_MAX: Final = 100  # of each sink
+KEPT_S: Final = 5.0  # an answer serves all consoles for so long
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+WAITING_MAX: Final = 20  # requests, while the brokers do not answer
+Why = Literal["", "masked", "remote", "not kept", "not held"]
+
+
+class ShownLetter(Node):
+    """One row that a store rejected."""
+
+    sink: str
+    table: str
+    key: Mapping[str, Any] | None  # null: withheld as the row is
+    reason: str
+    version: int
+    topic: str
+    partition: int
+    offset: int
+    rejected_unix_seconds: float
+    row: Mapping[str, Any] | None
+    withheld: Why  # why there is no row
+
+
+class SinkLetters(Node):
+    """The dead letters of one sink's serving generation: the last ones, and how many there are."""
+
+    sink: str
+    total: int
+    letters: tuple[ShownLetter, ...]
+
+
+class DeadLetters(Node):
+    sinks: tuple[SinkLetters, ...]
+
+
+class Letters:
+    """Reads the letters of sinks that have some. Called from any thread; one of them reads at a time."""
+
+    def __init__(
+        self,
+        config: Config,
+        read: Callable[[Sequence[str]], Sequence[Letter]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._read = read
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: tuple[float, tuple[str, ...], Sequence[Letter]] = (float("-inf"), (), ())
+        self._waiting = 0
+        self._limiter: anyio.CapacityLimiter | None = None  # is made in the server's event loop
+
+    async def shown_to(self, status: Status, host: str) -> DeadLetters:
+        """Does what `shown` does, for one request at a time: while the brokers do not answer, all wait in one thread of
+        the server's. Raises WatershedError also if too many are waiting."""
+        if self._waiting >= WAITING_MAX:
+            raise UnreachableError(f"{WAITING_MAX} requests are waiting already", "try again in a moment")
+        self._limiter = self._limiter or anyio.CapacityLimiter(1)
+        self._waiting += 1
+        try:
+            return await run_sync(self.shown, status, host, limiter=self._limiter)
+        finally:
+            self._waiting -= 1
+
+    def shown(self, status: Status, host: str) -> DeadLetters:
+        """Returns the letters. `host`: the request's, by which a page of another origin is recognised. Raises
+        WatershedError if the brokers do not answer."""
+        having = [sink for sink in status.sinks if sink.dead_letters and sink.sink in self._config.sinks]
+        names = tuple(sink.sink for sink in having)
+        with self._lock:
+            at, known, letters = self._known
+            if known != names or self._clock() - at > KEPT_S:
+                letters = self._read(names) if names else ()
+                self._known = (self._clock(), names, letters)
+        is_local = is_loopback(self._config.http.host) and host_name(host) in LOCAL_NAMES
+        return DeadLetters(
+            sinks=tuple(self._of_sink(sink.sink, sink.generation, letters, is_local=is_local) for sink in having)
+        )
+
+    def _of_sink(self, sink: str, generation: int, letters: Sequence[Letter], *, is_local: bool) -> SinkLetters:
+        own = [letter for letter in letters if (letter.sink, letter.generation) == (sink, generation)]
+        own.sort(key=lambda one: -one.row.rejected_us)
+        shown = tuple(self._shown(letter, is_local=is_local) for letter in own[:SHOWN_MAX])
+        return SinkLetters(sink=sink, total=len(own), letters=shown)
+
+    def _shown(self, letter: Letter, *, is_local: bool) -> ShownLetter:
+        row = letter.row
+        is_held = self._config.sinks[letter.sink].holds(row.table)
+        withheld = self._withheld(letter, is_held=is_held, is_local=is_local)
+        return ShownLetter(
+            sink=letter.sink,
+            table=str(row.table),
+            key=self._held(letter, row.key) if is_held and is_local else None,
+            reason=row.reason,
+            version=row.version,
+            topic=row.topic,
+            partition=row.partition,
+            offset=row.offset,
+            rejected_unix_seconds=row.rejected_us / 1_000_000,
+            row=None if withheld or row.row is None else self._held(letter, row.row),
+            withheld=withheld,
+        )
+
+    def _withheld(self, letter: Letter, *, is_held: bool, is_local: bool) -> Why:
+        if letter.row.row is None:
+            return "not kept"
+        if not is_held:
+            return "not held"
+        if self._masked(letter):
+            return "masked"
+        return "" if is_local else "remote"
+
+    def _masked(self, letter: Letter) -> frozenset[str]:
+        """Returns the masked columns of the letter's table."""
+        table = letter.row.table
+        masks = (mask.column for mask in self._config.format_options.masks if mask.table == table)
+        return frozenset((*masks, *self._config.sinks[letter.sink].mapped(table)[1].mask.columns))
+
+    def _held(self, letter: Letter, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the values of columns that leave the source, that the store holds, and that are not masked."""
+        table, masked = letter.row.table, self._masked(letter)
+        mapping = self._config.sinks[letter.sink].mapped(table)[1]
+        included = None if mapping.include is None else {*mapping.include, *letter.row.key}
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in masked
+            and name not in mapping.exclude
+            and (included is None or name in included)
+            and self._config.source.columns.takes(table, name)
+        }

@@ -1,0 +1,285 @@
+"""The routes, and their description as OpenAPI. Each answers from the last observation and waits for no server."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cdc import __version__
+from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
+from watershed.client.applied import WaitError
+from watershed.client.waiting import WaitTimeoutError
+from watershed.http.console_files import console_routes
+from watershed.http.letters import DeadLetters, Letters
+from watershed.http.metrics import CONTENT_TYPE, metrics_text
+from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Question, Waits
+from watershed.status.model import Node, Part, Problem, SinkStatus, Status, TableStatus, ViewStatus
+from watershed.status.trend import Recent
+
+
+class Health(Node):
+    """The process answers."""
+
+    is_alive: bool
+
+
+class Readiness(Node):
+    """The readiness of this process, and the reasons if it is not ready."""
+
+    is_ready: bool
+    reasons: tuple[Problem, ...]
+
+
+class Tables(Node):
+    tables: tuple[TableStatus, ...]
+
+
+class Sinks(Node):
+    sinks: tuple[SinkStatus, ...]
+
+
+class Views(Node):
+    views: tuple[ViewStatus, ...]
+
+
+class Failure(Node):
+    error: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The parts of the pipeline for which a process answers."""
+
+    parts: frozenset[Part]
+    names: frozenset[str] | None = None  # of sinks or views; None: all
+
+    def reasons(self, status: Status) -> tuple[Problem, ...]:
+        """Returns why the process is not ready. A sink is not ready before it has published a position, which shows
+        that Spark has started and its store answers."""
+        begun = {sink.sink for sink in status.sinks}
+        sinks = self.names if "sink" in self.parts and self.names is not None else frozenset()
+        return (
+            *status.errors(self.parts, self.names),
+            *(_not_begun(name) for name in sorted(sinks - begun)),
+        )
+
+
+CAPTURE: Final = Scope(frozenset({"source", "brokers", "capture", "table"}))
+
+
+def sinks_scope(names: frozenset[str]) -> Scope:
+    return Scope(frozenset({"brokers", "sink"}), names)
+
+
+def views_scope(names: frozenset[str]) -> Scope:
+    return Scope(frozenset({"view"}), names)
+
+
+def _not_begun(sink: str) -> Problem:
+    return Problem(
+        part="sink",
+        name=sink,
+        severity="error",
+        message=f"{sink} has not published a position yet",
+        next="wait until Spark has started; the log of `cdc sink run` says what it waits for",
+    )
+
+
+def application(
+    status: Callable[[], Status], scope: Scope, waits: Waits, recent: Callable[[], Recent], letters: Letters
+) -> Starlette:
+    """Makes the application. `status` and `recent` are called for each request."""
+
+    async def healthz(_: Request) -> Response:  # needs no thread
+        return _json(Health(is_alive=True))
+
+    def readyz(_: Request) -> Response:
+        reasons = scope.reasons(status())
+        return _json(Readiness(is_ready=not reasons, reasons=reasons), 503 if reasons else 200)
+
+    def whole(_: Request) -> Response:
+        return _json(status())
+
+    def tables(_: Request) -> Response:
+        return _json(Tables(tables=status().tables))
+
+    async def sinks(request: Request) -> Response:
+        return await _waited(waits, request, None) or _json(Sinks(sinks=status().sinks))
+
+    async def sink(request: Request) -> Response:
+        name = request.path_params["name"]
+        if (refusal := await _waited(waits, request, name)) is not None:
+            return refusal
+        found = status().sinks
+        for one in found:
+            if one.sink == name:
+                return _json(one)
+        known = ", ".join(one.sink for one in found) or "none"
+        return _json(Failure(error=f"no sink {name!r} has published a position", next=f"there are: {known}"), 404)
+
+    def history(_: Request) -> Response:
+        return _json(recent())
+
+    async def dead_letters(request: Request) -> Response:
+        try:
+            return _json(await letters.shown_to(status(), request.headers.get("host", "")))
+        except WatershedError as error:
+            return _json(Failure(error=error.message, next=error.hint), 503)
+
+    def metrics(_: Request) -> Response:
+        now = status()
+        is_ready = not scope.reasons(now)
+        return Response(metrics_text(now, is_ready=is_ready), media_type=CONTENT_TYPE)
+
+    def openapi(_: Request) -> Response:
+        return JSONResponse(description())
+
+    # Plain functions run in threads of the server's, so that no request waits for another.
+    return Starlette(
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/v1/status", whole),
+            Route("/v1/tables", tables),
+            Route("/v1/sinks", sinks),
+            Route("/v1/sinks/{name}", sink),
+            *_view_routes(status),
+            Route("/v1/history", history),
+            Route("/v1/dead-letters", dead_letters),
+            Route("/metrics", metrics),
+            Route("/openapi.json", openapi),
+            *console_routes(),
+        ],
+        exception_handlers={HTTPException: _refused},
+    )
+
+
+def _view_routes(status: Callable[[], Status]) -> list[Route]:
+    def views(_: Request) -> Response:
+        return _json(Views(views=status().views))
+
+    def view(request: Request) -> Response:
+        name, found = request.path_params["name"], status().views
+        known = ", ".join(one.view for one in found) or "none"
+        refusal = Failure(error=f"the configuration has no view {name!r}", next=f"there are: {known}")
+        return next((_json(one) for one in found if one.view == name), _json(refusal, 404))
+
+    return [Route("/v1/views", views), Route("/v1/views/{name}", view)]
+
+
+async def _waited(waits: Waits, request: Request, sink: str | None) -> Response | None:
+    """Returns None as soon as the LSN of the query's wait is shown, or if the query has no wait; otherwise the
+    reason."""
+    asked = request.query_params
+    if "wait_for" not in asked:
+        return None
+    try:
+        timeout_s = float(asked.get("timeout", TIMEOUT_S))
+        timeline = int(asked["timeline"]) if "timeline" in asked else None
+    except ValueError:
+        return _json(Failure(error="timeout and timeline are numbers", next="GET /openapi.json has all routes"), 400)
+    if not 0 <= timeout_s <= TIMEOUT_S_MAX:
+        return _json(Failure(error=f"timeout is not between 0 and {TIMEOUT_S_MAX:g} s", next="try again later"), 400)
+    try:
+        await waits.wait_for(
+            Question(
+                sink,
+                asked["wait_for"],
+                timeline,
+                frozenset(asked.getlist("table")),
+                accepts_rejected=asked.get("accept_rejected") == "true",
+            ),
+            timeout_s,
+        )
+    except WatershedError as error:
+        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), 502)
+        return _json(Failure(error=error.message, next=error.hint), code)
+    return None
+
+
+# A timeout says nothing about the LSN; a conflict can't be resolved by waiting.
+_CODES: Final[Mapping[type[WatershedError], int]] = {
+    WaitTimeoutError: 504,
+    WaitError: 404,
+    GapError: 409,
+    UnreachableError: 503,
+    ConnectionLost: 503,
+}
+
+
+def _json(model: BaseModel, code: int = 200) -> Response:
+    return Response(model.model_dump_json(), code, media_type="application/json")
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _json(Failure(error=error.detail, next="GET /openapi.json has all routes"), error.status_code)
+
+
+# ---- OpenAPI
+
+_MODELS: Final = (Health, Readiness, Status, Tables, Sinks, SinkStatus, Views, ViewStatus, Recent, DeadLetters, Failure)
+_NAME: Final = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+_WAITS: Final = [
+    {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": kind}}
+    for name, text, kind in (
+        ("wait_for", "Answer when the store shows all transactions that committed up to this LSN.", "string"),
+        ("table", "With wait_for, repeatable: only this table, as schema.table.", "string"),
+        ("accept_rejected", "With wait_for, true: answer although rows are missing that were rejected.", "string"),
+        ("timeout", f"Seconds to wait, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
+        ("timeline", "The LSN's timeline. It must be that of the source.", "integer"),
+    )
+]
+_WAIT_ANSWERS: Final = dict.fromkeys((400, 404, 409, 502, 503, 504), Failure)
+# Path → its description, its answers.
+_PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
+    "/healthz": ("Whether the process is alive.", {200: Health}),
+    "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
+    "/v1/status": ("The whole status: source, slot, capture, tables, sinks, views, problems.", {200: Status}),
+    "/v1/tables": ("Each configured table.", {200: Tables}),
+    "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
+    "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),
+    "/v1/views": ("Each configured view.", {200: Views}),
+    "/v1/views/{name}": ("One view.", {200: ViewStatus, 404: Failure}),
+    "/v1/history": ("Samples and problems of the last half hour, at most since the process started.", {200: Recent}),
+    "/v1/dead-letters": ("Rows that stores rejected: the last ones of each sink.", {200: DeadLetters, 503: Failure}),
+}
+
+
+def description() -> dict[str, Any]:
+    """Returns the OpenAPI document."""
+    _, schemas = models_json_schema(
+        [(model, "serialization") for model in _MODELS], ref_template="#/components/schemas/{model}"
+    )
+    paths: dict[str, Any] = {path: {"get": _operation(path, *said)} for path, said in _PATHS.items()}
+    text = {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    paths["/metrics"] = {"get": {"summary": "Metrics.", "responses": {"200": text}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Watershed", "version": __version__, "description": "Read-only: health, status, metrics."},
+        "paths": paths,
+        "components": {"schemas": schemas["$defs"]},
+    }
+
+
+def _operation(path: str, summary: str, answers: Mapping[int, type[BaseModel]]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "summary": summary,
+        "responses": {
+            str(code): {
+                "description": (model.__doc__ or summary).splitlines()[0],
+                "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}},
+            }
+            for code, model in answers.items()
+        },
+    }
+    parameters = [*([_NAME] if "{name}" in path else []), *(_WAITS if path.startswith("/v1/sinks") else [])]
+    return found | ({"parameters": parameters} if parameters else {})

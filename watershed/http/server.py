@@ -1,0 +1,101 @@
+"""The server in a thread of its own. Nothing in capture or in a sink waits for it, and it ends with the process."""
+
+import socket
+import threading
+from collections.abc import Sequence
+from signal import SIG_BLOCK, SIGINT, SIGTERM, pthread_sigmask
+from typing import Final
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+
+from cdc.config.config_file import Config, HttpConfig
+from cdc.daemon.conditions import Conditions
+from cdc.model.errors import ConfigError
+from watershed.client.pipeline_watch import FollowedPositions
+from watershed.client.source_reader import PostgresSourceReader
+from watershed.http.connections import bounded
+from watershed.http.hosts import CheckedHost, KnownHosts
+from watershed.http.letters import Letters
+from watershed.http.routes import Scope, application
+from watershed.http.waits import Waits
+from watershed.status.facts import ViewReader
+from watershed.status.monitor import Monitor
+from watershed.status.sink_letters import read_letters
+from watershed.status.topic_facts import KafkaTopicReader
+from watershed.status.trend import Trend
+
+log = structlog.get_logger(__name__)
+
+KEEP_ALIVE_S: Final = 15
+BACKLOG: Final = 64
+
+
+def make_monitor(config: Config, conditions: Conditions, views: Sequence[ViewReader]) -> Monitor:
+    """Observes the source and the brokers of this configuration, and the bases of its views."""
+    source, topics = PostgresSourceReader(config.source), KafkaTopicReader(config)
+    return Monitor(config, source, topics, conditions.all, views=views)
+
+
+def serve(
+    config: Config, port: int, key: str, scope: Scope, conditions: Conditions, views: Sequence[ViewReader]
+) -> None:
+    """Listen, and answer from now on. `key`: of the configuration, from which the port is. Raises ConfigError where the
+    address can't be taken."""
+    listener = listening_socket(config.http.host, port, key)
+    monitor = make_monitor(config, conditions, views)
+    waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
+    trend = Trend()
+    letters = Letters(config, lambda sinks: read_letters(config, sinks))
+    server = http_server(application(monitor.status, scope, waits, trend.recent, letters), config.http)
+
+    def run() -> None:
+        # SIGTERM is for the thread that waits for it. Threads that are started here inherit this.
+        pthread_sigmask(SIG_BLOCK, {SIGTERM, SIGINT})
+        monitor.start()
+        trend.follow(monitor.status)
+        server.run(sockets=[listener])
+
+    threading.Thread(target=run, name="http", daemon=True).start()
+    log.info("listening", http=f"http://{config.http.host}:{port}", console=console_address(config.http.host, port))
+
+
+def http_server(app: ASGIApp, http: HttpConfig) -> uvicorn.Server:
+    """Returns the server of an application, which it protects from other names and from too many connections."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            CheckedHost(app, KnownHosts(http)),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http=bounded(),
+            loop="asyncio",
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+    )
+
+
+def console_address(host: str, port: int) -> str:
+    """Returns the console's address for a browser on this machine."""
+    name = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{name}:{port}/"
+
+
+def listening_socket(host: str, port: int, key: str) -> socket.socket:
+    """Opens the socket. Raises ConfigError if that fails, now rather than in a thread."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"can't listen on {host} port {port}: {error.strerror}",
+            f"another port in {key} (CDC__HTTP__{key.rpartition('.')[2].upper()}, or --http-port), or null for no "
+            "server; or end the program that uses the port",
+        ) from error
+    return listener

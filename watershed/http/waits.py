@@ -1,0 +1,73 @@
+"""Waits for stores over HTTP, without a thread for each waiter."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import anyio
+from anyio.to_thread import run_sync
+
+from cdc.model.errors import UnreachableError
+from watershed.client.applied import Positions, Target, target_of
+from watershed.client.source_facts import SourceEnd
+from watershed.client.waiting import obstacles, read_lsn, too_late
+
+TIMEOUT_S: Final = 30.0
+TIMEOUT_S_MAX: Final = 300.0
+WAITING_MAX: Final = 100
+# All waiters together read the topics at most this often in a second.
+LOOKS_PER_S: Final = 500.0
+LOOK_S_MIN: Final = 0.02
+QUESTIONS_MAX: Final = 4  # to the source at once
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A client's wait; see watershed.Waiter.wait_for."""
+
+    sink: str | None
+    lsn: str
+    timeline: int | None = None
+    tables: frozenset[str] = frozenset()
+    accepts_rejected: bool = False
+
+
+class Waits:
+    """Waits of one server. Its queries to the source use one connection."""
+
+    def __init__(self, read_end: Callable[[], SourceEnd], positions: Callable[[], Positions]) -> None:
+        self._read_end = read_end
+        self._positions = positions
+        self._asking = threading.Lock()
+        self._waiting = 0
+        self._limiter: anyio.CapacityLimiter | None = None  # is made in the server's event loop
+
+    async def wait_for(self, question: Question, timeout_s: float) -> None:
+        """Return when the sink (None: every sink that has published a position) shows the LSN. Raises WatershedError as
+        watershed.wait_for does."""
+        if self._waiting >= WAITING_MAX:
+            raise UnreachableError(f"{WAITING_MAX} requests are waiting already", "try again in a moment")
+        self._waiting += 1
+        try:
+            await self._wait(question, timeout_s)
+        finally:
+            self._waiting -= 1
+
+    async def _wait(self, question: Question, timeout_s: float) -> None:
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(QUESTIONS_MAX)
+        deadline = time.monotonic() + timeout_s
+        target = await run_sync(self._target, question, limiter=self._limiter)
+        while late := obstacles(target, question.sink, self._positions()):
+            if time.monotonic() >= deadline:
+                raise too_late(target, late, timeout_s)
+            await anyio.sleep(max(LOOK_S_MIN, self._waiting / LOOKS_PER_S))
+
+    def _target(self, question: Question) -> Target:
+        lsn = read_lsn(question.lsn)
+        with self._asking:
+            end = self._read_end()
+        target = target_of(lsn, end, self._positions().capture, question.timeline)
+        return replace(target, tables=question.tables, accepts_rejected=question.accepts_rejected)

@@ -1,0 +1,209 @@
+"""The base of an event log: its table, the offsets up to which topics were loaded, and records that it can't hold.
+
+| in schema `watershed_views_<prefix>` | holds                                                                |
+|--------------------------------------|----------------------------------------------------------------------|
+| `log_<name>`                         | one row for each event                                               |
+| `log_offsets`                        | for each partition the topic's id, and the next offset to be loaded  |
+| `log_rejected`                       | records that are no events of the log's form, and the reason         |
+| `views`                              | the state and the last error of a log, as of a view                  |
+
+A row and the offset behind it are written in one transaction, by the connection that has the log's lock.
+"""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from cdc.config.event_logs import log_table
+from sinks.errors import SinkError
+from watershed.status.view_facts import ViewFacts
+from watershed.views import event_log_tables as tables
+from watershed.views.connection import explained, said
+from watershed.views.event_log_figures import Loaded, read_log_counts, read_offsets
+from watershed.views.event_log_rows import EventRow
+from watershed.views.event_log_tables import existing_logs
+from watershed.views.event_records import EventRecord, Place
+from watershed.views.states import States
+from watershed.views.triggers import brief_locks
+
+_LIMIT_EXCEEDED: Final = "54"  # the class of errors of values that are too large or too deep
+
+
+class Rejected(NamedTuple):
+    """A record that is not in the log."""
+
+    record: EventRecord
+    reason: str
+
+
+class Batch(NamedTuple):
+    """Records, as rows or as rejected, and the offsets after them."""
+
+    rows: Sequence[tuple[EventRow, EventRecord]]
+    rejected: Sequence[Rejected]
+    offsets: Mapping[Place, Loaded]
+
+
+class EventLogBase(States):
+    """A connection to the base of an event log. Methods raise SinkError for a database that does not answer."""
+
+    def lock(self, view: str) -> bool:
+        """Takes the lock as for a view, but listens for no changes: nothing would ever collect the notifications."""
+        is_locked = super().lock(view)
+        with explained():
+            self._connection.execute("UNLISTEN *")
+        return is_locked
+
+    def create(self, log: str) -> bool:
+        """Creates the log's table where it is missing, also where somebody has dropped it. Returns whether it was."""
+        names = {name: sql.Identifier(f"{tables.table_of(log)}_{name}") for name in ("ids", "aggregates")}
+        with explained(), self._connection.transaction():
+            if existing_logs(self._connection, self.schema, [log_table(log)]):
+                return False
+            self._connection.execute(sql.SQL(tables.CREATE).format(log=self._table(log), **names))
+            for own in ("log_offsets", "log_rejected"):
+                statement = sql.SQL("DELETE FROM {} WHERE log = %s").format(sql.Identifier(self.schema, own))
+                self._connection.execute(statement, (log,))
+        return True
+
+    def can_create(self) -> bool:
+        """Says whether the role may create the log's table."""
+        with explained():
+            row = self._connection.execute(tables.CAN_CREATE, {"schema": self.schema}).fetchone()
+        return bool(row and row[0])
+
+    def offsets(self, log: str) -> dict[Place, Loaded]:
+        """Returns the place up to which each partition was loaded."""
+        return read_offsets(self._connection, self.schema, log)
+
+    def load(self, log: str, batch: Batch) -> list[Rejected]:
+        """Writes the batch, and returns all of it that is not in the log: records that were rejected before, those that
+        PostgreSQL can't hold, and other events with the id of one that the log has. An event that the log has already
+        is left out."""
+        with explained(), self._connection.transaction():
+            rejected = [*batch.rejected, *self._insert(log, batch.rows)]
+            for record, reason in rejected:
+                headers = [[name, value and base64.b64encode(value).decode()] for name, value in record.headers]
+                self._connection.execute(
+                    self._sql(tables.REJECT),
+                    (
+                        *(log, record.topic, record.partition, record.offset, reason),
+                        *(record.key, record.value, json.dumps(headers).encode(), record.at_ms),
+                    ),
+                )
+            self._advance(log, batch.offsets)
+            if batch.rows:
+                self._connection.execute(self._sql("UPDATE {s}.views SET applied_at = now() WHERE name = %s"), (log,))
+        return rejected
+
+    def begin(self, log: str, offsets: Mapping[Place, Loaded]) -> None:
+        """Records the first offsets of partitions that have no offset yet."""
+        with explained(), self._connection.transaction():
+            self._advance(log, offsets)
+
+    def _advance(self, log: str, offsets: Mapping[Place, Loaded]) -> None:
+        columns = [(topic, partition, *loaded) for (topic, partition), loaded in offsets.items()]
+        if columns:
+            self._connection.execute(self._sql(tables.ADVANCE), (log, *map(list, zip(*columns, strict=True))))
+
+    def _insert(self, log: str, rows: Sequence[tuple[EventRow, EventRecord]]) -> list[Rejected]:
+        if not rows:
+            return []
+        try:
+            with self._connection.transaction():
+                there = self._inserted(log, [row for row, _ in rows])
+        except psycopg.Error as error:
+            if not _is_of_values(error):
+                raise
+            return self._insert_each(log, rows)
+        return [
+            Rejected(record, reason)
+            for row, record in rows
+            if row[:3] not in there and (reason := self._conflict(log, row))
+        ]
+
+    def _insert_each(self, log: str, rows: Sequence[tuple[EventRow, EventRecord]]) -> list[Rejected]:
+        """Inserts rows one by one, after PostgreSQL refused one of them."""
+        rejected = []
+        for row, record in rows:
+            try:
+                with self._connection.transaction():
+                    is_there = self._inserted(log, [row])
+                reason = None if is_there else self._conflict(log, row)
+            except psycopg.Error as error:
+                if not _is_of_values(error):
+                    raise
+                reason = f"PostgreSQL can't hold it: {said(error)}"
+            if reason is not None:
+                rejected.append(Rejected(record, reason))
+        return rejected
+
+    def _inserted(self, log: str, rows: Sequence[EventRow]) -> set[tuple[str, int, int]]:
+        """Returns topic, partition and offset of those that were not there."""
+        statement = sql.SQL(tables.INSERT).format(log=self._table(log))
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return set(self._connection.execute(statement, columns).fetchall())
+
+    def _conflict(self, log: str, row: EventRow) -> str | None:
+        """Returns why a row was not inserted; None if the log has the event already."""
+        statement = sql.SQL(tables.SAME_ID).format(log=self._table(log))
+        found = self._connection.execute(statement, row._asdict()).fetchone()
+        if found is None or found[2]:
+            return None
+        return f"another event has the same id: that of partition {found[0]}, offset {found[1]}"
+
+    def reload(self, log: str, starts: Mapping[Place, int]) -> None:
+        """Forgets everything that the topics have from `starts` on, and everything of other topics, to load it again.
+        Views of the log lose their triggers, so that each is filled again when the log has been loaded."""
+        columns = [(topic, partition, start) for (topic, partition), start in starts.items()]
+        topics, partitions, numbers = map(list, zip(*columns, strict=True)) if columns else ([], [], [])
+        kept = {"log": log, "topics": topics, "partitions": partitions, "starts": numbers}
+        table, rejected = self._table(log), sql.Identifier(self.schema, "log_rejected")
+        with explained(), brief_locks(self._connection, f"event log {log}"):
+            for trigger in self.view_triggers(log):
+                name = sql.Identifier(trigger)
+                self._connection.execute(sql.SQL("DROP TRIGGER {} ON {}").format(name, table))
+            for place, of_log in ((table, sql.SQL("true")), (rejected, sql.SQL("l.log = %(log)s"))):
+                self._connection.execute(sql.SQL(tables.FORGET).format(table=place, of_log=of_log), kept)
+            self._connection.execute(self._sql("DELETE FROM {s}.log_offsets WHERE log = %s"), (log,))
+            # In this transaction, as without offsets nothing says any more which events would stay.
+            self._connection.execute(self._sql("UPDATE {s}.views SET state = 'filling' WHERE name = %s"), (log,))
+
+    def note_filled(self, log: str) -> None:
+        """Records that the log holds everything that its topics held when loading began."""
+        statement = "UPDATE {s}.views SET state = 'serving', filled_at = now() WHERE name = %s AND state = 'filling'"
+        with explained():
+            self._connection.execute(self._sql(statement), (log,))
+
+    def view_triggers(self, log: str) -> list[str]:
+        """Returns the triggers of views on the log's table."""
+        with explained():
+            found = self._connection.execute(tables.VIEW_TRIGGERS, (self._table(log).as_string(),))
+            return [name for (name,) in found]
+
+    def remove(self, log: str) -> None:
+        """Removes the log and all records about it. Raises SinkError while views read it."""
+        if self.view_triggers(log):
+            raise SinkError(
+                f"event log {log}: views read it, and their triggers are on its table",
+                "remove each of them with cdc view remove, then the log",
+            )
+        with explained(), brief_locks(self._connection, f"event log {log}"):
+            self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table(log)))
+            self._forget(log)
+
+    def log_counts(self, log: str) -> ViewFacts | None:
+        """Returns the state of the log and the number of its rejected records; None if it has never run."""
+        return read_log_counts(self._connection, self.schema, log)
+
+    def _table(self, log: str) -> sql.Identifier:
+        return sql.Identifier(self.schema, tables.table_of(log))
+
+
+def _is_of_values(error: psycopg.Error) -> bool:
+    """Says whether the values of a row made a statement fail, and no state of the server."""
+    return isinstance(error, psycopg.DataError) or (error.sqlstate or "").startswith(_LIMIT_EXCEEDED)
