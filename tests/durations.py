@@ -1,0 +1,53 @@
+"""pytest plugin: how long each file's tests take, and which files take longer than they may.
+
+`--durations-file FILE` writes seconds by file as JSON, the longest first. The summary names each file that took longer
+than its budget: so a tier that becomes slow shows where.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+BUDGET_S: Final = 60.0  # of a file, on two quiet cores
+# Files with another budget, in seconds.
+BUDGETS_S: Final[dict[str, float]] = {}
+
+
+class Durations:
+    """Adds up what setup, call and teardown of each file's tests take."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.seconds = Counter[str]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps({name: round(s, 1) for name, s in self.seconds.most_common()}, indent=1))
+        for line in over_budget(self.seconds):
+            terminalreporter.write_line(line)
+
+
+def over_budget(seconds: Counter[str]) -> list[str]:
+    """Returns a line for each file above its budget, the longest first."""
+    return [
+        f"{name} took {taken:.0f} s, more than its {budget:.0f} s: make it faster, move what is long to another tier, "
+        "or raise its budget in tests/durations.py"
+        for name, taken in seconds.most_common()
+        if taken > (budget := BUDGETS_S.get(name, BUDGET_S))
+    ]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--durations-file", type=Path, metavar="FILE", help="write the seconds of each file as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--durations-file")
+    if path is not None and not hasattr(config, "workerinput"):  # a process of xdist reports to the one that has these
+        config.pluginmanager.register(Durations(path), "durations-file")
