@@ -24,7 +24,7 @@ PROCESSES = --numprocesses 2 --dist loadscope --no-loadscope-reorder
 # Two jobs: while Spark shows what it loads, the code is checked.
 MAKEFLAGS += --no-builtin-rules --no-print-directory --jobs=2
 .DELETE_ON_ERROR:
-.PHONY: help setup check test docs demo snapshot prove prove-long bench-sinks stack up down lock clean
+.PHONY: help setup check test test-fast test-whole docs demo snapshot prove prove-long bench-sinks stack up down lock clean
 
 help: ## Say what the verbs are.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-10s %s\n' "$$verb" "$$text"; done
@@ -37,8 +37,14 @@ check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/mypy $(CODE)
 	$(BIN)/pytest tests/test_imports.py tests/test_repository.py
 
-test: setup check docs ## What CI runs: check, the documentation, then every test on real servers, in two processes.
-	$(BIN)/pytest $(PROCESSES) --durations 30
+test: setup check docs ## Check, build the documentation, then test on real servers, in two processes. CI runs it, and test-whole.
+	$(BIN)/pytest $(PROCESSES) --durations-file .watershed/durations/test.json
+
+test-fast: .venv/.jars check ## What needs no server: units, properties, models, simulations.
+	$(BIN)/pytest $(PROCESSES) -m 'not servers and not long and not whole'
+
+test-whole: setup ## What make test leaves out: tutorials, demo, console, cluster, other PostgreSQL versions, forms of stores.
+	$(BIN)/pytest $(PROCESSES) -m 'whole and not long' --durations-file .watershed/durations/whole.json
 
 docs: .venv/.project ## Build the documentation into .watershed/site; warnings are errors.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
@@ -53,7 +59,7 @@ else
 endif
 
 prove: setup ## List promises and invariants with their tests and the results. P=1, I=9: of one promise or invariant.
-	$(BIN)/pytest $(PROCESSES) --prove $(or $(P),$(addprefix I,$(I:I%=%)))
+	$(BIN)/pytest $(PROCESSES) -m 'not long' --prove $(or $(P),$(addprefix I,$(I:I%=%)))
 
 prove-long: setup ## What takes hours, each part begun again where it was: MINUTES=60 of faults, CHUNKS=10000, ROWS=10000000 in one transaction, the whole models.
 	$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --folder .watershed/campaign

@@ -10,7 +10,20 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 VERBS = {
-    *("help", "setup", "check", "test", "docs", "demo", "snapshot", "prove", "prove-long", "bench-sinks"),
+    *(
+        "help",
+        "setup",
+        "check",
+        "test",
+        "test-fast",
+        "test-whole",
+        "docs",
+        "demo",
+        "snapshot",
+        "prove",
+        "prove-long",
+        "bench-sinks",
+    ),
     *("stack", "up", "down", "lock", "clean"),
 }
 
@@ -38,7 +51,7 @@ def test_help_tells_every_verb() -> None:
 
 
 def test_a_verb_prepares_what_it_needs() -> None:
-    for verb in ("test", "demo", "snapshot", "prove", "prove-long", "bench-sinks", "stack"):
+    for verb in ("test", "test-whole", "demo", "snapshot", "prove", "prove-long", "bench-sinks", "stack"):
         assert re.search(rf"^{verb}: setup", MAKEFILE, re.MULTILINE), verb
 
 
@@ -86,7 +99,7 @@ def test_the_long_proofs_are_the_campaigns_and_the_whole_models() -> None:
 
 
 def test_one_promise_can_be_asked_for() -> None:
-    assert re.search(r"pytest .* --prove *\n", said("-n", "prove"))
+    assert re.search(r"pytest .* -m 'not long' --prove *\n", said("-n", "prove"))
     assert " --prove 1\n" in said("-n", "prove", "P=1")
     assert " --prove I9\n" in said("-n", "prove", "I=9")
 
@@ -100,11 +113,14 @@ def test_a_missing_python_gets_a_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
-def test_ci_runs_make_test_and_nothing_else() -> None:
+def test_ci_runs_both_tiers_and_nothing_else() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", script], check=True)
-    assert script.read_text(encoding="utf-8").splitlines()[-1] == "exec make test </dev/null"
+    assert script.read_text(encoding="utf-8").splitlines()[-2:] == [
+        "make test </dev/null",
+        "exec make test-whole </dev/null",
+    ]
 
 
 def test_prove_long_runs_every_campaign() -> None:
