@@ -36,6 +36,10 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "watershed.status": ("watershed.status", "watershed.client", *_CDC),
     "watershed.verify": ("watershed.verify", "watershed.status", "watershed.client", "sinks", *_CDC),
     "watershed.views": ("watershed.views", "watershed.status.view_facts", "sinks", *BASE),
+    # The one part that also waits for the base, and starts Spark where a target needs it.
+    "watershed.views.running": (
+        *("watershed.views", "watershed.client", "spark_jobs.view_targets", "sinks", "cdc.daemon.conditions", *BASE),
+    ),
     "watershed.http": ("watershed.http", "watershed.verify", "watershed.status", "watershed.client", "sinks", "cdc"),
     "watershed.devstack": ("watershed.devstack", "spark_jobs.jars", "cdc.model"),
     "watershed.demo": (

@@ -2,17 +2,12 @@
 
 import json
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for_futures
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -23,8 +18,7 @@ from cdc.config.event_logs import SCHEMA_OF_LOGS
 from cdc.config.stores import WarehouseConfig
 from cdc.config.views import ViewConfig
 from cdc.daemon.conditions import Conditions
-from cdc.model.condition import Condition
-from cdc.model.errors import ConfigError, WatershedError
+from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from sinks.errors import SinkError
 from watershed.cli.check import spark_findings
@@ -33,35 +27,20 @@ from watershed.cli.exit_codes import FAILED
 from watershed.cli.interrupts import sigterm_as_interrupt
 from watershed.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel, configuration
 from watershed.cli.view_readers import view_readers
-from watershed.client.source_reader import PostgresSourceReader
-from watershed.client.waiting import Waiter, WaitTimeoutError
 from watershed.status.view_facts import ViewFacts
-from watershed.views.clock import ClockKeeper, bases_with_clock
-from watershed.views.event_log import EventLogKeeper, wait_for_log
 from watershed.views.event_log_figures import EventLogFigures
 from watershed.views.figures import ViewFigures
-from watershed.views.generations import TargetGenerations
-from watershed.views.keeping import ViewKeeper
 from watershed.views.maintainer import RowEncoder, define
-from watershed.views.parsing import named_tables
+from watershed.views.running import run_views
 from watershed.views.targets import (
     base_section,
-    gathering,
     open_base,
-    open_target,
     target_contents,
     target_findings,
-    target_generations,
 )
-
-if TYPE_CHECKING:  # brings Spark, which most views do not need
-    from spark_jobs.view_targets import WarehouseTargets
 
 app = typer.Typer(no_args_is_help=True)
 
-BASE_WAIT_S: Final = 600.0
-WAIT_STEP_S: Final = 2.0
-POLL_S: Final = 1.0  # for the end of Spark's Java process
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object for each view.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Views and event logs; all by default.")]
 
@@ -155,23 +134,9 @@ def run(
 
         scope = views_scope(frozenset(chosen))
         serve(settings, port, "http.view_port", scope, conditions, view_readers(settings))
-    ending = threading.Event()
-    clocks = bases_with_clock(settings, [*chosen])
-    with (
-        sigterm_as_interrupt(),
-        _warehouses(settings, chosen) as warehouses,
-        ThreadPoolExecutor(len(chosen) + len(logs) + len(clocks), thread_name_prefix="view") as pool,
-    ):
-        jobs = {pool.submit(_keeper(settings, name, ending, warehouses).keep, ending): name for name in chosen}
-        jobs |= {pool.submit(EventLogKeeper(settings, name).keep, ending): name for name in logs}
-        jobs |= {pool.submit(ClockKeeper(settings, base).keep, ending): f"the clock of {base}" for base in clocks}
-        try:
-            _report(jobs, conditions, warehouses)
-        except KeyboardInterrupt:
-            typer.echo("stopping", err=True)
-        finally:
-            ending.set()
-    if any(job.exception() for job in jobs):
+    with sigterm_as_interrupt():
+        has_failed = run_views(settings, chosen, logs, conditions, partial(typer.echo, err=True))
+    if has_failed:
         raise typer.Exit(FAILED)
 
 
@@ -179,13 +144,6 @@ def _index_hint(base: str, table: TableId, columns: Sequence[str], place: Sequen
     if table.schema == SCHEMA_OF_LOGS:
         return f"in the base, CREATE INDEX ON {'.'.join(place)} ({', '.join(columns)})"
     return f"in sink {base}, shapes: {{{table}: {{indexes: [[{', '.join(columns)}]]}}}}"
-
-
-def _stopped(view: str, error: BaseException) -> Condition:
-    if isinstance(error, WatershedError):
-        return Condition("view", view, "stopped", error.message, error.hint, is_failure=True)
-    what = f"{type(error).__name__}: {error}"
-    return Condition("view", view, "stopped", what, f"start `cdc view run {view}` again", is_failure=True)
 
 
 @app.command()
@@ -275,81 +233,3 @@ def _with_functions(config: Path, *, log_level: str = "warning", log_json: bool 
 def _chosen(settings: Config, names: list[str] | None) -> dict[str, ViewConfig]:
     """Returns the views among the names, or all views without names. `chosen_logs` has checked the names."""
     return {name: settings.views[name] for name in names or settings.views if name in settings.views}
-
-
-@contextmanager
-def _warehouses(settings: Config, chosen: dict[str, ViewConfig]) -> Iterator["WarehouseTargets | None"]:
-    """Yields the Spark session for targets in a warehouse, or None if there is none. Raises SinkError, StackError."""
-    names = [name for name, section in chosen.items() if isinstance(section.target, WarehouseConfig)]
-    if not names:
-        yield None
-        return
-    if find_spec("pyspark") is None or find_spec("pyiceberg") is None:
-        raise SinkError(
-            f"the target of view {names[0]} is written by Spark, whose Python packages are not installed",
-            "pip install 'watershed-cdc[warehouse,spark]'",
-        )
-    from spark_jobs.view_targets import WarehouseTargets
-
-    with closing(WarehouseTargets.start(settings, len(names))) as warehouses:
-        yield warehouses
-
-
-def _keeper(settings: Config, name: str, ending: threading.Event, warehouses: "WarehouseTargets | None") -> ViewKeeper:
-    section = settings.views[name]
-    return ViewKeeper(
-        name,
-        section,
-        partial(open_base, settings, name),
-        partial(open_target, settings, name, warehouses.open if warehouses else None),
-        partial(_wait_for, settings, name, ending.is_set),
-        gathering(settings, name),
-        _generations(settings, name, warehouses),
-    )
-
-
-def _generations(settings: Config, name: str, warehouses: "WarehouseTargets | None") -> TargetGenerations | None:
-    """Returns the generations of this view's target; None if the target holds only one."""
-    target = settings.views[name].target
-    if warehouses is None or not isinstance(target, WarehouseConfig) or target.no_rebuild is not None:
-        return target_generations(settings, name)
-    return TargetGenerations(partial(warehouses.slots, name, target), partial(warehouses.open, name, target))
-
-
-def _report(jobs: Mapping[Future[None], str], conditions: Conditions, warehouses: "WarehouseTargets | None") -> None:
-    """Waits until all jobs have ended, and reports the error of each. Raises SinkError when Spark's Java process has
-    ended, because this process can't start another one."""
-    waiting = set(jobs)
-    while waiting:
-        ended, waiting = wait_for_futures(waiting, POLL_S if warehouses else None, FIRST_COMPLETED)
-        for job in ended:
-            if (error := job.exception()) is not None:
-                typer.echo(f"error: {error}", err=True)
-                conditions.report(_stopped(jobs[job], error))
-        if warehouses and (failure := warehouses.failure()) is not None:
-            raise failure
-
-
-def _wait_for(settings: Config, name: str, is_ending: Callable[[], bool]) -> None:
-    """Waits until the base shows what the source has committed by now, and the event logs that the view reads hold
-    what is now in their topics. Raises WaitTimeoutError, SinkError."""
-    section, deadline = settings.views[name], time.monotonic() + BASE_WAIT_S
-    tables = named_tables(name, section.sql)
-    for table in tables:
-        if table.schema == SCHEMA_OF_LOGS and table.name in settings.event_logs:
-            wait_for_log(settings, table.name, lambda: is_ending() or time.monotonic() > deadline)
-    if all(table.schema == SCHEMA_OF_LOGS for table in tables):
-        return
-    with closing(PostgresSourceReader(settings.source)) as source:
-        lsn = source.read_end().insert_lsn
-    names = [str(table) for table in tables if table.schema != SCHEMA_OF_LOGS]
-    with Waiter(settings) as waiter:
-        while True:
-            try:
-                # Rows that the base has rejected, or that come later, reach the view when they reach the base.
-                waiter.wait_for(section.base, lsn, WAIT_STEP_S, tables=names, accepts_rejected=True)
-            except WaitTimeoutError:
-                if is_ending() or time.monotonic() > deadline:
-                    raise
-            else:
-                return
