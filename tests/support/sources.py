@@ -67,9 +67,14 @@ def repository() -> tuple[Source, ...]:
     return tuple(sources)
 
 
-def imports(source: Source) -> Iterator[tuple[int, str]]:
-    """Yields (line, full name) of every import, those in functions too: `from a import b` is `a.b`, relative ones are
+@cache
+def imports(source: Source) -> tuple[tuple[int, str], ...]:
+    """Returns (line, full name) of every import, those in functions too: `from a import b` is `a.b`, relative ones are
     resolved."""
+    return tuple(_imports(source))
+
+
+def _imports(source: Source) -> Iterator[tuple[int, str]]:
     package = source.module.split(".")
     if source.path.name != "__init__.py":
         package = package[:-1]
