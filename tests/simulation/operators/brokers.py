@@ -67,7 +67,6 @@ class Message:
 class Log:
     """One partition. Offsets without a record are of transaction markers, or were compacted."""
 
-    start: int = 0
     end: int = 0
     records: list[Message] = field(default_factory=list)
 
@@ -131,17 +130,12 @@ class Brokers:
     def lose_last(self, name: str, partition: int, count: int) -> None:
         """An unclean election: the newest records are gone, and their offsets are given out again."""
         log = self.topics[name].logs[partition]
-        log.end = max(log.start, log.end - count)
+        log.end = max(0, log.end - count)
         log.records = [record for record in log.records if record.offset() < log.end]
-
-    def delete_records(self, name: str, partition: int, count: int) -> None:
-        log = self.topics[name].logs[partition]
-        log.start = min(log.end, log.start + count)
-        log.records = [record for record in log.records if record.offset() >= log.start]
 
     def copied(self) -> dict[str, Topic]:
         return {
-            name: Topic(topic.identity, [Log(log.start, log.end, [*log.records]) for log in topic.logs])
+            name: Topic(topic.identity, [Log(log.end, [*log.records]) for log in topic.logs])
             for name, topic in self.topics.items()
         }
 
@@ -191,7 +185,7 @@ class FakeConsumer:
         if topic is None:
             raise _unknown()
         log = topic.logs[of.partition]
-        return log.start, log.end
+        return 0, log.end
 
     def list_topics(self, *_: object, **__: object) -> Any:
         return self._brokers.admin().list_topics()
@@ -211,8 +205,8 @@ class FakeConsumer:
 
     def _of(self, name: str, number: int, log: Log, position: int, count: int) -> list[Message]:
         place = name, number
-        position = log.start if position < 0 else position
-        if not log.start <= position <= log.end:
+        position = max(0, position)
+        if position > log.end:
             return [Message(name, number, position, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))]
         first = len(log.records)
         while first and log.records[first - 1].offset() >= position:
@@ -262,7 +256,7 @@ class FakeAdmin:
                 found[of] = _Answer(_unknown())
                 continue
             log = topic.logs[of.partition]
-            found[of] = _Answer(SimpleNamespace(offset=log.start if isinstance(spec, EarliestSpec) else log.end))
+            found[of] = _Answer(SimpleNamespace(offset=0 if isinstance(spec, EarliestSpec) else log.end))
         return found
 
     def describe_topics(self, wanted: Any, **_: object) -> dict[str, Any]:

@@ -338,22 +338,19 @@ class SinkJob:
         return False
 
 
-def request_rebuild(brokers: Brokers, action: str, number: int) -> None:
-    """What `cdc rebuild` writes. `action`: rebuild, rollback, drop, cancel."""
-    if action == "cancel":
-        value = brokers.latest(TOPICS.progress).get(RebuildRecord.key_of(NAME))
-        if value is None or not RebuildRecord.decode(value, "").is_open:
-            return
-        record = RebuildRecord.decode(value, "").model_copy(update={"status": "cancelled"})
+def request_rebuild(brokers: Brokers, action: str, number: int) -> bool:
+    """What `cdc rebuild` does. `action`: rebuild, rollback, drop, cancel. Says whether it asked for something."""
+    value = brokers.latest(TOPICS.progress).get(RebuildRecord.key_of(NAME))
+    last = None if value is None else RebuildRecord.decode(value, "")
+    is_open = last is not None and last.is_open
+    if is_open != (action == "cancel"):
+        return False
+    if last is not None and is_open:
+        record = last.model_copy(update={"status": "cancelled"})
     else:
-        record = RebuildRecord(
-            sink=NAME,
-            request=f"request {number}",
-            action=action,
-            status="asked",
-            asked_us=1,
-        )
+        record = RebuildRecord(sink=NAME, request=f"request {number}", action=action, status="asked", asked_us=1)
     brokers.write([(TOPICS.progress, 0, record.record_key.encode(), record.encode(), None)])
+    return True
 
 
 def _run_task(open_target: Any, share: Any, job: Job, catalog: Any, limits: Limits, take: Any) -> Any:
