@@ -122,6 +122,7 @@ class ServingWorker(SinkWorker):
             self._want(link, reason)
             self._generation = held
             self._keep_checkpoints(held, link)
+            self._publish_held(held, last, link)
             return None
         is_old = last is not None and is_too_old(last, link.published, _now_us())
         if last is None or included or (slots is None and (reshaped or is_old)):
@@ -156,6 +157,16 @@ class ServingWorker(SinkWorker):
                 published=format_lsn(Lsn(published.applied_lsn)),
                 held=format_lsn(Lsn(last.applied_lsn)),
             )
+
+    def _publish_held(self, held: int, noted: SinkRecord | None, link: Link) -> None:
+        """Publishes what the generation shows that readers see until another one is built. The store may have lost
+        writes, or be an older copy, since its position was published: a waiter must not be answered by that."""
+        published = newest(link.control.sinks.values(), self.name)
+        if published is not None:  # else nobody is promised anything
+            nothing = {"generation": held, "epoch": 0, "applied_lsn": 0, "commit_ts_us": 0}
+            shown = noted or published.model_copy(update=nothing)
+            job = self._next_job(link, published)
+            link.writer.publish(shown.model_copy(update={"role": "serving", "job": job}))
 
     def _begin_again(
         self,
@@ -230,9 +241,11 @@ class ServingWorker(SinkWorker):
             sync.tend()
         if self._generation is not None:
             link.control.read()
-            last = link.control.sinks.get(SinkRecord.key_of(self.name, self._generation))
-            if last is not None:  # otherwise the former generation is of other topics, and nobody waits for it
-                link.writer.publish(last.model_copy(update={"role": "kept"}))
+            # A store that was restored from an older copy may have lost generations; they answer nobody from now on,
+            # not even between these records: the newest, of the generation that readers see, is the last.
+            own = [one for one in link.control.sinks.values() if (one.sink, one.role) == (self.name, "serving")]
+            for record in sorted(own, key=lambda one: (one.job, one.generation)):
+                link.writer.publish(record.model_copy(update={"role": "kept"}))
             if sync is not None and not rebuild.reaches(sync.applied, SWAP_S_MAX):
                 raise SinkError(
                     f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "
