@@ -84,6 +84,7 @@ class Brokers:
         self.world = world
         self.topics: dict[str, Topic] = {}
         self._made = 0
+        self._latest: dict[str, tuple[Topic | None, int, dict[str, bytes]]] = {}  # topic, end, and what is below it
 
     # ---- what capture, operators and disks do
 
@@ -109,15 +110,24 @@ class Brokers:
         return tuple(log.end for log in self.topics[name].logs)
 
     def latest(self, name: str) -> dict[str, bytes]:
-        """The last value of each key."""
-        found: dict[str, bytes] = {}
-        for log in self.topics[name].logs if name in self.topics else ():
-            for record in log.records:
-                key = (record.key() or b"").decode()
-                if (value := record.value()) is None:
-                    found.pop(key, None)
-                else:
-                    found[key] = value
+        """The last value of each key, of a topic of one partition that loses no records."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return {}
+        (log,) = topic.logs
+        of, end, found = self._latest.get(name, (None, 0, {}))
+        if of is not topic:
+            end, found = 0, {}
+        first = len(log.records)
+        while first and log.records[first - 1].offset() >= end:
+            first -= 1
+        for record in log.records[first:]:
+            key = (record.key() or b"").decode()
+            if (value := record.value()) is None:
+                found.pop(key, None)
+            else:
+                found[key] = value
+        self._latest[name] = topic, log.end, found
         return found
 
     def compact(self, name: str, *, deletes: bool) -> None:

@@ -6,6 +6,7 @@ Kafka transaction or one request. What is pure in the product (cdc/tables/contin
 """
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 import orjson
@@ -42,6 +43,7 @@ class Capture:
     is_running: bool = False
     gap: str = ""  # why nothing is published
     _histories: int = 0
+    _position: tuple[State, PositionRecord] | None = None  # of the state for which it was asked last
     _used: set[TableId] = field(default_factory=set)  # configured when the process was started
 
     # ---- processes
@@ -88,17 +90,9 @@ class Capture:
         state = self.state
         if state is None:
             return None
-        return PositionRecord(
-            phase="streaming",
-            epoch=state.epoch,
-            seq=state.seq,
-            resume_lsn=state.lsn,
-            source=IDENTITY,
-            publication="p",
-            protocol=PROTOCOL,
-            history=state.history,
-            topics={topic_of(table): known for table, known in state.topics.items()},
-        )
+        if self._position is None or self._position[0] is not state:
+            self._position = state, _position_of(state)
+        return self._position[1]
 
     # ---- tables
 
@@ -287,19 +281,18 @@ class Capture:
         known = {table: held.model_copy(update={"end_offsets": ends[table]}) for table, held in state.topics.items()}
         self.state = replace(state, topics=known)
         stopped = {table: f"it is stopped: {why}" for table, why in state.stopped.items() if table in self._used}
-        self._progress(
-            ProgressRecord(
-                epoch=state.epoch,
-                seq=state.seq,
-                lsn=state.lsn,
-                commit_ts_us=1,
-                published_ts_us=1,
-                end_offsets={topic_of(table): end for table, end in ends.items()},
-                history=state.history,
-                incarnations={topic_of(table): held.identity for table, held in state.topics.items()},
-                owed={str(table): why for table, why in {**stopped, **state.owed}.items()},
-            )
+        record = ProgressRecord(
+            epoch=state.epoch,
+            seq=state.seq,
+            lsn=state.lsn,
+            commit_ts_us=1,
+            published_ts_us=1,
+            end_offsets={topic_of(table): end for table, end in ends.items()},
+            history=state.history,
+            incarnations={topic_of(table): held.identity for table, held in state.topics.items()},
+            owed={str(table): why for table, why in {**stopped, **state.owed}.items()},
         )
+        self.brokers.write([(TOPICS.progress, 0, record.record_key.encode(), record.encode(), None)])
 
     def _stream(self) -> None:
         """Publishes the transactions that the log has behind the position."""
@@ -380,15 +373,39 @@ class Capture:
         self.state = state
         self.source.slot = max(self.source.slot or 0, state.lsn)
 
-    def _progress(self, record: ProgressRecord) -> None:
-        self.brokers.write([(TOPICS.progress, 0, record.record_key.encode(), record.encode(), None)])
-
     def progress(self) -> ProgressRecord | None:
         """The newest one, as waiters read it."""
         value = self.brokers.latest(TOPICS.progress).get(ProgressRecord.KEY)
-        return None if value is None else ProgressRecord.decode(value, "progress")
+        return None if value is None else _progress(value)
 
     def sinks(self) -> list[SinkRecord]:
         """The records of sinks, as waiters read them."""
         latest = self.brokers.latest(TOPICS.progress)
-        return [SinkRecord.decode(value, key) for key, value in latest.items() if key.startswith(SinkRecord.KEY)]
+        return [_sink(value) for key, value in latest.items() if key.startswith(SinkRecord.KEY)]
+
+
+# Waiters look after each step; most records have not changed since.
+
+
+def _position_of(state: State) -> PositionRecord:
+    return PositionRecord(
+        phase="streaming",
+        epoch=state.epoch,
+        seq=state.seq,
+        resume_lsn=state.lsn,
+        source=IDENTITY,
+        publication="p",
+        protocol=PROTOCOL,
+        history=state.history,
+        topics={topic_of(table): known for table, known in state.topics.items()},
+    )
+
+
+@lru_cache(64)
+def _progress(value: bytes) -> ProgressRecord:
+    return ProgressRecord.decode(value, "progress")
+
+
+@lru_cache(64)
+def _sink(value: bytes) -> SinkRecord:
+    return SinkRecord.decode(value, "sink")

@@ -159,6 +159,12 @@ class _Watched:
         self.admission = sync.admit()
         raise _Begun
 
+    @contextmanager
+    def _maintained(self, opened: OpenSink) -> Iterator[None]:
+        """Nothing is to be maintained."""
+        del opened
+        yield
+
     def _open_letters(self, generation: int) -> Any:
         return FakeLetters(self.brokers, generation)
 
