@@ -27,8 +27,10 @@ from spark_jobs.starting import (
     included_again,
     is_foreign,
     is_too_old,
+    must_be_built_again,
     owing,
     read_note,
+    still_disowned,
     why_filled_again,
 )
 from spark_jobs.sync import SinkSync
@@ -130,6 +132,7 @@ class ServingWorker(SinkWorker):
         else:
             start = owing(last, link.control.lineages) if is_old else last
             self._log_lost_writes(last, link)
+            is_old = is_old or must_be_built_again(last)  # and the request for it was cancelled, or has failed
             if is_old or reshaped:
                 self._want(link, TOO_OLD if is_old else RESHAPED)
         self._generation = start.generation
@@ -179,10 +182,11 @@ class ServingWorker(SinkWorker):
         """Begins a new generation in place of the serving one. `included`: tables that were excluded. Returns its
         position."""
         sink, marker = opened.sink, opened.sink.generation()
-        known = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
-        generation = next_generation(marker, [*known, *([] if noted is None else [noted.generation])])
+        numbers = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
+        generation = next_generation(marker, [*numbers, *([] if noted is None else [noted.generation])])
         foreign = is_foreign(marker, noted, link.history, _now_us())
-        tables = link.control.lineages if foreign else included
+        known = sorted(link.control.lineages)
+        tables = known if foreign else sorted({*included, *still_disowned(noted, known)})
         disowned = [table for table in tables if table not in reshaped]
         start = first_position(self.name, generation, link.history, disowned, _now_us())
         start = start.model_copy(update={"job": self._next_job(link, noted)})

@@ -16,9 +16,10 @@ from cdc.model.sink_records import newest
 from configuration.sink_settings import SqlConfig
 from configuration.store_mapping import TableMapping
 from sinks.errors import RefusedError
+from spark_jobs.applied import BUILT_AGAIN
 from tests.simulation.operators.brokers import Brokers
 from tests.simulation.operators.capture import Capture
-from tests.simulation.operators.job import NAME, SinkJob, open_letters, patched
+from tests.simulation.operators.job import NAME, SinkJob, is_rebuilt, open_letters, patched
 from tests.simulation.operators.judge import Finding, claimed, require_letters_of_rejected_rows, require_not_early
 from tests.simulation.operators.rules import ALWAYS, CHECK_S, SHARE, WEIGHTS, Rules
 from tests.simulation.operators.source import (
@@ -128,7 +129,10 @@ class Campaign(Rules):
             self.capture.start_table(table)
         while self.capture.step():
             pass
-        if self.job is not None and self.job.does_nothing:  # a rebuild that the mapping required was cancelled
+        record = newest(self.capture.sinks(), NAME)
+        must_be_built_again = record is not None and any(why.startswith(BUILT_AGAIN) for why in record.owed.values())
+        is_idle = must_be_built_again and not is_rebuilt(self.brokers)
+        if self.job is not None and (self.job.does_nothing or is_idle):  # a rebuild that is required was cancelled
             self.kill_sink()
         if self.job is None:
             self.start_sink()

@@ -94,6 +94,14 @@ class Capture:
             self._position = state, _position_of(state)
         return self._position[1]
 
+    def end_of(self, topic: str, partition: int) -> int | None:
+        """Returns the end that the position knows; None if it does not know the topic."""
+        position = self.position()
+        known = None if position is None else position.topics.get(topic)
+        if known is None:
+            return None
+        return known.end_offsets[partition] if partition < len(known.end_offsets) else 0
+
     # ---- tables
 
     def _join(self) -> None:
@@ -113,7 +121,7 @@ class Capture:
             update = {"incarnation": incarnation, "end_offsets": (), "since_lsn": self.source.end}
             state = self._captures(state, table, now.model_copy(update=update), Snapshot(), "the table was added")
             schemas.append(self._schema(table))
-        if state is not self.state:
+        if state is not self.state or self._newly_owed(state):
             self._publish(state, [], schemas)
 
     def _captures(self, state: State, table: TableId, topic: TopicState, snapshot: Snapshot, why: str) -> State:
@@ -280,7 +288,6 @@ class Capture:
         ends = {table: self.brokers.ends(topic_of(table)) for table in state.topics}
         known = {table: held.model_copy(update={"end_offsets": ends[table]}) for table, held in state.topics.items()}
         self.state = replace(state, topics=known)
-        stopped = {table: f"it is stopped: {why}" for table, why in state.stopped.items() if table in self._used}
         record = ProgressRecord(
             epoch=state.epoch,
             seq=state.seq,
@@ -290,9 +297,22 @@ class Capture:
             end_offsets={topic_of(table): end for table, end in ends.items()},
             history=state.history,
             incarnations={topic_of(table): held.identity for table, held in state.topics.items()},
-            owed={str(table): why for table, why in {**stopped, **state.owed}.items()},
+            owed=self._owed(state),
         )
-        self.brokers.write([(TOPICS.progress, 0, record.record_key.encode(), record.encode(), None)])
+        self.brokers.write([_progress_entry(record)])
+
+    def _owed(self, state: State) -> dict[str, str]:
+        stopped = {table: f"it is stopped: {why}" for table, why in state.stopped.items() if table in self._used}
+        return {str(table): why for table, why in {**stopped, **state.owed}.items()}
+
+    def _newly_owed(self, state: State) -> list[Entry]:
+        """The last progress record, if it lacks tables that the position does not name: a waiter would not miss
+        them."""
+        last = self.progress()
+        owed = {name: why for name, why in self._owed(state).items() if TableId.parse(name) in state.stopped}
+        if last is None or owed.keys() <= last.owed.keys():
+            return []
+        return [_progress_entry(last.model_copy(update={"owed": last.owed | owed}))]
 
     def _stream(self) -> None:
         """Publishes the transactions that the log has behind the position."""
@@ -368,8 +388,9 @@ class Capture:
         """Commits one Kafka transaction, then confirms its position to the source."""
         for topic in (TOPICS.control, TOPICS.progress):
             self.brokers.make(topic)
-        control = [(TOPICS.control, 0, one.record_key.encode(), one.encode(), None) for one in records]
-        self.brokers.write([*control, *entries])
+        entries = [*((TOPICS.control, 0, one.record_key.encode(), one.encode(), None) for one in records), *entries]
+        entries += self._newly_owed(state)
+        self.brokers.write(entries)
         self.state = state
         self.source.slot = max(self.source.slot or 0, state.lsn)
 
@@ -399,6 +420,10 @@ def _position_of(state: State) -> PositionRecord:
         history=state.history,
         topics={topic_of(table): known for table, known in state.topics.items()},
     )
+
+
+def _progress_entry(record: ProgressRecord) -> Entry:
+    return TOPICS.progress, 0, record.record_key.encode(), record.encode(), None
 
 
 @lru_cache(64)

@@ -344,17 +344,25 @@ class SinkJob:
         return False
 
 
+def _last_request(brokers: Brokers) -> RebuildRecord | None:
+    value = brokers.latest(TOPICS.progress).get(RebuildRecord.key_of(NAME))
+    return None if value is None else RebuildRecord.decode(value, "")
+
+
+def is_rebuilt(brokers: Brokers) -> bool:
+    """Says whether a rebuild is requested, or under way."""
+    last = _last_request(brokers)
+    return last is not None and last.is_open
+
+
 def request_rebuild(brokers: Brokers, action: str, number: int) -> bool:
     """What `cdc rebuild` does. `action`: rebuild, rollback, drop, cancel. Says whether it asked for something."""
-    value = brokers.latest(TOPICS.progress).get(RebuildRecord.key_of(NAME))
-    last = None if value is None else RebuildRecord.decode(value, "")
-    is_open = last is not None and last.is_open
-    if is_open != (action == "cancel"):
+    last = _last_request(brokers)
+    if is_rebuilt(brokers) != (action == "cancel"):
         return False
-    if last is not None and is_open:
+    record = RebuildRecord(sink=NAME, request=f"request {number}", action=action, status="asked", asked_us=1)
+    if last is not None and action == "cancel":
         record = last.model_copy(update={"status": "cancelled"})
-    else:
-        record = RebuildRecord(sink=NAME, request=f"request {number}", action=action, status="asked", asked_us=1)
     brokers.write([(TOPICS.progress, 0, record.record_key.encode(), record.encode(), None)])
     return True
 

@@ -199,11 +199,16 @@ class Rules(ABC):
         return True
 
     def lose_last_records(self) -> bool:
+        """An unclean election loses records from below the ends that capture knows. Capture can't know of others, which
+        it has committed since a moment ago; a consumer's client notices (KIP-320), which is not simulated."""
         name = topic_of(self._choose.choice(TABLES))
         if name not in self.brokers.topics:
             return False
         partition = self._choose.randrange(len(self.brokers.topics[name].logs))
-        self.brokers.lose_last(name, partition, self._choose.randint(1, 12))
+        count = self._choose.randint(1, 12)
+        if (known := self.capture.end_of(name, partition)) is not None:
+            count += max(0, self.brokers.ends(name)[partition] - known)
+        self.brokers.lose_last(name, partition, count)
         return True
 
     def compact(self) -> None:

@@ -1,19 +1,23 @@
 """The swap of generations: what is published, and in which order."""
 
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from cdc.model.control import ProgressRecord
+from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord, newest
 from configuration.settings import load_config
 from monitoring.conditions import Conditions
+from monitoring.job_records import RebuildRecord
 from sinks.errors import SinkError
 from spark_jobs.applied import Applied
 from spark_jobs.serving import ServingWorker
-from spark_jobs.starting import first_position
+from spark_jobs.starting import first_position, owing
 from tests.support.sink_job import write_config
 
 SHOWN = Applied(1, 500, 5)
@@ -124,3 +128,35 @@ def test_a_generation_that_is_not_written_any_more_promises_what_its_store_says(
 def test_a_generation_whose_store_says_nothing_promises_nothing(tmp_path: Path) -> None:
     (answer,) = Kept(tmp_path, None).answers
     assert (answer.generation, answer.role, answer.epoch, answer.applied_lsn) == (1, "serving", 0, 0)
+
+
+def test_rows_that_a_former_generation_was_to_remove_are_removed_by_the_next_one(tmp_path: Path) -> None:
+    """Their topics no longer exist, and the generation that should have removed them was replaced before it did."""
+    worker, told, disowned = Swap(tmp_path).worker, list[SinkRecord](), list[TableId]()
+    items, other = TableId("public", "items"), TableId("public", "other")
+    noted = first_position("cache", 1, "h", [items], time.time_ns() // 1000)
+    sink = SimpleNamespace(
+        generation=lambda: 1, begin_generation=lambda _: None, disown=disowned.append, note=lambda *_: None
+    )
+    control = SimpleNamespace(sinks={}, lineages={items: None, other: None}, excluded=())
+    setattr(worker, "_complete", lambda _, record: record)  # noqa: B010 - a method
+    link = SimpleNamespace(control=control, writer=SimpleNamespace(publish=told.append), history="h")
+    worker._begin_again(cast("Any", SimpleNamespace(sink=sink)), cast("Any", link), noted, [], [other])
+    assert disowned == [items, other]
+    assert told[0].sweeps == {"public.items": 0, "public.other": 0}
+
+
+def test_a_store_that_must_be_built_again_is_at_each_start_until_it_is(tmp_path: Path) -> None:
+    """The request that the job made when it found that was cancelled, or failed."""
+    worker, asked = Swap(tmp_path).worker, list[RebuildRecord]()
+    items, now_us = TableId("public", "items"), time.time_ns() // 1000
+    noted = owing(first_position("cache", 1, "h", [], now_us), [items])
+    sink = SimpleNamespace(generation=lambda: 1, noted=noted.encode().decode)
+    opened = SimpleNamespace(sink=sink, slots=SimpleNamespace(in_place=False, generation=lambda _: 1), slot="")
+    control = SimpleNamespace(sinks={}, lineages={}, rebuilds={})
+    published = ProgressRecord(epoch=1, seq=1, lsn=1, commit_ts_us=1, published_ts_us=now_us, end_offsets={})
+    link = SimpleNamespace(control=control, writer=SimpleNamespace(send=asked.append), history="h", published=published)
+    worker._checkpoints = cast("Any", SimpleNamespace(keep_only=lambda _: None))
+    setattr(worker, "_begun", lambda *_: None)  # noqa: B010 - a method
+    worker._begin(cast("Any", opened), cast("Any", link))
+    assert [(request.action, request.keeps_old) for request in asked] == [("rebuild", False)]
