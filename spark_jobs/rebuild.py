@@ -55,7 +55,7 @@ def swap_goal(published: Applied, serving: SinkRecord | None, now_s: float) -> t
     serving generation lags behind that while its job writes it, the new one need not do better: a machine on which
     stores lag for long would otherwise never swap."""
     whole = published[:2]
-    if serving is None or now_s - serving.applied_ts_us / 1_000_000 > SERVING_SILENT_S:
+    if serving is None or serving.epoch == 0 or now_s - serving.applied_ts_us / 1_000_000 > SERVING_SILENT_S:
         return whole
     return min(whole, (serving.epoch, serving.applied_lsn))
 

@@ -27,8 +27,10 @@ from spark_jobs.starting import (
     included_again,
     is_foreign,
     is_too_old,
+    must_be_built_again,
     owing,
     read_note,
+    still_disowned,
     why_filled_again,
 )
 from spark_jobs.sync import SinkSync
@@ -122,6 +124,7 @@ class ServingWorker(SinkWorker):
             self._want(link, reason)
             self._generation = held
             self._keep_checkpoints(held, link)
+            self._publish_held(held, last, link)
             return None
         is_old = last is not None and is_too_old(last, link.published, _now_us())
         if last is None or included or (slots is None and (reshaped or is_old)):
@@ -129,6 +132,7 @@ class ServingWorker(SinkWorker):
         else:
             start = owing(last, link.control.lineages) if is_old else last
             self._log_lost_writes(last, link)
+            is_old = is_old or must_be_built_again(last)  # and the request for it was cancelled, or has failed
             if is_old or reshaped:
                 self._want(link, TOO_OLD if is_old else RESHAPED)
         self._generation = start.generation
@@ -157,6 +161,16 @@ class ServingWorker(SinkWorker):
                 held=format_lsn(Lsn(last.applied_lsn)),
             )
 
+    def _publish_held(self, held: int, noted: SinkRecord | None, link: Link) -> None:
+        """Publishes what the generation shows that readers see until another one is built. The store may have lost
+        writes, or be an older copy, since its position was published: a waiter must not be answered by that."""
+        published = newest(link.control.sinks.values(), self.name)
+        if published is not None:  # else nobody is promised anything
+            nothing = {"generation": held, "epoch": 0, "applied_lsn": 0, "commit_ts_us": 0}
+            shown = noted or published.model_copy(update=nothing)
+            job = self._next_job(link, published)
+            link.writer.publish(shown.model_copy(update={"role": "serving", "job": job}))
+
     def _begin_again(
         self,
         opened: OpenSink,
@@ -168,10 +182,11 @@ class ServingWorker(SinkWorker):
         """Begins a new generation in place of the serving one. `included`: tables that were excluded. Returns its
         position."""
         sink, marker = opened.sink, opened.sink.generation()
-        known = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
-        generation = next_generation(marker, [*known, *([] if noted is None else [noted.generation])])
+        numbers = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
+        generation = next_generation(marker, [*numbers, *([] if noted is None else [noted.generation])])
         foreign = is_foreign(marker, noted, link.history, _now_us())
-        tables = link.control.lineages if foreign else included
+        known = sorted(link.control.lineages)
+        tables = known if foreign else sorted({*included, *still_disowned(noted, known)})
         disowned = [table for table in tables if table not in reshaped]
         start = first_position(self.name, generation, link.history, disowned, _now_us())
         start = start.model_copy(update={"job": self._next_job(link, noted)})
@@ -230,9 +245,11 @@ class ServingWorker(SinkWorker):
             sync.tend()
         if self._generation is not None:
             link.control.read()
-            last = link.control.sinks.get(SinkRecord.key_of(self.name, self._generation))
-            if last is not None:  # otherwise the former generation is of other topics, and nobody waits for it
-                link.writer.publish(last.model_copy(update={"role": "kept"}))
+            # A store that was restored from an older copy may have lost generations; they answer nobody from now on,
+            # not even between these records: the newest, of the generation that readers see, is the last.
+            own = [one for one in link.control.sinks.values() if (one.sink, one.role) == (self.name, "serving")]
+            for record in sorted(own, key=lambda one: (one.job, one.generation)):
+                link.writer.publish(record.model_copy(update={"role": "kept"}))
             if sync is not None and not rebuild.reaches(sync.applied, SWAP_S_MAX):
                 raise SinkError(
                     f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "

@@ -65,6 +65,11 @@ def owing(last: SinkRecord, tables: Iterable[TableId]) -> SinkRecord:
     return last.model_copy(update={"owed": last.owed | {str(table): f"{BUILT_AGAIN}{TOO_OLD}" for table in tables}})
 
 
+def must_be_built_again(last: SinkRecord) -> bool:
+    """Says whether only another generation can show all rows."""
+    return any(reason.startswith(BUILT_AGAIN) for reason in last.owed.values())
+
+
 def has_lost_writes(noted: SinkRecord, published: SinkRecord) -> bool:
     """Says whether the store has lost writes since this position was published: the job that published it noted it in
     the store before."""
@@ -96,6 +101,11 @@ def first_position(sink: str, generation: int, history: str, disowned: Iterable[
         stale=0,
         history=history,
     )
+
+
+def still_disowned(noted: SinkRecord | None, tables: Iterable[TableId]) -> list[TableId]:
+    """Returns those of the tables whose rows of former topics the noted generation has not removed yet."""
+    return [table for table in tables if noted is not None and noted.sweeps.get(table_key(table)) == 0]
 
 
 def included_again(last: SinkRecord, holds: Callable[[TableId], bool]) -> list[TableId]:

@@ -5,7 +5,8 @@ than its budget: so a tier that becomes slow shows where.
 """
 
 import json
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,24 +22,29 @@ class Durations:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.seconds = Counter[str]()
+        self.seconds: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid.partition("::")[0]] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps({name: round(s, 1) for name, s in self.seconds.most_common()}, indent=1))
+        self._path.write_text(json.dumps({name: round(s, 1) for name, s in longest_first(self.seconds)}, indent=1))
         for line in over_budget(self.seconds):
             terminalreporter.write_line(line)
 
 
-def over_budget(seconds: Counter[str]) -> list[str]:
+def longest_first(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Returns (file, seconds)."""
+    return sorted(seconds.items(), key=lambda one: -one[1])
+
+
+def over_budget(seconds: Mapping[str, float]) -> list[str]:
     """Returns a line for each file above its budget, the longest first."""
     return [
         f"{name} took {taken:.0f} s, more than its {budget:.0f} s: make it faster, move what is long to another tier, "
         "or raise its budget in tests/durations.py"
-        for name, taken in seconds.most_common()
+        for name, taken in longest_first(seconds)
         if taken > (budget := BUDGETS_S.get(name, BUDGET_S))
     ]
 

@@ -79,7 +79,7 @@ class TableMapping(Section):
     @property
     def is_identity(self) -> bool:
         """Says whether rows stay as they are."""
-        return self == TableMapping()
+        return self == IDENTITY
 
     def fingerprint(self) -> str:
         """Returns a digest that differs for mappings that make different rows. It does not depend on the key of

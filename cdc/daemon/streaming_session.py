@@ -26,7 +26,7 @@ from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.signals import SignalReader
-from cdc.kafka.state_reader import Captured, State, read_captured, read_state
+from cdc.kafka.state_reader import Captured, State, read_captured, read_progress, read_state
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, TopicWatch
 from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.model.control import PositionRecord, SnapshotRecord, TopicState
@@ -286,7 +286,7 @@ class Session:
             ),
             facts={t: found.descriptions[t].facts if t in joins else last_facts.get(t) for t in names},
         )
-        records = [*self._newly_stopped(selection, state), *added.records]
+        records = [*self._newly_stopped(selection, state), *self._newly_owed(these, selection), *added.records]
         if records or joins or left:
             now_us = self._clock.now_us()
             records += [
@@ -300,6 +300,15 @@ class Session:
                 self._addition_barrier.close()
         broker.follow(these.topics.values())
         return these
+
+    def _newly_owed(self, these: _Capturable, selection: TableSelection) -> list[TopicRecord]:
+        """Returns the last progress record with the tables that it does not know to be owed: the position does not name
+        their topics, so a waiter would not miss them before the next one."""
+        progress = read_progress(self._config)
+        owed = {str(table): why for table, why in self._uncaptured(these, selection).items()}
+        if progress is None or owed.keys() <= progress.owed.keys():
+            return []
+        return [progress.model_copy(update={"owed": progress.owed | owed}).to(self._topics.progress)]
 
     def _newly_stopped(self, selection: TableSelection, state: State) -> list[TopicRecord]:
         records = newly_stopped(selection, state.tables, self._clock.now_us())

@@ -13,6 +13,7 @@ from tests.conftest import KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS
 from tests.support.captured import Captured, under_capture
 from tests.support.forked import run
+from tests.support.topics import delete_topic
 from tests.support.waiting import eventually
 
 OTHER, THIRD = "public.other", "public.third"
@@ -62,6 +63,18 @@ def snapshot(captured: Captured, *words: str) -> subprocess.CompletedProcess[str
 
 def keys_in_topic(captured: Captured, table: str) -> set[int]:
     return {change.key["id"] for change in captured.changes() if change.table == table and change.after is not None}
+
+
+@pytest.mark.promise(4)
+def test_a_table_is_owed_from_the_moment_on_at_which_it_is_stopped(both: Captured) -> None:
+    """The position does not name its topic any more, so a waiter could not tell that something is missing."""
+    both.start()
+    await_owed(both, {})
+    assert both.running().terminate() == 0
+    delete_topic(both.bootstrap_servers, f"{both.name}.{ITEMS}")
+    both.start_and_die("join.recorded")
+    assert claims(both)[-1][1].keys() == {ITEMS}
+    assert "is gone" in (owed_of(both, ITEMS) or "")
 
 
 @pytest.mark.promise(4)

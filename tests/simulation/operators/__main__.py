@@ -23,22 +23,21 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--without", nargs="*", default=())
     parser.add_argument("--shown", type=int, default=3, help="scripts of each kind")
-    parser.add_argument("--forgive-owed", action="store_true")
     parser.add_argument("--no-rejections", action="store_true")
     asked = parser.parse_args()
-    arguments = {"forgives_owed": asked.forgive_owed, "rejects": not asked.no_rejections}
+    rejects = not asked.no_rejections
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     began, kinds, events = time.monotonic(), Counter[str](), Counter[str]()
     for seed in range(asked.first, asked.first + asked.seeds):
         script = script_of(seed, asked.without)
-        campaign = Campaign(seed, **arguments)
+        campaign = Campaign(seed, rejects=rejects)
         try:
             campaign.run(script)
         except Finding as finding:
             kinds[finding.kind] += 1
             if kinds[finding.kind] <= asked.shown:
-                shorter = shrunk(script, partial(fails, seed, finding.kind, **arguments))
-                print(f"seed {seed}: {finding_of(seed, shorter, **arguments)}\n{written(shorter)}")
+                shorter = shrunk(script, partial(fails, seed, finding.kind, rejects=rejects))
+                print(f"seed {seed}: {finding_of(seed, shorter, rejects=rejects)}\n{written(shorter)}")
         except Exception:  # noqa: BLE001 - an error of the harness or of the product
             kinds["error"] += 1
             if kinds["error"] <= asked.shown:

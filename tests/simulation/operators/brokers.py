@@ -67,7 +67,6 @@ class Message:
 class Log:
     """One partition. Offsets without a record are of transaction markers, or were compacted."""
 
-    start: int = 0
     end: int = 0
     records: list[Message] = field(default_factory=list)
 
@@ -85,6 +84,7 @@ class Brokers:
         self.world = world
         self.topics: dict[str, Topic] = {}
         self._made = 0
+        self._latest: dict[str, tuple[Topic | None, int, dict[str, bytes]]] = {}  # topic, end, and what is below it
 
     # ---- what capture, operators and disks do
 
@@ -110,15 +110,24 @@ class Brokers:
         return tuple(log.end for log in self.topics[name].logs)
 
     def latest(self, name: str) -> dict[str, bytes]:
-        """The last value of each key."""
-        found: dict[str, bytes] = {}
-        for log in self.topics[name].logs if name in self.topics else ():
-            for record in log.records:
-                key = (record.key() or b"").decode()
-                if (value := record.value()) is None:
-                    found.pop(key, None)
-                else:
-                    found[key] = value
+        """The last value of each key, of a topic of one partition that loses no records."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return {}
+        (log,) = topic.logs
+        of, end, found = self._latest.get(name, (None, 0, {}))
+        if of is not topic:
+            end, found = 0, {}
+        first = len(log.records)
+        while first and log.records[first - 1].offset() >= end:
+            first -= 1
+        for record in log.records[first:]:
+            key = (record.key() or b"").decode()
+            if (value := record.value()) is None:
+                found.pop(key, None)
+            else:
+                found[key] = value
+        self._latest[name] = topic, log.end, found
         return found
 
     def compact(self, name: str, *, deletes: bool) -> None:
@@ -131,17 +140,12 @@ class Brokers:
     def lose_last(self, name: str, partition: int, count: int) -> None:
         """An unclean election: the newest records are gone, and their offsets are given out again."""
         log = self.topics[name].logs[partition]
-        log.end = max(log.start, log.end - count)
+        log.end = max(0, log.end - count)
         log.records = [record for record in log.records if record.offset() < log.end]
-
-    def delete_records(self, name: str, partition: int, count: int) -> None:
-        log = self.topics[name].logs[partition]
-        log.start = min(log.end, log.start + count)
-        log.records = [record for record in log.records if record.offset() >= log.start]
 
     def copied(self) -> dict[str, Topic]:
         return {
-            name: Topic(topic.identity, [Log(log.start, log.end, [*log.records]) for log in topic.logs])
+            name: Topic(topic.identity, [Log(log.end, [*log.records]) for log in topic.logs])
             for name, topic in self.topics.items()
         }
 
@@ -191,7 +195,7 @@ class FakeConsumer:
         if topic is None:
             raise _unknown()
         log = topic.logs[of.partition]
-        return log.start, log.end
+        return 0, log.end
 
     def list_topics(self, *_: object, **__: object) -> Any:
         return self._brokers.admin().list_topics()
@@ -211,8 +215,8 @@ class FakeConsumer:
 
     def _of(self, name: str, number: int, log: Log, position: int, count: int) -> list[Message]:
         place = name, number
-        position = log.start if position < 0 else position
-        if not log.start <= position <= log.end:
+        position = max(0, position)
+        if position > log.end:
             return [Message(name, number, position, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))]
         first = len(log.records)
         while first and log.records[first - 1].offset() >= position:
@@ -262,7 +266,7 @@ class FakeAdmin:
                 found[of] = _Answer(_unknown())
                 continue
             log = topic.logs[of.partition]
-            found[of] = _Answer(SimpleNamespace(offset=log.start if isinstance(spec, EarliestSpec) else log.end))
+            found[of] = _Answer(SimpleNamespace(offset=0 if isinstance(spec, EarliestSpec) else log.end))
         return found
 
     def describe_topics(self, wanted: Any, **_: object) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from cdc.config.stores import SqlConfig
 from cdc.model.errors import WatershedError
 from cdc.model.sink_records import newest
 from sinks.errors import RefusedError
+from spark_jobs.applied import BUILT_AGAIN
 from tests.simulation.operators.brokers import Brokers
 from tests.simulation.operators.capture import Capture
-from tests.simulation.operators.job import NAME, SinkJob, open_letters, patched
+from tests.simulation.operators.job import NAME, SinkJob, is_rebuilt, open_letters, patched
 from tests.simulation.operators.judge import Finding, claimed, require_letters_of_rejected_rows, require_not_early
 from tests.simulation.operators.rules import ALWAYS, CHECK_S, SHARE, WEIGHTS, Rules
 from tests.simulation.operators.source import (
@@ -40,10 +41,8 @@ GONE: Final = "records that were not read yet are gone"
 class Campaign(Rules):
     """One run. `options` are the seed's: how the pipeline is set up."""
 
-    def __init__(self, options: int, *, forgives_owed: bool = False, rejects: bool = True) -> None:
-        """`rejects`: the store rejects some rows. `forgives_owed`: waiters are asked about tables of which capture owes
-        nothing, whatever they are told."""
-        self._forgives_owed = forgives_owed
+    def __init__(self, options: int, *, rejects: bool = True) -> None:
+        """`rejects`: the store rejects some rows."""
         chance = random.Random(options)
         self._bad_share = chance.choice((0.0, 0.25)) if rejects else 0.0
         self.world = World()
@@ -63,6 +62,7 @@ class Campaign(Rules):
         self._changed_s = 0.0
         self._copies: list[Any] = []  # of the store
         self._broker_copies: list[Any] = []
+        self._lost_letters: dict[str, int] = {}
         self._written = 0
         self._requests = 0
         self._refused = 0
@@ -87,20 +87,17 @@ class Campaign(Rules):
         self._look()
 
     def _held(self) -> list[Any]:
-        """The tables that are compared: captured, and in the configuration of the job that ran last."""
-        captured = self.capture.state.topics if self.capture.state is not None else {}
-        held = [table for table in TABLES if table in captured and self._section.holds(table)]
+        """The tables that are compared: those of capture that the configuration of the job that ran last holds."""
+        held = [table for table in TABLES if table in self.capture.tables and self._section.holds(table)]
         record = newest(self.capture.sinks(), NAME)
         if record is not None:  # the job of the present configuration may not have published yet
             held = [table for table in held if str(table) not in record.excluded]
-        if self._forgives_owed:
-            owed = self.capture.owed_at(record.applied_lsn) if record is not None else set(TABLES)
-            held = [table for table in held if table not in owed]
         return held
 
     def _look(self) -> None:
         if not self._is_blind:
-            require_not_early(self.capture, self.source, self.store, self._held(), open_letters(self.brokers))
+            letters = self._lost_letters | open_letters(self.brokers)
+            require_not_early(self.capture, self.source, self.store, self._held(), letters)
 
     def _settle(self) -> None:
         """Nothing goes wrong any more, and the operator does what documentation and messages say."""
@@ -112,7 +109,8 @@ class Campaign(Rules):
             self.sink_turn()
             self._look()
             if self._is_in_step():
-                require_letters_of_rejected_rows(self.source, self._held(), open_letters(self.brokers), BAD)
+                letters = open_letters(self.brokers)
+                require_letters_of_rejected_rows(self.capture, self.source, self._held(), letters, BAD)
                 return
         state = self.capture.state
         raise Finding("stuck", f"never in step: {self.capture.gap or state}; {self._last_error}")
@@ -126,22 +124,25 @@ class Campaign(Rules):
         for table in TABLES:
             if table in state.snapshots and state.snapshots[table].is_paused:
                 self.capture.alter_snapshot(table, "resume")
+            elif table in state.owed and table not in state.snapshots:
+                self.capture.start_snapshot(table, "whole")
             self.capture.start_table(table)
         while self.capture.step():
             pass
-        if self.job is not None and self.job.does_nothing:  # a rebuild that the mapping required was cancelled
+        record = newest(self.capture.sinks(), NAME)
+        must_be_built_again = record is not None and any(why.startswith(BUILT_AGAIN) for why in record.owed.values())
+        is_idle = must_be_built_again and not is_rebuilt(self.brokers)
+        if self.job is not None and (self.job.does_nothing or is_idle):  # a rebuild that is required was cancelled
             self.kill_sink()
         if self.job is None:
             self.start_sink()
 
     def _is_in_step(self) -> bool:
-        state = self.capture.state
         held = self._held()
         wanted = [table for table in TABLES if table in self.capture.configured and self._section.holds(table)]
         return (
             self.capture.is_at_rest
-            and state is not None
-            and not state.owed
+            and not self.capture.owes
             and not (self._is_blind and held)
             and held == wanted
             and claimed(self.capture, self.source.end, held) == held
@@ -227,18 +228,18 @@ def script_of(seed: int, without: Sequence[str] = ()) -> list[Step]:
     return chosen(chance, {rule: WEIGHTS[rule] for rule in rules}, chance.choice(STEPS))
 
 
-def finding_of(options: int, script: Sequence[Step], **arguments: bool) -> Finding | None:
+def finding_of(options: int, script: Sequence[Step], *, rejects: bool = True) -> Finding | None:
     """Runs the script; None if every promise was kept."""
     try:
-        Campaign(options, **arguments).run(script)
+        Campaign(options, rejects=rejects).run(script)
     except Finding as finding:
         return finding
     return None
 
 
-def fails(options: int, kind: str, script: Sequence[Step], **arguments: bool) -> bool:
+def fails(options: int, kind: str, script: Sequence[Step], *, rejects: bool = True) -> bool:
     """Says whether the script has a finding of this kind; for `shrunk`."""
     with suppress(Exception):  # a part of a script may have another error
-        found = finding_of(options, script, **arguments)
+        found = finding_of(options, script, rejects=rejects)
         return found is not None and found.kind == kind
     return False

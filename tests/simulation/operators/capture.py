@@ -1,10 +1,12 @@
 """A model of capture: what it publishes after each event of its life, by the rules of ARCHITECTURE.md.
 
 The real capture runs in the other simulations. Here it is only the writer in front of the real sinks' job: it commits
-Kafka transactions, owes rows, notices gaps, and heals them. Each `step` is one Kafka transaction or one request.
+Kafka transactions, owes rows, stops a table whose topic is in trouble, notices gaps, and heals them. Each `step` is one
+Kafka transaction or one request. What is pure in the product (cdc/tables/continuity.py) is the product's.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 import orjson
@@ -21,12 +23,12 @@ from cdc.model.control import (
 )
 from cdc.model.events import TableId, pack_version, unpack_version
 from cdc.model.sink_records import SinkRecord
+from cdc.tables.continuity import history_of, incarnation_of, published_states, topic_trouble
 from tests.simulation.operators.brokers import TOPICS, Brokers
 from tests.simulation.operators.source import TABLES, Alter, RowChange, Source, Truncate, schema_of, topic_of
-from tests.simulation.operators.state import IDENTITY, Entry, Known, Snapshot, State, entries_of
+from tests.simulation.operators.state import IDENTITY, Entry, Snapshot, State, entries_of
 
 CHUNK: Final = 3  # rows
-ALL: Final = 1 << 30  # above every key
 
 
 @dataclass
@@ -40,8 +42,8 @@ class Capture:
     configured: set[TableId] = field(default_factory=lambda: set(TABLES))
     is_running: bool = False
     gap: str = ""  # why nothing is published
-    histories: int = 0
-    _owed: list[tuple[int, frozenset[TableId]]] = field(default_factory=list)  # of each progress record, with its LSN
+    _histories: int = 0
+    _position: tuple[State, PositionRecord] | None = None  # of the state for which it was asked last
     _used: set[TableId] = field(default_factory=set)  # configured when the process was started
 
     # ---- processes
@@ -50,14 +52,26 @@ class Capture:
         self.is_running, self.gap = True, ""
         self._used = set(self.configured)
         if self.state is None:
-            self._begin_history()
-            return
-        self._look_for_gap()
+            self._begin_epoch(1, continues=False)
+        else:
+            self._look()
         if not self.gap:
-            self._join_and_leave()
+            self._join()
 
     def kill(self) -> None:
         self.is_running, self.gap = False, ""
+
+    @property
+    def tables(self) -> set[TableId]:
+        """Those that are captured, or stopped."""
+        state = self.state
+        return set() if state is None else (state.topics.keys() | state.stopped.keys()) & self._used
+
+    @property
+    def owes(self) -> bool:
+        """Says whether an operator has to do something for a table."""
+        state = self.state
+        return state is None or bool(state.owed) or bool(state.stopped.keys() & self._used)
 
     @property
     def is_at_rest(self) -> bool:
@@ -76,129 +90,114 @@ class Capture:
         state = self.state
         if state is None:
             return None
-        return PositionRecord(
-            phase="streaming",
-            epoch=state.epoch,
-            seq=state.seq,
-            resume_lsn=state.lsn,
-            source=IDENTITY,
-            publication="p",
-            protocol=PROTOCOL,
-            history=state.history,
-            topics={
-                topic_of(table): TopicState(
-                    topic_id=known.identity,
-                    incarnation=known.incarnation,
-                    end_offsets=known.ends,
-                    since_lsn=known.since,
-                )
-                for table, known in state.topics.items()
-            },
-        )
+        if self._position is None or self._position[0] is not state:
+            self._position = state, _position_of(state)
+        return self._position[1]
 
-    def _begin_history(self) -> None:
-        self.histories += 1
-        self.source.slot = self.source.end
-        state = State(f"history {self.histories}", 1, 0, self.source.end)
-        self._control([])
-        for table in sorted(self._used):
-            state = self._taken_up(state, table, Snapshot(-1, ALL, owes=True), "the first snapshot")
-        self._publish(state, [], [self._schema(table) for table in sorted(self._used)])
+    def end_of(self, topic: str, partition: int) -> int | None:
+        """Returns the end that the position knows; None if it does not know the topic."""
+        position = self.position()
+        known = None if position is None else position.topics.get(topic)
+        if known is None:
+            return None
+        return known.end_offsets[partition] if partition < len(known.end_offsets) else 0
 
-    def _taken_up(self, state: State, table: TableId, snapshot: Snapshot, why: str) -> State:
-        """The table is captured from here on, and all of its rows are owed."""
-        topic = self.brokers.make(topic_of(table), self.partitions)
-        then = state.topics.get(table) or state.left.get(table)
-        ends, starts = self.brokers.ends(topic_of(table)), tuple(log.start for log in topic.logs)
-        incarnation = topic.identity
-        if then is not None and then.identity == topic.identity:
-            has_lost = starts != then.starts or any(a < b for a, b in zip(ends, then.ends, strict=False))
-            if table in state.left:  # nobody watched the topic meanwhile
-                incarnation = f"{topic.identity}#{self.source.end:X}"
-            else:
-                mark = f"{state.epoch}.{self.source.end:X}"
-                incarnation = f"{topic.identity}#{mark}" if has_lost or self._is_behind else then.incarnation
-        known = Known(topic.identity, incarnation, ends, starts, self.source.end)
-        return replace(
-            state,
-            topics=state.topics | {table: known},
-            left={other: held for other, held in state.left.items() if other != table},
-            versions=state.versions | {table: self.source.versions[table]},
-            snapshots=state.snapshots | {table: snapshot},
-            owed=state.owed | {table: why},
-        )
+    # ---- tables
 
-    def _join_and_leave(self) -> None:
-        state = self.state
-        assert state is not None
+    def _join(self) -> None:
+        """Removes tables that are configured no longer, and adds those that are new or were started."""
+        assert self.state is not None
+        state, captured = self.state, self._captured()
+        for table in set(state.topics) - self._used:
+            state = state.without(table)
         schemas: list[Record] = []
-        for table in sorted(set(state.topics) - self._used):
-            state = replace(
-                state,
-                topics={other: known for other, known in state.topics.items() if other != table},
-                left=state.left | {table: state.topics[table]},
-                snapshots={other: held for other, held in state.snapshots.items() if other != table},
-                owed={other: why for other, why in state.owed.items() if other != table},
-                stopped=state.stopped - {table},
-            )
-        for table in sorted(self._used - set(state.topics)):
-            floor = pack_version(state.epoch, state.seq + 1)
-            joined = Snapshot(-1, ALL, sweeps=True, floor=floor, owes=True)
-            state = self._taken_up(state, table, joined, "the table was added")
+        for table in sorted(self._used - state.topics.keys() - state.stopped.keys()):
+            self.brokers.make(topic_of(table), self.partitions)
+            now = self._topic(table)
+            assert now is not None
             # Its changes count from here on: those before are in the snapshot.
+            mark = f"{self.source.end:X}"
+            incarnation = incarnation_of(now, [], mark, is_unsure=table in captured)
+            update = {"incarnation": incarnation, "end_offsets": (), "since_lsn": self.source.end}
+            state = self._captures(state, table, now.model_copy(update=update), Snapshot(), "the table was added")
             schemas.append(self._schema(table))
-        if state is not self.state:
-            self._stream(state, schemas)
+        if state is not self.state or self._newly_owed(state):
+            self._publish(state, [], schemas)
+
+    def _captures(self, state: State, table: TableId, topic: TopicState, snapshot: Snapshot, why: str) -> State:
+        versions = {**state.versions, table: self.source.versions[table]}
+        return replace(state, topics={**state.topics, table: topic}, versions=versions).reading(table, snapshot, why)
+
+    def _topic(self, table: TableId) -> TopicState | None:
+        """The table's topic as it is now."""
+        topic = self.brokers.topics.get(topic_of(table))
+        if topic is None:
+            return None
+        ends = tuple(log.end for log in topic.logs)
+        return TopicState(topic_id=topic.identity, start_offsets=(0,) * len(ends), end_offsets=ends)
+
+    def _captured(self) -> set[TableId]:
+        """The tables that were ever captured."""
+        latest = self.brokers.latest(TOPICS.control)
+        schemas = [SchemaRecord.decode(value, key) for key, value in latest.items() if key.startswith(SchemaRecord.KEY)]
+        return {schema.table for schema in schemas}
 
     def _schema(self, table: TableId) -> SchemaRecord:
         return SchemaRecord.of(schema_of(table, self.source.versions[table]))
 
-    # ---- gaps
+    # ---- gaps, and troubles of topics
 
-    def _look_for_gap(self) -> None:
+    def _look(self) -> None:
+        """What each session does first: the slot's troubles concern all tables, a topic's only its own."""
         state, slot = self.state, self.source.slot
         assert state is not None
         if slot is None:
             self.gap = "the slot is gone"
         elif slot > state.lsn:
             self.gap = "the slot was moved past the position"
-        for table, then in state.topics.items():
-            topic = self.brokers.topics.get(topic_of(table))
-            if topic is None or topic.identity != then.identity:
-                self.gap = f"topic of {table} was deleted"
-            elif len(topic.logs) != len(then.ends):
-                self.gap = f"topic of {table} has other partitions"
-            elif any(log.end < end for log, end in zip(topic.logs, then.ends, strict=True)):
-                self.gap = f"topic of {table} lost its last records"
-            elif tuple(log.start for log in topic.logs) != then.starts:
-                self.gap = f"records of {table}'s topic were deleted"
+        else:
+            for table, then in state.topics.items():
+                if table in self._used and (trouble := topic_trouble(then, self._topic(table))):
+                    state = state.stopping(table, f"its topic {trouble}")
+            if state is not self.state:
+                self._publish(state, [], [])
 
     def heal(self) -> bool:
         """Begins another epoch and reads everything again. Says whether there was a gap."""
         if not self.is_running or not self.gap:
             return False
         assert self.state is not None
-        # The slot is past the position: the topics may have lost records, whatever their ends are now.
-        self._is_behind = (self.source.slot or 0) > self.state.lsn
-        state = replace(self.state, epoch=self._highest_epoch() + 1, seq=0, lsn=self.source.end, snapshots={}, owed={})
-        self.source.slot = state.lsn
+        # The state may be an older copy, which does not know what readers have noted since.
+        is_behind = self.source.slot is not None and self.source.slot > self.state.lsn
         self.gap = ""
-        for table in sorted(self._used):
-            floor = pack_version(state.epoch, 0)
-            healing = Snapshot(-1, ALL, sweeps=True, floor=floor, owes=True)
-            state = self._taken_up(state, table, healing, "the gap is being healed")
-            if table in state.stopped:
-                snapshots = {other: one for other, one in state.snapshots.items() if other != table}
-                state = replace(state, snapshots=snapshots, owed=state.owed | {table: "the table is stopped"})
-        for table in set(state.topics) - self._used:
-            topics = {other: known for other, known in state.topics.items() if other != table}
-            left = state.left | {table: state.topics[table]}
-            state = replace(state, topics=topics, left=left, stopped=state.stopped - {table})
-        self._publish(state, [], [self._schema(table) for table in sorted(self._used)])
-        self._is_behind = False
+        self._begin_epoch(self._highest_epoch() + 1, continues=not is_behind)
+        self._join()
         return True
 
-    _is_behind = False
+    def _begin_epoch(self, epoch: int, *, continues: bool) -> None:
+        """The first start, or a heal: a new slot, and all tables are read. As cdc/daemon/first_start.py."""
+        before, published, captured = self.state, self.progress(), self._captured()
+        recorded = {} if before is None else {topic_of(table): known for table, known in before.topics.items()}
+        told = published_states(published)
+        stopped = {} if before is None else before.stopped
+        chosen = sorted(self._used - stopped.keys()) or sorted(self._used)
+        self._histories += 1
+        history = (history_of(self.position(), published) if continues else "") or f"history {self._histories}"
+        stopped = {table: why for table, why in stopped.items() if table not in chosen}
+        state = State(history, epoch, 0, self.source.end, stopped=stopped)
+        for table in sorted(self._used):
+            self.brokers.make(topic_of(table), self.partitions)
+        for table in chosen:
+            now = self._topic(table)
+            assert now is not None
+            known = [states[topic_of(table)] for states in (recorded, told) if topic_of(table) in states]
+            is_unsure = table in captured and not (continues and topic_of(table) in recorded)
+            incarnation = incarnation_of(now, known, str(epoch), is_unsure=is_unsure)
+            topic = now.model_copy(update={"incarnation": incarnation, "end_offsets": ()})
+            snapshot = Snapshot(sweeps=epoch > 1, floor=pack_version(epoch, 0))
+            state = self._captures(state, table, topic, snapshot, "the first snapshot, or that of a heal")
+        self.source.slot = state.lsn
+        self._publish(state, [], [self._schema(table) for table in chosen])
 
     def _highest_epoch(self) -> int:
         assert self.state is not None
@@ -214,19 +213,24 @@ class Capture:
     def start_snapshot(self, table: TableId, kind: str) -> bool:
         """`kind`: whole, where, range. What is owed is kept: a narrower request is refused meanwhile."""
         state = self.state
-        if not self._streams or state is None or table not in state.topics or table in state.stopped:
-            return False
-        if table in state.snapshots or table in state.owed:
+        if not self._streams or state is None or table not in state.topics:
             return False
         match kind:
             case "whole":
-                snapshot = Snapshot(-1, ALL, sweeps=True)
+                snapshot = Snapshot()
             case "where":
-                snapshot = Snapshot(-1, ALL, parity=state.seq % 2)
+                snapshot = Snapshot(sweeps=False, parity=state.seq % 2)
             case _:
-                snapshot = Snapshot(0, 2)
-        self._publish(replace(state, snapshots=state.snapshots | {table: snapshot}), [], [])
+                snapshot = Snapshot(0, 2, sweeps=False)
+        if not self._may_replace(state, table, snapshot):
+            return False
+        self._publish(state.reading(table, snapshot), [], [])
         return True
+
+    @staticmethod
+    def _may_replace(state: State, table: TableId, snapshot: Snapshot) -> bool:
+        held = state.snapshots.get(table)
+        return snapshot.is_whole or held is None or not held.is_whole or table not in state.owed
 
     def alter_snapshot(self, table: TableId, action: str) -> bool:
         """`action`: pause, resume, cancel. Whatever was cancelled and owes rows is still owed."""
@@ -234,40 +238,31 @@ class Capture:
         held = None if state is None else state.snapshots.get(table)
         if not self._streams or state is None or held is None:
             return False
-        if action == "cancel":
-            left = {other: one for other, one in state.snapshots.items() if other != table}
-            self._publish(replace(state, snapshots=left), [], [])
-        else:
-            altered = replace(held, is_paused=action == "pause")
-            self._publish(replace(state, snapshots=state.snapshots | {table: altered}), [], [])
+        altered = None if action == "cancel" else replace(held, is_paused=action == "pause")
+        self._publish(state.reading(table, altered), [], [])
         return True
 
     def stop_table(self, table: TableId) -> bool:
         state = self.state
-        if not self._streams or state is None or table not in state.topics or table in state.stopped:
+        if not self._streams or state is None or table not in state.topics:
             return False
-        left = {other: one for other, one in state.snapshots.items() if other != table}
-        owed = state.owed | {table: "the table is stopped"}
-        self._publish(replace(state, stopped=state.stopped | {table}, snapshots=left, owed=owed), [], [])
+        self._publish(state.stopping(table, "an operator stopped it"), [], [])
         return True
 
     def start_table(self, table: TableId) -> bool:
-        """Starts a stopped table, or reads again what a cancelled snapshot still owes."""
+        """All rows of a stopped table are read again."""
         state = self.state
-        if not self._streams or state is None or table in state.snapshots or table not in state.owed:
+        if not self._streams or state is None or table not in state.stopped.keys() & self._used:
             return False
-        floor = pack_version(state.epoch, state.seq + 1)
-        reading = Snapshot(-1, ALL, sweeps=True, floor=floor, owes=True)
-        state = replace(state, stopped=state.stopped - {table})
-        state = self._taken_up(state, table, reading, "the table was started again")
-        self._stream(state, [self._schema(table)])
+        self.state = state.starting(table)
+        self._join()
         return True
 
     @property
     def _streams(self) -> bool:
-        """Says whether capture can publish; it looks at the topics first."""
+        """Says whether capture can publish; it looks at the slot and the topics first."""
         if self.is_running and not self.gap and self.state is not None:
-            self._look_for_gap()
+            self._look()
         return self.is_running and not self.gap
 
     # ---- steps
@@ -276,11 +271,10 @@ class Capture:
         """Publishes what comes next. Says whether there was something."""
         if not self._streams or self.state is None:
             return False
-        state = self.state
-        if any(True for _ in self.source.after(state.lsn)):
-            self._stream(state, [])
+        if any(True for _ in self.source.after(self.state.lsn)):
+            self._stream()
             return True
-        for table, snapshot in sorted(state.snapshots.items()):
+        for table, snapshot in sorted(self.state.snapshots.items()):
             if not snapshot.is_paused:
                 self._read_chunk(table, snapshot)
                 return True
@@ -288,58 +282,55 @@ class Capture:
 
     def publish_progress(self) -> None:
         """Asks for the topics' ends, behind the transaction of the position, and publishes them."""
-        state = self.state
-        if not self._streams or state is None:
+        if not self._streams or self.state is None:
             return
+        state = self.state
         ends = {table: self.brokers.ends(topic_of(table)) for table in state.topics}
-        known = {table: replace(held, ends=ends[table]) for table, held in state.topics.items()}
+        known = {table: held.model_copy(update={"end_offsets": ends[table]}) for table, held in state.topics.items()}
         self.state = replace(state, topics=known)
-        self._owed.append((state.lsn, frozenset(state.owed) | (frozenset(TABLES) - frozenset(state.topics))))
-        self._progress(
-            ProgressRecord(
-                epoch=state.epoch,
-                seq=state.seq,
-                lsn=state.lsn,
-                commit_ts_us=1,
-                published_ts_us=1,
-                end_offsets={topic_of(table): end for table, end in ends.items()},
-                history=state.history,
-                incarnations={topic_of(table): held.incarnation for table, held in state.topics.items()},
-                starts={topic_of(table): held.starts for table, held in state.topics.items() if any(held.starts)},
-                owed={str(table): why for table, why in state.owed.items()},
-            )
+        record = ProgressRecord(
+            epoch=state.epoch,
+            seq=state.seq,
+            lsn=state.lsn,
+            commit_ts_us=1,
+            published_ts_us=1,
+            end_offsets={topic_of(table): end for table, end in ends.items()},
+            history=state.history,
+            incarnations={topic_of(table): held.identity for table, held in state.topics.items()},
+            owed=self._owed(state),
         )
+        self.brokers.write([_progress_entry(record)])
 
-    def owed_at(self, lsn: int) -> set[TableId]:
-        """Returns the tables that were owed, or not captured, at the last published position up to this LSN."""
-        published = [at for at, _ in self._owed if at <= lsn]
-        return {table for at, owed in self._owed if published and at == max(published) for table in owed}
+    def _owed(self, state: State) -> dict[str, str]:
+        stopped = {table: f"it is stopped: {why}" for table, why in state.stopped.items() if table in self._used}
+        return {str(table): why for table, why in {**stopped, **state.owed}.items()}
 
-    def _stream(self, state: State, records: list[Record]) -> None:
+    def _newly_owed(self, state: State) -> list[Entry]:
+        """The last progress record, if it lacks tables that the position does not name: a waiter would not miss
+        them."""
+        last = self.progress()
+        owed = {name: why for name, why in self._owed(state).items() if TableId.parse(name) in state.stopped}
+        if last is None or owed.keys() <= last.owed.keys():
+            return []
+        return [_progress_entry(last.model_copy(update={"owed": last.owed | owed}))]
+
+    def _stream(self) -> None:
         """Publishes the transactions that the log has behind the position."""
+        state = self.state
+        assert state is not None
         entries: list[Entry] = []
-        records = [*records]
+        records: list[Record] = []
         for transaction in [*self.source.after(state.lsn)]:
             for message in transaction.messages:
                 table = message.table
                 known = state.topics.get(table)
-                if known is None or table in state.stopped or transaction.end <= known.since:
+                if known is None or transaction.end <= known.since_lsn:
                     continue
                 if isinstance(message, Alter):
-                    if message.version <= state.versions[table]:
-                        continue  # it was described after that
-                    records.append(SchemaRecord.of(schema_of(table, message.version)))
-                    reading = Snapshot(-1, ALL, owes=True, sweeps=table in state.owed)
-                    if reading.sweeps:  # what is being read is read from the beginning
-                        held = state.snapshots.get(table)
-                        floor = pack_version(state.epoch, state.seq + 1) if held is None else held.floor
-                        reading = replace(reading, floor=floor, sweeps=held is None or held.sweeps)
-                    state = replace(
-                        state,
-                        versions=state.versions | {table: message.version},
-                        snapshots=state.snapshots | {table: reading},
-                        owed=state.owed | {table: "its schema changed"},
-                    )
+                    if message.version > state.versions[table]:  # else it was described after that
+                        records.append(SchemaRecord.of(schema_of(table, message.version)))
+                        state = replace(state, versions={**state.versions, table: message.version})
+                        state = state.reading(table, Snapshot(), "its schema changed")
                     continue
                 state = replace(state, seq=state.seq + 1)
                 if isinstance(message, Truncate):
@@ -354,9 +345,9 @@ class Capture:
         """Reads some rows at a watermark, and publishes them behind everything before it."""
         state = self.state
         assert state is not None
-        if snapshot.sweeps and snapshot.floor is None:
-            snapshot = replace(snapshot, floor=pack_version(state.epoch, state.seq + 1))
+        floor = pack_version(state.epoch, state.seq + 1) if snapshot.floor is None else snapshot.floor
         watermark = self.source.commit()
+        state = replace(state, lsn=watermark.end)
         rows = self.source.rows[table]
         keys = [key for key in sorted(rows) if snapshot.after < key <= snapshot.up_to]
         chunk, rest = keys[:CHUNK], keys[CHUNK:]
@@ -365,18 +356,17 @@ class Capture:
             if snapshot.parity is None or key % 2 == snapshot.parity:
                 state = replace(state, seq=state.seq + 1)
                 entries += self._entries(state, RowChange(table, key, rows[key]), "r")
-        records: list[Record] = []
         if rest:
-            snapshots = state.snapshots | {table: replace(snapshot, after=chunk[-1])}
-            state = replace(state, snapshots=snapshots, lsn=watermark.end)
-        else:
-            if snapshot.floor is not None and snapshot.sweeps:
-                if snapshot.floor > pack_version(state.epoch, state.seq):
-                    state = replace(state, seq=state.seq + 1)
-                records.append(self._sweep(table, snapshot.floor, watermark.lsn, state.epoch, []))
-            owed = {t: w for t, w in state.owed.items() if t != table or not snapshot.owes}
-            snapshots = {other: one for other, one in state.snapshots.items() if other != table}
-            state = replace(state, snapshots=snapshots, owed=owed, lsn=watermark.end)
+            self._publish(state.reading(table, replace(snapshot, after=chunk[-1], floor=floor)), entries, [])
+            return
+        records: list[Record] = []
+        state = state.reading(table, None)
+        if snapshot.is_whole:
+            state = state.complete(table)
+        if snapshot.sweeps:
+            if floor > pack_version(state.epoch, state.seq):
+                state = replace(state, seq=state.seq + 1)
+            records.append(self._sweep(table, floor, watermark.lsn, state.epoch, []))
         self._publish(state, entries, records)
 
     def _entries(self, state: State, change: RowChange, operation: str) -> list[Entry]:
@@ -396,25 +386,51 @@ class Capture:
 
     def _publish(self, state: State, entries: list[Entry], records: list[Record]) -> None:
         """Commits one Kafka transaction, then confirms its position to the source."""
-        self._control(records)
+        for topic in (TOPICS.control, TOPICS.progress):
+            self.brokers.make(topic)
+        entries = [*((TOPICS.control, 0, one.record_key.encode(), one.encode(), None) for one in records), *entries]
+        entries += self._newly_owed(state)
         self.brokers.write(entries)
         self.state = state
         self.source.slot = max(self.source.slot or 0, state.lsn)
 
-    def _control(self, records: list[Record]) -> None:
-        for topic in (TOPICS.control, TOPICS.progress):
-            self.brokers.make(topic)
-        self.brokers.write((TOPICS.control, 0, record.record_key.encode(), record.encode(), None) for record in records)
-
-    def _progress(self, record: ProgressRecord) -> None:
-        self.brokers.write([(TOPICS.progress, 0, record.record_key.encode(), record.encode(), None)])
-
     def progress(self) -> ProgressRecord | None:
         """The newest one, as waiters read it."""
         value = self.brokers.latest(TOPICS.progress).get(ProgressRecord.KEY)
-        return None if value is None else ProgressRecord.decode(value, "progress")
+        return None if value is None else _progress(value)
 
     def sinks(self) -> list[SinkRecord]:
         """The records of sinks, as waiters read them."""
         latest = self.brokers.latest(TOPICS.progress)
-        return [SinkRecord.decode(value, key) for key, value in latest.items() if key.startswith(SinkRecord.KEY)]
+        return [_sink(value) for key, value in latest.items() if key.startswith(SinkRecord.KEY)]
+
+
+# Waiters look after each step; most records have not changed since.
+
+
+def _position_of(state: State) -> PositionRecord:
+    return PositionRecord(
+        phase="streaming",
+        epoch=state.epoch,
+        seq=state.seq,
+        resume_lsn=state.lsn,
+        source=IDENTITY,
+        publication="p",
+        protocol=PROTOCOL,
+        history=state.history,
+        topics={topic_of(table): known for table, known in state.topics.items()},
+    )
+
+
+def _progress_entry(record: ProgressRecord) -> Entry:
+    return TOPICS.progress, 0, record.record_key.encode(), record.encode(), None
+
+
+@lru_cache(64)
+def _progress(value: bytes) -> ProgressRecord:
+    return ProgressRecord.decode(value, "progress")
+
+
+@lru_cache(64)
+def _sink(value: bytes) -> SinkRecord:
+    return SinkRecord.decode(value, "sink")

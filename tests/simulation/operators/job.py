@@ -159,6 +159,12 @@ class _Watched:
         self.admission = sync.admit()
         raise _Begun
 
+    @contextmanager
+    def _maintained(self, opened: OpenSink) -> Iterator[None]:
+        """Nothing is to be maintained."""
+        del opened
+        yield
+
     def _open_letters(self, generation: int) -> Any:
         return FakeLetters(self.brokers, generation)
 
@@ -338,22 +344,27 @@ class SinkJob:
         return False
 
 
-def request_rebuild(brokers: Brokers, action: str, number: int) -> None:
-    """What `cdc rebuild` writes. `action`: rebuild, rollback, drop, cancel."""
-    if action == "cancel":
-        value = brokers.latest(TOPICS.progress).get(RebuildRecord.key_of(NAME))
-        if value is None or not RebuildRecord.decode(value, "").is_open:
-            return
-        record = RebuildRecord.decode(value, "").model_copy(update={"status": "cancelled"})
-    else:
-        record = RebuildRecord(
-            sink=NAME,
-            request=f"request {number}",
-            action=action,
-            status="asked",
-            asked_us=1,
-        )
+def _last_request(brokers: Brokers) -> RebuildRecord | None:
+    value = brokers.latest(TOPICS.progress).get(RebuildRecord.key_of(NAME))
+    return None if value is None else RebuildRecord.decode(value, "")
+
+
+def is_rebuilt(brokers: Brokers) -> bool:
+    """Says whether a rebuild is requested, or under way."""
+    last = _last_request(brokers)
+    return last is not None and last.is_open
+
+
+def request_rebuild(brokers: Brokers, action: str, number: int) -> bool:
+    """What `cdc rebuild` does. `action`: rebuild, rollback, drop, cancel. Says whether it asked for something."""
+    last = _last_request(brokers)
+    if is_rebuilt(brokers) != (action == "cancel"):
+        return False
+    record = RebuildRecord(sink=NAME, request=f"request {number}", action=action, status="asked", asked_us=1)
+    if last is not None and action == "cancel":
+        record = last.model_copy(update={"status": "cancelled"})
     brokers.write([(TOPICS.progress, 0, record.record_key.encode(), record.encode(), None)])
+    return True
 
 
 def _run_task(open_target: Any, share: Any, job: Job, catalog: Any, limits: Limits, take: Any) -> Any:

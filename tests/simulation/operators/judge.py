@@ -73,12 +73,13 @@ def of_generation(letters: dict[str, int], generation: int) -> dict[str, int]:
 
 
 def require_letters_of_rejected_rows(
-    source: Source, held: Iterable[TableId], letters: dict[str, int], bad: str
+    capture: Capture, source: Source, held: Iterable[TableId], letters: dict[str, int], bad: str
 ) -> None:
-    """At rest, the open dead letters are those of rows that the store can't hold."""
+    """At rest, the open dead letters of what readers see are those of rows that the store can't hold."""
     tables = {table_key(table): table for table in held}
-    for letter in letters:
-        _, name, key = letter.split("/", 2)
+    record = newest(capture.sinks(), NAME)
+    for letter in of_generation(letters, 0 if record is None else record.generation):
+        name, key = letter.split("/", 1)
         if name not in tables:
             continue
         row = source.rows[tables[name]].get(int(key))

@@ -1,14 +1,18 @@
-"""What operators, brokers and stores do, and what happens in the source: the rules of a run, by name."""
+"""What operators, brokers and stores do, and what happens in the source: the rules of a run, by name.
+
+Nobody deletes records of a topic: brokers refuse that for topics that are only compacted, as all of ours are
+(POLICY_VIOLATION), and who changes that first must do it beside everything that capture checks
+(tests/integration/test_topic_troubles.py).
+"""
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, Final
 
 from cdc.model.topics import DELETES_KEPT_S
 from tests.simulation.operators.brokers import TOPICS, Brokers
 from tests.simulation.operators.capture import Capture
-from tests.simulation.operators.job import SinkJob, request_rebuild
+from tests.simulation.operators.job import SinkJob, open_letters, request_rebuild
 from tests.simulation.operators.source import (
     BAD,
     KEYS,
@@ -53,6 +57,7 @@ class Rules(ABC):
     _bad_share: float
     _copies: list[Any]  # of the store
     _broker_copies: list[Any]
+    _lost_letters: dict[str, int]  # that an older copy of the brokers may lack: only Kafka has them
     _written: int
     _requests: int
     _is_blind: bool  # the store was changed by others, and the job has not looked since
@@ -105,6 +110,14 @@ class Rules(ABC):
         if version > VERSIONS_MAX:
             return False
         self.source.commit(Alter(table, version))
+        return True
+
+    def lose_slot(self) -> bool:
+        """It is dropped. While the state is an older copy, that removes the only witness: nobody can know."""
+        state, slot = self.capture.state, self.source.slot
+        if state is None or slot is None or slot > state.lsn:
+            return False
+        self.source.slot = None
         return True
 
     # ---- capture
@@ -161,7 +174,7 @@ class Rules(ABC):
         self.capture.configured = set(TABLES) - {table}
         self.capture.kill()
         self.capture.start()
-        if self.capture.state is not None and table not in self.capture.state.topics:
+        if table not in self.capture.tables:
             self.brokers.topics.pop(topic_of(table), None)
 
     def tear_down(self) -> None:
@@ -186,16 +199,16 @@ class Rules(ABC):
         return True
 
     def lose_last_records(self) -> bool:
-        return self._with_log(self.brokers.lose_last)
-
-    def delete_records(self) -> bool:
-        return self._with_log(self.brokers.delete_records)
-
-    def _with_log(self, act: Callable[[str, int, int], None]) -> bool:
+        """An unclean election loses records from below the ends that capture knows. Capture can't know of others, which
+        it has committed since a moment ago; a consumer's client notices (KIP-320), which is not simulated."""
         name = topic_of(self._choose.choice(TABLES))
         if name not in self.brokers.topics:
             return False
-        act(name, self._choose.randrange(len(self.brokers.topics[name].logs)), self._choose.randint(1, 12))
+        partition = self._choose.randrange(len(self.brokers.topics[name].logs))
+        count = self._choose.randint(1, 12)
+        if (known := self.capture.end_of(name, partition)) is not None:
+            count += max(0, self.brokers.ends(name)[partition] - known)
+        self.brokers.lose_last(name, partition, count)
         return True
 
     def compact(self) -> None:
@@ -206,14 +219,17 @@ class Rules(ABC):
         self._broker_copies.append((self.brokers.copied(), self.capture.state))
 
     def restore_brokers(self) -> bool:
-        """All of them, from an older copy. Whatever was connected starts again."""
-        if not self._broker_copies:
+        """All of them, from an older copy. Whatever was connected starts again. The slot tells capture; without one
+        nobody can know."""
+        if not self._broker_copies or self.source.slot is None:
             return False
         topics, state = self._choose.choice(self._broker_copies)
+        self._lost_letters |= open_letters(self.brokers)
         self.kill_sink()
         self.capture.kill()
         self.brokers.restore(topics)
         self.capture.state = state
+        self._blind()
         return True
 
     def pass_week(self) -> None:
@@ -245,7 +261,8 @@ class Rules(ABC):
         self._blind()
 
     def _blind(self) -> None:
-        """Published positions are of what the store held before: nobody can know, until a job has looked."""
+        """Published positions are of what another store held, or the same one at another time: nobody can know, until a
+        job has looked."""
         self._is_blind, self._is_new, self._changed_s = True, False, self.world.now_s
         self.world.now_s += CHECK_S
 
@@ -295,8 +312,7 @@ class Rules(ABC):
             return False
         self._requests += 1
         action = self._choose.choice(("rebuild", "rebuild", "rollback", "drop", "cancel"))
-        request_rebuild(self.brokers, action, self._requests)
-        return True
+        return request_rebuild(self.brokers, action, self._requests)
 
 
 WEIGHTS: Final = {
@@ -319,7 +335,7 @@ WEIGHTS: Final = {
     "delete_topic": 1,
     "add_partition": 1,
     "lose_last_records": 1,
-    "delete_records": 1,
+    "lose_slot": 1,
     "compact": 1,
     "copy_brokers": 1,
     "restore_brokers": 1,

@@ -258,6 +258,8 @@ def test_a_generation_need_not_be_ahead_of_the_one_that_readers_see(world: World
     assert swap_goal(published, serving, now_s + SERVING_SILENT_S + 1) == (1, 500)
     ahead = serving.model_copy(update={"applied_lsn": 900})
     assert swap_goal(published, ahead, now_s) == (1, 500), "its record is newer than what was read of capture's"
+    nothing = serving.model_copy(update={"applied_lsn": 0, "epoch": 0})
+    assert swap_goal(published, nothing, now_s) == (1, 500), "a store that says nothing of itself is no measure"
 
 
 def test_a_full_store_refuses_before_anything_is_made(world: World) -> None:
