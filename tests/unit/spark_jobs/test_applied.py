@@ -89,8 +89,9 @@ def test_an_adopted_position_is_taken_where_it_is_further_and_its_sweeps_are_don
     assert position.offsets == {"t": (6, 9)} and position.sweeps == {"public.t": 30, "public.u": 7}
     assert position.applied == Applied(1, 130, 1300), "150 waits for the other sweep"
     assert position.due_sweeps() == [sweep(140, 40)]
-    position.adopt(published(90, {"t": (1, 1)}))
+    position.adopt(published(90, {"t": (1, 1)}, {"public.v": 0}))
     assert position.applied == Applied(1, 130, 1300) and position.offsets == {"t": (6, 9)}
+    assert position.sweeps == {"public.t": 30, "public.u": 7, "public.v": 0}, "former rows of v are still there"
 
 
 def test_nothing_is_applied_before_anything_is_known() -> None:
