@@ -50,7 +50,7 @@ class Started:
         self.stop = threading.Event()
         self.worker = ServingWorker("cache", config, cast("Any", None), cast("Any", None), self.stop, Conditions())
         self.worker._checkpoints = cast("Any", SimpleNamespace(keep_only=self.keep_only))
-        self.worker._begun = cast("Any", lambda _opened, _link, start: start)
+        cast("Any", self.worker)._begun = lambda _opened, _link, start: start
         self.marker, self.text = marker, ""
         fingerprints = self.worker._section.fingerprints([A, B])
         self.record = first_position("cache", marker or 0, "h", [], NOW_US).model_copy(
