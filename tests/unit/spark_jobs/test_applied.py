@@ -67,6 +67,21 @@ def test_furthest_takes_the_greater_offset_of_each_partition() -> None:
     assert furthest({"t": (3, 1), "u": (9,)}, {"t": (2, 5, 7), "v": (1,)}) == {"t": (3, 5, 7), "u": (9,), "v": (1,)}
 
 
+def test_a_partition_that_is_not_known_is_at_its_beginning() -> None:
+    assert furthest({"t": (0,)}, {"t": (0, 0)}) == {"t": (0, 0)}
+    assert furthest({"t": (0, 0)}, {"t": (0,)}) == {"t": (0, 0)}
+
+
+def test_the_position_of_a_record_is_taken_as_a_whole() -> None:
+    record = published(100, {"t": (5,)}, {"public.t": 7}, {"t": "a"})
+    record = record.model_copy(update={"owed": {"public.t": "it"}, "history": "h", "shown": {"t": "a"}})
+    position = AppliedPosition.of(record)
+    assert (position.applied, position.published) == (Applied(1, 100, 1000), Applied(1, 100, 1000))
+    assert (position.offsets, position.written, position.sweeps) == ({"t": (5,)}, {"t": (5,)}, {"public.t": 7})
+    assert (position.incarnations, position.owed) == ({"t": "a"}, {"public.t": "it"})
+    assert (position.history, position.shown) == ("h", {"t": "a"})
+
+
 def test_an_adopted_position_is_taken_where_it_is_further_and_its_sweeps_are_done() -> None:
     position = AppliedPosition({"t": (5, 9)}, {"public.u": 7}, Applied(1, 100, 1000))
     position.learn([progress(150, t=(6, 9))], [sweep(120, 30), sweep(140, 40)])
@@ -74,8 +89,9 @@ def test_an_adopted_position_is_taken_where_it_is_further_and_its_sweeps_are_don
     assert position.offsets == {"t": (6, 9)} and position.sweeps == {"public.t": 30, "public.u": 7}
     assert position.applied == Applied(1, 130, 1300), "150 waits for the other sweep"
     assert position.due_sweeps() == [sweep(140, 40)]
-    position.adopt(published(90, {"t": (1, 1)}))
+    position.adopt(published(90, {"t": (1, 1)}, {"public.v": 0}))
     assert position.applied == Applied(1, 130, 1300) and position.offsets == {"t": (6, 9)}
+    assert position.sweeps == {"public.t": 30, "public.u": 7, "public.v": 0}, "former rows of v are still there"
 
 
 def test_nothing_is_applied_before_anything_is_known() -> None:
@@ -340,6 +356,14 @@ def test_progress_of_a_former_incarnation_is_not_reached_by_offsets_of_the_new_o
     assert position.applied.lsn == 90
 
 
+def test_the_history_is_that_of_the_newest_progress_record_that_names_one() -> None:
+    position = AppliedPosition(history="former")
+    position.learn([progress(100, t=(1,))], [])
+    assert position.history == "former"
+    position.learn([of_topic(200, 1, "a")], [])
+    assert position.history == "h"
+
+
 def test_older_progress_records_do_not_void_the_position_of_a_restarted_job() -> None:
     position = AppliedPosition.of(published(100, {"t": (20,)}, incarnations={"t": "b"}))
     position.learn([of_topic(50, 60, "a"), of_topic(100, 20, "b")], [])
@@ -354,6 +378,10 @@ def test_offsets_of_work_that_began_before_a_topic_was_void_are_ignored() -> Non
     assert position.write({"t": (60,)}, lives)
     position.reach({"t": (60,)}, lives)
     assert position.written == {} and position.offsets == {}
+    assert not position.write({"t": (7,)}, dict(position.lives))
+    assert position.written == {"t": (7,)} and position.offsets == {}
+    position.reach({"t": (6,), "u": (1,)}, dict(position.lives))
+    assert position.written == {"t": (7,), "u": (1,)} and position.offsets == {"t": (6,), "u": (1,)}
 
 
 def test_the_topic_that_the_brokers_have_must_be_the_published_one() -> None:
@@ -372,6 +400,8 @@ def test_records_that_were_deleted_before_they_were_read_are_not_jumped_over() -
     position = AppliedPosition()
     position.learn([of_topic(100, 60, "a")], [])
     assert "were deleted before they were read" in (position.meets("t", FoundTopic("a", (60,), (20,))) or "")
+    assert position.meets("t", FoundTopic("a", (60,), (1,))) is not None, "one"
+    assert position.meets("t", FoundTopic("a", (60, 5), (0, 1))) is not None, "of another partition"
     position.reach({"t": (20,)})
     assert position.meets("t", FoundTopic("a", (60,), (20,))) is None, "all of them were read"
 
@@ -409,6 +439,16 @@ def test_what_was_owed_at_a_restart_is_owed_until_what_was_published_then_is_cov
     position = AppliedPosition.of(restarted)
     position.learn([of_topic(50, 0, "a"), of_topic(200, 9, "a")], [])
     assert position.owed == {"public.t": "it"}, "the covered record is an older one"
+    position.reach({"t": (9,)})
+    assert position.owed == {}
+
+
+def test_what_was_owed_is_paid_by_a_progress_record_of_the_same_position() -> None:
+    """An idle source has no later one."""
+    restarted = published(100, {"t": (1,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": "it"}})
+    position = AppliedPosition.of(restarted)
+    position.learn([of_topic(100, 9, "a")], [])
+    assert position.owed == {"public.t": "it"}, "its rows are published, and not in the store"
     position.reach({"t": (9,)})
     assert position.owed == {}
 
@@ -474,7 +514,7 @@ def test_rows_at_version_0_are_removed_when_what_was_published_is_there() -> Non
     assert position.due_sweeps() == []
     position.reach({"t": (5,)})
     (removal,) = position.due_sweeps()
-    assert (removal.table, removal.floor) == (TableId("public", "t"), 1)
+    assert (removal.table, removal.floor, removal.previous_floor) == (TableId("public", "t"), 1, 0)
     assert position.applied == NOTHING
     position.finish(removal)
     assert position.applied.lsn == 100 and position.sweeps == {"public.t": 1}

@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +17,7 @@ from cdc.model.events import TableId
 from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord, newest
 from sinks.errors import SinkError
+from spark_jobs import serving
 from spark_jobs.applied import Applied
 from spark_jobs.serving import ServingWorker
 from spark_jobs.starting import first_position, owing
@@ -160,3 +163,130 @@ def test_a_store_that_must_be_built_again_is_at_each_start_until_it_is(tmp_path:
     setattr(worker, "_begun", lambda *_: None)  # noqa: B010 - a method
     worker._begin(cast("Any", opened), cast("Any", link))
     assert [(request.action, request.keeps_old) for request in asked] == [("rebuild", False)]
+
+
+# ---- an attempt
+
+
+class Attempt:
+    """A serving job with a rebuild, of which only the order of its steps is looked at."""
+
+    def __init__(self, folder: Path, *, has_rebuild: bool = True, begins: bool = True) -> None:
+        self.calls: list[str] = []
+        self.follows = [False, False, True]  # whether the rebuild is ready, one look after another
+        self.ended = 0
+        self.refusal: SinkError | None = None
+        self.is_idle = False
+        self.rebuilds: dict[str, RebuildRecord] = {}
+        self.stop = threading.Event()
+        config = load_config(write_config(folder, "127.0.0.1:1", "shop", {"cache": {"url": "redis://c"}}))
+        opener = cast("Any", lambda _: self)
+        self.worker = ServingWorker("cache", config, cast("Any", None), opener, self.stop, Conditions())
+        self.slots = SimpleNamespace(others=lambda: {"2": 6})
+        worker = cast("Any", self.worker)
+        worker._rebuild_of = lambda _opened, _link: self if has_rebuild else None
+        worker._begin = lambda _opened, _link: ("sync", 3) if begins else None
+        worker._maintained = lambda _opened: closing(self)
+        worker._open_letters = self.open_letters
+        worker._report = lambda state: self.calls.append(f"report {state}")
+        worker._keep_in_step = self.keep_in_step
+        worker._replace = lambda _rebuild, sync, _link: self.calls.append(f"replace {sync}")
+
+    def work(self) -> list[str]:
+        with ExitStack() as stack:
+            self.worker._work(stack, cast("Any", SimpleNamespace(control=self)))
+        return [call for call in self.calls if call != "close"]
+
+    def keep_in_step(self, sync: object, generation: int, is_over: Callable[[], bool]) -> None:
+        looks = 1
+        while not is_over() and looks < 5:
+            looks += 1
+        self.calls.append(f"kept {sync} {generation} for {looks}")
+
+    def follow(self, _: object) -> bool:
+        self.calls.append("follow")
+        if self.follows.pop(0):
+            self.ended += 1
+            return True
+        return False
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.follows
+
+    def read(self) -> None:
+        self.calls.append("read")
+
+    def open_letters(self, generation: int) -> "Attempt":
+        self.calls.append(f"letters of {generation}")
+        return self
+
+    def close_others(self, generations: list[int]) -> None:
+        self.calls.append(f"close all but {sorted(generations)}")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+LETTERS = ["letters of 0", "close all but [6]"]
+
+
+@pytest.fixture
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "WATCH_S", 0.0)
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_a_generation_is_kept_in_step_until_the_one_that_is_built_replaces_it(tmp_path: Path) -> None:
+    assert Attempt(tmp_path).work() == [
+        *LETTERS,
+        *("follow", "follow", "follow", *LETTERS),  # the letters of the one that was deleted are closed
+        *("kept sync 3 for 3", "replace sync"),
+    ]
+    assert Attempt(tmp_path, has_rebuild=False).work() == [*LETTERS, "kept sync 3 for 5"]
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_a_generation_that_can_not_be_continued_serves_until_another_replaces_it(tmp_path: Path) -> None:
+    assert Attempt(tmp_path, begins=False).work() == [
+        *(*LETTERS, "report rebuilding", "follow", "read", "follow", "read", "follow", *LETTERS, "replace None")
+    ]
+    assert Attempt(tmp_path, begins=False, has_rebuild=False).work() == LETTERS
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_a_rebuild_that_a_store_needs_is_not_given_up_silently(tmp_path: Path) -> None:
+    refused = Attempt(tmp_path, begins=False)
+    refused.refusal = SinkError("no room", "free space")
+    with pytest.raises(SinkError, match="no room"):
+        refused.work()
+    idle = Attempt(tmp_path, begins=False)
+    idle.is_idle = True
+    with pytest.raises(SinkError, match="the rebuild was cancelled, but the store can't be continued without one"):
+        idle.work()
+    assert refused.calls.count("follow") == idle.calls.count("follow") == 1
+    assert not any(call.startswith("replace") for call in (*refused.calls, *idle.calls))
+    assert refused.calls[-2:] == ["close", "close"], "the store and the rebuild"
+
+
+@pytest.mark.usefixtures("_no_pause")
+@pytest.mark.parametrize("begins", [True, False])
+def test_nothing_is_replaced_after_a_request_to_stop(tmp_path: Path, begins: bool) -> None:
+    stopped = Attempt(tmp_path, begins=begins)
+    stopped.follows = []
+    stopped.worker._keep_in_step = cast("Any", lambda *_, **__: None)  # type: ignore[method-assign]
+    stopped.stop.set()
+    assert not any(call.startswith(("replace", "follow")) for call in stopped.work())
+
+
+def test_letters_of_every_generation_that_the_store_holds_stay(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    link = cast("Any", SimpleNamespace(control=attempt))
+    attempt.worker._generation = 3
+    for status, held in (("running", [3, 4, 6]), ("done", [3, 6])):
+        wish = {"sink": "cache", "request": "r", "action": "rebuild", "status": status, "generation": 4, "asked_us": 1}
+        attempt.rebuilds["cache"] = RebuildRecord.model_validate(wish)
+        attempt.worker._close_other_letters(cast("Any", attempt), link)
+        assert attempt.calls[-3:] == ["letters of 3", f"close all but {held}", "close"]
+    attempt.worker._close_other_letters(cast("Any", SimpleNamespace(slots=None)), link)
+    assert attempt.calls[-2] == "close all but [3]"

@@ -2,6 +2,7 @@
 
 from cdc.ports.chunk_reader import KeysRead, Lookup
 from cdc.snapshots.absent_keys import SNAPSHOT_S, AbsentKeys
+from cdc.snapshots.change_memory import Watch
 from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenRequest
 from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import snapshot
@@ -79,6 +80,19 @@ def test_during_a_long_scan_the_database_is_looked_at_now_and_then() -> None:
     assert not absent.wants(NOW + SNAPSHOT_S)
     absent.rewind(NOW)
     assert not absent.pages, "there was nothing to look up"
+    absent.take_page(KeysRead("p", (), is_end=True))
+    assert not absent.wants(NOW + 10 * SNAPSHOT_S), "the scan has ended"
+
+
+def test_a_key_that_an_event_touched_has_not_vanished() -> None:
+    """After TRUNCATE none has: the sweep covers them. Tombstones behind the sweep are still to be written."""
+    keys = (b"1", b"2", b"3")
+    assert AbsentKeys(None, None, None).vanished(keys) == keys
+    for below in (None, 77):
+        absent = AbsentKeys(None, None, below, since=Watch("t", keys={b"2"}))
+        assert absent.vanished(keys) == (b"1", b"3")
+        absent.since = Watch("t", is_truncated=True, keys={b"3"})
+        assert absent.vanished(keys) == (() if below is None else (b"1", b"2"))
 
 
 def test_one_topic_at_a_time_is_scanned() -> None:
@@ -93,6 +107,7 @@ def test_one_topic_at_a_time_is_scanned() -> None:
 
 def test_a_scan_that_failed_begins_anew_a_moment_later() -> None:
     absent = scanning((b"1",))
+    absent.take_page(KeysRead("p", (b"2",), is_end=True))
     absent.scan_failed(NOW)
     assert (absent.scan, list(absent.pages)) == (None, [])
     assert not absent.wants_page(NOW)

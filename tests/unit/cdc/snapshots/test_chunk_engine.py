@@ -52,6 +52,7 @@ def test_chunks_wait_for_the_mark_of_the_beginning() -> None:
     made = Beside(wanted())
     made.pass_barrier(snapshot(50))
     begin = made.ask()
+    assert isinstance(begin, DescribeTable) and begin.ranges == made.engine.limits.workers > 1
     assert made.asks() == []
     made.engine.take([TableDescribed(begin.nonce, snapshot(60), "shape", 10, 20, (), "order")], made.now)
     assert made.asks() == []

@@ -1,12 +1,13 @@
 """Records of merged chunks and lookups."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import UnsupportedChangeError
-from cdc.model.events import pack_version
+from cdc.model.events import Column, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import ChunkRead
@@ -84,3 +85,16 @@ def test_where_capture_is_to_stop_a_chunk_is_not_published() -> None:
     read = ChunkRead("n", snapshot(5), (b"3\t\xff",), ("3",), True, 0.1)
     with pytest.raises(UnsupportedChangeError, match="not UTF-8"):
         RECORDS.of_chunk(SCHEMA, read, NOTHING, PLACE)
+
+
+def test_rows_have_the_columns_that_their_table_has_by_now() -> None:
+    records = RowRecords(CONTEXT)
+    columns = (*SCHEMA.columns, Column("city", 25, -1, "text", True))
+    for schema, line, after in (
+        (SCHEMA, b"1\tx", {"id": 1, "name": "x"}),
+        (replace(SCHEMA, version=2, columns=columns), b"1\tx\ty", {"id": 1, "name": "x", "city": "y"}),
+        (SCHEMA, b"1\tz", {"id": 1, "name": "z"}),
+    ):
+        read = ChunkRead("n", snapshot(5), (line,), ("1",), True, 0.1)
+        ((record,), _) = records.of_chunk(schema, read, NOTHING, PLACE)
+        assert json.loads(record.value or b"")["after"] == after

@@ -10,7 +10,7 @@ from cdc.snapshots import completion
 from cdc.snapshots.completion import BATCH_KEYS_MAX, NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
 from cdc.snapshots.ranges import RETRY_S
 from tests.unit.cdc.capture.loops import SCHEMA
-from tests.unit.cdc.snapshots.loops import Beside, deletes, key, noted, rows, snapshot, wanted
+from tests.unit.cdc.snapshots.loops import Beside, deletes, key, noted, rows, snapshot, sweeps, wanted
 
 
 def record(*numbers: int, is_whole: bool = False, ranges: tuple[RangeRecord, ...] = ()) -> IncompleteRowsRecord:
@@ -44,6 +44,7 @@ def test_they_are_noted_and_read_behind_a_fence_by_their_keys() -> None:
     assert rows(records) == [1, 3]
     assert json.loads(records[0].value or b"")["op"] == "r"
     assert noted(records) == [record()]
+    assert sweeps(records) == [], "the other rows stay"
     assert not made.engine.is_active
 
 
@@ -142,8 +143,9 @@ def test_where_there_are_too_many_the_whole_table_is_read_without_a_sweep(monkey
     assert made.unfilled(20, 4)[0].keys == (("4",),)  # perhaps behind the cursors: read afterwards
     (half,) = noted(made.transaction(901, watermarks=[made.read(first, snapshot(10), 1, 3, is_end=True)]))
     assert half.is_whole and [part.is_done for part in half.ranges] == [True, False]
-    (done,) = noted(made.transaction(902, watermarks=[made.read(second, snapshot(10), 6, is_end=True)]))
-    assert done == record(4)
+    last = made.transaction(902, watermarks=[made.read(second, snapshot(10), 6, is_end=True)])
+    assert noted(last) == [record(4)]
+    assert sweeps(last) == []
 
 
 def test_a_restart_goes_on_at_the_cursors_of_a_table_that_is_read_whole() -> None:
@@ -161,6 +163,80 @@ def test_keys_are_bounded_in_bytes_too() -> None:
     assert not job.is_too_long
     job.note(("y",), 7)
     assert job.is_too_long
+
+
+LONG = ("x" * NOTED_BYTES_MAX,)  # as much as may be noted
+
+
+def test_asked_keys_count_once_among_the_bytes() -> None:
+    job = CompletionJob(SCHEMA)
+    job.ask({LONG: b"k"})
+    job.ask({LONG: b"k"})
+    assert not job.is_too_long
+    job.ask({("y",): b"l"})
+    assert job.is_too_long
+
+
+def test_keys_that_were_read_do_not_count_among_the_bytes() -> None:
+    job = CompletionJob(SCHEMA)
+    job.note(LONG, 7)
+    assert job.may_begin(snapshot(8), 0.0)
+    job.end()
+    job.note(LONG, 8)
+    assert not job.is_too_long
+    job.note(("y",), 8)
+    job.rewind(0.0)
+    assert job.splits and not job.is_too_long, "the whole table is read"
+    job.note(LONG, 9)
+    assert not job.is_too_long
+
+
+def test_keys_that_are_being_read_count_and_a_whole_table_is_read_instead_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(completion, "NOTED_MAX", 3)
+    made = Beside(holes=[record(1, 2)])
+    made.pass_barrier(snapshot(8))
+    look(made, 9)
+    chunk = made.ask()
+    assert isinstance(chunk, Chunk) and chunk.keys == (("1",), ("2",))
+    assert made.unfilled(20, 3) == [record(1, 2, 3)]
+    assert made.unfilled(21, 4) == [record(is_whole=True)]
+    made.now += UNSEEN_RETRY_S
+    made.begin(snapshot(30), ("5",))
+    asks = made.asks()
+    assert [(c.keys, c.after, c.up_to) for c in asks if isinstance(c, Chunk)] == [
+        (None, None, ("5",)),
+        (None, ("5",), None),
+    ]
+
+
+def test_of_too_many_transactions_the_whole_range_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few, each by itself."""
+    monkeypatch.setattr(completion, "NOTED_MAX", 1)
+    for transactions_max in (2, 1):
+        monkeypatch.setattr(completion, "TRANSACTIONS_MAX", transactions_max)
+        job = CompletionJob(SCHEMA)
+        job.note(("1",), 7)
+        job.note(("2",), 10)
+        job.rewind(0.0)
+        assert not job.may_begin(snapshot(11, 7), 0.0)
+        assert job.may_begin(snapshot(11, 8), 0.0) == (transactions_max == 2)
+        assert job.may_begin(snapshot(11), 0.0)
+
+
+def test_rows_are_owed_while_they_are_noted_and_while_they_are_read() -> None:
+    owed = {SCHEMA.table: "rows whose large values were not in the log are still to be read"}
+    made = Beside(holes=[record(1, 2)])
+    assert made.engine.owed() == owed
+    made.pass_barrier(snapshot(8))
+    look(made, 9)
+    assert made.engine.owed() == owed
+    made.transaction(901, watermarks=[made.read(made.ask(), snapshot(10), 1, 2, is_end=True)])
+    assert made.engine.owed() == {}
+    assert Beside(holes=[record(is_whole=True)]).engine.owed() == owed
+    some = asked(1, 2).model_copy(update={"keys": (("1",), ("2",), ("3",))})
+    assert Beside(holes=[some]).engine.owed() == owed, "the third was not asked for"
 
 
 def test_what_waits_for_a_frozen_transaction_does_not_keep_all_others_in_memory() -> None:
@@ -181,7 +257,7 @@ def asked(*numbers: int) -> IncompleteRowsRecord:
 
 def test_asked_keys_are_published_again_and_those_without_a_row_are_deleted() -> None:
     made = Beside()
-    keys: dict[Key, bytes] = {(str(number),): key(number) for number in (1, 2, 3)}
+    keys: dict[Key, bytes] = {(str(number),): key(number) for number in (3, 1, 2)}
     assert noted(made.engine.republish(SCHEMA.table, keys)) == [asked(1, 2, 3)]
     made = Beside(holes=[asked(1, 2, 3)])  # also behind a restart
     made.pass_barrier(snapshot(8))
@@ -204,4 +280,34 @@ def test_an_asked_key_that_a_transaction_touched_meanwhile_is_not_deleted() -> N
     made.transaction(20, 2)  # inserted behind the lookup's snapshot
     assert deletes(made.transaction(901, watermarks=[nonce])) == [1]
     assert rows(made.transaction(902, watermarks=[made.read(chunk, snapshot(11), is_end=True)])) == []
+    assert not made.engine.is_active
+
+
+def test_asked_keys_are_looked_up_with_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "BATCH_KEYS_MAX", 1)
+    made = Beside(holes=[asked(1, 2)])
+    made.pass_barrier(snapshot(8))
+    for number, left in ((1, asked(2)), (2, record())):
+        look(made, 9)
+        chunk, lookup = made.asks()
+        assert isinstance(chunk, Chunk) and isinstance(lookup, Lookup)
+        assert (chunk.keys, lookup.keys) == (((str(number),),), (key(number),))
+        made.transaction(901, watermarks=[made.look_up(lookup, snapshot(10))])
+        assert noted(made.transaction(902, watermarks=[made.read(chunk, snapshot(10), number, is_end=True)])) == [left]
+    assert not made.engine.is_active
+
+
+def test_asked_keys_are_looked_up_beside_a_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "NOTED_MAX", 2)
+    made = Beside(holes=[asked(1, 2)])
+    (whole,) = made.unfilled(7, 3)
+    assert (whole.is_whole, whole.keys, whole.asked) == (True, (), asked(1, 2).asked)
+    made.pass_barrier(snapshot(8))
+    made.now += UNSEEN_RETRY_S
+    look(made, 9)
+    chunk, lookup = made.asks()
+    assert isinstance(chunk, Chunk) and isinstance(lookup, Lookup)
+    assert (chunk.keys, lookup.keys) == (None, (key(1), key(2)))
+    assert deletes(made.transaction(901, watermarks=[made.look_up(lookup, snapshot(10), 2)])) == [2]
+    assert noted(made.transaction(902, watermarks=[made.read(chunk, snapshot(10), 1, 3, is_end=True)])) == [record()]
     assert not made.engine.is_active

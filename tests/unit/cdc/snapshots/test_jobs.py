@@ -40,6 +40,7 @@ def test_bounds_split_a_table_into_ranges_that_meet() -> None:
         (("10",), ("20",)),
         (("20",), None),
     ]
+    assert job.record().rows_estimated == 1_000
 
 
 def test_ranges_that_were_recorded_stay_whatever_a_new_look_proposes() -> None:

@@ -34,6 +34,7 @@ def test_a_range_is_read_ahead_within_bounds_from_what_was_read_last() -> None:
     while len(part.open) < AHEAD_MAX:
         part.open.append(replace(open_chunk(("3",)), answer=read(("6",))))
     assert not part.wants(0.0)
+    assert part.next_after == ("6",)
 
 
 def test_the_last_chunk_is_followed_by_none_and_ends_the_range_when_it_is_published() -> None:
@@ -77,6 +78,9 @@ def test_quick_chunks_grow_twofold_up_to_the_limit() -> None:
         size.took(size.rows, size.rows * 10, 0.001, 0.0)
         rows.append(size.rows)
     assert rows == [2_000, 3_000, 3_000]
+    instant = ChunkSize(3_000, 1 << 30, row_bytes=0)
+    instant.took(1_000, 0, 0.0, 0.0)
+    assert instant.rows == 2_000
 
 
 def test_slow_chunks_shrink_to_the_time_and_wide_ones_to_the_bytes() -> None:

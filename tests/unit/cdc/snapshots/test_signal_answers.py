@@ -24,13 +24,16 @@ def test_an_answer_goes_with_the_offset_behind_its_signal() -> None:
 
 
 def test_answers_are_taken_back_after_a_day_oldest_first_and_some_at_a_time() -> None:
-    known = {f"s{number}": number for number in range(EXPIRED_MAX + 5)} | {"new": NOW_US - DAY_US}
+    known = {"new": NOW_US - DAY_US} | {f"s{number}": number for number in reversed(range(EXPIRED_MAX + 5))}
     answers = Answers(TOPICS, known)
     first, second, third = (answers.expired(NOW_US) for _ in range(3))
     assert first[0] == TopicRecord(TOPICS.control, b"signal/s0", None)
     assert (len(first), len(second), third) == (EXPIRED_MAX, 5, [])
     assert answers.has(SIGNAL._replace(identity="new"))
-    assert answers.expired(NOW_US + KEPT_S * 1_000_000) == [TopicRecord(TOPICS.control, b"signal/new", None)]
+    assert answers.expired(NOW_US - DAY_US + KEPT_S * 1_000_000) == [], "it is not older"
+    assert answers.expired(NOW_US - DAY_US + KEPT_S * 1_000_000 + 1) == [
+        TopicRecord(TOPICS.control, b"signal/new", None)
+    ]
 
 
 def test_no_signal_takes_effect_whose_answer_may_be_taken_back() -> None:
@@ -41,6 +44,16 @@ def test_no_signal_takes_effect_whose_answer_may_be_taken_back() -> None:
         sent = SignalRecord(action="heal", requested_us=NOW_US - age_us)
         refused = refusal(SIGNAL._replace(record=sent), NOW_US)
         assert answers.has(SIGNAL) or (refused is not None and not refused.is_accepted)
+
+
+def test_a_signal_takes_effect_for_a_day() -> None:
+    young, old = (SignalRecord(action="heal", requested_us=NOW_US - age_us) for age_us in (DAY_US, DAY_US + 1))
+    assert refusal(SIGNAL._replace(record=young), NOW_US) is None
+    refused = refusal(SIGNAL._replace(record=old), NOW_US)
+    assert refused is not None and (refused.message, refused.next) == (
+        "it was sent more than a day ago",
+        "send it again",
+    )
 
 
 def test_a_signal_that_can_not_be_read_is_refused_and_a_sound_one_is_not() -> None:
