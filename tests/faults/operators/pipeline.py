@@ -1,5 +1,6 @@
 """Capture and the sinks' job as an operator runs them, and what operators, brokers and stores do to them: the rules."""
 
+import os
 import random
 import signal
 import threading
@@ -13,17 +14,21 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from cdc.model.errors import WatershedError
+from tests.faults.operators.mutants import VARIABLE
 from tests.faults.operators.source import TABLES, Source
-from tests.faults.operators.stores import STORES, Copy, Store
+from tests.faults.operators.stores import Copy, Store
 from tests.support.captured import Captured
-from tests.support.forked import run
+from tests.support.forked import CDC, run
 from tests.support.http_server import HttpServer
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 
 COMMAND_S: Final = 60.0
 GONE_S: Final = 30.0
+
+
+class BrokenCommandError(Exception):
+    """A command failed with a traceback."""
 
 
 def rest(seconds: float) -> None:
@@ -50,8 +55,8 @@ class Pipeline:
         self.job: SinkJob | None = None
         self.sinks_began_s = 0.0
         self.is_blind: set[str] = set()  # stores that were changed by others, of which nobody can know yet
-        self.excluded: dict[str, list[str]] = {store: [] for store in STORES}
-        self._copies: dict[str, list[Copy]] = {store: [] for store in STORES}
+        self.excluded: dict[str, list[str]] = {store: [] for store in stores}
+        self._copies: dict[str, list[Copy]] = {store: [] for store in stores}
         self._admin = AdminClient({"bootstrap.servers": captured.bootstrap_servers})
         self._columns = 0
         self._logs: list[SinkJob] = []
@@ -65,7 +70,7 @@ class Pipeline:
     def start_capture(self) -> bool:
         if self.captures:
             return False
-        self.captured.start()
+        self.captured.start(module=_module())
         return True
 
     def kill_capture(self) -> bool:
@@ -87,7 +92,7 @@ class Pipeline:
         if self.job is not None and self.job.process.poll() is None:
             return False
         self._write()
-        self.job = SinkJob(self.captured.config(), *STORES, log_level="info").__enter__()
+        self.job = SinkJob(self.captured.config(), *self.stores, log_level="info", module=_module()).__enter__()
         self._logs.append(self.job)
         self.sinks_began_s = time.monotonic()
         return True
@@ -122,7 +127,7 @@ class Pipeline:
         return "\n-----\n".join(log[-3000:] for log in logs)
 
     def _write(self) -> Path:
-        for store in STORES:
+        for store in self.stores:
             self.captured.settings["sinks"][store]["exclude_tables"] = self.excluded[store]
         return self.captured.config()
 
@@ -184,17 +189,17 @@ class Pipeline:
 
     def exclude_or_include_table(self) -> None:
         """One sink holds a table no longer, or again."""
-        store, name = self.chance.choice(STORES), f"public.{self._table()}"
+        store, name = self._store(), f"public.{self._table()}"
         self.excluded[store] = [] if self.excluded[store] else [name]
         self.kill_sinks()
         self.start_sinks()
 
     def rebuild(self) -> None:
         action = self.chance.choice(((), (), ("--rollback",), ("--drop-old",), ("--cancel",)))
-        self._cdc("rebuild", "--sink", self.chance.choice(STORES), "--no-wait", *action)
+        self._cdc("rebuild", "--sink", self._store(), "--no-wait", *action)
 
     def repair(self) -> None:
-        self._cdc("repair", "--sink", self.chance.choice(STORES), "--sink-timeout", "10")
+        self._cdc("repair", "--sink", self._store(), "--sink-timeout", "10")
 
     def replay_letters(self) -> None:
         self._cdc("dlq", "replay", "mirror", "--all")
@@ -237,18 +242,18 @@ class Pipeline:
     # ---- stores
 
     def copy_store(self) -> None:
-        store = self.chance.choice(STORES)
+        store = self._store()
         self._copies[store].append(self.stores[store].copied())
 
     def restore_store(self) -> bool:
-        store = self.chance.choice(STORES)
+        store = self._store()
         if not self._copies[store]:
             return False
         self._change(store, lambda: self.stores[store].restore(self.chance.choice(self._copies[store])))
         return True
 
     def empty_store(self) -> None:
-        store = self.chance.choice(STORES)
+        store = self._store()
         self._change(store, self.stores[store].empty)
 
     def _change(self, store: str, act: Callable[[], None]) -> None:
@@ -256,6 +261,9 @@ class Pipeline:
         act()
 
     # ---- parts
+
+    def _store(self) -> str:
+        return self.chance.choice([*self.stores])
 
     def _table(self) -> str:
         return self.chance.choice(TABLES)
@@ -277,8 +285,13 @@ class Pipeline:
         """Runs a command; it may refuse, but must not fail with a traceback."""
         done = run([*words, "--config", str(self._write())], deadline_s=COMMAND_S)
         if "Traceback" in done.stderr:
-            raise WatershedError(f"cdc {' '.join(words)}: {done.stderr[-1500:]}", "mend it")
+            raise BrokenCommandError(f"cdc {' '.join(words)}: {done.stderr[-1500:]}")
         return done.returncode
+
+
+def _module() -> str:
+    """Returns what capture and the job run as: `cdc`, or that with a defect."""
+    return "tests.faults.operators.mutants" if os.environ.get(VARIABLE) else CDC
 
 
 WEIGHTS: Final = {
