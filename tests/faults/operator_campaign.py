@@ -17,6 +17,7 @@ The simulated form is tests/simulation/operators.
 """
 
 import argparse
+import logging
 import os
 import random
 import secrets
@@ -30,6 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 from confluent_kafka import KafkaException
 from opensearchpy.exceptions import OpenSearchException
 from psycopg import OperationalError
@@ -349,7 +351,7 @@ class Episode:
                 search = Search(endpoints.opensearch_url, name)
                 stack.callback(search.close)
                 stores["search"] = search
-            self.pipeline = Pipeline(captured, self.source, stores, ports, chance)
+            self.pipeline = Pipeline(captured, self.source, stores, ports, self._stack, chance)
             stack.callback(self.pipeline.end)
             yield
 
@@ -396,6 +398,7 @@ def main() -> int:
         os.environ[VARIABLE] = asked.mutant
         MUTANTS[asked.mutant]()  # of the waiter, which is in this process
         others.append("--until-wrong")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # brokers are away at times
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and servers are ended
 
     def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:

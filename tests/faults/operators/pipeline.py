@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -14,17 +14,24 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from devstack.stack import Stack
 from tests.faults.operators.mutants import VARIABLE
 from tests.faults.operators.source import TABLES, Source
 from tests.faults.operators.stores import Copy, Store
 from tests.support.captured import Captured
 from tests.support.forked import CDC, run
 from tests.support.http_server import HttpServer
+from tests.support.kafka_logs import data_of, lose_last
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 
 COMMAND_S: Final = 60.0
 GONE_S: Final = 30.0
+PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "whole": {},
+    "where": {"where": "id % 2 = 0"},
+    "range": {"after": ("5",), "up_to": ("20",)},
+}
 
 
 class BrokenCommandError(Exception):
@@ -45,12 +52,14 @@ class Pipeline:
         source: Source,
         stores: dict[str, Store],
         ports: tuple[int, int],
+        servers: Stack,
         chance: random.Random,
     ) -> None:
         self.captured = captured
         self.source = source
         self.stores = stores
         self.capture_http, self.sink_http = (HttpServer(port) for port in ports)
+        self._servers = servers
         self.chance = chance
         self.job: SinkJob | None = None
         self.sinks_began_s = 0.0
@@ -135,15 +144,19 @@ class Pipeline:
 
     def signal_snapshot(self) -> bool:
         """Of all rows, some, or a range of keys."""
-        table = self._table()
-        kind = self.chance.choice(("whole", "where", "range"))
-        fields: dict[str, dict[str, Any]] = {
-            "whole": {},
-            "where": {"where": "id % 2 = 0"},
-            "range": {"after": ("5",), "up_to": ("20",)},
-        }
-        self.captured.signal("snapshot", tables=(f"public.{table}",), **fields[kind])
+        self._read(self._table(), self.chance.choice([*PARTS]))
         return True
+
+    def read_part_of_stopped_table(self) -> None:
+        """A table is stopped, and started while all its rows are owed; an operator wants some of them first."""
+        table = self._table()
+        self.captured.signal("stop_table", tables=(f"public.{table}",))
+        rest(self.chance.uniform(0.5, 4.0))
+        self.captured.signal("start_table", tables=(f"public.{table}",))
+        self._read(table, self.chance.choice(("where", "range")))
+
+    def _read(self, table: str, part: str) -> None:
+        self.captured.signal("snapshot", tables=(f"public.{table}",), **PARTS[part])
 
     def alter_snapshot(self) -> bool:
         self.captured.signal(self.chance.choice(("pause", "resume", "cancel")), tables=(f"public.{self._table()}",))
@@ -239,6 +252,23 @@ class Pipeline:
             return True
         return False
 
+    def freeze_kafka(self) -> None:
+        os.kill(self._servers.pid("kafka"), signal.SIGSTOP)
+        rest(self.chance.uniform(0.5, 12.0))
+        os.kill(self._servers.pid("kafka"), signal.SIGCONT)
+
+    def restart_kafka(self) -> None:
+        self._servers.kill("kafka")
+        self._servers.restart("kafka")
+
+    def lose_last_records(self) -> None:
+        """As after a power failure, or the election of a leader that was behind."""
+        topic = f"{self.captured.name}.public.{self._table()}"
+        self._servers.kill("kafka")
+        with suppress(FileNotFoundError):
+            lose_last(data_of(self._servers), (topic, 0), self.chance.choice((1, 2, 5, 20)))
+        self._servers.restart("kafka")
+
     # ---- stores
 
     def copy_store(self) -> None:
@@ -303,6 +333,7 @@ WEIGHTS: Final = {
     "stop_sinks": 1,
     "restart_all": 1,
     "signal_snapshot": 3,
+    "read_part_of_stopped_table": 2,
     "alter_snapshot": 2,
     "heal": 3,
     "stop_table": 1,
@@ -320,6 +351,9 @@ WEIGHTS: Final = {
     "delete_topic": 2,
     "add_partition": 1,
     "delete_records": 1,
+    "freeze_kafka": 1,
+    "restart_kafka": 1,
+    "lose_last_records": 1,
     "copy_store": 2,
     "restore_store": 3,
     "empty_store": 1,
