@@ -27,6 +27,8 @@ from tests.support.waiting import eventually
 
 COMMAND_S: Final = 60.0
 GONE_S: Final = 30.0
+ANSWER_S: Final = 10.0
+ATTEMPTS: Final = 10
 PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "whole": {},
     "where": {"where": "id % 2 = 0"},
@@ -147,13 +149,19 @@ class Pipeline:
         self._read(self._table(), self.chance.choice([*PARTS]))
         return True
 
-    def read_part_of_stopped_table(self) -> None:
-        """A table is stopped, and started while all its rows are owed; an operator wants some of them first."""
-        table = self._table()
-        self.captured.signal("stop_table", tables=(f"public.{table}",))
+    def read_part_of_stopped_table(self) -> bool:
+        """A table is stopped, and started again; while all its rows are owed, an operator asks for some of them."""
+        if not self.captures:
+            return False
+        tables = (f"public.{self._table()}",)
+        self.captured.ask("stop_table", ANSWER_S, tables=tables)
         rest(self.chance.uniform(0.5, 4.0))
-        self.captured.signal("start_table", tables=(f"public.{table}",))
-        self._read(table, self.chance.choice(("where", "range")))
+        self.captured.ask("start_table", ANSWER_S, tables=tables)
+        part = PARTS[self.chance.choice(("where", "range"))]
+        for _ in range(ATTEMPTS):  # until capture publishes the table
+            if "not captured" not in self.captured.ask("snapshot", ANSWER_S, tables=tables, **part).message:
+                break
+        return True
 
     def _read(self, table: str, part: str) -> None:
         self.captured.signal("snapshot", tables=(f"public.{table}",), **PARTS[part])
