@@ -25,6 +25,7 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -136,6 +137,7 @@ class Episode:
         self._stack = stack
         self._folder = folder
         self._changed_s: dict[str, float] = {}
+        self._did: Counter[str] = Counter()
         self.source: Source
         self.pipeline: Pipeline
 
@@ -150,6 +152,7 @@ class Episode:
                     working.enter_context(background)
                 try:
                     self._calm()
+                    self.pipeline.copy_stores()
                     for number, step in enumerate(script, 1):
                         self._take(step)
                         self._require_none(watchers)
@@ -159,17 +162,20 @@ class Episode:
                 except Finding as finding:
                     finding.add_note(self.pipeline.said())
                     raise
-            return {"answers": sum(watcher.answers for watcher in watchers)}
+            return {"answers": sum(watcher.answers for watcher in watchers), "did": dict(+self._did)}
 
     def _take(self, step: Step) -> None:
         self.pipeline.chance = random.Random(step.number)
-        with (self._folder / "steps.log").open("a", encoding="utf-8") as log:
-            log.write(f"{time.strftime('%H:%M:%S')} {step.rule} {step.number}\n")
+        is_done = False  # a rule that does not apply now, or fails
+        began = time.strftime("%H:%M:%S")
         try:
             with suppress(WatershedError, *LATER):
-                getattr(self.pipeline, step.rule)()
+                is_done = getattr(self.pipeline, step.rule)() is not False
         except BrokenCommandError as error:
             raise Finding("traceback", str(error)) from None
+        self._did[step.rule] += is_done
+        with (self._folder / "steps.log").open("a", encoding="utf-8") as log:
+            log.write(f"{began} {step.rule} {step.number}{'' if is_done else ' did nothing'}\n")
         rest(self.pipeline.chance.uniform(*self.pipeline.chance.sample(PAUSE_S, 2)))
 
     @staticmethod

@@ -283,6 +283,10 @@ class Pipeline:
         store = self._store()
         self._copies[store].append(self.stores[store].copied())
 
+    def copy_stores(self) -> None:
+        for name, store in self.stores.items():
+            self._copies[name].append(store.copied())
+
     def restore_store(self) -> bool:
         store = self._store()
         if not self._copies[store]:
