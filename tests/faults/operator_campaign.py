@@ -57,6 +57,7 @@ from tests.support.scripts import Step, chosen, read, shrunk, written
 from watershed_client import Waiter
 
 SEARCH_SHARE: Final = 0.4  # of the episodes have a search index, too
+SUPERVISED: Final = 0.5  # of the steps, before which everything that ended is started
 STEPS: Final = 14  # of an episode
 CALM_EVERY: Final = 7  # steps, after which the stores must come in step
 PAUSE_S: Final = (0.0, 0.0, 3.0)  # of these two are chosen, and the pause is between them
@@ -170,6 +171,8 @@ class Episode:
         began = time.strftime("%H:%M:%S")
         try:
             with suppress(WatershedError, *LATER):
+                if self.pipeline.chance.random() < SUPERVISED:
+                    self.pipeline.supervise()
                 is_done = getattr(self.pipeline, step.rule)() is not False
         except BrokenCommandError as error:
             raise Finding("traceback", str(error)) from None

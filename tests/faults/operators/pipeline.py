@@ -120,6 +120,11 @@ class Pipeline:
         self.job.terminate()
         return True
 
+    def supervise(self) -> None:
+        """Starts what has ended, as a supervisor does."""
+        self.start_capture()
+        self.start_sinks()
+
     def restart_all(self) -> None:
         self.kill_capture()
         self.kill_sinks()
@@ -153,7 +158,7 @@ class Pipeline:
         """A table is stopped, and started again; while all its rows are owed, an operator asks for some of them."""
         if not self.captures:
             return False
-        tables = (f"public.{self._table()}",)
+        tables = (self.chance.choice([*self.captured.tables]),)
         self.captured.ask("stop_table", ANSWER_S, tables=tables)
         rest(self.chance.uniform(0.5, 4.0))
         self.captured.ask("start_table", ANSWER_S, tables=tables)
