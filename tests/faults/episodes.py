@@ -39,6 +39,7 @@ def run_episodes(
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--folder", type=Path, default=Path(f".watershed/{name}"))
     parser.add_argument("--seed", type=int, help="this episode alone")
+    parser.add_argument("--until-wrong", action="store_true", help="end with an episode that is not as it should be")
     asked = parser.parse_args(arguments)
     asked.folder.mkdir(parents=True, exist_ok=True)
     results = asked.folder / RESULTS
@@ -56,6 +57,6 @@ def run_episodes(
             with results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(told) + "\n")
             print(json.dumps(told), flush=True)
-            if asked.seed is not None:
+            if asked.seed is not None or (asked.until_wrong and not are_true):
                 break
     return 0 if are_true else 1

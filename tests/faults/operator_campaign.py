@@ -10,35 +10,43 @@ moves, status and `/readyz` must be red.
 
 Each episode is a line in `episodes.jsonl` with its script. `--seed 17` repeats one, `--script FILE` runs some of its
 steps, `--shrink` looks for a short script that still fails. `--forgive-owed` compares no table of which capture owes
-rows, whatever a waiter was told.
+rows, whatever a waiter was told. `--mutant NAME` puts back a defect that was seen, and ends with the first finding;
+`--mutants` lists the names.
 
 The simulated form is tests/simulation/operators.
 """
 
 import argparse
+import logging
+import os
 import random
 import secrets
 import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 from confluent_kafka import KafkaException
+from opensearchpy.exceptions import OpenSearchException
 from psycopg import OperationalError
 from psycopg.conninfo import conninfo_to_dict
 from redis import RedisError
 
+from cdc.config.config_file import load_config
 from cdc.model.errors import WatershedError
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.faults.operators.pipeline import WEIGHTS, Pipeline, rest
+from tests.faults.operators.mutants import MUTANTS, VARIABLE
+from tests.faults.operators.pipeline import WEIGHTS, BrokenCommandError, Pipeline, rest
 from tests.faults.operators.source import SCHEMA, TABLES, TOO_LONG, Load, Source, Values, Written
-from tests.faults.operators.stores import STORES, Cache, Mirror, Store, differences
+from tests.faults.operators.stores import Cache, Mirror, Search, Store, differences
 from tests.support.captured import under_capture
 from tests.support.drift import Background
 from tests.support.forked import run
@@ -46,16 +54,26 @@ from tests.support.http_server import free_port
 from tests.support.scripts import Step, chosen, read, shrunk, written
 from watershed import Waiter
 from watershed.devstack.stack import Stack
+from watershed.status.sink_letters import read_letters
 
+SEARCH_SHARE: Final = 0.4  # of the episodes have a search index, too
+SUPERVISED: Final = 0.5  # of the steps, before which everything that ended is started
 STEPS: Final = 14  # of an episode
 CALM_EVERY: Final = 7  # steps, after which the stores must come in step
-PAUSE_S: Final = (0.0, 3.0)
+PAUSE_S: Final = (0.0, 0.0, 3.0)  # of these two are chosen, and the pause is between them
 ANSWER_S_MAX: Final = 4.0
 IN_STEP_S_MAX: Final = 240.0
 NOTICED_S_MAX: Final = 20.0  # until a running job has noticed that its store was changed by others
 QUIET_S: Final = 12.0
+CLOSED_S_MAX: Final = 10.0  # until the dead letter of a row that was corrected is closed
 REMEDY_S: Final = 3.0
-LATER: Final = (OperationalError, RedisError, KafkaException, OSError)  # a store is being restored, for example
+LATER: Final = (
+    OperationalError,
+    RedisError,
+    OpenSearchException,
+    KafkaException,
+    OSError,
+)  # a store is being restored, for example
 
 
 class Finding(AssertionError):  # noqa: N818
@@ -67,10 +85,11 @@ class Finding(AssertionError):  # noqa: N818
 
 
 class Watcher(Background):
-    """Writes rows, waits for each in a store, and reads the store right after the answer."""
+    """Writes rows, waits for each in one store, and reads the store right after the answer."""
 
-    def __init__(self, episode: "Episode") -> None:
+    def __init__(self, episode: "Episode", store: str) -> None:
         super().__init__()
+        self._store = store
         self.findings: list[Finding] = []
         self.answers = 0
         self._episode = episode
@@ -80,13 +99,12 @@ class Watcher(Background):
             try:
                 with Waiter(self._episode.pipeline.captured.config()) as waiter:
                     while not self._ended.wait(0.2):
-                        for store in STORES:
-                            self._look(waiter, store)
+                        self._look(waiter)
             except (WatershedError, *LATER):
                 self._ended.wait(0.5)  # the topics may be gone for a moment
 
-    def _look(self, waiter: Waiter, store: str) -> None:
-        episode = self._episode
+    def _look(self, waiter: Waiter) -> None:
+        episode, store = self._episode, self._store
         held = episode.held(store)
         end = episode.source.write()
         for table in sorted(held):
@@ -120,6 +138,7 @@ class Episode:
         self._stack = stack
         self._folder = folder
         self._changed_s: dict[str, float] = {}
+        self._did: Counter[str] = Counter()
         self.source: Source
         self.pipeline: Pipeline
 
@@ -128,33 +147,45 @@ class Episode:
         with self._servers():
             self.pipeline.start_capture()
             self.pipeline.start_sinks()
-            watcher = Watcher(self)
-            with watcher, Load(self.source):
+            watchers = [Watcher(self, store) for store in self.pipeline.stores]
+            with ExitStack() as working:
+                for background in (Load(self.source), *watchers):
+                    working.enter_context(background)
                 try:
                     self._calm()
+                    self.pipeline.copy_stores()
                     for number, step in enumerate(script, 1):
                         self._take(step)
-                        self._require_none(watcher)
+                        self._require_none(watchers)
                         if number % CALM_EVERY == 0 or number == len(script):
                             self._calm()
-                            self._require_none(watcher)
+                            self._require_none(watchers)
                 except Finding as finding:
                     finding.add_note(self.pipeline.said())
                     raise
-            return {"answers": watcher.answers}
+            return {"answers": sum(watcher.answers for watcher in watchers), "did": dict(+self._did)}
 
     def _take(self, step: Step) -> None:
         self.pipeline.chance = random.Random(step.number)
+        is_done = False  # a rule that does not apply now, or fails
+        began = time.strftime("%H:%M:%S")
+        try:
+            with suppress(WatershedError, *LATER):
+                if self.pipeline.chance.random() < SUPERVISED:
+                    self.pipeline.supervise()
+                is_done = getattr(self.pipeline, step.rule)() is not False
+        except BrokenCommandError as error:
+            raise Finding("traceback", str(error)) from None
+        self._did[step.rule] += is_done
         with (self._folder / "steps.log").open("a", encoding="utf-8") as log:
-            log.write(f"{time.strftime('%H:%M:%S')} {step.rule} {step.number}\n")
-        with suppress(*LATER):
-            getattr(self.pipeline, step.rule)()
-        rest(self.pipeline.chance.uniform(*PAUSE_S))
+            log.write(f"{began} {step.rule} {step.number}{'' if is_done else ' did nothing'}\n")
+        rest(self.pipeline.chance.uniform(*self.pipeline.chance.sample(PAUSE_S, 2)))
 
     @staticmethod
-    def _require_none(watcher: Watcher) -> None:
-        if watcher.findings:
-            raise watcher.findings[0]
+    def _require_none(watchers: Sequence[Watcher]) -> None:
+        for watcher in watchers:
+            if watcher.findings:
+                raise watcher.findings[0]
 
     # ---- what may be compared
 
@@ -205,9 +236,40 @@ class Episode:
                 rest(REMEDY_S)
             if told := self._different():
                 raise Finding("different", f"all stores claim to show LSN {end.lsn}, but {told}")
+            self._require_letters()
+
+    def _require_letters(self) -> None:
+        """Each row that the mirror can't hold has an open dead letter, and in a short while no other row has one."""
+        held = self.held("mirror")
+        wanted = {
+            (table, key)
+            for table in held
+            for key, value in self.source.rows(table).items()
+            if (value or "").startswith(TOO_LONG)
+        }
+        deadline = time.monotonic() + CLOSED_S_MAX
+        while True:
+            found = {letter for letter in self._letters() if letter[0] in held}
+            if missing := wanted - found:
+                raise Finding("letters", f"rows {sorted(missing)[:3]} were rejected, and have no dead letter")
+            if not (strays := found - wanted):
+                return
+            if time.monotonic() > deadline:
+                raise Finding("letters", f"rows {sorted(strays)[:3]} have dead letters, and can be written")
+            rest(1.0)
+
+    def _letters(self) -> set[tuple[str, int]]:
+        """Tables and keys of the serving generation's open dead letters."""
+        job = self.pipeline.job
+        record = None if job is None else job.record("mirror")
+        return {
+            (letter.row.table_name, int(letter.row.key["id"]))
+            for letter in read_letters(load_config(self.pipeline.captured.config()), ["mirror"])
+            if record is not None and letter.generation == record.generation
+        }
 
     def _different(self) -> str:
-        for store in STORES:
+        for store in self.pipeline.stores:
             held = self.held(store)
             source = {table: self.source.rows(table) for table in held}
             if found := differences(partial(self._rows, store), source):
@@ -224,7 +286,7 @@ class Episode:
             return
         deadline = time.monotonic() + QUIET_S
         while time.monotonic() < deadline:
-            if self._reasons() or not self._different() or not all(map(self.is_seen, STORES)):
+            if self._reasons() or not self._different() or not all(map(self.is_seen, self.pipeline.stores)):
                 return
             rest(1.0)
         if (told := self._different()) and not self._reasons() and self._status_code() == 0:
@@ -241,7 +303,7 @@ class Episode:
                 end = self.source.write()  # the positions before it do not count
             return all(
                 self.is_seen(store) and answered(waiter, store, end.lsn, sorted(self.held(store)), ANSWER_S_MAX)
-                for store in STORES
+                for store in self.pipeline.stores
             )
         return False
 
@@ -270,7 +332,8 @@ class Episode:
 
     @contextmanager
     def _servers(self) -> Iterator[None]:
-        endpoints = self._stack.start("postgres", "kafka", "redis")
+        has_search = random.Random(f"stores {self._seed}").random() < SEARCH_SHARE
+        endpoints = self._stack.start("postgres", "kafka", "redis", *(["opensearch"] if has_search else []))
         server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, self._stack)
         kafka = KafkaBroker(endpoints.bootstrap_servers, self._stack)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -284,7 +347,7 @@ class Episode:
             captured.settings = {
                 "http": {"port": ports[0], "sink_port": ports[1]},
                 "topics": {"partitions": chance.choice((1, 2))},
-                "snapshot": {"chunk_rows_max": 10, "rows_per_s_max": chance.choice((30, 1000))},
+                "snapshot": {"chunk_rows_max": 10, "rows_per_s_max": chance.choice((20, 1000))},
                 "sinks": {"cache": {"type": "cache", "url": endpoints.redis_url}, "mirror": _mirror(target)},
                 "spark": {"checkpoint_location": str(self._folder / "checkpoints"), "options": INTERPRETED},
             }
@@ -292,7 +355,12 @@ class Episode:
             mirror = Mirror(endpoints.superuser_dsn or "", target)
             stack.callback(mirror.close)
             stores: dict[str, Store] = {"cache": Cache(endpoints.redis_url, name), "mirror": mirror}
-            self.pipeline = Pipeline(captured, self.source, stores, ports, chance)
+            if has_search:
+                captured.settings["sinks"]["search"] = {"type": "search", "url": endpoints.opensearch_url}
+                search = Search(endpoints.opensearch_url, name)
+                stack.callback(search.close)
+                stores["search"] = search
+            self.pipeline = Pipeline(captured, self.source, stores, ports, self._stack, chance)
             stack.callback(self.pipeline.end)
             yield
 
@@ -329,7 +397,17 @@ def main() -> int:
     parser.add_argument("--script", type=Path)
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--forgive-owed", action="store_true")
+    parser.add_argument("--mutant", choices=MUTANTS)
+    parser.add_argument("--mutants", action="store_true")
     asked, others = parser.parse_known_args()
+    if asked.mutants:
+        print("\n".join(MUTANTS))
+        return 0
+    if asked.mutant:
+        os.environ[VARIABLE] = asked.mutant
+        MUTANTS[asked.mutant]()  # of the waiter, which is in this process
+        others.append("--until-wrong")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # brokers are away at times
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and servers are ended
 
     def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Edits a broker's log segments on disk while it is stopped: makes a transaction that is decided but never ended."""
+"""Edits a broker's log segments on disk while it is stopped: makes a transaction that is decided but never ended, or
+loses the last ones."""
 
 import struct
 from collections.abc import Collection, Iterator
@@ -64,6 +65,21 @@ def forget_ends(data: Path, places: Collection[Place]) -> None:
         for snapshot in folder.glob("*.snapshot"):
             if int(snapshot.stem) > last.offset:
                 snapshot.unlink()
+
+
+def lose_last(data: Path, place: Place, transactions: int) -> bool:
+    """Takes so many of the last transactions out of the partition's log, if it has more than these."""
+    topic, partition = place
+    folder = data / f"{topic}-{partition}"
+    ends = [batch for batch in _batches(folder / SEGMENT) if batch.is_control]
+    if len(ends) <= transactions:
+        return False
+    kept = ends[-transactions - 1]
+    with (folder / SEGMENT).open("rb+") as segment:
+        segment.truncate(next(batch.start for batch in _batches(folder / SEGMENT) if batch.start > kept.start))
+    for file in (*folder.glob("*.snapshot"), *folder.glob("*index")):
+        file.unlink()  # the broker makes them again
+    return True
 
 
 def _batches(path: Path) -> Iterator[Batch]:

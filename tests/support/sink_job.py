@@ -26,7 +26,8 @@ START_S_MAX = 120.0
 class SinkJob:
     """Started by entering; killed at the end if it still runs."""
 
-    def __init__(self, config_path: Path, *names: str, log_level: str = "debug") -> None:
+    def __init__(self, config_path: Path, *names: str, log_level: str = "debug", module: str = "watershed") -> None:
+        self._module = module
         self.config_path = config_path
         self.config: Config = load_config(config_path)
         self.log = config_path.parent / f"{'-'.join(names)}.{time.monotonic_ns()}.log"
@@ -36,7 +37,7 @@ class SinkJob:
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "watershed", *self._arguments],
+                [sys.executable, "-m", self._module, *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

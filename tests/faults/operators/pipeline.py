@@ -1,10 +1,11 @@
 """Capture and the sinks' job as an operator runs them, and what operators, brokers and stores do to them: the rules."""
 
+import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -13,17 +14,30 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from cdc.model.errors import WatershedError
+from tests.faults.operators.mutants import VARIABLE
 from tests.faults.operators.source import TABLES, Source
-from tests.faults.operators.stores import STORES, Copy, Store
+from tests.faults.operators.stores import Copy, Store
 from tests.support.captured import Captured
-from tests.support.forked import run
+from tests.support.forked import CDC, run
 from tests.support.http_server import HttpServer
+from tests.support.kafka_logs import data_of, lose_last
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
+from watershed.devstack.stack import Stack
 
 COMMAND_S: Final = 60.0
 GONE_S: Final = 30.0
+ANSWER_S: Final = 10.0
+ATTEMPTS: Final = 10
+PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "whole": {},
+    "where": {"where": "id % 2 = 0"},
+    "range": {"after": ("5",), "up_to": ("20",)},
+}
+
+
+class BrokenCommandError(Exception):
+    """A command failed with a traceback."""
 
 
 def rest(seconds: float) -> None:
@@ -40,18 +54,20 @@ class Pipeline:
         source: Source,
         stores: dict[str, Store],
         ports: tuple[int, int],
+        servers: Stack,
         chance: random.Random,
     ) -> None:
         self.captured = captured
         self.source = source
         self.stores = stores
         self.capture_http, self.sink_http = (HttpServer(port) for port in ports)
+        self._servers = servers
         self.chance = chance
         self.job: SinkJob | None = None
         self.sinks_began_s = 0.0
         self.is_blind: set[str] = set()  # stores that were changed by others, of which nobody can know yet
-        self.excluded: dict[str, list[str]] = {store: [] for store in STORES}
-        self._copies: dict[str, list[Copy]] = {store: [] for store in STORES}
+        self.excluded: dict[str, list[str]] = {store: [] for store in stores}
+        self._copies: dict[str, list[Copy]] = {store: [] for store in stores}
         self._admin = AdminClient({"bootstrap.servers": captured.bootstrap_servers})
         self._columns = 0
         self._logs: list[SinkJob] = []
@@ -65,7 +81,7 @@ class Pipeline:
     def start_capture(self) -> bool:
         if self.captures:
             return False
-        self.captured.start()
+        self.captured.start(module=_module())
         return True
 
     def kill_capture(self) -> bool:
@@ -87,7 +103,7 @@ class Pipeline:
         if self.job is not None and self.job.process.poll() is None:
             return False
         self._write()
-        self.job = SinkJob(self.captured.config(), *STORES, log_level="info").__enter__()
+        self.job = SinkJob(self.captured.config(), *self.stores, log_level="info", module=_module()).__enter__()
         self._logs.append(self.job)
         self.sinks_began_s = time.monotonic()
         return True
@@ -103,6 +119,11 @@ class Pipeline:
             return False
         self.job.terminate()
         return True
+
+    def supervise(self) -> None:
+        """Starts what has ended, as a supervisor does."""
+        self.start_capture()
+        self.start_sinks()
 
     def restart_all(self) -> None:
         self.kill_capture()
@@ -122,7 +143,7 @@ class Pipeline:
         return "\n-----\n".join(log[-3000:] for log in logs)
 
     def _write(self) -> Path:
-        for store in STORES:
+        for store in self.stores:
             self.captured.settings["sinks"][store]["exclude_tables"] = self.excluded[store]
         return self.captured.config()
 
@@ -130,15 +151,25 @@ class Pipeline:
 
     def signal_snapshot(self) -> bool:
         """Of all rows, some, or a range of keys."""
-        table = self._table()
-        kind = self.chance.choice(("whole", "where", "range"))
-        fields: dict[str, dict[str, Any]] = {
-            "whole": {},
-            "where": {"where": "id % 2 = 0"},
-            "range": {"after": ("5",), "up_to": ("20",)},
-        }
-        self.captured.signal("snapshot", tables=(f"public.{table}",), **fields[kind])
+        self._read(self._table(), self.chance.choice([*PARTS]))
         return True
+
+    def read_part_of_stopped_table(self) -> bool:
+        """A table is stopped, and started again; while all its rows are owed, an operator asks for some of them."""
+        if not self.captures:
+            return False
+        tables = (self.chance.choice([*self.captured.tables]),)
+        self.captured.ask("stop_table", ANSWER_S, tables=tables)
+        rest(self.chance.uniform(0.5, 4.0))
+        self.captured.ask("start_table", ANSWER_S, tables=tables)
+        part = PARTS[self.chance.choice(("where", "range"))]
+        for _ in range(ATTEMPTS):  # until capture publishes the table
+            if "not captured" not in self.captured.ask("snapshot", ANSWER_S, tables=tables, **part).message:
+                break
+        return True
+
+    def _read(self, table: str, part: str) -> None:
+        self.captured.signal("snapshot", tables=(f"public.{table}",), **PARTS[part])
 
     def alter_snapshot(self) -> bool:
         self.captured.signal(self.chance.choice(("pause", "resume", "cancel")), tables=(f"public.{self._table()}",))
@@ -184,17 +215,17 @@ class Pipeline:
 
     def exclude_or_include_table(self) -> None:
         """One sink holds a table no longer, or again."""
-        store, name = self.chance.choice(STORES), f"public.{self._table()}"
+        store, name = self._store(), f"public.{self._table()}"
         self.excluded[store] = [] if self.excluded[store] else [name]
         self.kill_sinks()
         self.start_sinks()
 
     def rebuild(self) -> None:
         action = self.chance.choice(((), (), ("--rollback",), ("--drop-old",), ("--cancel",)))
-        self._cdc("rebuild", "--sink", self.chance.choice(STORES), "--no-wait", *action)
+        self._cdc("rebuild", "--sink", self._store(), "--no-wait", *action)
 
     def repair(self) -> None:
-        self._cdc("repair", "--sink", self.chance.choice(STORES), "--sink-timeout", "10")
+        self._cdc("repair", "--sink", self._store(), "--sink-timeout", "10")
 
     def replay_letters(self) -> None:
         self._cdc("dlq", "replay", "mirror", "--all")
@@ -234,21 +265,42 @@ class Pipeline:
             return True
         return False
 
+    def freeze_kafka(self) -> None:
+        os.kill(self._servers.pid("kafka"), signal.SIGSTOP)
+        rest(self.chance.uniform(0.5, 12.0))
+        os.kill(self._servers.pid("kafka"), signal.SIGCONT)
+
+    def restart_kafka(self) -> None:
+        self._servers.kill("kafka")
+        self._servers.restart("kafka")
+
+    def lose_last_records(self) -> None:
+        """As after a power failure, or the election of a leader that was behind."""
+        topic = f"{self.captured.name}.public.{self._table()}"
+        self._servers.kill("kafka")
+        with suppress(FileNotFoundError):
+            lose_last(data_of(self._servers), (topic, 0), self.chance.choice((1, 2, 5, 20)))
+        self._servers.restart("kafka")
+
     # ---- stores
 
     def copy_store(self) -> None:
-        store = self.chance.choice(STORES)
+        store = self._store()
         self._copies[store].append(self.stores[store].copied())
 
+    def copy_stores(self) -> None:
+        for name, store in self.stores.items():
+            self._copies[name].append(store.copied())
+
     def restore_store(self) -> bool:
-        store = self.chance.choice(STORES)
+        store = self._store()
         if not self._copies[store]:
             return False
         self._change(store, lambda: self.stores[store].restore(self.chance.choice(self._copies[store])))
         return True
 
     def empty_store(self) -> None:
-        store = self.chance.choice(STORES)
+        store = self._store()
         self._change(store, self.stores[store].empty)
 
     def _change(self, store: str, act: Callable[[], None]) -> None:
@@ -256,6 +308,9 @@ class Pipeline:
         act()
 
     # ---- parts
+
+    def _store(self) -> str:
+        return self.chance.choice([*self.stores])
 
     def _table(self) -> str:
         return self.chance.choice(TABLES)
@@ -277,8 +332,13 @@ class Pipeline:
         """Runs a command; it may refuse, but must not fail with a traceback."""
         done = run([*words, "--config", str(self._write())], deadline_s=COMMAND_S)
         if "Traceback" in done.stderr:
-            raise WatershedError(f"cdc {' '.join(words)}: {done.stderr[-1500:]}", "mend it")
+            raise BrokenCommandError(f"cdc {' '.join(words)}: {done.stderr[-1500:]}")
         return done.returncode
+
+
+def _module() -> str:
+    """Returns what capture and the job run as: `cdc`, or that with a defect."""
+    return "tests.faults.operators.mutants" if os.environ.get(VARIABLE) else CDC
 
 
 WEIGHTS: Final = {
@@ -290,6 +350,7 @@ WEIGHTS: Final = {
     "stop_sinks": 1,
     "restart_all": 1,
     "signal_snapshot": 3,
+    "read_part_of_stopped_table": 2,
     "alter_snapshot": 2,
     "heal": 3,
     "stop_table": 1,
@@ -307,6 +368,9 @@ WEIGHTS: Final = {
     "delete_topic": 2,
     "add_partition": 1,
     "delete_records": 1,
+    "freeze_kafka": 1,
+    "restart_kafka": 1,
+    "lose_last_records": 1,
     "copy_store": 2,
     "restore_store": 3,
     "empty_store": 1,

@@ -12,13 +12,15 @@ from psycopg import sql
 from tests.support.drift import Background
 
 TABLES: Final = ("items", "goods")
-KEYS: Final = 60
+KEYS: Final = 100
+FIRST_KEYS: Final = 80  # that exist from the beginning
+COLD: Final = 4  # how rarely the last keys are written: a row that was lost stays lost for a while
 TOO_LONG: Final = "much too long for the column of the SQL store"
 PAUSE_S: Final = 0.05
 SCHEMA: LiteralString = """
 CREATE TABLE items (id int PRIMARY KEY, v text); CREATE TABLE goods (id int PRIMARY KEY, v text);
-INSERT INTO items SELECT n, 'first ' || n FROM generate_series(0, 40) n;
-INSERT INTO goods SELECT n, 'first ' || n FROM generate_series(0, 40) n
+INSERT INTO items SELECT n, 'first ' || n FROM generate_series(0, 79) n;
+INSERT INTO goods SELECT n, 'first ' || n FROM generate_series(0, 79) n
 """
 END: Final = "SELECT pg_current_wal_insert_lsn()::text"
 Values = dict[int, str | None]  # key → v
@@ -42,7 +44,7 @@ class Source:
         self._number = 0
         self._states: dict[tuple[str, int], list[tuple[int, str | None]]] = {}  # with the write's number
         for table in TABLES:
-            for key in range(41):
+            for key in range(FIRST_KEYS):
                 self._states[table, key] = [(0, f"first {key}")]
 
     def __enter__(self) -> Self:
@@ -54,7 +56,7 @@ class Source:
     def write(self, *, rejected: bool = False) -> Written:
         """Changes a row or deletes it; at times all rows of the table are changed at once."""
         with self._lock:
-            table, key = self._chance.choice(TABLES), self._chance.randrange(KEYS)
+            table, key = self._chance.choice(TABLES), int(KEYS * self._chance.random() ** COLD)
             self._number += 1
             text = f"{TOO_LONG} {self._number}" if rejected else f"value {self._number}"
             if self._chance.random() < 0.2 and not rejected:

@@ -2,18 +2,21 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import psycopg
 import redis as redis_client
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import NotFoundError, OpenSearchException
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.faults.operators.source import TABLES, Values
 from tests.support.waiting import eventually
 
-STORES: Final = ("cache", "mirror")
 Copy = Any
+ROWS_MAX: Final = 1000
 
 
 class Store(Protocol):
@@ -59,6 +62,47 @@ class Cache:
 
     def _keys(self) -> list[bytes]:
         return [*self._client.scan_iter(f"{self._prefix}:*", count=1000)]
+
+
+class Search:
+    """OpenSearch, with the indexes of one prefix. A copy of an index is another index, so for the sink a restored one
+    is like one that was deleted."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self._client = OpenSearch([url], timeout=30, max_retries=0)
+        self._prefix = prefix
+
+    def rows(self, table: str) -> Values:
+        """As a search finds them; the alias may not exist yet, or the index not be ready."""
+        found: Values = {}
+        with suppress(NotFoundError):
+            answer = self._client.search(index=f"{self._prefix}.public.{table}", body={"size": ROWS_MAX})
+            if answer["_shards"]["failed"]:
+                raise ConnectionError(f"not all of {table} was searched")
+            for hit in answer["hits"]["hits"]:
+                found[int(hit["_source"]["id"])] = hit["_source"].get("v")
+        return found
+
+    def copied(self) -> Copy:
+        return None
+
+    def restore(self, copy: Copy) -> None:  # noqa: ARG002 - see above
+        self._delete(f"{self._prefix}.public.{TABLES[0]}.documents*")
+
+    def empty(self) -> None:
+        self._delete(f"{self._prefix}.*")
+
+    def close(self) -> None:
+        self.empty()
+        self._client.close()
+
+    def _delete(self, pattern: str) -> None:
+        try:
+            names = [*self._client.indices.get(index=pattern, params={"ignore_unavailable": "true"})]
+            if names:
+                self._client.indices.delete(index=",".join(names), params={"ignore_unavailable": "true"})
+        except OpenSearchException as error:
+            raise ConnectionError(str(error)) from error
 
 
 class Mirror:
@@ -132,4 +176,4 @@ def differences(rows: Callable[[str], Values], source: dict[str, Values]) -> lis
     return found
 
 
-__all__ = ["STORES", "TABLES", "Cache", "Mirror", "Store", "differences"]
+__all__ = ["TABLES", "Cache", "Mirror", "Search", "Store", "differences"]

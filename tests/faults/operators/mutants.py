@@ -1,0 +1,213 @@
+"""Defects that were seen, put back one by one into the processes of an episode, to see that the campaign finds them.
+
+The campaign starts capture and the sinks' job as this module, which puts in the defect that VARIABLE names, and then is
+`cdc`. Spark's workers are other processes, and stay as they are.
+"""
+
+import os
+import random
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from cdc.model.control import ProgressRecord, SignalRecord, SnapshotRecord, SweepRecord, table_key
+from cdc.model.errors import BrokerError
+from cdc.model.events import TableId
+from cdc.model.topic_record import TopicRecord
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.jobs import Job
+from sinks.cache.notes import Notes
+from sinks.cache.sink import CacheSink
+from sinks.errors import SinkError
+from sinks.search.sink import SearchSink
+from sinks.sql.preparation import Preparation
+from sinks.sql.sink import SqlSink
+from spark_jobs import serving
+from spark_jobs.applied import AppliedPosition, Lives
+from spark_jobs.dead_letters import DeadLetters
+from spark_jobs.rejections import Letters
+from spark_jobs.rounds import RoundReport, TopicEnds
+from spark_jobs.sync import SinkSync
+from watershed.cli.main import main
+from watershed.client import applied, waiting
+
+VARIABLE: Final = "OPERATORS_MUTANT"
+FAILURES: Final = 0.5  # share of the calls that fail
+NOTHING: Final = property(lambda _: {})
+
+
+def _offsets_without_incarnations() -> None:
+    def identify(position: AppliedPosition, newest: ProgressRecord) -> None:
+        position.history = newest.history or position.history
+        position.incarnations |= newest.incarnations
+
+    _put(AppliedPosition, "_identify", identify)
+    _put(AppliedPosition, "_is_of_these_topics", lambda *_: True)
+    _put(AppliedPosition, "meets", lambda *_: None)
+
+
+def _begins_at_former_offsets() -> None:
+    """Also where the topic that exists now has no records at them yet."""
+    take = SinkSync._take
+
+    def took(sync: SinkSync, report: RoundReport, lives: Lives) -> None:
+        report.lost.clear()
+        take(sync, report, lives)
+
+    _offsets_without_incarnations()
+    _put(SinkSync, "_take", took)
+
+
+def _continues_a_foreign_store() -> None:
+    _put(serving, "continued", lambda marker, noted, _: noted if noted and noted.generation == marker else None)
+    _put(SinkSync, "_check_history", lambda *_: None)
+
+
+def _lets_former_rows_win() -> None:
+    """The rows keep the versions that they had in the former topics."""
+    for store in (CacheSink, SqlSink):
+        _put(store, "disown", lambda *_: None)
+
+
+def _replaces_a_snapshot_that_owes() -> None:
+    execute, add = Snapshots._execute, SnapshotEngine.add
+    owed = Job.owed
+
+    def executed(snapshots: Snapshots, identity: str, signal: SignalRecord) -> Any:
+        _put(Job, "owed", property(lambda _: ""))
+        try:
+            return execute(snapshots, identity, signal)
+        finally:
+            _put(Job, "owed", owed)
+
+    def added(engine: SnapshotEngine, record: SnapshotRecord) -> list[TopicRecord]:
+        before = engine.jobs.pop(record.table, None)
+        engine._give_up([] if before is None else [before])
+        return add(engine, record)
+
+    _put(Snapshots, "_execute", executed)
+    _put(SnapshotEngine, "add", added)
+
+
+def _answers_whatever_is_owed() -> None:
+    def asked(target: Any, sink: str, positions: Any) -> str | None:
+        return None if applied.is_reached(target, sink, positions) else "it is not there"
+
+    _put(waiting, "obstacle", asked)
+
+
+def _misses_sweeps() -> None:
+    def learn(position: AppliedPosition, sweep: SweepRecord) -> None:
+        if position.sweeps.get(table_key(sweep.table), 0) < sweep.floor:
+            position._unfinished[table_key(sweep.table), sweep.floor] = sweep
+
+    _put(AppliedPosition, "_learn_sweep", learn)
+
+
+def _brokers_refuse_letters() -> None:
+    """No defect: dead letters can't be published at times, and nothing may be lost."""
+    publish, chance = DeadLetters.publish, random.Random()
+
+    def stumbling(box: DeadLetters, letters: Letters) -> None:
+        if letters and chance.random() < FAILURES:
+            raise BrokerError("no dead letters now", "nothing to do")
+        publish(box, letters)
+
+    _put(DeadLetters, "publish", stumbling)
+
+
+def _forgets_letters() -> None:
+    """The set is emptied before the call that fails at times."""
+
+    def publish(sync: SinkSync) -> None:
+        with sync._state:
+            letters, sync._readable_letters = sync._readable_letters, {}
+        sync._world.letters.publish(letters)
+
+    _brokers_refuse_letters()
+    _put(SinkSync, "_publish_letters", publish)
+
+
+def _stores_refuse_refreshes() -> None:
+    """No defect: what was written can't be made readable at times."""
+    make_readable, chance = SearchSink.make_readable, random.Random()
+
+    def stumbling(sink: SearchSink, tables: Collection[TableId]) -> None:
+        if chance.random() < FAILURES / 5:
+            raise SinkError("no refresh now", "nothing to do")
+        make_readable(sink, tables)
+
+    _put(SearchSink, "make_readable", stumbling)
+
+
+def _forgets_refreshes() -> None:
+    """The set of tables is emptied before the call that fails at times."""
+
+    def show(sync: SinkSync) -> None:
+        with sync._store:
+            with sync._state:
+                offsets, lives = dict(sync._position.written), dict(sync._position.lives)
+                tables, letters = sync._written_tables, sync._letters
+                sync._written_tables, sync._letters = set(), {}
+            if tables:
+                sync._sink.make_readable(tables)
+            with sync._state:
+                sync._readable_letters |= letters
+                sync._position.reach(offsets, lives)
+
+    _stores_refuse_refreshes()
+    _put(SinkSync, "_show", show)
+
+
+def _counts_partitions_once() -> None:
+    described = TopicEnds._described
+
+    def known(ends: TopicEnds) -> Mapping[str, Any]:
+        counts: dict[str, int] = ends.__dict__.setdefault("counts", {})
+        return {
+            topic: (identity, counts.setdefault(topic, count)) for topic, (identity, count) in described(ends).items()
+        }
+
+    _put(TopicEnds, "_described", known)
+
+
+def _trusts_the_store() -> None:
+    """The position that this job has noted counts, whatever the store holds."""
+    _put(SinkSync, "_check_generation", lambda _: None)
+    for owner, name in ((Notes, "write"), (Preparation, "note")):
+        _write_whatever_was_noted(owner, name)
+
+
+def _write_whatever_was_noted(owner: type, name: str) -> None:
+    write = getattr(owner, name)
+    _put(owner, name, lambda notes, text, _: write(notes, text, None))
+
+
+def _put(owner: Any, name: str, by: Any) -> None:
+    assert hasattr(owner, name), f"{owner} has no {name} any more"
+    setattr(owner, name, by)
+
+
+MUTANTS: Final[Mapping[str, Callable[[], None]]] = {
+    "1-offsets-without-incarnation": _offsets_without_incarnations,
+    "1-begins-at-former-offsets": _begins_at_former_offsets,
+    "2-continues-a-foreign-store": _continues_a_foreign_store,
+    "2-former-rows-win": _lets_former_rows_win,
+    "3-replaces-a-snapshot-that-owes": _replaces_a_snapshot_that_owes,
+    "4-answers-whatever-is-owed": _answers_whatever_is_owed,
+    "4-capture-owes-nothing": lambda: _put(Snapshots, "_owed_now", lambda _: {}),
+    "4-sinks-owe-nothing": lambda: _put(AppliedPosition, "owed", NOTHING),
+    "4-misses-sweeps": _misses_sweeps,
+    "5-forgets-letters": _forgets_letters,
+    "5-forgets-refreshes": _forgets_refreshes,
+    "6-counts-partitions-once": _counts_partitions_once,
+    "7-trusts-the-store": _trusts_the_store,
+    "none-but-brokers-refuse-letters": _brokers_refuse_letters,
+    "none-but-stores-refuse-refreshes": _stores_refuse_refreshes,
+}
+
+
+if __name__ == "__main__":
+    if name := os.environ.get(VARIABLE):
+        MUTANTS[name]()
+    main()
