@@ -1,9 +1,8 @@
 """A session with other tables than the last one: some are added, some were removed; the others are not read again.
 
 A table is added to the publication, then every transaction must end that runs at that time, and only then an LSN is
-read (`since_lsn`). ARCHITECTURE ("Tables that are added or removed") says why each step is needed. One Kafka
-transaction records that the table is captured and that its rows are to be read: if the process dies before it, the next
-session adds the table.
+read (`since_lsn`). docs/design/tables.md says why each step is needed. One Kafka transaction records that the table
+is captured and that its rows are to be read: if the process dies before it, the next session adds the table.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Ends hanging transactions: Kafka transactions that the brokers decided and did not end.
 
-ARCHITECTURE ("Hanging transactions") says how they come about, and what is not covered. In Kafka 4.3.1 it is
+docs/design/hanging-transactions.md says how they come about, and what is not covered. In Kafka 4.3.1 it is
 KRaftMetadataCache.getPartitionLeaderEndpoint that returns nothing for a partition without a leader, and
 TransactionMarkerChannelManager that takes this for a deleted topic.
 

@@ -1,4 +1,4 @@
-"""A model of capture: what it publishes after each event of its life, by the rules of ARCHITECTURE.md.
+"""A model of capture: what it publishes after each event of its life, by the rules of docs/design.
 
 The real capture runs in the other simulations. Here it is only the writer in front of the real sinks' job: it commits
 Kafka transactions, owes rows, stops a table whose topic is in trouble, notices gaps, and heals them. Each `step` is one

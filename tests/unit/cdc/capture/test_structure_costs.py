@@ -1,4 +1,4 @@
-"""The table of structures in ARCHITECTURE.md: what a message costs does not grow with the messages before it.
+"""The table of structures in docs/design/memory.md: what a message costs does not grow with the messages before it.
 
 Each case receives n messages, and twice as many, of the kind that fills its structure. Twice as many may cost twice as
 much. They are counted in Python instructions, so neither the machine nor its load matters.
