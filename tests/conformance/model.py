@@ -7,10 +7,10 @@ from typing import Any
 
 from cdc.model.events import TableId
 from sinks.contract import Change, Json, Outcome, StoredRow
-from sinks.equality import store_form
 from sinks.records import encode_json
 from sinks.reduction import document_id
 from tests.conformance.tables import Table
+from watershed.verify.equality import store_form
 
 Row = dict[str, Json]
 

@@ -34,7 +34,6 @@ from opensearchpy.exceptions import OpenSearchException
 
 from cdc.config.config_file import load_config
 from cdc.config.stores import SqlConfig
-from sinks.comparison import TableComparison
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
@@ -53,6 +52,7 @@ from tests.support.waiting import eventually
 from tests.support.workload import Workload
 from watershed.devstack.endpoints import Endpoints, Servers
 from watershed.devstack.stack import Stack
+from watershed.verify.model import Kind, TableResult
 
 BASE: Final = "base"
 TARGETS: Final = ("sql", "search", "cache", "topic")
@@ -196,25 +196,22 @@ class ViewEpisode:
     def _compare(self, name: str, rejected: int) -> None:
         """`rejected`: the rows that the target can't hold, according to the status. They are missing, and no others: a
         warehouse has no infinite times."""
-        found: list[TableComparison] = []
+        found: list[TableResult] = []
 
         def is_equal() -> bool:
             found.append(compare_view(self._config, name, self._queries[name]))
-            return (found[-1].missing, found[-1].differences) == (rejected, rejected)
+            return found[-1].counts[Kind.MISSING] == found[-1].drift == rejected
 
         with suppress(AssertionError):  # the difference is told below
             eventually(is_equal, NOTICED_S_MAX)
         last, target = found[-1], self._config.views[name].target.type
-        is_told = (last.missing, last.differences) == (rejected, rejected) and (not rejected or target == "warehouse")
+        is_told = last.counts[Kind.MISSING] == last.drift == rejected and (not rejected or target == "warehouse")
         if len(found) > 1 and is_told:
             self.noticed_later.append(name)
         self.rows[name] += last.source_rows
         self.rejected[name] += rejected
         if not is_told:
-            told = [str(difference) for difference in last.examples[:EXAMPLES_MAX]]
-            self.failures.append(
-                f"{name} in {target}: {last.missing=} {last.extra=} {last.differing=} {rejected=} {told}"
-            )
+            self.failures.append(f"{name} in {target}: {last.remark}; {rejected=} {list(last.lines(EXAMPLES_MAX))}")
 
     def _sink_said(self) -> str:
         return self._machine.said()[-2000:]

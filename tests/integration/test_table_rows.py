@@ -9,7 +9,7 @@ import pytest
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId
-from sinks.equality import same
+from watershed.verify.equality import same
 from watershed.verify.table_rows import TableReader, TableShape
 
 T = TableId("public", "things")

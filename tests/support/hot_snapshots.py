@@ -16,7 +16,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from cdc.config.config_file import load_config
 from cdc.config.settings import KafkaConfig
 from cdc.model.topics import Topics
-from sinks.comparison import SourceRows, TableComparison, compare
 from tests.checker import history, positions, truncations
 from tests.checker.judge import COMPLAINTS_MAX, Evidence, gather, judge
 from tests.checker.records import changes_of
@@ -27,6 +26,8 @@ from tests.support.stores import stored_rows
 from tests.support.topics import keep_every_record
 from tests.support.waiting import eventually
 from tests.support.workload import Workload
+from watershed.verify.comparison import SourceRows, compare
+from watershed.verify.model import TableResult
 from watershed.verify.table_rows import TableReader
 from watershed.verify.verifier import table_lineages
 
@@ -38,6 +39,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
 CLIENTS: Final = 8
 CHUNK_S_MAX: Final = 0.5  # that a chunk may take on average, kills and freezes included
 START_S_MAX: Final = 60.0
+LINES_MAX: Final = 20  # differing rows that are named
 
 
 class Merged:
@@ -192,25 +194,25 @@ def published(given: Evidence) -> dict[str, Any]:
     }
 
 
-def compare_stores(captured: Captured, stores: Sequence[str]) -> dict[str, list[TableComparison]]:
+def compare_stores(captured: Captured, stores: Sequence[str]) -> dict[str, list[TableResult]]:
     """Every row and column of each store with the source's, which is at rest."""
     config = load_config(captured.config())
     lineages = table_lineages(config)
-    found: dict[str, list[TableComparison]] = {store: [] for store in stores}
+    found: dict[str, list[TableResult]] = {store: [] for store in stores}
     with closing(TableReader(config.source)) as reader:
         for table in config.source.table_ids:
             shape = reader.shape(table)
             with SourceRows(table, shape.columns, shape.key, reader.rows(shape)) as source:
                 for store in stores:
                     rows = stored_rows(config, store, lineages[table].newest)
-                    found[store].append(compare(source, rows, added=lineages[table].added))
+                    found[store].append(compare(store, source, rows, added=lineages[table].added))
     return found
 
 
-def wrong_rows(found: Mapping[str, Sequence[TableComparison]]) -> dict[str, list[str]]:
+def wrong_rows(found: Mapping[str, Sequence[TableResult]]) -> dict[str, list[str]]:
     """Examples of what differs, by store; empty when nothing does."""
     return {
-        store: [f"{sum(one.differences for one in tables)} rows", *(str(e) for one in tables for e in one.examples)]
+        store: [f"{sum(one.drift for one in tables)} rows", *(line for one in tables for line in one.lines(LINES_MAX))]
         for store, tables in found.items()
-        if any(one.differences for one in tables)
+        if any(one.drift for one in tables)
     }

@@ -16,13 +16,14 @@ from cdc.config.stores import WarehouseConfig
 from cdc.config.views import TopicTarget, target_prefix, view_topics
 from cdc.model.events import TableId, TableSchema
 from cdc.postgres.connection import PINNED_SETTINGS
-from sinks.comparison import SourceRows, TableComparison, compare
 from sinks.contract import StoredRow
 from sinks.registry import make_sink
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.reader import WarehouseReader
 from tests.checker.records import read_topics
 from tests.support.view_tables import Query
+from watershed.verify.comparison import SourceRows, compare
+from watershed.verify.model import TableResult
 from watershed.views.maintainer import RowEncoder, define
 from watershed.views.targets import open_base
 
@@ -32,7 +33,7 @@ NUMBERS: Final = {"revenue_by_hour": "largest"}
 _TYPES = "SELECT oid, regexp_replace(typname, '^_(.*)$', '\\1[]') FROM pg_type WHERE oid = ANY(%s)"
 
 
-def compare_view(config: Config, name: str, query: Query) -> TableComparison:
+def compare_view(config: Config, name: str, query: Query) -> TableResult:
     """Compares every row. Nothing is written to the source meanwhile."""
     with open_base(config, name) as base:
         definition = define(name, config.views[name], base)
@@ -41,7 +42,7 @@ def compare_view(config: Config, name: str, query: Query) -> TableComparison:
         query = _folded(config, query, fold)
     with _source_rows(config, schema.table, query) as source:
         rows = _stored_rows(config, name, schema)
-        return compare(source, (_as_number(row, NUMBERS[name]) for row in rows) if name in NUMBERS else rows)
+        return compare(name, source, (_as_number(row, NUMBERS[name]) for row in rows) if name in NUMBERS else rows)
 
 
 def _as_number(stored: StoredRow, column: str) -> StoredRow:

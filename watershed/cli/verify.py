@@ -21,7 +21,7 @@ from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
 from watershed.cli.snapshot_screen import Screen, screen_for
 from watershed.status.fill_progress import FillProgress
 from watershed.verify.history import run_of, with_run
-from watershed.verify.model import Difference, TableResult
+from watershed.verify.model import TableResult
 from watershed.verify.repairing import Repair
 from watershed.verify.schedule import read_history
 from watershed.verify.verifier import Verifier, Wanted
@@ -178,28 +178,10 @@ def _print(results: Sequence[TableResult], *, repairs: bool) -> None:
         rows = [f"{result.source_rows:,}", f"{result.store_rows:,}", f"{result.drift:,}"]
         if repairs:
             rows.append(f"{result.repaired:,}")
-        shown.add_row(result.sink, str(result.table), *rows, _remark(result))
+        shown.add_row(result.sink, str(result.table), *rows, result.remark)
     Console().print(shown)
     for result in results:
-        for difference in result.differences[:SHOWN_MAX]:
-            for line in _lines(result, difference):
-                typer.echo(line)
+        for line in result.lines(SHOWN_MAX):
+            typer.echo(line)
         if result.drift > SHOWN_MAX:
             typer.echo(f"{result.sink}: {result.table}: {result.drift - SHOWN_MAX:,} more; --json lists them")
-
-
-def _remark(result: TableResult) -> str:
-    if result.why_not:
-        return f"not compared: {result.why_not}"
-    said = [f"{count:,} {kind.value}" for kind, count in result.counts.items() if count]
-    if result.undecided:
-        said.append(f"{result.undecided:,} undecided: they change too often, or their transactions do not end")
-    return ", ".join(said)
-
-
-def _lines(result: TableResult, difference: Difference) -> list[str]:
-    where = f"{result.sink}: {result.table} {difference.key.decode('utf-8', 'replace')}: {difference.kind.value}"
-    if difference.rejected:
-        where += f" (the store rejects the row: {difference.rejected}; cdc dlq list {result.sink})"
-    columns = [f"  {c.column} is {c.store} in the store, {c.source} in the source" for c in difference.columns]
-    return [where, *columns]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.config.config_file import Config
 from cdc.config.stores import CacheConfig
-from sinks.comparison import TableComparison
 from watershed.demo import naive
 from watershed.demo.drift import SideBySide, side_by_side
 from watershed.demo.followed import FollowedNow, FollowedOrder
@@ -18,6 +17,7 @@ from watershed.demo.monitor import Figures
 from watershed.demo.programs import Programs
 from watershed.demo.shop_views import BASE, NARROWED_SEARCH, NEW_SEARCH, SAVED_SEARCHES, execute
 from watershed.demo.view_figures import ViewsNow
+from watershed.verify.model import TableResult
 
 if TYPE_CHECKING:
     from watershed.demo.view_watch import ViewWatch
@@ -129,7 +129,7 @@ class Beside:
         """Returns whether the views have everything that their base has."""
         return self._watch is None or self._watch.are_current()
 
-    def compared_views(self) -> list[TableComparison]:
+    def compared_views(self) -> list[TableResult]:
         """Compares every row of each view with its query over the source."""
         return self._watch.compared() if self._watch else []
 

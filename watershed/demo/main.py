@@ -20,7 +20,6 @@ from rich.console import Console
 from cdc.config.config_file import Config, load_config
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import Lsn, format_lsn
-from sinks.comparison import TableComparison
 from watershed.client.outbox_migrations import Names, migrate
 from watershed.demo.beside import Beside
 from watershed.demo.books import Balance, Books
@@ -39,6 +38,7 @@ from watershed.demo.stores import STORES, Probe, cache_probe, search_probe
 from watershed.demo.workload import CommittedSample, Workload, create_shop, flushed_lsn_of
 from watershed.devstack.stack import Stack
 from watershed.status.fill_progress import FillProgress
+from watershed.verify.model import TableResult
 
 TICK_S = 0.25
 START_S_MAX = 300.0  # for Spark's start, several times what a busy machine of two cores takes
@@ -301,7 +301,7 @@ class _Demo:
         until = time.monotonic() + hold_s
         self._wait("holding", lambda: time.monotonic() >= until or _enter_was_pressed(), hold_s + 60, str, hold_s)
 
-    def _compare(self) -> dict[str, list[TableComparison]]:
+    def _compare(self) -> dict[str, list[TableResult]]:
         began = time.monotonic()
 
         def show(phase: str) -> None:

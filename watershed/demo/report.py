@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sinks.comparison import TableComparison
 from watershed.demo.beside import BesideNow
 from watershed.demo.books import Balance, Sales
 from watershed.demo.drift import SideBySide
 from watershed.demo.figures import Spread, duration
 from watershed.demo.panels import render_lags
+from watershed.verify.model import TableResult
 
 EXAMPLES_SHOWN = 20
 
@@ -33,32 +33,34 @@ class Run:
     memory_mib: Mapping[str, int]
 
 
-def print_differences(console: Console, found: Mapping[str, Sequence[TableComparison]]) -> int:
+def print_differences(console: Console, found: Mapping[str, Sequence[TableResult]]) -> int:
     """Prints the result of each comparison, by store and table. Returns the number of rows that differ."""
     table = Table(title="Every row and column against PostgreSQL", title_justify="left")
     for title in ("store", "table"):
         table.add_column(title)
-    for title in ("source rows", "store rows", "missing", "extra", "differing"):
+    for title in ("source rows", "store rows", "differ"):
         table.add_column(title, justify="right")
+    table.add_column("")
     total = 0
     for store, comparisons in found.items():
         for one in comparisons:
-            total += one.differences
+            total += one.drift
             table.add_row(
                 store,
                 str(one.table),
                 f"{one.source_rows:,}",
                 f"{one.store_rows:,}",
-                *(_count(count) for count in (one.missing, one.extra, one.differing)),
+                _count(one.drift),
+                one.remark,
             )
         table.add_section()
     console.print(table)
     for store, comparisons in found.items():
-        examples = [example for one in comparisons for example in one.examples]
-        for example in examples[:EXAMPLES_SHOWN]:
-            console.print(Text(f"{store}: {example}", style="red"), soft_wrap=True)
-        if len(examples) > EXAMPLES_SHOWN:
-            console.print(Text(f"{store}: and more", style="red"))
+        for one in comparisons:
+            for line in one.lines(EXAMPLES_SHOWN):
+                console.print(Text(line, style="red"), soft_wrap=True)
+            if one.drift > EXAMPLES_SHOWN:
+                console.print(Text(f"{store}: {one.table}: {one.drift - EXAMPLES_SHOWN:,} more", style="red"))
     return total
 
 

@@ -44,7 +44,7 @@ class ShopView:
     name: str
     sql: str
     key: tuple[str, ...]
-    columns: Mapping[str, str]  # in the query's order; types are named as in sinks.equality
+    columns: Mapping[str, str]  # in the query's order; types are named as in watershed.verify.equality
 
     @property
     def table(self) -> TableId:

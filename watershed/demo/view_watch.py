@@ -14,13 +14,14 @@ from cdc.config.stores import SearchConfig, SqlConfig
 from cdc.config.views import TopicTarget, target_prefix
 from cdc.model.errors import WatershedError
 from cdc.postgres.connection import connect
-from sinks.comparison import SourceRows, TableComparison, compare
 from sinks.registry import make_sink
 from sinks.search.names import SearchNames
 from watershed.demo.alert_topic import Alerts, AlertTopic, stored_alerts
 from watershed.demo.followed import ORDER, document
 from watershed.demo.shop_views import DOCUMENTS, REVENUE, SHOP_VIEWS, ShopView
 from watershed.demo.view_figures import Revenue, ViewsNow
+from watershed.verify.comparison import SourceRows, compare
+from watershed.verify.model import TableResult
 from watershed.views.base import Base
 from watershed.views.maintainer import RowEncoder, define
 from watershed.views.targets import open_base
@@ -64,7 +65,7 @@ class ViewWatch:
             base.install()  # before the views run for the first time, it has no state of them
             return _waiting(base) == 0
 
-    def compared(self) -> list[TableComparison]:
+    def compared(self) -> list[TableResult]:
         """Compares every row of each view with its query over the source, which is not written meanwhile."""
         return [compare_view(self._config, view) for view in SHOP_VIEWS]
 
@@ -101,7 +102,7 @@ class ViewWatch:
                 )
 
 
-def compare_view(config: Config, view: ShopView) -> TableComparison:
+def compare_view(config: Config, view: ShopView) -> TableResult:
     """Compares every row and column of a view's target with the view's query over the source."""
     section = config.views[view.name]
     with (
@@ -113,11 +114,11 @@ def compare_view(config: Config, view: ShopView) -> TableComparison:
     with source, open_base(config, view.name) as base:
         schema = RowEncoder(definition := define(view.name, section, base), base.described(definition)).schema
         if isinstance(section.target, TopicTarget):
-            return compare(source, stored_alerts(config))
+            return compare(view.name, source, stored_alerts(config))
         sink = make_sink(view.name, section.target, target_prefix(config.topics.prefix, view.name))
         try:
             sink.attach(schema)
-            return compare(source, sink.rows(view.table))
+            return compare(view.name, source, sink.rows(view.table))
         finally:
             sink.close()
 

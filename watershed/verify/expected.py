@@ -1,7 +1,7 @@
 """The expected content of a store for a source's row: with capture's masks and the sink's mapping applied. Pure.
 
-The source's values are PostgreSQL's texts, and sinks.equality compares them: the code that encodes records is not used,
-so that an error in it is found.
+The source's values are PostgreSQL's texts, and watershed.verify.equality compares them: the code that encodes records
+is not used, so that an error in it is found.
 """
 
 from base64 import b64encode
@@ -13,15 +13,15 @@ from cdc.config.masking import Mask
 from cdc.config.store_mapping import Held as Section
 from cdc.formats.masks import masked
 from cdc.model.events import TableSchema
-from sinks.comparison import shown
 from sinks.contents import Key
 from sinks.contract import Json
-from sinks.equality import UNLIKE, same, source_form, store_form
 from sinks.errors import RefusedError
 from sinks.lineage import Lineage
 from sinks.records import decode_json, encode_json
 from sinks.shaping.table import TableShape
-from watershed.verify.model import ColumnDifference
+from watershed.verify.comparison import shown_text
+from watershed.verify.equality import UNLIKE, same, source_form, store_form
+from watershed.verify.model import ColumnDifference, shown
 
 Texts = Sequence[str | None]
 # Types, besides arrays, whose values are JSON values other than strings in records.
@@ -40,7 +40,7 @@ class ExpectedRows:
         masks: Mapping[str, Mask],
         uncompared: Container[str] = (),
     ) -> None:
-        """`types`: those of the schema's columns, by sinks.equality's names. `masks`: capture's masks, by column."""
+        """`types`: of the schema's columns, named as in watershed.verify.equality. `masks`: capture's, by column."""
         self._shape = TableShape(sink, section, lineage)
         self._names = self._shape.names
         self._source_names = {stored: name for name, stored in self._names.items()}
@@ -94,9 +94,9 @@ class ExpectedRows:
                 text = None if is_left_out else text
             if name_there not in stored:
                 if not (text is None and name in self._added):
-                    found.append(ColumnDifference(name_there, _shown(pg_type, text), "absent"))
+                    found.append(ColumnDifference(name_there, shown_text(pg_type, text), "absent"))
             elif not same(pg_type, text, self._record_value(name, stored[name_there])):
-                found.append(ColumnDifference(name_there, _shown(pg_type, text), shown(stored[name_there])))
+                found.append(ColumnDifference(name_there, shown_text(pg_type, text), shown(stored[name_there])))
         for name, value in self._constants.items():
             if name not in stored or stored[name] != value or isinstance(stored[name], bool) != isinstance(value, bool):
                 there = shown(stored[name]) if name in stored else "absent"
@@ -178,7 +178,3 @@ def _on_text(mask: Mask) -> Callable[[str], str]:
     """Returns the mask as a function of a text. Masks are made for latin-1 views of UTF-8."""
     hide = masked(mask)
     return lambda text: hide(text.encode("utf-8", "surrogateescape").decode("latin-1")).encode("latin-1").decode()
-
-
-def _shown(pg_type: str, text: str | None) -> str:
-    return shown(None if text is None else source_form(pg_type, text))

@@ -1,6 +1,6 @@
 """The result of comparing the source with a store. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -9,6 +9,8 @@ from cdc.model.events import TableId
 
 LISTED_MAX: Final = 10_000
 """The number of differences of one table and sink that are listed. The counts include all differences."""
+
+VALUE_CHARS_MAX: Final = 40  # of a value in a difference
 
 
 class Kind(StrEnum):
@@ -86,6 +88,25 @@ class TableResult:
             self.strays.append(name)
             self.add(Difference(name.encode("utf-8", "surrogateescape"), Kind.LOOKUP, (STRAY,)))
 
+    def lines(self, count_max: int) -> Iterator[str]:
+        """Describes the first `count_max` differences: a line for each row, and an indented one for each column."""
+        for one in self.differences[:count_max]:
+            where = f"{self.sink}: {self.table} {one.key.decode('utf-8', 'replace')}: {one.kind.value}"
+            if one.rejected:
+                where += f" (the store rejects the row: {one.rejected}; cdc dlq list {self.sink})"
+            yield where
+            yield from (f"  {c.column} is {c.store} in the store, {c.source} in the source" for c in one.columns)
+
+    @property
+    def remark(self) -> str:
+        """The kinds of difference with their counts, and what was not compared; empty if there is nothing to say."""
+        if self.why_not:
+            return f"not compared: {self.why_not}"
+        remarks = [f"{count:,} {kind.value}" for kind, count in self.counts.items() if count]
+        if self.undecided:
+            remarks.append(f"{self.undecided:,} undecided: they change too often, or their transactions do not end")
+        return ", ".join(remarks)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "sink": self.sink,
@@ -99,3 +120,12 @@ class TableResult:
             "not_compared": self.why_not,
             "repaired": self.repaired,
         }
+
+
+def shown(value: object) -> str:
+    """Returns a value as a difference shows it, truncated to VALUE_CHARS_MAX characters."""
+    if value is None:
+        return "null"
+    # A string is quoted, so that "1" and 1, or a trailing blank, can be distinguished.
+    text = str(value) if isinstance(value, bool | int | float) else repr(value)
+    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"

@@ -23,13 +23,13 @@ from cdc.model.events import TableId, TableSchema
 from cdc.model.rejected_rows import RejectedRow
 from cdc.model.topics import Topics
 from cdc.postgres.chunk_table import TableUnlikeError
-from sinks.comparison import SourceRows
 from sinks.contents import Removal, StoreContents
 from sinks.errors import RefusedError, SinkError
 from sinks.lineage import Lineage
 from sinks.records import encode_json
 from sinks.registry import open_contents
 from watershed.status.sink_letters import read_letters
+from watershed.verify.comparison import Marks, SourceRows
 from watershed.verify.expected import ExpectedRows, plain_key
 from watershed.verify.model import LISTED_MAX, Difference, Kind, TableResult
 from watershed.verify.settling import Side, settle, with_stale_rows
@@ -293,7 +293,7 @@ class Verifier:
 
     def _scan(self, side: Side, result: TableResult, suspects: Suspects, rows: SourceRows) -> None:
         result.source_rows = rows.count
-        seen = bytearray(rows.count // 8 + 1)
+        seen = Marks(rows.count)
         expected, ceiling = side.expected, self._world.ceiling()
         for key, held in side.contents.rows(expected.schema.table):
             if result.store_rows % TELL_ROWS == 0:
@@ -311,8 +311,7 @@ class Verifier:
                 suspects.add(name)
                 continue
             number, texts = match
-            is_second = seen[number >> 3] & 1 << (number & 7)
-            seen[number >> 3] |= 1 << (number & 7)
+            is_second = not seen.add(number)
             assert held.row is not None, "rows are live"
             is_right = expected.is_held(texts) and not expected.differences(texts, held.row)
             if is_second or held.is_edited or held.lookups or held.version > ceiling or not is_right:
@@ -320,7 +319,7 @@ class Verifier:
         if side.is_partial:
             return
         for number, texts in rows:
-            if not seen[number >> 3] & 1 << (number & 7) and expected.is_held(texts):
+            if number not in seen and expected.is_held(texts):
                 suspects.add(plain_key(side.source.record_key(texts)))
 
     def _sample(self, side: Side, result: TableResult, suspects: Suspects, count: int) -> None:

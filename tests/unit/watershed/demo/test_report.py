@@ -6,10 +6,10 @@ from io import StringIO
 from rich.console import Console
 
 from cdc.model.events import TableId
-from sinks.comparison import Difference, Kind, TableComparison
 from watershed.demo.books import Balance, BooksNow, Sales
 from watershed.demo.figures import Spread
 from watershed.demo.report import Run, print_balance, print_differences, print_figures
+from watershed.verify.model import ColumnDifference, Difference, Kind, TableResult
 
 ORDERS = TableId("public", "orders")
 
@@ -19,34 +19,40 @@ def console() -> tuple[Console, StringIO]:
     return Console(file=output, width=140), output
 
 
-def comparison(*examples: Difference, missing: int = 0, differing: int = 0) -> TableComparison:
-    return TableComparison(ORDERS, 1200, 1200 - missing, missing, 0, differing, examples)
+def comparison(sink: str, *differences: Difference) -> TableResult:
+    result = TableResult(sink, ORDERS, 1200, 1200)
+    for one in differences:
+        result.add(one)
+    return result
 
 
 def test_equal_stores_have_no_differences() -> None:
     made, output = console()
-    assert print_differences(made, {"search": [comparison()], "cache": [comparison()]}) == 0
+    assert print_differences(made, {"search": [comparison("search")], "cache": [comparison("cache")]}) == 0
     assert output.getvalue().count("1,200") == 4
 
 
 def test_rows_that_differ_are_named_under_their_store() -> None:
     made, output = console()
-    changed = Difference(ORDERS, '{"id":17}', Kind.DIFFERS, "note", "'river'", "'changed'")
-    gone = Difference(ORDERS, '{"id":19}', Kind.MISSING)
-    found = {"search": [comparison()], "cache": [comparison(changed, gone, missing=1, differing=1)]}
+    changed = Difference(b'{"id":17}', Kind.WRONG, (ColumnDifference("note", "'river'", "'changed'"),))
+    gone = Difference(b'{"id":19}', Kind.MISSING)
+    found = {"search": [comparison("search")], "cache": [comparison("cache", changed, gone)]}
     assert print_differences(made, found) == 2
-    assert (
-        """cache: public.orders {"id":17}: note is 'river' in the source, 'changed' in the store""" in output.getvalue()
-    )
-    assert 'cache: public.orders {"id":19}: missing in store' in output.getvalue()
+    lines = output.getvalue().splitlines()
+    at = lines.index('cache: public.orders {"id":17}: wrong column')
+    assert lines[at + 1 : at + 3] == [
+        "  note is 'changed' in the store, 'river' in the source",
+        'cache: public.orders {"id":19}: missing',
+    ]
+    assert "1 missing, 1 wrong column" in output.getvalue()
 
 
-def test_only_some_examples_are_shown_and_it_says_so() -> None:
+def test_only_some_differences_are_shown_and_it_says_so() -> None:
     made, output = console()
-    many = [Difference(ORDERS, f'{{"id":{number}}}', Kind.MISSING) for number in range(100)]
-    assert print_differences(made, {"cache": [comparison(*many, missing=100)]}) == 100
-    assert output.getvalue().count("missing in store") == 20
-    assert "cache: and more" in output.getvalue()
+    many = [Difference(f'{{"id":{number}}}'.encode(), Kind.MISSING) for number in range(100)]
+    assert print_differences(made, {"cache": [comparison("cache", *many)]}) == 100
+    assert output.getvalue().count(": missing") == 20
+    assert "cache: public.orders: 80 more" in output.getvalue()
 
 
 def test_figures_say_how_freshness_was_measured() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-from sinks.equality import key_form, same, source_form, store_form
+from watershed.verify.equality import key_form, same, source_form, store_form
 
 U = UUID("6f1d2c3b-0000-4000-8000-00000000002a")
 PLUS2 = timezone(timedelta(hours=2))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from cdc.model.events import TableId
-from sinks.comparison import VALUE_CHARS_MAX, Difference, Kind, SourceRows, compare
 from sinks.contract import StoredRow
+from watershed.verify.comparison import SourceRows, compare
+from watershed.verify.model import VALUE_CHARS_MAX, ColumnDifference, Difference, Kind, TableResult
 
 LINES = TableId("public", "order_lines")
 COLUMNS = {"order_id": "int8", "line_no": "int4", "price": "numeric", "note": "text", "tags": "text[]"}
@@ -40,45 +41,52 @@ def equal_store() -> list[StoredRow]:
     ]
 
 
+def counts(result: TableResult) -> dict[Kind, int]:
+    """The kinds of difference that were found."""
+    return {kind: count for kind, count in result.counts.items() if count}
+
+
 def test_equal_tables_have_no_difference(source: SourceRows) -> None:
-    result = compare(source, equal_store())
-    assert (result.source_rows, result.store_rows, result.differences) == (3, 3, 0)
-    assert result.examples == ()
+    result = compare("cache", source, equal_store())
+    assert (result.sink, result.source_rows, result.store_rows, result.drift) == ("cache", 3, 3, 0)
+    assert result.differences == []
 
 
 def test_a_source_can_be_compared_with_one_store_after_another(source: SourceRows) -> None:
-    assert compare(source, []).missing == 3
-    assert compare(source, equal_store()).differences == 0
+    assert counts(compare("cache", source, [])) == {Kind.MISSING: 3}
+    assert compare("search", source, equal_store()).drift == 0
 
 
 def test_only_a_column_that_was_added_later_may_be_absent_and_only_for_null(source: SourceRows) -> None:
     before = [StoredRow(held.key, {n: v for n, v in held.row.items() if n != "note"}, 1) for held in equal_store()]
-    assert compare(source, before).differing == 3
-    result = compare(source, before, added={"note"})
-    assert [str(example) for example in result.examples] == [
-        """public.order_lines {"order_id":11,"line_no":1}: note is '' in the source, absent in the store""",
-        """public.order_lines {"order_id":1,"line_no":2}: note is 'fragile' in the source, absent in the store""",
+    assert counts(compare("cache", source, before)) == {Kind.WRONG: 3}
+    result = compare("cache", source, before, added={"note"})
+    assert list(result.lines(9)) == [
+        """cache: public.order_lines {"order_id":11,"line_no":1}: wrong column""",
+        "  note is absent in the store, '' in the source",
+        """cache: public.order_lines {"order_id":1,"line_no":2}: wrong column""",
+        "  note is absent in the store, 'fragile' in the source",
     ]
-    assert compare(source, equal_store(), added={"note"}).differences == 0
+    assert compare("cache", source, equal_store(), added={"note"}).drift == 0
 
 
 def test_a_row_that_the_store_lacks_is_named(source: SourceRows) -> None:
-    result = compare(source, equal_store()[:2])
-    assert (result.missing, result.extra, result.differing) == (1, 0, 0)
-    assert result.examples == (Difference(LINES, '{"order_id":1,"line_no":1}', Kind.MISSING),)
+    result = compare("cache", source, equal_store()[:2])
+    assert counts(result) == {Kind.MISSING: 1}
+    assert result.differences == [Difference(b'{"order_id":1,"line_no":1}', Kind.MISSING)]
 
 
 def test_a_row_that_the_source_lacks_is_named(source: SourceRows) -> None:
     extra = stored(1, 3, price="1", note=None, tags=[])
-    result = compare(source, [*equal_store(), extra])
-    assert (result.missing, result.extra, result.store_rows) == (0, 1, 4)
-    assert result.examples == (Difference(LINES, '{"order_id":1,"line_no":3}', Kind.EXTRA),)
+    result = compare("cache", source, [*equal_store(), extra])
+    assert (counts(result), result.store_rows) == ({Kind.EXTRA: 1}, 4)
+    assert result.differences == [Difference(b'{"order_id":1,"line_no":3}', Kind.EXTRA, version=1)]
 
 
 def test_a_key_that_the_store_has_twice_is_named(source: SourceRows) -> None:
-    result = compare(source, [*equal_store(), equal_store()[0]])
-    assert (result.missing, result.extra) == (0, 1)
-    assert result.examples == (Difference(LINES, '{"order_id":11,"line_no":1}', Kind.TWICE),)
+    result = compare("cache", source, [*equal_store(), equal_store()[0]])
+    assert counts(result) == {Kind.TWICE: 1}
+    assert result.differences == [Difference(b'{"order_id":11,"line_no":1}', Kind.TWICE, version=1)]
 
 
 @pytest.mark.parametrize(
@@ -96,37 +104,32 @@ def test_a_column_that_differs_is_named_with_both_values(
 ) -> None:
     store = equal_store()
     store[1].row[column] = value
-    result = compare(source, store)
-    assert (result.missing, result.extra, result.differing) == (0, 0, 1)
-    assert result.examples == (Difference(LINES, '{"order_id":1,"line_no":2}', Kind.DIFFERS, column, *shown),)
+    result = compare("cache", source, store)
+    assert counts(result) == {Kind.WRONG: 1}
+    columns = (ColumnDifference(column, *shown),)
+    assert result.differences == [Difference(b'{"order_id":1,"line_no":2}', Kind.WRONG, columns, 1)]
 
 
 def test_a_column_that_is_absent_is_not_null(source: SourceRows) -> None:
     store = equal_store()
     del store[2].row["note"]
-    result = compare(source, store)
-    assert result.differing == 1
-    assert (result.examples[0].column, result.examples[0].source, result.examples[0].store) == (
-        "note", "null", "absent",
-    )  # fmt: skip
+    result = compare("cache", source, store)
+    assert [one.columns for one in result.differences] == [(ColumnDifference("note", "null", "absent"),)]
 
 
 def test_a_column_that_the_source_does_not_have_is_a_difference(source: SourceRows) -> None:
     store = equal_store()
     store[0].row["ghost"] = 1
-    result = compare(source, store)
-    assert result.differing == 1
-    assert str(result.examples[0]) == (
-        'public.order_lines {"order_id":11,"line_no":1}: ghost is absent in the source, 1 in the store'
-    )
+    result = compare("cache", source, store)
+    assert [one.columns for one in result.differences] == [(ColumnDifference("ghost", "absent", "1"),)]
 
 
 def test_a_row_with_two_wrong_columns_counts_once_and_shows_both(source: SourceRows) -> None:
     store = equal_store()
     store[0].row.update(price="1", note="x")
-    result = compare(source, store)
-    assert result.differing == result.differences == 1
-    assert [example.column for example in result.examples] == ["price", "note"]
+    result = compare("cache", source, store)
+    assert counts(result) == {Kind.WRONG: 1}
+    assert [column.column for column in result.differences[0].columns] == ["price", "note"]
 
 
 @pytest.mark.parametrize(
@@ -135,20 +138,21 @@ def test_a_row_with_two_wrong_columns_counts_once_and_shows_both(source: SourceR
 def test_a_store_row_under_a_wrong_key_matches_nothing(source: SourceRows, key: dict[str, Any]) -> None:
     store = equal_store()
     store[2] = StoredRow(key, store[2].row, 1)
-    result = compare(source, store)
-    assert (result.missing, result.extra) == (1, 1)
+    assert counts(compare("cache", source, store)) == {Kind.MISSING: 1, Kind.EXTRA: 1}
 
 
-def test_examples_are_bounded_and_counts_are_whole() -> None:
+def test_values_are_cut_and_lines_bounded_and_counts_are_whole() -> None:
     rows = [(str(number), "x" * 500) for number in range(1000)]
     store = [StoredRow({"id": n}, {"id": n, "name": "y" * 500}, 1) for n in range(500)]
     with SourceRows(TableId("public", "t"), {"id": "int4", "name": "text"}, ("id",), rows) as source:
-        result = compare(source, store, examples_max=7)
-    assert (result.differing, result.missing, len(result.examples)) == (500, 500, 7)
-    assert all(len(example.source) <= VALUE_CHARS_MAX for example in result.examples)
+        result = compare("cache", source, store)
+    assert counts(result) == {Kind.WRONG: 500, Kind.MISSING: 500}
+    assert result.remark == "500 missing, 500 wrong column"
+    assert len(list(result.lines(7))) == 14, "a line for each row, and one for its column"
+    assert all(len(column.source) == VALUE_CHARS_MAX for one in result.differences for column in one.columns)
 
 
 def test_an_empty_table_equals_an_empty_store() -> None:
     with SourceRows(LINES, COLUMNS, KEY, []) as source:
-        assert compare(source, []).differences == 0
-        assert compare(source, equal_store()).extra == 3
+        assert compare("cache", source, []).drift == 0
+        assert counts(compare("cache", source, equal_store())) == {Kind.EXTRA: 3}
