@@ -121,3 +121,18 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "7: does not look at the store again": replaced(SinkSync, "_check_generation", lambda _: None),
 }
+
+FOUND_AT: Final = {
+    "1: capture keeps a topic's incarnation": 80,
+    "1: capture overlooks that a topic has lost records": 38,
+    "2: capture goes on with a state that is an older copy": 578,
+    "2: lets rows of a former history win": 48,
+    "3: takes a part of a table for all of it": 493,
+    "4: capture says only later what a stop owes": 926,
+    "4: does not pass on what is owed": 58,
+    "4: misses a sweep that compaction removed": 56,
+    "6: counts partitions once": 85,
+    "7: lets a generation that is not continued promise the former": 154,
+    "7: does not look at the store again": 100,
+}
+"""The first seed that finds the mutant, which is tried first."""
