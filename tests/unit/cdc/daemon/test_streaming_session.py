@@ -20,16 +20,17 @@ SELECTION = TableSelection((), (WAITING, CAPTURED), {STOPPED: Stop(WatershedErro
 
 @pytest.mark.promise(4)
 @pytest.mark.parametrize(
-    ("known", "owed"),
+    ("known", "epoch", "owed"),
     [
-        ({"public.other": "it is read"}, OWED | {"public.other": "it is read"}),
-        (OWED, None),
-        (None, None),
+        ({"public.other": "it is read"}, 1, OWED | {"public.other": "it is read"}),
+        (OWED, 1, None),
+        ({}, 2, None),
+        (None, 1, None),
     ],
-    ids=["new", "known", "no-progress"],
+    ids=["new", "known", "healed", "no-progress"],
 )
 def test_tables_that_the_position_does_not_name_are_owed_at_once(
-    known: dict[str, str] | None, owed: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+    known: dict[str, str] | None, epoch: int, owed: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the session has published anything: it may die, or take its time."""
     last = None
@@ -48,7 +49,7 @@ def test_tables_that_the_position_does_not_name_are_owed_at_once(
     )
     nothing = cast("Any", None)
     session = Session(config, nothing, nothing, nothing, {}, nothing, nothing)
-    these = SimpleNamespace(schemas=[SimpleNamespace(table=CAPTURED)])
+    these = SimpleNamespace(schemas=[SimpleNamespace(table=CAPTURED)], lineage=SimpleNamespace(epoch=epoch))
     records = session._newly_owed(cast("Any", these), SELECTION)
     if owed is None:
         assert records == []
