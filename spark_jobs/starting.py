@@ -19,7 +19,7 @@ from cdc.model.control import ProgressRecord, table_key
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import DELETES_KEPT_S
-from spark_jobs.applied import BUILT_AGAIN, Offsets, covers
+from spark_jobs.applied import BUILT_AGAIN, covers
 
 RESHAPED: Final = "its mapping has changed"
 INCLUDED: Final = "tables are no longer excluded"
@@ -53,11 +53,10 @@ def is_foreign(marker: int | None, noted: SinkRecord | None, history: str, now_u
 
 
 def is_too_old(last: SinkRecord, published: ProgressRecord | None, now_us: int) -> bool:
-    """Returns whether deletes that the store has not applied may soon be removed from the topics."""
-    held: Offsets = {}
-    if published is not None:
-        held = {topic: ends for topic, ends in published.end_offsets.items() if topic in last.end_offsets}
-    return now_us - last.applied_ts_us > TOO_OLD_S * 1_000_000 and not covers(last.end_offsets, held)
+    """Returns whether deletes that the store has not applied may soon be removed from the topics. A topic that the note
+    does not have counts: the job may have been killed behind the first rows, before it noted anything."""
+    is_behind = published is not None and not covers(last.end_offsets, published.end_offsets)
+    return is_behind and now_us - last.applied_ts_us > TOO_OLD_S * 1_000_000
 
 
 def owing(last: SinkRecord, tables: Iterable[TableId]) -> SinkRecord:

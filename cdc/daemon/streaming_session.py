@@ -306,8 +306,8 @@ class Session:
         their topics, so a waiter would not miss them before the next one."""
         progress = read_progress(self._config)
         owed = {str(table): why for table, why in self._uncaptured(these, selection).items()}
-        if progress is None or owed.keys() <= progress.owed.keys():
-            return []
+        if progress is None or progress.epoch != these.lineage.epoch or owed.keys() <= progress.owed.keys():
+            return []  # no waiter is answered by a record of another epoch
         return [progress.model_copy(update={"owed": progress.owed | owed}).to(self._topics.progress)]
 
     def _newly_stopped(self, selection: TableSelection, state: State) -> list[TopicRecord]:

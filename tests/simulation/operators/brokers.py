@@ -200,7 +200,7 @@ class FakeConsumer:
     def list_topics(self, *_: object, **__: object) -> Any:
         return self._brokers.admin().list_topics()
 
-    def consume(self, count: int, _timeout: float) -> list[Message]:
+    def consume(self, count: int, timeout: float) -> list[Message]:
         self._brokers.world.time()
         found: list[Message] = []
         for (name, number), position in [*self._positions.items()]:
@@ -211,6 +211,8 @@ class FakeConsumer:
             found += self._of(name, number, topic.logs[number], position, count - len(found))
             if len(found) >= count:
                 break
+        if not found:
+            self._brokers.world.sleep(timeout)
         return found
 
     def _of(self, name: str, number: int, log: Log, position: int, count: int) -> list[Message]:

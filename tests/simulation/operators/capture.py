@@ -310,7 +310,7 @@ class Capture:
         them."""
         last = self.progress()
         owed = {name: why for name, why in self._owed(state).items() if TableId.parse(name) in state.stopped}
-        if last is None or owed.keys() <= last.owed.keys():
+        if last is None or last.epoch != state.epoch or owed.keys() <= last.owed.keys():
             return []
         return [_progress_entry(last.model_copy(update={"owed": last.owed | owed}))]
 

@@ -360,9 +360,10 @@ def request_rebuild(brokers: Brokers, action: str, number: int) -> bool:
     last = _last_request(brokers)
     if is_rebuilt(brokers) != (action == "cancel"):
         return False
-    record = RebuildRecord(sink=NAME, request=f"request {number}", action=action, status="asked", asked_us=1)
     if last is not None and action == "cancel":
         record = last.model_copy(update={"status": "cancelled"})
+    else:
+        record = RebuildRecord(sink=NAME, request=f"request {number}", action=action, status="asked", asked_us=1)
     brokers.write([(TOPICS.progress, 0, record.record_key.encode(), record.encode(), None)])
     return True
 

@@ -2,16 +2,21 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 from cdc.model.control import ProgressRecord, SweepRecord, table_key
 from cdc.model.events import TableId
+from cdc.tables import continuity
 from spark_jobs import serving
 from spark_jobs.applied import AppliedPosition
 from spark_jobs.rounds import TopicEnds
+from spark_jobs.serving import ServingWorker
 from spark_jobs.sync import SinkSync
+from tests.simulation.operators import capture as model
 from tests.simulation.operators import judge
+from tests.simulation.operators.capture import Capture
+from tests.simulation.operators.state import Snapshot
 from tests.simulation.operators.store import FakeSink
 from watershed.client import applied
 
@@ -86,12 +91,24 @@ def _asks_only_for_the_lsn(target: Any, sink: str, positions: Any) -> str | None
     return None if applied.is_reached(target, sink, positions) else "not there"
 
 
+def _trusts_an_older_copy(capture: Capture, epoch: int, *, continues: bool) -> None:
+    del continues
+    BEGIN_EPOCH(capture, epoch, continues=True)
+
+
+BEGIN_EPOCH: Final = Capture._begin_epoch
+
 MUTANTS: dict[str, Mutant] = {
+    "1: capture keeps a topic's incarnation": replaced(model, "incarnation_of", lambda *_, **__: ""),
+    "1: capture overlooks that a topic has lost records": replaced(continuity, "loss_of", lambda *_: ""),
     "1: notes offsets without the topic's incarnation": _offsets_without_incarnations,
+    "2: capture goes on with a state that is an older copy": replaced(Capture, "_begin_epoch", _trusts_an_older_copy),
     "2: continues a store of another history": replaced(
         serving, "continued", lambda marker, noted, _: noted if noted and noted.generation == marker else None
     ),
     "2: lets rows of a former history win": replaced(FakeSink, "disown", _disowns_nothing),
+    "3: takes a part of a table for all of it": replaced(Snapshot, "is_whole", property(lambda _: True)),
+    "4: capture says only later what a stop owes": replaced(Capture, "_newly_owed", lambda *_: []),
     "4: answers whatever is owed": replaced(judge, "obstacle", _asks_only_for_the_lsn),
     "4: does not pass on what is owed": replaced(AppliedPosition, "owed", property(lambda _: {})),
     "4: misses a sweep that compaction removed": replaced(AppliedPosition, "_learn_sweep", _misses_sweeps),
@@ -99,5 +116,23 @@ MUTANTS: dict[str, Mutant] = {
     "5: publishes before the refresh": replaced(SinkSync, "_show", _publishes_before_it_shows),
     "5: forgets letters that were not published": replaced(SinkSync, "_publish_letters", _forgets_letters),
     "6: counts partitions once": _partitions_counted_once,
+    "7: lets a generation that is not continued promise the former": replaced(
+        ServingWorker, "_publish_held", lambda *_: None
+    ),
     "7: does not look at the store again": replaced(SinkSync, "_check_generation", lambda _: None),
 }
+
+FOUND_AT: Final = {
+    "1: capture keeps a topic's incarnation": 80,
+    "1: capture overlooks that a topic has lost records": 38,
+    "2: capture goes on with a state that is an older copy": 578,
+    "2: lets rows of a former history win": 48,
+    "3: takes a part of a table for all of it": 493,
+    "4: capture says only later what a stop owes": 926,
+    "4: does not pass on what is owed": 58,
+    "4: misses a sweep that compaction removed": 56,
+    "6: counts partitions once": 85,
+    "7: lets a generation that is not continued promise the former": 154,
+    "7: does not look at the store again": 100,
+}
+"""The first seed that finds the mutant, which is tried first."""

@@ -207,6 +207,8 @@ class Rules(ABC):
         partition = self._choose.randrange(len(self.brokers.topics[name].logs))
         count = self._choose.randint(1, 12)
         if (known := self.capture.end_of(name, partition)) is not None:
+            if not known:
+                return False
             count += max(0, self.brokers.ends(name)[partition] - known)
         self.brokers.lose_last(name, partition, count)
         return True

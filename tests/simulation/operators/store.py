@@ -131,13 +131,15 @@ class FakeSink:
         results: list[Result] = []
 
         def effect() -> None:
+            if gone := {change.table for change in changes} - self._content.rows.keys():
+                raise SinkError(f"{min(gone)} was deleted from the store", "nothing to do")
             results.extend(self._applied(change) for change in changes)
 
         self._call(effect)
         return results
 
     def _applied(self, change: Change) -> Result:
-        rows = self._content.rows.setdefault(change.table, {})
+        rows = self._content.rows[change.table]
         key = change.key["id"]
         if rows.get(key, (-1, None))[0] >= change.version:
             return Result(Outcome.STALE)
