@@ -219,6 +219,13 @@ def test_a_change_that_can_not_be_followed_stops_after_what_is_whole_before_it()
     assert made.state == StreamState(Lsn(1_148), None, seq=1, commit_ts_us=TS_US)
 
 
+def test_of_a_first_transaction_that_can_not_be_followed_nothing_is_published() -> None:
+    made = assembler()
+    records, _ = failing(made, transaction(1_100, insert(1), insert(2), KEYLESS))
+    assert records == []
+    assert made.state == START
+
+
 def test_truncate_is_a_sweep_of_all_rows_so_far_and_of_none_that_follow() -> None:
     made = assembler()
     records = consume(made, transaction(1_100, insert(1), wire.truncate([10, 11]), insert(2)))
