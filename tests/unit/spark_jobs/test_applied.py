@@ -561,3 +561,15 @@ def test_rows_at_version_0_are_removed_when_what_was_published_is_there() -> Non
     assert position.applied == NOTHING
     position.finish(removal)
     assert position.applied.lsn == 100 and position.sweeps == {"public.t": 1}
+
+
+def test_nothing_is_applied_while_rows_at_version_0_may_be_there() -> None:
+    """Positions from before their removal included."""
+    position = AppliedPosition(sweeps={"public.t": 0})
+    position.learn([of_topic(100, 5, "a"), of_topic(200, 9, "a")], [])
+    position.reach({"t": (5,)})
+    assert position.due_sweeps() == [] and position.applied == NOTHING
+    position.reach({"t": (9,)})
+    (removal,) = position.due_sweeps()
+    position.finish(removal)
+    assert position.applied.lsn == 200
