@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from cdc.model.control import RangeRecord
+from cdc.model.control import IncompleteRowsRecord, RangeRecord
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.topic_record import TopicRecord
@@ -75,7 +75,9 @@ def places(records: Iterable[TopicRecord]) -> list[tuple[int, int]]:
 def test_of_a_tables_records_the_last_request_counts_and_others_are_passed_over() -> None:
     gone: TableSchema = replace(SCHEMA, table=TableId("public", "gone"))
     records = [wanted(request="new", requested_us=2), wanted(request="old", requested_us=1), wanted(gone)]
-    made = Beside(*records)
+    incomplete = IncompleteRowsRecord(table_schema="public", table_name="gone", keys=(("1",),))
+    made = Beside(*records, holes=[incomplete])
+    assert made.engine.owed() == {}
     assert {str(table): job.request for table, job in made.engine.jobs.items()} == {"public.customers": "new"}
 
 
