@@ -212,7 +212,7 @@ class Accounts:
             return cursor.fetchall() if cursor.description else []
 
     def view(self) -> list[Row]:
-        return self.query("SELECT account, events, last, balance, types FROM watershed.views.states ORDER BY 1")
+        return self.query("SELECT account, events, last, balance, types FROM views.states ORDER BY 1")
 
     def rejected(self) -> list[tuple[Any, ...]]:
         return self.query(f"SELECT reason, value FROM {self.schema}.log_rejected ORDER BY partition, no")

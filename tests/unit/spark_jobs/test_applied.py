@@ -94,6 +94,15 @@ def test_an_adopted_position_is_taken_where_it_is_further_and_its_sweeps_are_don
     assert position.sweeps == {"public.t": 30, "public.u": 7, "public.v": 0}, "former rows of v are still there"
 
 
+def test_sweeps_that_another_job_has_done_are_not_due_and_hold_nothing() -> None:
+    position = AppliedPosition({"t": (5,)}, applied=Applied(1, 100, 1000))
+    position.learn([progress(150, t=(5,))], [sweep(120, 30), sweep(140, 40), sweep(140, 50, table="u")])
+    position.adopt(published(100, {"t": (5,)}, {"public.t": 40, "public.u": 49}))
+    assert position.due_sweeps() == [sweep(140, 50, table="u")]
+    position.adopt(published(100, {"t": (5,)}, {"public.u": 50}))
+    assert position.due_sweeps() == [] and position.applied == Applied(1, 150, 1500)
+
+
 def test_nothing_is_applied_before_anything_is_known() -> None:
     position = AppliedPosition()
     position.reach({"t": (10,)})
@@ -216,7 +225,16 @@ def test_a_long_backlog_is_thinned_and_its_end_is_kept() -> None:
     position.reach({"t": (last // 2,)})
     assert last // 2 - last // 50 <= position.applied.lsn <= last // 2
     position.reach({"t": (last,)})
-    assert position.applied.lsn == last
+    assert position.applied.lsn == last and position._pending == []
+
+
+def test_the_last_progress_record_is_kept_whenever_others_are_left_out() -> None:
+    for count in (PENDING_MAX + 1, PENDING_MAX + 2, 4 * PENDING_MAX + 3):
+        position = AppliedPosition()
+        position.learn([progress(lsn, t=(lsn,)) for lsn in range(1, count + 1)], [])
+        assert len(position._pending) <= PENDING_MAX
+        position.reach({"t": (count,)})
+        assert position.applied.lsn == count
 
 
 # ---- every interleaving
@@ -341,9 +359,19 @@ def of_topic(lsn: int, end: int, incarnation: str, owes: str = "") -> ProgressRe
 def test_offsets_of_a_former_incarnation_cover_nothing() -> None:
     position = AppliedPosition.of(published(100, {"t": (60,), "u": (5,)}, incarnations={"t": "a", "u": "b"}))
     position.learn([of_topic(200, 20, "a#2")], [])
-    assert position.offsets == {"u": (5,)} and position.applied.lsn == 100
+    assert position.offsets == position.written == {"u": (5,)} and position.applied.lsn == 100
     position.reach({"t": (20,)})
     assert position.applied.lsn == 200
+
+
+def test_offsets_of_an_unknown_incarnation_cover_nothing() -> None:
+    """Of a record that does not name it."""
+    position = AppliedPosition.of(published(100, {"t": (60,)}))
+    position.learn([of_topic(200, 20, "a")], [])
+    assert position.offsets == position.written == {} and position.lives == {"t": 1}
+    fresh = AppliedPosition()
+    fresh.learn([of_topic(200, 20, "a")], [])
+    assert fresh.lives == {}, "nothing of it was read"
 
 
 def test_progress_of_a_former_incarnation_is_not_reached_by_offsets_of_the_new_one() -> None:
@@ -392,8 +420,13 @@ def test_the_topic_that_the_brokers_have_must_be_the_published_one() -> None:
     assert position.meets("t", FoundTopic("a", (60,), (21,))) is not None
     assert "another one" in (position.meets("t", FoundTopic("b", (60,))) or "")
     position.reach({"t": (60,)})
+    assert position.meets("t", FoundTopic("a", (60,), (0,))) is None
+    assert position.offsets == {"t": (60,)}, "it goes on"
     assert position.meets("t", FoundTopic("a", (59,))) is None, "it is readable"
     assert position.offsets == {}, "but from the beginning"
+    position.reach({"t": (60, 5)})
+    position.meets("t", FoundTopic("a", (99, 4)))
+    assert position.offsets == {}, "one partition has lost a record"
 
 
 def test_records_that_were_deleted_before_they_were_read_are_not_jumped_over() -> None:
@@ -449,6 +482,16 @@ def test_what_was_owed_is_paid_by_a_progress_record_of_the_same_position() -> No
     position = AppliedPosition.of(restarted)
     position.learn([of_topic(100, 9, "a")], [])
     assert position.owed == {"public.t": "it"}, "its rows are published, and not in the store"
+    position.reach({"t": (9,)})
+    assert position.owed == {}
+
+
+def test_what_was_owed_is_paid_by_the_newest_progress_record_of_those_that_come_together() -> None:
+    restarted = published(100, {"t": (1,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": "it"}})
+    position = AppliedPosition.of(restarted)
+    position.learn([of_topic(100, 5, "a", "it"), of_topic(200, 9, "a")], [])
+    position.reach({"t": (8,)})
+    assert position.owed == {"public.t": "it"}
     position.reach({"t": (9,)})
     assert position.owed == {}
 
@@ -518,3 +561,15 @@ def test_rows_at_version_0_are_removed_when_what_was_published_is_there() -> Non
     assert position.applied == NOTHING
     position.finish(removal)
     assert position.applied.lsn == 100 and position.sweeps == {"public.t": 1}
+
+
+def test_nothing_is_applied_while_rows_at_version_0_may_be_there() -> None:
+    """Positions from before their removal included."""
+    position = AppliedPosition(sweeps={"public.t": 0})
+    position.learn([of_topic(100, 5, "a"), of_topic(200, 9, "a")], [])
+    position.reach({"t": (5,)})
+    assert position.due_sweeps() == [] and position.applied == NOTHING
+    position.reach({"t": (9,)})
+    (removal,) = position.due_sweeps()
+    position.finish(removal)
+    assert position.applied.lsn == 200

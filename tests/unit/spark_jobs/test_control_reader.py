@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
+from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.errors import UnreachableError, WatershedError
-from cdc.model.events import TableId
+from cdc.model.events import TableId, TableSchema
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from sinks.lineage import Lineage
@@ -40,6 +41,21 @@ def found(reader: ControlReader) -> News:
     news = eventually(lambda: news if (news := reader.read()).lineages else None, 15, "the table's schema was read")
     assert news is not None
     return news
+
+
+def test_news_follow_each_other_with_the_newest_of_each_table() -> None:
+    progress = [
+        ProgressRecord(epoch=1, seq=lsn, lsn=lsn, commit_ts_us=1, published_ts_us=1, end_offsets={}) for lsn in (1, 2)
+    ]
+    sweeps = [SweepRecord(table_schema="public", table_name="a", floor=floor, as_of_lsn=1, epoch=1) for floor in (5, 6)]
+    first, second, other = (
+        Lineage((TableSchema(TableId("public", name), version, 0, (), ("id",), f"shop.public.{name}"),))
+        for name, version in (("a", 1), ("a", 2), ("b", 1))
+    )
+    before = News((progress[0],), (sweeps[0],), (first, other))
+    both = before.followed_by(News((progress[1],), (sweeps[1],), (second,)))
+    assert (both.progress, both.sweeps) == (tuple(progress), tuple(sweeps))
+    assert both.lineages == (second, other)
 
 
 def test_topics_that_do_not_exist_yet_are_empty(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:

@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -186,7 +186,7 @@ class Attempt:
         worker = cast("Any", self.worker)
         worker._rebuild_of = lambda _opened, _link: self if has_rebuild else None
         worker._begin = lambda _opened, _link: ("sync", 3) if begins else None
-        worker._maintained = lambda _opened: closing(self)
+        worker._maintained = self.maintained
         worker._open_letters = self.open_letters
         worker._report = lambda state: self.calls.append(f"report {state}")
         worker._keep_in_step = self.keep_in_step
@@ -196,6 +196,12 @@ class Attempt:
         with ExitStack() as stack:
             self.worker._work(stack, cast("Any", SimpleNamespace(control=self)))
         return [call for call in self.calls if call != "close"]
+
+    @contextmanager
+    def maintained(self, _: object) -> Iterator[None]:
+        self.calls.append("maintain")
+        yield
+        self.calls.append("close")
 
     def keep_in_step(self, sync: object, generation: int, is_over: Callable[[], bool]) -> None:
         looks = 1
@@ -240,10 +246,11 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_generation_is_kept_in_step_until_the_one_that_is_built_replaces_it(tmp_path: Path) -> None:
     assert Attempt(tmp_path).work() == [
         *LETTERS,
+        "maintain",
         *("follow", "follow", "follow", *LETTERS),  # the letters of the one that was deleted are closed
         *("kept sync 3 for 3", "replace sync"),
     ]
-    assert Attempt(tmp_path, has_rebuild=False).work() == [*LETTERS, "kept sync 3 for 5"]
+    assert Attempt(tmp_path, has_rebuild=False).work() == [*LETTERS, "maintain", "kept sync 3 for 5"]
 
 
 @pytest.mark.usefixtures("_no_pause")
@@ -279,6 +286,22 @@ def test_nothing_is_replaced_after_a_request_to_stop(tmp_path: Path, begins: boo
     assert not any(call.startswith(("replace", "follow")) for call in stopped.work())
 
 
+def test_a_store_with_slots_can_be_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Attempt(tmp_path)
+    sent: list[RebuildRecord] = []
+    link = cast("Any", SimpleNamespace(writer=SimpleNamespace(send=sent.append)))
+    rebuild_of = ServingWorker._rebuild_of
+    assert rebuild_of(attempt.worker, cast("Any", SimpleNamespace(slots=None)), link) is None
+    monkeypatch.setattr(serving, "Builder", lambda *fields, is_rollback: (fields[0], fields[4], is_rollback))
+    rebuild = rebuild_of(attempt.worker, cast("Any", attempt), link)
+    assert rebuild is not None
+    builder: Any = rebuild._open_builder(("2", 7), cast("Any", None), True)
+    assert builder == ("cache", ("2", 7), True)
+    wish = RebuildRecord(sink="cache", request="r", action="rebuild", status="running", asked_us=1)
+    rebuild._publish(wish)
+    assert sent == [wish]
+
+
 def test_letters_of_every_generation_that_the_store_holds_stay(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     link = cast("Any", SimpleNamespace(control=attempt))
@@ -290,3 +313,23 @@ def test_letters_of_every_generation_that_the_store_holds_stay(tmp_path: Path) -
         assert attempt.calls[-3:] == ["letters of 3", f"close all but {held}", "close"]
     attempt.worker._close_other_letters(cast("Any", SimpleNamespace(slots=None)), link)
     assert attempt.calls[-2] == "close all but [3]"
+
+
+@pytest.mark.parametrize(("is_stopped", "has_rebuild"), [(True, True), (False, True), (True, False)])
+def test_a_rebuild_is_stopped_with_its_job_before_the_last_batch_is_waited_for(
+    tmp_path: Path, is_stopped: bool, has_rebuild: bool
+) -> None:
+    """Both have few seconds."""
+    attempt = Attempt(tmp_path)
+    if is_stopped:
+        attempt.stop.set()
+    if has_rebuild:
+        attempt.worker._rebuild = cast("Any", SimpleNamespace(stop=lambda: attempt.calls.append("stop rebuild")))
+    query = SimpleNamespace(isActive=False, stop=lambda: attempt.calls.append("stop query"))
+    sync = SimpleNamespace(dismiss=lambda: attempt.calls.append("dismiss"))
+    attempt.worker._end(cast("Any", query), cast("Any", sync))
+    assert attempt.calls == ["stop rebuild"] * (is_stopped and has_rebuild) + ["dismiss", "stop query"]
+
+
+def test_positions_have_microseconds() -> None:
+    assert abs(serving._now_us() - time.time_ns() // 1000) < 60_000_000

@@ -1,6 +1,7 @@
 """Which generation a job continues or begins, and what it does to the store for that."""
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,6 +114,7 @@ class Started:
     def send(self, record: RebuildRecord) -> None:
         self.calls.append(f"want {record.message}")
         assert (record.sink, record.action, record.status, record.keeps_old) == ("cache", "rebuild", "running", False)
+        assert abs(time.time_ns() // 1000 - record.asked_us) < 60_000_000
 
     def keep_only(self, generations: Sequence[int]) -> None:
         self.calls.append(f"keep {sorted(generations)}")
@@ -178,6 +180,16 @@ def test_a_store_of_other_topics_is_filled_again_in_its_place(tmp_path: Path) ->
         start = job.begin()
         assert start is not None and start.sweeps == {"public.a": 0, "public.b": 0}
         assert job.calls == ["publish 4 0", "begin 4", "disown public.a", "disown public.b", "note 4", "keep [4]"]
+
+
+def test_rows_of_another_shape_are_discarded_and_not_disowned(tmp_path: Path) -> None:
+    job = Started(tmp_path, 3)
+    job.noted = job.record.model_copy(update={"history": "former"})
+    published = job.record.model_copy(update={"mappings": {"public.a": "another"}})
+    job.sinks[published.record_key] = published
+    start = job.begin()
+    assert start is not None and start.sweeps == {"public.b": 0}
+    assert job.calls == ["publish 4 0", "begin 4", "discard public.a", "disown public.b", "note 4", "keep [4]"]
 
 
 def test_a_store_that_can_hold_two_generations_is_built_beside(tmp_path: Path) -> None:
@@ -261,6 +273,9 @@ def test_a_job_with_another_mapping_is_stopped_when_it_meets_the_first(tmp_path:
     assert job.calls == []
     job.worker._generation = 3
     assert job.begin() is not None
+    job = Started(tmp_path, 3)
+    job.worker._generation = 2
+    assert job.begin() is not None, "with the same mapping it is continued"
 
 
 @pytest.mark.parametrize(("applied_ts_us", "is_lost"), [(NOW_US, False), (NOW_US + 1, True)])

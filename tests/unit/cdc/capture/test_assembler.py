@@ -10,11 +10,13 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_batch import DraftRecord
 from cdc.formats.records import EnvelopeContext
+from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import PartialTransaction, SweepRecord
 from cdc.model.errors import GapError, ProtocolError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL, UNCHANGED
 from tests.support import wire
 from tests.support.holes import finished
@@ -217,6 +219,26 @@ def test_a_change_that_can_not_be_followed_stops_after_what_is_whole_before_it()
     assert failure.hint
     assert not made.in_transaction
     assert made.state == StreamState(Lsn(1_148), None, seq=1, commit_ts_us=TS_US)
+
+
+def test_of_a_first_transaction_that_can_not_be_followed_nothing_is_published() -> None:
+    made = assembler()
+    records, _ = failing(made, transaction(1_100, insert(1), insert(2), KEYLESS))
+    assert records == []
+    assert made.state == START
+
+
+def test_a_row_that_no_record_can_hold_is_published_as_the_options_say_and_counted() -> None:
+    topics = Topics("shop")
+    unpublishable = Unpublishable(topics, "dead_letter", {"shop.public.customers": 1_000})
+    engine = engine_of([CUSTOMERS], CONTEXT)
+    made = Assembler(CapturedTables([CUSTOMERS]), CONTEXT, START, engine, UnfollowedTables(), unpublishable)
+    assert made.unpublished == {}
+    records = consume(made, transaction(1_100, insert(1), wire.insert(10, [b"2", b"x" * 1_000]), insert(3)))
+    rows = [record for record in records if record.topic == "shop.public.customers"]
+    assert places(rows) == [("c", 1, 1, 0), ("c", 3, 2, 2)], "it keeps its index"
+    assert [record.key for record in records if record.topic == topics.dead_letter] == [b'{"id":2}']
+    assert made.unpublished == {"public.customers": 1}
 
 
 def test_truncate_is_a_sweep_of_all_rows_so_far_and_of_none_that_follow() -> None:

@@ -1,6 +1,9 @@
 """Where keepalives move the assembler's position."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.stream_state import CapturedTables, StreamState
@@ -9,7 +12,7 @@ from cdc.model.control import PartialTransaction
 from cdc.model.lsn import Lsn
 from tests.support import wire
 from tests.support.snapshot_ports import UnfollowedTables, engine_of
-from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, transaction
+from tests.unit.cdc.capture.loops import CONTEXT, RELATION, SCHEMA, TS_US, transaction
 
 NOW_US = 1_767_323_080_000_000
 START = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
@@ -76,3 +79,27 @@ def test_a_keepalive_that_asks_for_an_answer_is_remembered() -> None:
     made = assembler()
     consume(made, [wire.keepalive(1_500, reply_requested=True), wire.keepalive(1_500)])
     assert made.reply_requested
+
+
+def test_a_position_that_a_keepalive_reported_is_not_asked_for_within_a_transaction() -> None:
+    made = assembler()
+    consume(made, [wire.keepalive(1_500)])
+    assert made.needs_keepalive
+    consume(made, transaction(1_600, 1)[:-1])
+    assert not made.needs_keepalive
+    half = assembler(StreamState(Lsn(1_000), PartialTransaction(commit_lsn=1_100, xid=7, next_index=1), 1, 0))
+    consume(half, [wire.keepalive(1_050)])
+    assert not half.needs_keepalive, "the position can't move"
+
+
+def test_a_session_that_knows_too_many_relations_ends_between_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.capture.assembler.RELATIONS_MAX", 1)
+    made = assembler()
+    consume(made, transaction(1_100, 1))
+    assert not made.has_too_many_relations, "it is as many as it may be"
+    other = wire.relation_bytes(replace(RELATION, oid=77, name="other"))
+    begun = [wire.xlog_data(message, 0) for message in (wire.begin(1_200, TS_US, 8), other)]
+    consume(made, begun)
+    assert not made.has_too_many_relations
+    consume(made, [wire.xlog_data(wire.commit(1_200, 1_248, TS_US), 0)])
+    assert made.has_too_many_relations

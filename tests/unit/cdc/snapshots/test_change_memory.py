@@ -204,3 +204,93 @@ def test_a_watch_that_nobody_holds_takes_no_room_and_no_time() -> None:
     assert watch.keys == {b"c", b"d"}
     del watch
     assert not memory.begin(12, 1)
+
+
+def truncate(memory: ChangeMemory, xid: int, topic: str = T, seq: int = 1) -> None:
+    memory.begin(xid, seq)
+    memory.truncate(topic)
+    memory.end()
+
+
+def test_a_truncate_that_runs_beside_a_later_one_is_not_seen() -> None:
+    memory = ChangeMemory()
+    truncate(memory, 10)
+    truncate(memory, 11)
+    assert memory.unseen(T, sees_below(12, 10)).is_truncated
+    assert not memory.unseen(T, sees_below(12, 9)).is_truncated
+
+
+def test_as_many_truncates_as_there_may_be_are_known_by_their_transactions() -> None:
+    memory = ChangeMemory(transactions_max=3)
+    for xid in (10, 11, 12):
+        truncate(memory, xid, seq=xid)
+    unseen = memory.unseen(T, sees_below(11))
+    assert (unseen.is_truncated, unseen.is_forgotten, len(memory)) == (True, False, 3)
+    truncate(memory, 13, seq=13)
+    assert len(memory) == 0, "only their range is known"
+    assert memory.unseen(T, sees_below(11)).is_forgotten
+    assert memory.lowest_unseen_seq(T, sees_below(11)) == 10
+    assert memory.lowest_unseen_seq(T, sees_below(14)) is None
+
+
+def test_a_watch_does_not_forget_a_truncate_for_one_of_another_table() -> None:
+    memory = ChangeMemory()
+    watch = memory.watch(T)
+    truncate(memory, 10)
+    truncate(memory, 11, topic=OTHER)
+    assert watch.is_truncated
+
+
+def test_the_lowest_number_is_that_of_the_oldest_unseen_key() -> None:
+    memory = ChangeMemory()
+    for xid in (10, 11, 12):
+        receive(memory, xid, b"%d" % xid, seq=xid - 3)
+    assert memory.lowest_unseen_seq(T, sees_below(10)) == 7
+    assert memory.lowest_unseen_seq(T, sees_below(11)) == 8
+
+
+def test_as_many_keys_as_there_may_be_are_kept_and_of_more_the_newer_half_whatever_their_table() -> None:
+    memory = ChangeMemory(keys_max=10)
+    for xid in range(10, 20):
+        receive(memory, xid, b"%d" % xid, topic=OTHER if xid % 2 else T, seq=xid)
+    assert len(memory) == 10 and not memory.unseen(T, sees_below(1)).is_forgotten
+    receive(memory, 20, b"20", seq=20)
+    assert [memory.unseen(T, sees_below(xid)).is_forgotten for xid in (14, 15)] == [True, False]
+    assert [memory.unseen(OTHER, sees_below(xid)).is_forgotten for xid in (15, 16)] == [True, False]
+    assert memory.unseen(T, sees_below(15)).touches(b"16")
+
+
+def test_where_the_rest_fits_no_key_is_dropped() -> None:
+    memory = ChangeMemory(keys_max=4)
+    for xid in (10, 11, 12):
+        receive(memory, xid, b"%d" % xid)
+    memory.forget_seen_by([sees_below(13)])
+    for xid in (13, 14):
+        receive(memory, xid, b"%d" % xid)
+    unseen = memory.unseen(T, sees_below(13))
+    assert (len(memory), unseen.is_forgotten, unseen.touches(b"13")) == (2, False, True)
+
+
+def test_what_is_seen_is_dropped_when_it_has_become_much_or_old() -> None:
+    """To look each time would cost as much as there is."""
+    memory = ChangeMemory()
+    receive(memory, 10, *(b"%d" % n for n in range(998)))
+    truncate(memory, 11)
+    memory.forget_seen_by([sees_below(12)])
+    assert len(memory) == 999
+    receive(memory, 12, b"one more", topic=OTHER)
+    memory.forget_seen_by([sees_below(13)])
+    assert (len(memory), memory._topics) == (0, {})
+    receive(memory, 20, *(b"%d" % n for n in range(1_200)))
+    memory.forget_seen_by([sees_below(20)])
+    assert (len(memory), memory._prune_at) == (1_200, 2_400)
+    old = ChangeMemory()
+    receive(old, 10, b"a")
+    old.forget_seen_by([sees_below(1 << 30)])
+    assert len(old) == 1
+    xid = (1 << 30) + 1
+    old.forget_seen_by([sees_below(xid)])
+    assert len(old) == 0
+    receive(old, xid, b"b")
+    old.forget_seen_by([sees_below(xid + 1)])
+    assert len(old) == 1, "it is young"

@@ -128,3 +128,7 @@ def test_tombstones_of_a_sweep_need_no_rows() -> None:
     job.look_for_absent()
     assert job.absent is not None
     assert job.absent.below == 77
+
+
+def test_a_snapshot_that_owes_nothing_says_nothing() -> None:
+    assert looked_up_at().owed == ""

@@ -91,6 +91,7 @@ def test_of_all_tables_events_are_left_out_and_refused_by_name() -> None:
 
 def test_a_name_without_a_schema_is_no_table() -> None:
     assert "nowhere" in refusal_of(Session(), "snapshot", tables=["nowhere"])
+    assert "nowhere is not captured" in refusal_of(Session(), "stop_table", tables=["nowhere"])
 
 
 def test_whoever_pauses_a_snapshot_that_owes_rows_hears_nothing_of_them() -> None:

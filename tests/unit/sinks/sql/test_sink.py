@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import Connection
 
 from cdc.model.events import pack_version
-from sinks.contract import Change, Outcome
+from sinks.contract import Change, Outcome, Result
 from sinks.errors import RefusedError, SinkError
-from sinks.sql.sink import SqlSink
+from sinks.sql.sink import SqlSink, _parts
 from tests.conformance.tables import CUSTOMERS, LABELS, ORDER_LINES
 from tests.support.waiting import eventually
 from tests.unit.sinks.sql.conftest import Open
@@ -239,3 +239,44 @@ def test_a_value_that_sqlite_would_store_as_another_is_refused(open_sink: Open, 
     results = sink.apply([LABELS.upsert(V + number, name=f"{number}", uses=uses) for number, uses in enumerate(values)])
     assert [result.outcome for result in results] == [Outcome.REJECTED] * 3 + [Outcome.WRITTEN]
     assert all(result.reason.startswith("column uses: ") for result in results[:3])
+
+
+def test_a_sweep_leaves_rows_at_its_floor_and_wins_against_those_below(open_sink: Open) -> None:
+    sink = open_sink()
+    sink.prepare(CUSTOMERS.schema)
+    sink.apply([CUSTOMERS.upsert(V + number, id=number, name=str(number)) for number in (1, 2, 3)])
+    assert sink.sweep(CUSTOMERS.id, V + 2) == 1
+    assert names(sink) == {2: "2", 3: "3"}
+    for version, outcome in ((V + 2, Outcome.STALE), (V + 3, Outcome.WRITTEN)):
+        (result,) = sink.apply([CUSTOMERS.upsert(version, id=1, name="again")])
+        assert result.outcome == outcome
+    assert names(sink) == {1: "again", 2: "2", 3: "3"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "parts", "rejected"),
+    [
+        ({}, [[0, 1, 2, 3, 4]], []),
+        ({"STAGE_ROWS_MAX": 2}, [[0, 1], [2, 3], [4]], []),
+        ({"STAGE_BYTES_MAX": 25_000}, [[0, 1], [2, 3, 4]], []),
+        ({"STAGE_BYTES_MAX": 5_000}, [[0], [1], [2], [3], [4]], []),
+        ({"ROW_BYTES_MAX": 5_000}, [[4]], [0, 1, 2, 3]),
+    ],
+)
+def test_changes_are_written_in_parts_and_a_row_that_is_too_large_is_rejected(
+    open_sink: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, int],
+    parts: list[list[int]],
+    rejected: list[int],
+) -> None:
+    for name, limit in limits.items():
+        monkeypatch.setattr(f"sinks.sql.sink.{name}", limit)
+    sink = open_sink()
+    sink.prepare(CUSTOMERS.schema)
+    large = [CUSTOMERS.upsert(V, id=number, name="x" * 10_000) for number in range(4)]
+    changes = [*large, CUSTOMERS.upsert(V, id=4, name="x" * 100)]
+    results = [Result(Outcome.STALE)] * 5
+    made = _parts(sink.form(CUSTOMERS.id), sink.server.dialect, changes, range(5), results)
+    assert [[one.number for one in part] for part in made] == parts
+    assert [number for number, result in enumerate(results) if result.outcome is Outcome.REJECTED] == rejected

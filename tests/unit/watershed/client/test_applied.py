@@ -16,6 +16,7 @@ from watershed.client.applied import (
     Positions,
     Target,
     WaitError,
+    is_reached,
     obstacle,
     target_of,
 )
@@ -173,3 +174,51 @@ def test_a_table_that_was_added_since_the_position_of_the_sink_is_not_shown() ->
     assert obstacle(target, "search", Positions((before,), added)) is not None, "it was added again"
     shown = record.model_copy(update={"shown": {"t": "id1#4F"}})
     assert obstacle(target, "search", Positions((shown,), added)) is None
+
+
+def test_what_is_missing_is_named_in_order() -> None:
+    names = [f"public.{letter}" for letter in "abcdef"]
+    record = sink(1, 1000).model_copy(update={"excluded": (*names, "public.x")})
+    with pytest.raises(WaitError) as refused:
+        why(record, target=Target(1000, 1, frozenset({"public.held", *names})))
+    assert refused.value.message == f"sink search does not hold {', '.join(names)}"
+    owing = sink(1, 1000).model_copy(update={"owed": {"public.b": "it is stopped", "public.a": "it is paused"}})
+    assert why(owing) == "rows of public.a are owed: it is paused"
+    rejecting = sink(1, 1000).model_copy(update={"rejected": {"public.b": 2, "public.a": 1}})
+    with pytest.raises(WaitError, match=r"rejected rows of public\.a: 1 dead letters"):
+        why(rejecting)
+    with pytest.raises(WaitError, match=r"1 changes of public\.a were not published"):
+        why(sink(1, 1000), progress(unpublished={"public.b": 2, "public.a": 1}))
+
+
+def test_no_rows_are_missing_of_tables_that_count_none_or_are_not_waited_for() -> None:
+    record = sink(1, 1000).model_copy(update={"rejected": {"public.a": 0}})
+    assert why(record, progress(unpublished={"public.a": 0})) is None
+    missing = progress(unpublished={"public.b": 3})
+    assert why(record, missing, Target(1000, 1, frozenset({"public.a"}))) is None
+    assert why(record.model_copy(update={"excluded": ("public.b",)}), missing) is None
+
+
+def test_a_position_of_capture_that_is_gone_ends_the_wait() -> None:
+    with pytest.raises(GapError, match="epoch 1"):
+        obstacle(Target(1000, 1), "search", Positions((sink(1, 1000),), None))
+
+
+def test_where_no_sink_has_published_none_is_named_and_one_that_is_swapped_is_known() -> None:
+    with pytest.raises(WaitError, match="there are: none"):
+        is_shown(Target(1, 1), "search", [], position(5))
+    kept = sink(1, 1000).model_copy(update={"role": "kept"})
+    others = [kept, sink(1, 1000, name="cache")]
+    assert obstacle(Target(1000, 1), "search", Positions(tuple(others), position(1200))) == (
+        "another generation is about to take over"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lsn", "epoch", "reached"), [(1000, 2, True), (1001, 2, True), (999, 2, False), (1000, 1, False)]
+)
+def test_a_target_is_reached_by_the_applied_position_whatever_is_owed(lsn: int, epoch: int, reached: bool) -> None:
+    record = sink(1, lsn, epoch=epoch).model_copy(update={"owed": {"public.a": "it is stopped"}})
+    assert is_reached(Target(1000, 2), "search", Positions((record,), position(1200, epoch=2))) == reached
+    kept = record.model_copy(update={"role": "kept"})
+    assert not is_reached(Target(1000, 2), "search", Positions((kept,), position(1200, epoch=2)))

@@ -152,7 +152,8 @@ def test_the_timeline_of_the_lsn_is_compared(watched: Watched, config: Path) -> 
 def test_the_sinks_to_wait_for_are_those_that_are_named_or_all() -> None:
     assert sinks_of("search", []) == ["search"]
     assert sinks_of(("search", "cache"), ["lake"]) == ["search", "cache"]
-    assert sinks_of(None, ["search", "cache", "search"]) == ["cache", "search"]
+    names = ["search", "cache", "lake", "files", "search", "base"]
+    assert sinks_of(None, names) == ["base", "cache", "files", "lake", "search"]
     for none in (None, ()):
         with pytest.raises(WaitError, match="no sink has published a position yet"):
             sinks_of(none, [])

@@ -18,6 +18,7 @@ from watershed.views.tracing import BaseColumn
 
 ORDERS, LINES = TableId("public", "orders"), TableId("public", "lines")
 LOG = TableId(SCHEMA_OF_LOGS, "clicks")
+MANY = "abs(floor(ceil(sign(round({})))))"  # several functions
 TEXT = "SELECT o.id, sum(l.price) AS total FROM orders AS o JOIN lines AS l ON l.order_id = o.id GROUP BY o.id"
 
 
@@ -108,8 +109,8 @@ def test_a_key_that_is_computed_from_many_rows_is_refused() -> None:
     """The parser does not know what users have made."""
     with pytest.raises(ConfigError, match=r"own_sum\(\) computes its key from many rows"):
         defined(FakeBase(ORDERS, LINES), "SELECT abs(own_sum(o.id)) AS id, o.at FROM orders o GROUP BY o.at")
-    text = "SELECT abs(o.id) AS id, own_sum(o.at) AS at FROM orders o GROUP BY o.id"
-    assert defined(FakeBase(ORDERS, LINES), text).query.key_functions == {"abs"}
+    text = f"SELECT {MANY.format('o.id')} AS id, own_sum(o.at) AS at FROM orders o GROUP BY o.id"
+    assert defined(FakeBase(ORDERS, LINES), text).query.key_functions == {"abs", "ceil", "floor", "round", "sign"}
 
 
 def test_a_query_that_changes_by_itself_is_refused() -> None:
@@ -124,7 +125,7 @@ def test_a_fold_takes_the_events_themselves() -> None:
     made = defined(base, f"SELECT id, n FROM {SCHEMA_OF_LOGS}.clicks", fold=fold).fold
     assert made is not None and (made.log, made.key, made.order) == (LOG, ("id",), ("n",))
     with pytest.raises(ConfigError, match=r"own_sum\(\) makes one row of several events"):
-        defined(base, f"SELECT id, n, own_sum(n) AS c FROM {SCHEMA_OF_LOGS}.clicks", fold=fold)
+        defined(base, f"SELECT id, n, own_sum(n) AS c, {MANY.format('n')} AS m FROM {SCHEMA_OF_LOGS}.clicks", fold=fold)
 
 
 def apply(state: Any, event: Any) -> Any:

@@ -2,17 +2,22 @@
 say what was called."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc.config.views import ViewConfig
-from cdc.model.events import Column, TableId, pack_version
+from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
 from sinks.errors import SinkError
 from watershed.views import maintainer
+from watershed.views.base import KEY_TOO_LONG, shortened
 from watershed.views.definition import ViewDefinition
-from watershed.views.maintainer import ViewMaintainer
+from watershed.views.gathering import Gathering
+from watershed.views.maintainer import RowEncoder, ViewMaintainer
+from watershed.views.statements import KEY_BYTES_MAX
 from watershed.views.states import ViewState
 
 COLUMNS = [Column("id", 20, -1, "bigint", False, "b", 20), Column("name", 25, -1, "text", True, "b", 25)]
@@ -31,11 +36,17 @@ class FakeBase:
         self.rows: dict[tuple[str, ...], tuple[str | None, ...]] = {}
         self.version = 10
         self.triggers = True
+        self.collected = 0
+        self.is_free = True
+        self.is_installed = False
+        self.forgotten = 0  # how often the view's error was
 
-    def install(self) -> None: ...
+    def install(self) -> None:
+        self.is_installed = True
 
     def lock(self, _: str) -> bool:
-        return True
+        assert self.is_installed
+        return self.is_free
 
     def described(self, _: object) -> list[Column]:
         return COLUMNS
@@ -59,7 +70,7 @@ class FakeBase:
 
     def collect(self, _: object, __: object) -> int:
         self.calls.append("collect")
-        return 0
+        return self.collected
 
     def keys(self, _: object, count: int) -> list[tuple[str, ...]]:
         return self.changed[:count]
@@ -85,7 +96,11 @@ class FakeBase:
         self.rejected = dict(rejected)
         self.changed = [key for key in self.changed if key not in keys]
 
-    def forget_error(self, _: str) -> None: ...
+    def forget_error(self, _: str) -> None:
+        self.forgotten += 1
+
+    def wait(self, timeout_s: float) -> None:
+        self.calls.append(f"wait {timeout_s}")
 
 
 class FakeTarget:
@@ -96,15 +111,20 @@ class FakeTarget:
         self.held = generation
         self.rows: dict[int, tuple[int, Any]] = {}
         self.while_readable: Callable[[], None] = lambda: None
+        self.looks = 0  # at its generation
+        self.prepared: list[tuple[int, int]] = []  # version and oid of each schema
+        self.deletes: list[int] = []
 
     def generation(self) -> int | None:
+        self.looks += 1
         return self.held
 
     def begin_generation(self, generation: int) -> None:
         self.calls.append(f"begin {generation}")
         self.held = generation
 
-    def prepare(self, _: object) -> None: ...
+    def prepare(self, schema: TableSchema) -> None:
+        self.prepared.append((schema.version, schema.oid))
 
     def discard(self, _: object) -> None:
         self.calls.append("discard")
@@ -119,6 +139,8 @@ class FakeTarget:
                 continue
             if change.version > self.rows.get(change.key["id"], (0, None))[0]:
                 self.rows[change.key["id"]] = (change.version, change.row and change.row["name"])
+            if change.row is None:
+                self.deletes.append(change.key["id"])
             results.append(Result(Outcome.WRITTEN))
         return results
 
@@ -163,17 +185,28 @@ class FakeGenerations:
         self.calls.append(f"serve {generation}")
 
 
+SQL = {"type": "sql", "url": "postgresql+psycopg://u@h/d"}
+
+
 class Kept:
     """A view with its fakes."""
 
-    def __init__(self, state: ViewState | None = SERVING, *, beside: bool = False) -> None:
+    def __init__(
+        self,
+        state: ViewState | None = SERVING,
+        *,
+        beside: bool = False,
+        is_free: bool = True,
+        gathering: Gathering | None = None,
+        target: Mapping[str, str] = SQL,
+    ) -> None:
         self.calls: list[str] = []
         self.base = FakeBase(self.calls)
         if state is not None:
             self.base.states["names"] = state
         self.target = FakeTarget(self.calls, None if state is None else 1)
         self.generations = FakeGenerations(self.calls) if beside else None
-        target = {"type": "sql", "url": "postgresql+psycopg://u@h/d"}
+        self.base.is_free = is_free
         config = ViewConfig.model_validate(
             {"base": "store", "sql": "SELECT id, name FROM a", "key": ["id"], "target": target}
         )
@@ -183,7 +216,8 @@ class Kept:
             cast("Any", self.base),
             lambda: cast("Any", self.target),
             lambda: self.calls.append("wait"),
-            generations=cast("Any", self.generations),
+            gathering,
+            cast("Any", self.generations),
         )
 
     def change(self, number: int, name: str | None) -> None:
@@ -213,6 +247,7 @@ def test_a_key_is_forgotten_after_its_row_is_readable() -> None:
     assert kept.calls == ["shape", "collect", "versions", "rows", "apply", "apply", "readable", "written 1 2"]
     assert kept.target.rows[1] == (pack_version(1, 11), "one")
     assert kept.base.rejected == {("2",): "too odd"}
+    assert kept.target.deletes == [2]
     assert not kept.maintainer.step()
 
 
@@ -293,12 +328,100 @@ def test_a_changed_definition_serves_when_its_generation_is_filled() -> None:
     assert kept.base.states["names"] == SERVING._replace(generation=2)
 
 
-def test_a_job_continues_with_a_generation_that_is_filled_already() -> None:
+def resumed() -> tuple[Kept, FakeTarget]:
+    """A job that continues with a generation that was filled beside the one that serves."""
     kept = Kept(SERVING._replace(state="filled", generation=2), beside=True)
     assert kept.generations is not None
     kept.generations.beside = filled = FakeTarget(kept.calls, 2)
     kept.maintainer.start()
+    return kept, filled
+
+
+def test_a_filled_generation_serves_when_there_is_nothing_to_do() -> None:
+    kept, filled = resumed()
+    kept.target.prepared.clear()
+    assert kept.maintainer.step()
+    assert kept.calls[-3:] == ["serve 2", "close", "note serving 2"]
+    assert kept.base.forgotten == 1
+    assert (filled.prepared, kept.target.prepared) == ([(1, 0)], [(1, 0)]), "what serves is opened again"
+    kept.calls.clear()
+    del kept.base.states["names"]
+    kept.maintainer.step()
+    assert kept.calls[:2] == ["beside 2", "close"], "of the one that serves"
+
+
+def test_a_filled_generation_serves_after_a_while_even_if_it_always_has_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintainer, "SWAP_RETRY_S", -1.0)
+    kept, filled = resumed()
+    kept.change(1, "one")
+    assert kept.maintainer.step()
+    assert filled.names == {1: "one"}
+    assert kept.calls[-4:] == ["written 1", "serve 2", "close", "note serving 2"]
+
+
+@pytest.mark.parametrize(
+    ("state", "held", "calls"),
+    [
+        (SERVING, 1, ["note serving 1"]),
+        (SERVING._replace(state="filled"), 1, ["note serving 1"]),  # the swap is done, and only was not noted
+        (SERVING, 3, ["beside 4", "close", "begin 4", "note filling 4"]),
+        (SERVING._replace(generation=2), 1, ["beside 3", "close", "begin 3", "note filling 3"]),  # it was not filled
+        (SERVING._replace(state="filled", generation=2, fingerprint="former"), 1, ["beside 3", "close", "begin 3"]),
+        (SERVING._replace(columns=[]), 1, ["beside 2", "close", "begin 2", "note filling 2"]),
+        (SERVING, None, ["begin 2", "note filling 2"]),
+        (None, None, ["begin 1", "note filling 1"]),
+    ],
+)
+def test_a_filling_is_beside_what_serves(state: ViewState | None, held: int | None, calls: list[str]) -> None:
+    kept = Kept(state, beside=True)
+    assert kept.generations is not None
+    kept.target.held = held
+    kept.generations.beside = FakeTarget(kept.calls, 2)
+    kept.maintainer.start()
+    assert kept.calls[: len(calls)] == calls
+    assert "discard" not in kept.calls
+
+
+def test_a_filled_generation_that_is_gone_is_filled_again() -> None:
+    kept = Kept(SERVING._replace(state="filled", generation=2), beside=True)
+    kept.maintainer.start()
+    assert kept.calls[:3] == ["beside 3", "close", "begin 3"]
+
+
+def test_a_lost_base_is_begun_beside_what_serves() -> None:
+    """Whatever was filled beside it before."""
+    kept = Kept(SERVING._replace(fingerprint="former"), beside=True)
+    assert kept.generations is not None
+    kept.generations.serves = False
+    with pytest.raises(SinkError):
+        kept.maintainer.start()
+    del kept.base.states["names"]
+    kept.calls.clear()
+    kept.generations.serves = True
+    kept.maintainer.step()
+    assert kept.calls[:4] == ["close", "beside 2", "close", "begin 2"], "that which serves is looked at, not the other"
+
+
+def test_a_step_fills_what_is_not_whole_in_its_generation() -> None:
+    kept = Kept(SERVING._replace(state="filling", generation=4))
+    assert kept.maintainer.step()
+    assert kept.calls[0] == "note filling 4" and "note serving 4" in kept.calls
+    lost = Kept(None)
+    assert lost.maintainer.step()
+    assert lost.calls[:2] == ["begin 1", "note filling 1"]
+
+
+def test_rows_of_other_columns_stay_in_a_cache_until_they_are_replaced() -> None:
+    kept = Kept(SERVING._replace(columns=[]), target={"type": "cache", "url": "redis://h"})
+    kept.maintainer.start()
+    assert "discard" not in kept.calls and "begin 2" in kept.calls
+    assert kept.target.prepared == [(2, 0)]
+
+
+def test_a_job_continues_with_a_generation_that_is_filled_already() -> None:
+    kept, filled = resumed()
     assert kept.calls == ["close", "note filled 2"]
+    assert filled.prepared == [(1, 0)]
     kept.change(1, "one")
     assert kept.maintainer.step()
     assert (filled.names, kept.target.names) == ({1: "one"}, {})
@@ -328,3 +451,90 @@ def test_the_generation_is_the_next_where_the_target_does_not_hold_what_the_base
     assert ("all rows" in kept.calls) == is_filled
     assert ("discard" in kept.calls) == (known is not None and known.columns == [])
     assert kept.base.states["names"].schema_version == (2 if known is not None and known.columns == [] else 1)
+
+
+# ---- what is told, and when something is done
+
+
+def test_another_process_that_keeps_the_view_is_left_alone() -> None:
+    with pytest.raises(SinkError, match="view names: another process runs it"):
+        Kept(is_free=False)
+
+
+def test_a_job_waits_for_changes_and_closes_its_target() -> None:
+    kept = Kept()
+    kept.maintainer.wait()
+    kept.maintainer.close()
+    assert kept.calls == ["wait 1.0", "close"]
+
+
+def test_changes_that_concern_no_key_are_something_that_was_done() -> None:
+    kept = Kept()
+    assert not kept.maintainer.step()
+    kept.base.collected = 1
+    assert kept.maintainer.step()
+
+
+def test_keys_are_gathered_until_their_time() -> None:
+    now = [100.0]
+    kept = Kept(gathering=Gathering(2, 30.0, lambda: now[0]))
+    kept.change(1, "one")
+    assert kept.maintainer.step()
+    kept.change(2, "two")
+    assert not kept.maintainer.step()
+    kept.base.collected = 1
+    assert kept.maintainer.step(), "their changes were collected"
+    assert kept.target.names == {1: "one"}
+    now[0] += 30.0
+    kept.maintainer.step()
+    assert kept.target.names == {1: "one", 2: "two"}
+
+
+def test_a_target_is_looked_at_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(maintainer, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    kept = Kept()
+    looks = []
+    for seconds in (0.0, 2.0, 1.0, 2.0, 1.0):
+        now[0] += seconds
+        kept.maintainer.step()
+        looks.append(kept.target.looks)
+    assert looks == [0, 0, 1, 1, 2]
+
+
+def test_a_rejected_row_is_deleted_at_its_own_version() -> None:
+    kept = Kept()
+    kept.target.rows[1] = (pack_version(1, 10), "former")
+    kept.change(1, REJECTED)
+    kept.maintainer.step()
+    assert kept.target.rows[1] == (pack_version(1, 11), None)
+
+
+def test_a_filling_counts_all_that_is_rejected_and_notes_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintainer, "REJECTED_MAX", 2)
+    kept = Kept(None)
+    long = "1" * (KEY_BYTES_MAX + 1)
+    kept.base.rows = {("0",): (long, "too long"), ("1",): ("1", "one")}
+    kept.base.rows |= {(str(number),): (str(number), REJECTED) for number in (2, 3)}
+    with capture_logs() as logs:
+        kept.maintainer.start()
+    assert kept.base.rejected == {shortened((long,)): KEY_TOO_LONG, ("2",): "too odd"}
+    assert kept.target.names == {1: "one"} and kept.target.deletes == [2, 3]
+    (filled,) = (line for line in logs if line["event"] == "view is filled")
+    assert (filled["rows"], filled["rejected"]) == (4, 3)
+    assert kept.base.forgotten == 1, "when the first rows were written"
+    assert kept.target.prepared == [(1, 0)]
+
+
+def test_rows_become_what_stores_receive() -> None:
+    definition = cast("ViewDefinition", Kept().definition)
+    encoder = RowEncoder(definition, COLUMNS)
+    assert (encoder.schema.version, encoder.schema.oid, encoder.schema.key) == (1, 0, ("id",))
+    assert encoder.key_types == ["bigint"]
+    assert encoder.key_of(("7", "x")) == ("7",)
+    assert encoder.key_of((None, "x")) == ("",), "no row of the view, whose key has no NULL"
+    change = encoder.change(("7",), ("7", None), 5)
+    assert (change.key, change.row, change.version) == ({"id": 7}, {"id": 7, "name": None}, pack_version(1, 5))
+    assert encoder.change(("7",), None, 5).row is None
+    encoder._encoders[1] = None
+    assert encoder.change(("7",), ("7", "x"), 5).row == {"id": 7, "name": None}, "no store takes values of its type"
