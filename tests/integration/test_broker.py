@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord
@@ -113,6 +115,19 @@ def test_end_offsets_lie_above_what_was_committed(settings: KafkaConfig, topic: 
         records, _ = read_topics(settings.bootstrap_servers, [topic])
         newest = [r for r in records if r.key == b'{"id":%d}' % number]
         assert not newest or newest[0].offset < ends[topic][newest[0].partition]
+
+
+def test_ends_are_not_known_while_the_topic_has_other_partitions(settings: KafkaConfig, topic: str) -> None:
+    """The producer may have written to a new partition already. Published without it, the ends would have told every
+    sink that it had applied all."""
+    broker = made(settings, topic)
+    broker.produce([record(topic, 1)], do_nothing)
+    broker.commit(do_nothing)
+    assert eventually(broker.request_end_offsets().result)
+    admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result(20)
+    with pytest.raises(ConnectionLost, match=f"topic {topic} was recreated or repartitioned"):
+        eventually(broker.request_end_offsets().result)
 
 
 def test_a_record_that_is_too_large_for_us_is_named(settings: KafkaConfig, topic: str) -> None:
