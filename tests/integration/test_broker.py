@@ -117,19 +117,6 @@ def test_end_offsets_lie_above_what_was_committed(settings: KafkaConfig, topic: 
         assert not newest or newest[0].offset < ends[topic][newest[0].partition]
 
 
-def test_ends_are_not_known_while_the_topic_has_other_partitions(settings: KafkaConfig, topic: str) -> None:
-    """The producer may have written to a new partition already. Published without it, the ends would have told every
-    sink that it had applied all."""
-    broker = made(settings, topic)
-    broker.produce([record(topic, 1)], do_nothing)
-    broker.commit(do_nothing)
-    assert eventually(broker.request_end_offsets().result)
-    admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
-    admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result(20)
-    with pytest.raises(ConnectionLost, match=f"topic {topic} was recreated or repartitioned"):
-        eventually(broker.request_end_offsets().result)
-
-
 def test_a_record_that_is_too_large_for_us_is_named(settings: KafkaConfig, topic: str) -> None:
     broker = made(settings, topic)
     with pytest.raises(BrokerError, match=f"topic {topic}: a record is larger") as refused:
@@ -325,3 +312,16 @@ def test_a_closed_producer_leaves_no_thread(settings: KafkaConfig, topic: str, w
         broker.abort()
         del broker
     assert thread_count() <= before
+
+
+def test_ends_are_not_known_while_the_topic_has_other_partitions(settings: KafkaConfig, topic: str) -> None:
+    """The producer may have written to a new partition already. Published without it, the ends would have told every
+    sink that it had applied all."""
+    broker = made(settings, topic)
+    broker.produce([record(topic, 1)], do_nothing)
+    broker.commit(do_nothing)
+    assert eventually(broker.request_end_offsets().result)
+    admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result(20)
+    with pytest.raises(ConnectionLost, match=f"topic {topic} was recreated or repartitioned"):
+        eventually(broker.request_end_offsets().result)
