@@ -345,12 +345,13 @@ class KafkaBroker:
 
     def follow(self, topics: Iterable[TopicDescription]) -> None:
         """Takes the topics of the tables that are captured from now on."""
-        described = list(topics)
-        self._partition_counts = {topic.name: topic.partition_count for topic in described}
-        self._record_bytes_max = record_limits(self._kafka, described)
+        self._described = list(topics)
+        self._partition_counts = {topic.name: topic.partition_count for topic in self._described}
+        self._record_bytes_max = record_limits(self._kafka, self._described)
 
     def request_end_offsets(self) -> EndOffsets:
-        return self._admin.request_end_offsets(self._partition_counts)
+        """Requests the ends of all partitions that the tables' topics have now: the producer uses new ones at once."""
+        return self._admin.request_ends_of(self._described)
 
     # ---- errors
 

@@ -329,16 +329,30 @@ class TopicAdmin:
             self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=ANSWER_S_MAX) if asked else {}
         )
 
+    def request_ends_of(self, topics: Iterable[TopicDescription]) -> "EndOffsets":
+        """Requests the high watermarks of these topics; does not wait. If a topic has been recreated or repartitioned,
+        the result raises ConnectionLost: a record may be in a partition of which no offset was requested."""
+        expected = {topic.name: topic for topic in topics}
+        answers = self.request_descriptions(list(expected)) if expected else {}
+        ends = self.request_end_offsets({name: topic.partition_count for name, topic in expected.items()})
+        return EndOffsets(ends.futures, [(expected[name], answer) for name, answer in answers.items()])
+
 
 class EndOffsets:
     """A request for end offsets that is in progress (cdc.ports.stream.EndOffsetsRequest)."""
 
-    def __init__(self, futures: Mapping[TopicPartition, "Future[Any]"]) -> None:
-        self._futures = futures
+    def __init__(
+        self,
+        futures: Mapping[TopicPartition, "Future[Any]"],
+        descriptions: Sequence[tuple[TopicDescription, "Future[Any]"]] = (),
+    ) -> None:
+        """`descriptions`: what each topic must be, and the answer that says what it is."""
+        self.futures = futures
+        self._descriptions = descriptions
 
     def result(self) -> dict[str, Sequence[int]] | None:
         """Returns topic → offset of each partition, None while an answer is missing. Raises ConnectionLost."""
-        if not all(future.done() for future in self._futures.values()):
+        if not all(future.done() for future in (*self.futures.values(), *(answer for _, answer in self._descriptions))):
             return None
         return self.wait()
 
@@ -346,8 +360,10 @@ class EndOffsets:
         """Returns the same, and waits for the brokers."""
         offsets: dict[str, list[int]] = {}
         try:
-            for partition in sorted(self._futures, key=lambda p: (p.topic, p.partition)):
-                offsets.setdefault(partition.topic, []).append(self._futures[partition].result(ANSWER_S_MAX).offset)
+            for then, answer in self._descriptions:
+                _require_same(then, answer.result(ANSWER_S_MAX))
+            for partition in sorted(self.futures, key=lambda p: (p.topic, p.partition)):
+                offsets.setdefault(partition.topic, []).append(self.futures[partition].result(ANSWER_S_MAX).offset)
         except (KafkaException, TimeoutError) as exception:
             raise ConnectionLost(f"Kafka did not return end offsets: {exception}") from exception
         for topic, numbers in offsets.items():
@@ -402,5 +418,10 @@ class TopicWatch:
                 raise ConnectionLost(f"Kafka: topic {then.name} is not known to the brokers") from exception
             log.debug("topics not described", error=error.str())  # the producer will meet the error, with details
             return
-        if str(now.topic_id) != then.topic_id or len(now.partitions) != then.partition_count:
-            raise ConnectionLost(f"Kafka: topic {then.name} was recreated or repartitioned")
+        _require_same(then, now)
+
+
+def _require_same(then: TopicDescription, now: Any) -> None:
+    """Raises ConnectionLost if the topic was recreated or repartitioned. `now`: as brokers describe it."""
+    if str(now.topic_id) != then.topic_id or len(now.partitions) != then.partition_count:
+        raise ConnectionLost(f"Kafka: topic {then.name} was recreated or repartitioned")

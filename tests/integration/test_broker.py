@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from cdc.config.logs import configure_logs
 from cdc.config.settings import KafkaConfig
@@ -310,3 +312,16 @@ def test_a_closed_producer_leaves_no_thread(settings: KafkaConfig, topic: str, w
         broker.abort()
         del broker
     assert thread_count() <= before
+
+
+def test_ends_are_not_known_while_the_topic_has_other_partitions(settings: KafkaConfig, topic: str) -> None:
+    """The producer may have written to a new partition already. Published without it, the ends would have told every
+    sink that it had applied all."""
+    broker = made(settings, topic)
+    broker.produce([record(topic, 1)], do_nothing)
+    broker.commit(do_nothing)
+    assert eventually(broker.request_end_offsets().result)
+    admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result(20)
+    with pytest.raises(ConnectionLost, match=f"topic {topic} was recreated or repartitioned"):
+        eventually(broker.request_end_offsets().result)
