@@ -10,7 +10,7 @@ from typing import Final
 import psycopg
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.admin import NewPartitions
 
 from cdc.model.errors import ConfigError
 from sinks.errors import RefusedError, SinkError

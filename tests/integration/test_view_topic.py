@@ -14,7 +14,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.admin import NewPartitions
 
 from cdc.config.config_file import Config
 from cdc.kafka.daemon_thread import do_nothing
