@@ -81,7 +81,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
 PURE: Final = (
     *("cdc.model", "cdc.pgoutput", "cdc.ports", "cdc.formats", "cdc.outbox"),
     *("cdc.config.columns", "cdc.config.format_options", "cdc.config.masking", "cdc.config.outbox_routing"),
-    *("cdc.config.outbox_settings", "cdc.config.section", "cdc.config.topic_names"),
+    *("cdc.config.outbox_settings", "cdc.config.section"),
     *("cdc.capture.assembler", "cdc.capture.confirmation", "cdc.capture.kafka_transaction", "cdc.capture.stream_lag"),
     *("cdc.capture.stream_state", "cdc.capture.toast_batch", "cdc.capture.transaction_records"),
     *("cdc.snapshots.sweeps", "cdc.snapshots.signal_answers"),

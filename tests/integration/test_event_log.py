@@ -22,8 +22,7 @@ from tests.support.waiting import eventually
 from watershed.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
 from watershed.status.view_facts import ViewFacts
 from watershed.views.event_log import EventLogKeeper, log_findings
-from watershed.views.event_log_base import EventLogBase
-from watershed.views.event_log_figures import EventLogFigures
+from watershed.views.event_log_base import EventLogBase, EventLogFigures
 from watershed.views.event_records import EventConsumer, EventTopics
 from watershed.views.maintainer import ViewMaintainer
 from watershed.views.targets import open_base

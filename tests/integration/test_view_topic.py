@@ -34,8 +34,8 @@ from tests.support.waiting import eventually
 from watershed.views.base import Base
 from watershed.views.keeping import ViewKeeper
 from watershed.views.maintainer import ViewMaintainer, define
-from watershed.views.published import Published
 from watershed.views.targets import open_target
+from watershed.views.topic import Published
 from watershed.views.topic_writer import ViewTopic
 
 TOTALS: Final = """

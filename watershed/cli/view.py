@@ -38,12 +38,12 @@ from watershed.client.waiting import Waiter, WaitTimeoutError
 from watershed.status.view_facts import ViewFacts
 from watershed.views.clock import ClockKeeper, bases_with_clock
 from watershed.views.event_log import EventLogKeeper, wait_for_log
-from watershed.views.event_log_figures import EventLogFigures
-from watershed.views.figures import ViewFigures
-from watershed.views.generations import TargetGenerations
+from watershed.views.event_log_base import EventLogFigures
 from watershed.views.keeping import ViewKeeper
 from watershed.views.maintainer import RowEncoder, define
 from watershed.views.parsing import named_tables
+from watershed.views.states import ViewFigures
+from watershed.views.target import TargetGenerations
 from watershed.views.targets import (
     base_section,
     gathering,
