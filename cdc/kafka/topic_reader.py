@@ -125,6 +125,7 @@ class TopicReader:
     def poll(self, timeout_s: float, records_max: int = FETCH_COUNT) -> list[Message]:
         """Returns the records that arrive within `timeout_s` seconds. An error is raised when the records before it
         have been returned."""
+        self._raise_failure()
         with translated(self._what or "can't read topics"):
             return self._taken(self._consumer.consume(records_max, timeout_s))
 
@@ -171,14 +172,15 @@ class TopicReader:
     def _arrivals(self) -> list[Message]:
         """Returns what is there as soon as there is something. One call would wait for its whole timeout, or for the
         maximum number of messages."""
+        self._raise_failure()
         with translated(self._what or "can't read topics"):
             first = self._consumer.consume(1, _STEP_S)
             return self._taken([*first, *self._consumer.consume(FETCH_COUNT, 0)] if first else [])
 
     def _taken(self, messages: list[Message]) -> list[Message]:
-        """Returns the records among the messages."""
-        failure, self._failure = self._failure, None
-        records = []
+        """Returns the records among the messages. An error that came with records is raised by the next call."""
+        records: list[Message] = []
+        failure: WatershedError | None = None
         for message in messages:
             topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
             error = message.error()
@@ -189,10 +191,15 @@ class TopicReader:
                 self._positions[topic, partition] = max(offset, self._positions.get((topic, partition), 0))
             else:
                 failure = failure or self._failed(topic, KafkaException(error))
-        if failure is None or records:
-            self._failure = failure
-            return records
-        raise failure
+        self._failure = failure
+        if not records:
+            self._raise_failure()
+        return records
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Returns the first offset and the end. Raises MissingTopicError."""
