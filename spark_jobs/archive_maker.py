@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 
@@ -16,6 +16,7 @@ from cdc.model.errors import StackError, WatershedError
 from spark_jobs.class_archive import JAR_SETS, SUFFIX, archive_file
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
+from spark_jobs.jvm import jvm_process
 from spark_jobs.rehearsal import rehearse
 from spark_jobs.session import spark_session
 
@@ -47,14 +48,14 @@ def make() -> bool:
 def _record(java: Path, jars: Sequence[Path], options: Mapping[str, str]) -> None:
     """Runs what a job does with Spark and the warehouse, in a JVM that writes down the loaded classes when it ends."""
     spark = spark_session(java, jars, DRIVER_MEMORY, options)
-    gateway: Any = spark.sparkContext._gateway
+    process = jvm_process(spark)
     try:
         with tempfile.TemporaryDirectory(prefix="watershed-rehearsal-") as name:
             rehearse(spark, Path(name))
             spark.stop()
     finally:
-        gateway.proc.stdin.close()
-        gateway.proc.wait(END_S_MAX)
+        process.stdin.close()
+        process.wait(END_S_MAX)
 
 
 def main() -> int:

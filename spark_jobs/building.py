@@ -17,8 +17,8 @@ from cdc.model.sink_records import SinkRecord, newest
 from sinks.errors import FullError, RefusedError
 from spark_jobs.applied import Applied
 from spark_jobs.failures import reason
+from spark_jobs.generations import reshaped_tables
 from spark_jobs.rebuild import swap_goal
-from spark_jobs.reshaping import reshaped_tables
 from spark_jobs.starting import continued, first_position, included_again, read_note
 from spark_jobs.sync import SinkSync
 from spark_jobs.worker import Link, OpenSink, SinkWorker

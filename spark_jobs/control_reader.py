@@ -1,25 +1,15 @@
 """Reads the control and progress topics from the driver, with a small consumer of its own."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import (
-    LEADER_UNKNOWN,
-    NEXT_REACHABLE,
-    broker_error,
-    kafka_error,
-    missing_topics,
-    new_client,
-    tail_settings,
-)
+from cdc.kafka.topic_reader import TopicReader
 from cdc.model.control import ProgressRecord, SchemaRecord, SweepRecord
-from cdc.model.errors import BrokerError
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
@@ -28,11 +18,6 @@ from sinks.lineage import Lineage
 from spark_jobs.applied import PENDING_MAX
 
 log = structlog.get_logger(__name__)
-
-READ_S_MAX: Final = 30.0  # without a record or an end: another producer's transaction is open, or the broker is down
-ANSWER_S_MAX: Final = 10.0
-_FETCH_COUNT: Final = 1000
-_LEADER_WAIT_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +47,12 @@ class ControlReader:
         self._holds = holds
         self._left_out: dict[TableId, str] = {}  # table → topic; tables without a key, which no store can hold
         # If records that were read are deleted, continuing would hide it: an error is better than a jump.
-        settings = tail_settings(kafka, "watershed-sink-control", **{"auto.offset.reset": "error"})
-        self._consumer = new_client(Consumer, settings)
-        self._reached: dict[str, int] = {}  # topic → the offset up to which it was read
+        settings = {"auto.offset.reset": "error"}
+        what = f"can't read topics of prefix {topics.prefix}"
+        self._reader = TopicReader(kafka, what, settings, "watershed-sink-control")
         # progress records that arrived before control was read to the end that belongs to them
         self._ahead: list[Message] = []
+        self._damage: WatershedError | None = None  # a record that can't be read, and may be followed by others
         self._clear()
 
     def _clear(self) -> None:
@@ -79,16 +65,17 @@ class ControlReader:
     def read(self) -> News:
         """Reads progress to its end, then control to an end that is requested afterwards: all records of control on
         which a progress record relies have been read when this returns. A topic that does not exist yet is empty.
-        Raises BrokerError."""
-        try:
-            progress_end = self._end(self._topics.progress)
-            ahead, self._ahead = self._ahead, []
-            for message in ahead:
-                self._take(message, progress_end)
-            self._read_to(self._topics.progress, progress_end, progress_end)
-            self._read_to(self._topics.control, self._end(self._topics.control), progress_end)
-        except KafkaException as exception:
-            raise broker_error(f"can't read topics of prefix {self._topics.prefix}", exception) from exception
+        Raises BrokerError, UnreachableError."""
+        if self._damage is not None:
+            raise self._damage
+        progress_end = self._end(self._topics.progress)
+        ahead, self._ahead = self._ahead, []
+        for message in ahead:
+            self._take(message, progress_end)
+        for message in self._reader.read_to(self._topics.progress, progress_end):
+            self._take(message, progress_end)
+        for message in self._reader.read_to(self._topics.control, self._end(self._topics.control)):
+            self._take(message, progress_end)
         where = f"topic {self._topics.progress}"
         news = News(
             tuple(self._without_left_out(ProgressRecord.decode(value, where)) for _, value in self._progress),
@@ -99,63 +86,23 @@ class ControlReader:
         return news
 
     def close(self) -> None:
-        self._consumer.close()
+        self._reader.close()
 
     def _end(self, topic: str) -> int:
-        """The last stable offset; starts following the topic when it is there for the first time."""
-        deadline = time.monotonic() + ANSWER_S_MAX
-        while True:
-            try:
-                _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=ANSWER_S_MAX)
-                break
-            except KafkaException as exception:
-                # A topic that was read before may not count as empty, and neither may one whose leader is not known:
-                # the sink would take itself for a new one, and fill its store again.
-                if topic in self._reached or kafka_error(exception).code() not in LEADER_UNKNOWN:
-                    raise
-                if missing_topics(self._consumer, [topic]):
-                    return 0
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_LEADER_WAIT_S)
-        if end < self._reached.get(topic, 0):
-            raise BrokerError(
-                f"Kafka: topic {topic} ends at {end}, but was read up to {self._reached[topic]}: it was created again, "
-                "or has lost records",
-                "nothing to do: the sink reads it from the beginning",
-            )
-        if topic not in self._reached:
-            self._consumer.incremental_assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-            self._reached[topic] = 0
-        return int(end)
-
-    def _read_to(self, topic: str, end: int, progress_end: int) -> None:
-        while self._reached.get(topic, 0) < end:
-            messages = self._consumer.consume(1, READ_S_MAX)
-            if not messages:
-                raise BrokerError(
-                    f"Kafka: the end of topic {topic} was not reached in {READ_S_MAX:.0f} s", NEXT_REACHABLE
-                )
-            # The first wait ends with the first record; the others are there already, or come with the next round.
-            for message in [*messages, *self._consumer.consume(_FETCH_COUNT, 0)]:
-                self._take(message, progress_end)
+        return self._reader.end(topic)
 
     def _take(self, message: Message, progress_end: int) -> None:
-        topic, offset = message.topic() or "", message.offset() or 0
-        error = message.error()
-        if error is not None:
-            if error.code() != KafkaError._PARTITION_EOF:
-                raise KafkaException(error)
-            # The end is after transaction markers, whose offsets no record has.
-            self._reached[topic] = max(self._reached[topic], offset)
-            return
-        self._reached[topic] = max(self._reached[topic], offset + 1)
-        if topic == self._topics.progress and offset >= progress_end:
+        topic = message.topic() or ""
+        if topic == self._topics.progress and (message.offset() or 0) >= progress_end:
             self._ahead.append(message)
             return
         key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
         if value is not None:
-            self._keep(topic, key, value)
+            try:
+                self._keep(topic, key, value)
+            except WatershedError as error:
+                self._damage = error
+                raise
 
     def _keep_progress(self, value: bytes) -> None:
         """Keeps the records whose number the stride divides, and the last one, so that all of a backlog stays

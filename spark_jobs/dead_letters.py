@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_client
-from cdc.kafka.compacted_tail import CompactedTail
+from cdc.kafka.compacted import CompactedTail
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import UnreachableError
 from cdc.model.rejected_rows import RejectedRow, letters_generation
@@ -63,7 +63,7 @@ class DeadLetters:
         changed = self._tail.poll(0)
         for _, key in changed:
             # An earlier record than ours of this key says nothing any more.
-            if self._own.get(key, -1) < self._tail.reached[self._topic]:
+            if self._own.get(key, -1) < self._tail.reached(self._topic):
                 self._own.pop(key, None)
                 self._take(key)
 

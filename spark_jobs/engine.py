@@ -20,7 +20,7 @@ from sinks.warehouse.evolution import Evolution
 from sinks.warehouse.naming import VERSION, quoted
 from sinks.warehouse.object_store import hadoop_settings
 from sinks.warehouse.statements import CATALOG
-from spark_jobs.jvm import is_cut_off, jvm_failure
+from spark_jobs.jvm import is_cut_off, java_classes, java_session, java_strings, jvm_failure
 
 T = TypeVar("T")
 
@@ -78,12 +78,12 @@ class SparkEngine:
             "spark.sql.variable.substitute": "false",
         }.items():
             self._session.conf.set(name, value)
-        self._jvm: Any = self._session._jvm
+        self._jvm: Any = java_classes(self._session)
         # A catalog is made from the settings of the session that runs the first statement with it.
         self.query(f"SHOW NAMESPACES IN {CATALOG}")
         self._catalog: Any = self._call(
             lambda: self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(
-                self._session._jsparkSession, CATALOG
+                java_session(self._session), CATALOG
             )
         )
         self._has_views = catalog.catalog is None or not catalog.is_flat
@@ -263,11 +263,7 @@ class SparkEngine:
             return False
 
     def _namespace(self, parts: tuple[str, ...]) -> Any:
-        gateway: Any = self._session.sparkContext._gateway
-        array = gateway.new_array(self._jvm.java.lang.String, len(parts))
-        for index, part in enumerate(parts):
-            array[index] = part
-        return self._jvm.org.apache.iceberg.catalog.Namespace.of(array)
+        return self._jvm.org.apache.iceberg.catalog.Namespace.of(java_strings(self._session, parts))
 
     def _identifier(self, name: tuple[str, ...]) -> Any:
         return self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(self._namespace(name[:-1]), name[-1])

@@ -1,6 +1,11 @@
-"""The Java process that PySpark starts, and the error for its unexpected end."""
+"""The Java process that PySpark starts, and the error for its unexpected end.
+
+PySpark publishes no way to the process and its objects. Its private names are used here only; they were checked with
+PySpark 4.1.3.
+"""
 
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -13,6 +18,31 @@ def is_cut_off(error: BaseException) -> bool:
     """Says whether the error is that of a call whose answer did not come: of what py4j raises, all but exceptions of
     Java. Its text is only the name of the call."""
     return isinstance(error, OSError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError))
+
+
+def java_classes(spark: SparkSession) -> Any:
+    """Returns py4j's view of the packages and classes of Java."""
+    return spark._jvm
+
+
+def java_session(spark: SparkSession) -> Any:
+    """Returns the session's object of Java."""
+    return spark._jsparkSession
+
+
+def java_strings(spark: SparkSession, texts: Sequence[str]) -> Any:
+    """Returns an array of Java."""
+    gateway: Any = spark.sparkContext._gateway
+    array = gateway.new_array(java_classes(spark).java.lang.String, len(texts))
+    for number, text in enumerate(texts):
+        array[number] = text
+    return array
+
+
+def silence_accumulators(spark: SparkSession) -> None:
+    """When the JVM ends before us, PySpark's server of accumulators would print a traceback for the lost connection."""
+    accumulators: Any = spark.sparkContext._accumulatorServer
+    accumulators.handle_error = lambda _, __: None
 
 
 def jvm_process(spark: SparkSession) -> Any:

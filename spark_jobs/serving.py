@@ -14,9 +14,8 @@ from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.sink_records import SinkRecord, newest
 from sinks.errors import RefusedError, SinkError
 from spark_jobs.building import Builder
-from spark_jobs.generations import next_generation
+from spark_jobs.generations import next_generation, reshaped_tables
 from spark_jobs.rebuild import Rebuild, Told
-from spark_jobs.reshaping import reshaped_tables
 from spark_jobs.starting import (
     INCLUDED,
     RESHAPED,

@@ -5,11 +5,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from spark_jobs import class_archive
+from spark_jobs.jvm import silence_accumulators
 
 CORES: Final = os.cpu_count() or 1
 CHECKPOINT_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -93,7 +94,5 @@ def _built(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkS
     interrupt = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()
     signal.signal(signal.SIGINT, interrupt)
-    # When the JVM ends before us, PySpark's server of accumulators would print a traceback for the lost connection.
-    accumulators: Any = spark.sparkContext._accumulatorServer
-    accumulators.handle_error = lambda _, __: None
+    silence_accumulators(spark)
     return spark

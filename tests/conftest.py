@@ -19,7 +19,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests.support.waiting import eventually
 from watershed.devstack.endpoints import Servers, given_addresses
-from watershed.devstack.opening import open_stack
+from watershed.devstack.stack import open_stack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # most tests need no Spark, and importing it takes a second

@@ -1,6 +1,7 @@
 """Imports go one way, between the packages and between the folders of `cdc/` and `watershed/`; the middle of capture is
 pure; and no modules import each other in a circle."""
 
+import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import PurePosixPath
@@ -84,7 +85,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
 PURE: Final = (
     *("cdc.model", "cdc.pgoutput", "cdc.ports", "cdc.formats", "cdc.outbox"),
     *("cdc.config.columns", "cdc.config.format_options", "cdc.config.masking", "cdc.config.outbox_routing"),
-    *("cdc.config.outbox_settings", "cdc.config.section", "cdc.config.topic_names"),
+    *("cdc.config.outbox_settings", "cdc.config.section"),
     *("cdc.capture.assembler", "cdc.capture.confirmation", "cdc.capture.kafka_transaction", "cdc.capture.stream_lag"),
     *("cdc.capture.stream_state", "cdc.capture.toast_batch", "cdc.capture.transaction_records"),
     *("cdc.snapshots.sweeps", "cdc.snapshots.signal_answers"),
@@ -99,6 +100,8 @@ IO: Final = (
     *("asyncio", "http", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "selectors"),
     *("signal", "structlog", "subprocess", "tempfile", "threading", "time", "urllib.request"),
 )
+# PySpark publishes no other way to Java than these attributes. They may change with any version.
+JAVA: Final = ("_gateway", "_jvm", "_jsparkSession", "_jsc", "_accumulatorServer")
 # Packages with modules that import each other in a circle: which do.
 CIRCULAR: Final = {"tests": "simulation.mixed.run and simulation.mixed.process"}
 
@@ -140,6 +143,22 @@ def impurities(source: Source) -> Iterator[Violation]:
             yield Violation(source.path, line, f"{source.module} {kind}, and may not import {name}")
 
 
+def private_names(source: Source) -> Iterator[Violation]:
+    """No private module of a library is imported, and one module knows the private attributes of PySpark."""
+    for line, name in imports(source):
+        library, *parts = name.split(".")
+        if library not in OURS and any(part.startswith("_") and not part.startswith("__") for part in parts):
+            yield Violation(source.path, line, f"{name} is private to {library}")
+    if is_below(source.module, ["spark_jobs.jvm", "tests"]):
+        return
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self")):
+                continue
+            case ast.Attribute(attr=attribute) if attribute in JAVA:
+                yield Violation(source.path, node.lineno, f"only spark_jobs.jvm may use {attribute}")
+
+
 def circles(sources: Sequence[Source], circular: Collection[str]) -> Iterator[Violation]:
     """One circle of each package, through imports in functions too. `circular`: packages that may have some."""
     python = {source.module: source for source in sources if source.is_python}
@@ -161,7 +180,9 @@ def circles(sources: Sequence[Source], circular: Collection[str]) -> Iterator[Vi
                 yield Violation(PurePosixPath(package), 1, "needs no exception any more")
 
 
-@pytest.mark.parametrize("rule", [wrong_directions, impurities], ids=["directions", "purity"])
+@pytest.mark.parametrize(
+    "rule", [wrong_directions, impurities, private_names], ids=["directions", "purity", "private names"]
+)
 def test_each_file_imports_only_what_it_may(rule: object) -> None:
     assert callable(rule)
     found = sorted({violation for source in repository() if source.is_python for violation in rule(source)})
@@ -252,6 +273,21 @@ def test_relative_imports_are_resolved() -> None:
 )
 def test_io_in_the_middle_is_found(path: str, text: str, is_kept: bool) -> None:
     assert (list(impurities(python(path, text))) == []) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "is_kept"),
+    [
+        ("cdc/kafka/broker.py", "from confluent_kafka.admin._listoffsets import OffsetSpec", False),
+        ("tests/unit/test_x.py", "import pyarrow._fs", False),
+        ("spark_jobs/engine.py", "java = spark.sparkContext._gateway", False),
+        ("spark_jobs/jvm.py", "java = spark.sparkContext._gateway", True),
+        ("spark_jobs/engine.py", "self._jvm = java_classes(spark)", True),
+        ("cdc/kafka/broker.py", "from __future__ import annotations\nfrom cdc.kafka import _x", True),
+    ],
+)
+def test_private_names_of_libraries_are_found(path: str, text: str, is_kept: bool) -> None:
+    assert (list(private_names(python(path, text))) == []) is is_kept
 
 
 def test_circles_of_imports_are_found() -> None:

@@ -5,12 +5,13 @@ Capture's sections, and how the environment overrides them, are in `cdc.config.s
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdc.config.clock_settings import MINUTES, ClockConfig
 from cdc.config.event_logs import EventLogConfig
 from cdc.config.event_logs import problem as problem_of_logs
 from cdc.config.secret_files import secret_files
@@ -19,11 +20,11 @@ from cdc.config.settings import ENV_PREFIX, PipelineConfig, describe, load
 from cdc.config.store_mapping import matches
 from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.stores import shared_names, unmatched_pattern
-from cdc.config.topic_names import problem
-from cdc.config.views import ViewConfig, view_topics
+from cdc.config.views import MINUTES, ClockConfig, ViewConfig, view_topics
 from cdc.config.views import problem as problem_of_views
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
+from cdc.model.events import TableId
 from cdc.model.topics import Topics
 
 _DURATION = re.compile(r"(\d{1,6})([smhd])")
@@ -138,7 +139,7 @@ class Config(PipelineConfig):
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
         topics_of_views = view_topics(self.views, self.topics.prefix)
-        if said := problem(Topics(self.topics.prefix), self.source.table_ids, self.sinks, topics_of_views):
+        if said := problem_of_topics(Topics(self.topics.prefix), self.source.table_ids, self.sinks, topics_of_views):
             raise ValueError(said)
         return self
 
@@ -173,3 +174,43 @@ def _refuse_unknown_environment(path: Path) -> None:
             raise ConfigError(
                 f"{kind} {name} names no section", f"sections of {path}: {', '.join(Config.model_fields)}"
             )
+
+
+NAME_CHARS_MAX = 249  # Kafka's
+
+
+def problem_of_topics(
+    topics: Topics,
+    tables: Iterable[TableId],
+    sinks: Iterable[str] = (),
+    views: Mapping[str, str] = MappingProxyType({}),
+) -> str | None:
+    """Returns the conflict between topics' names, with both names and the remedy; None if there is none.
+
+    Characters that Kafka does not allow become `_`, so names can become the same. Kafka also treats names as the same
+    that differ only in `.` and `_`: their metrics would collide, so the brokers refuse to create the second one.
+
+    `views`: the topics of views by their names.
+    """
+    own = [*topics.own, *map(topics.sink_dead_letter, sinks)]
+    owners = {_unified(topic): (topic, f"Watershed's own topic {topic}") for topic in own}
+    for view, topic in views.items():
+        other, owner = owners.setdefault(_unified(topic), (topic, f"view {view}"))
+        if owner != f"view {view}":
+            return f"{owner} and view {view} would share the topic {other}: set another name in the view's target"
+    for table in tables:
+        topic = topics.table(table)
+        if len(topic) > NAME_CHARS_MAX:
+            return f"topic name of {table} is longer than Kafka's {NAME_CHARS_MAX} characters: shorten topics.prefix"
+        other, owner = owners.setdefault(_unified(topic), (topic, f"table {table}"))
+        if owner == f"table {table}":
+            continue
+        clash = f"the topic {topic}" if other == topic else f"a topic: to Kafka {other} and {topic} are the same"
+        return (
+            f"{owner} and table {table} would share {clash}; capture one of them under another topics.prefix and slot"
+        )
+    return None
+
+
+def _unified(topic: str) -> str:
+    return topic.replace(".", "_")

@@ -226,7 +226,17 @@ def missing_topics(client: Consumer | Producer, names: Iterable[str]) -> list[st
 def require_topics(client: Consumer | Producer, names: Iterable[str]) -> None:
     """Raises WatershedError for a topic that capture has not created yet, UnreachableError, BrokerError."""
     for name in missing_topics(client, names):
-        raise WatershedError(
-            f"there is no topic {name}: capture has never run on prefix {name.rpartition('.')[0]}",
-            "start capture with `cdc run`, or correct topics.prefix",
-        )
+        raise missing_topic(name)
+
+
+def missing_topic(name: str) -> WatershedError:
+    """Returns the error for a topic that capture creates."""
+    return WatershedError(
+        f"there is no topic {name}: capture has never run on prefix {name.rpartition('.')[0]}",
+        "start capture with `cdc run`, or correct topics.prefix",
+    )
+
+
+def cause_of(error: WatershedError) -> KafkaError | None:
+    """Returns the answer of the brokers or the client that an error of `broker_error` was made of."""
+    return kafka_error(error.__cause__) if isinstance(error.__cause__, KafkaException) else None

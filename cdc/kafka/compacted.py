@@ -1,21 +1,18 @@
-"""Reads a topic to its present end: its records, or the last value of each key."""
+"""Topics as tables: the last committed value of each key, read once or followed."""
 
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import ANSWER_S_MAX, NEXT_REACHABLE, new_client, tail_settings, translated
-from cdc.kafka.daemon_thread import do_nothing
+from cdc.kafka.client import missing_topic
+from cdc.kafka.topic_reader import TopicReader, open_reader
 from cdc.model.errors import UnreachableError
-from cdc.ports.stream import WhileWaiting
+from cdc.model.topics import prefixes_of
 
-READ_S_MAX: Final = 60.0  # seconds without a record
-_STEP_S: Final = 0.1
-_FETCH_COUNT: Final = 5_000
+_PARTITION: Final = 0  # these topics have one
 
 
 def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
@@ -25,63 +22,79 @@ def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
     Raises UnreachableError, BrokerError.
     """
     latest: dict[str, bytes] = {}
-    with reader(kafka, f"can't read topic {topic}") as consumer:
-        if topic not in consumer.list_topics(timeout=ANSWER_S_MAX).topics:
-            return latest
-        for message in read_records(consumer, TopicPartition(topic, 0)):
-            key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
-            if value is None:
-                latest.pop(key, None)
-            else:
-                latest[key] = value
+    with open_reader(kafka) as reader:
+        if topic in reader.topics():
+            for message in reader.read_to(topic, reader.end(topic)):
+                _put(latest, message)
     return latest
 
 
-@contextmanager
-def reader(kafka: KafkaConfig, what: str, **settings: Any) -> Iterator[Consumer]:
-    """Opens a consumer for `read_records`. `what`: what can't be done, for errors. Raises UnreachableError,
-    BrokerError."""
-    # The broker must not wait for more records before it answers.
-    ours = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
-    consumer = new_client(Consumer, tail_settings(kafka, "watershed-reader", **ours | settings))
-    with translated(what), closing(consumer):
-        yield consumer
+class CompactedTail:
+    """Follows topics of one partition each. Not thread-safe."""
+
+    def __init__(self, kafka: KafkaConfig, topics: Sequence[str]) -> None:
+        self._latest: dict[str, dict[str, bytes]] = {topic: {} for topic in topics}
+        self._reader = TopicReader(kafka)
+        self._is_begun = False
+
+    @property
+    def latest(self) -> Mapping[str, Mapping[str, bytes]]:
+        return self._latest
+
+    def reached(self, topic: str) -> int:
+        """Returns the offset up to which the topic was read."""
+        return self._reader.positions.get((topic, _PARTITION), 0)
+
+    def read_to_end(self) -> set[tuple[str, str]]:
+        """Reads everything that is committed by now; at first from the topics' beginnings. Returns the new records'
+        (topic, key). Raises WatershedError if a topic does not exist, UnreachableError, BrokerError."""
+        if not self._is_begun:
+            existing = self._reader.topics()
+            for topic in self._latest:
+                if topic not in existing:
+                    raise missing_topic(topic)
+                self._reader.follow(topic)
+            self._is_begun = True
+        ends = {topic: self._reader.end(topic) for topic in self._latest}
+        return self._take(message for topic, end in ends.items() for message in self._reader.read_to(topic, end))
+
+    def exist(self) -> bool:
+        """Returns whether all topics exist. Raises UnreachableError, BrokerError."""
+        return self._reader.topics() >= self._latest.keys()
+
+    def prefixes(self) -> tuple[str, ...]:
+        """Returns the prefixes whose topics exist. Raises UnreachableError, BrokerError."""
+        return prefixes_of(self._reader.topics())
+
+    def require_answer(self) -> None:
+        """Raises UnreachableError or BrokerError if the leader of a topic does not answer, which `poll` does not
+        report."""
+        for topic in self._latest:
+            self._reader.require_leader(topic)
+
+    def poll(self, timeout_s: float) -> set[tuple[str, str]]:
+        """Reads new records for `timeout_s` seconds. Returns their (topic, key); nothing while brokers are unreachable.
+        Raises BrokerError if they refuse."""
+        with suppress(UnreachableError):
+            return self._take(self._reader.poll(timeout_s))
+        return set()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _take(self, messages: Iterable[Message]) -> set[tuple[str, str]]:
+        changed = set()
+        for message in messages:
+            topic = message.topic() or ""
+            changed.add((topic, _put(self._latest[topic], message)))
+        return changed
 
 
-def read_records(
-    consumer: Consumer,
-    partition: TopicPartition,
-    end: int | None = None,
-    while_waiting: WhileWaiting = do_nothing,
-) -> Iterator[Message]:
-    """Yields the records of an existing partition from its offset (none: the first one) to `end` (None: what the
-    consumer's isolation level shows now). Calls `while_waiting` several times a second.
-
-    Raises KafkaException, and UnreachableError if nothing arrives for READ_S_MAX.
-    """
-    low, high = consumer.get_watermark_offsets(partition, timeout=ANSWER_S_MAX)
-    start, end = max(low, partition.offset), high if end is None else end
-    if end <= start:
-        return
-    consumer.assign([TopicPartition(partition.topic, partition.partition, start)])
-    reached, deadline = start, time.monotonic() + READ_S_MAX
-    while time.monotonic() < deadline:
-        # One call for both would wait for its whole timeout, or for the maximum number of messages.
-        first = consumer.poll(_STEP_S)
-        for message in [] if first is None else [first, *consumer.consume(_FETCH_COUNT, 0)]:
-            error = message.error()
-            if error is None:
-                yield message
-            elif error.code() != KafkaError._PARTITION_EOF:
-                raise KafkaException(error)
-        # The position counts transaction markers, which may have the last offsets of the log.
-        position = consumer.position([partition])[0].offset
-        if position >= end:
-            return
-        if position > reached:
-            reached, deadline = position, time.monotonic() + READ_S_MAX
-        while_waiting()
-    raise UnreachableError(
-        f"Kafka: topic {partition.topic} could not be read to its end: nothing arrived for {READ_S_MAX:.0f} s",
-        NEXT_REACHABLE,
-    )
+def _put(latest: dict[str, bytes], message: Message) -> str:
+    """Makes the record's value that of its key, which is returned."""
+    key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
+    if value is None:
+        latest.pop(key, None)
+    else:
+        latest[key] = value
+    return key

@@ -22,14 +22,14 @@ from itertools import groupby
 from typing import Final, cast
 
 import structlog
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from cdc.config.settings import PipelineConfig
 from cdc.kafka.broker import MARKED_S_MAX, KafkaBroker, StoredRecord
-from cdc.kafka.compacted import read_records, reader
 from cdc.kafka.daemon_thread import WAIT_S, call_in_thread, do_nothing
 from cdc.kafka.state_reader import State, read_state
 from cdc.kafka.topic_admin import TopicAdmin
+from cdc.kafka.topic_reader import open_reader
 from cdc.kafka.transaction_log import outcomes
 from cdc.model.control import (
     EventTopicRecord,
@@ -170,13 +170,11 @@ class HangingTransactions:
         if not parts:
             return []
         settings = {"isolation.level": isolation, "auto.offset.reset": "error"}
-        with reader(self._config.kafka, "can't read a hanging transaction", **settings) as consumer:
+        with open_reader(self._config.kafka, "can't read a hanging transaction", settings) as reader:
             return [
                 message
                 for part in parts
-                for message in read_records(
-                    consumer, TopicPartition(part.topic, part.partition, part.start), part.end, while_waiting
-                )
+                for message in reader.read(part.topic, part.partition, part.start, part.end, while_waiting)
                 if (message.offset() or 0) < part.end
             ]
 

@@ -4,22 +4,22 @@ import time
 from typing import Final
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import (
     METADATA_MS,
     NEXT_REACHABLE,
     Undelivered,
+    cause_of,
     client_settings,
-    kafka_error,
     new_client,
-    reading_settings,
     require_topics,
     translated,
 )
+from cdc.kafka.topic_reader import TopicReader
 from cdc.model.control import SignalRecord
-from cdc.model.errors import UnreachableError, WatershedError
+from cdc.model.errors import BrokerError, UnreachableError, WatershedError
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.stream import Signal
 
@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 SIGNALS_MAX: Final = 100  # signals of one poll
 QUEUE_KIBIBYTES_MAX: Final = 1024
+FETCH_WAIT_MS: Final = 500  # for the next signal; signals are few
 WARNING_INTERVAL_S: Final = 60.0
 ACKNOWLEDGE_S_MAX: Final = 15.0
 
@@ -39,40 +40,29 @@ class SignalReader:
         self._topic = topic
         # Not a bound method: see KafkaBroker.
         self._errors = _ErrorLog(topic)
-        self._consumer = new_client(
-            Consumer,
-            reading_settings(
-                kafka,
-                "watershed-signals",
-                **{
-                    # If the offset is no longer in the topic, the oldest signal comes next.
-                    "auto.offset.reset": "earliest",
-                    "queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX,
-                    "topic.metadata.propagation.max.ms": METADATA_MS,  # after that a missing topic is an error
-                    "error_cb": self._errors.note,
-                },
-            ),
-        )
-        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING if offset is None else offset)])
+        settings = {
+            # If the offset is no longer in the topic, the oldest signal comes next.
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": False,
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
+            "queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX,
+            "topic.metadata.propagation.max.ms": METADATA_MS,  # after that a missing topic is an error
+            "error_cb": self._errors.note,
+        }
+        self._reader = TopicReader(kafka, settings=settings, name="watershed-signals")
+        self._reader.follow(topic, start=offset)
 
     def poll(self) -> list[Signal]:
         """Implements cdc.ports.stream.Signals. Also empty while the topic does not exist or no broker answers."""
         try:
-            messages = self._consumer.consume(SIGNALS_MAX, 0)
-        except KafkaException as exception:
-            self._errors.note(kafka_error(exception))
+            return [self._signal(message) for message in self._reader.poll(0, SIGNALS_MAX)]
+        except (BrokerError, UnreachableError) as error:
+            if (cause := cause_of(error)) is not None:
+                self._errors.note(cause)
             return []
-        signals = []
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                self._errors.note(error)
-            else:
-                signals.append(self._signal(message))
-        return signals
 
     def close(self) -> None:
-        self._consumer.close()
+        self._reader.close()
 
     def _signal(self, message: Message) -> Signal:
         offset = message.offset()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cdc.config.settings import KafkaConfig, PipelineConfig
-from cdc.kafka.client import topic_names
-from cdc.kafka.compacted import read_latest, reader
+from cdc.kafka.compacted import read_latest
+from cdc.kafka.topic_reader import open_reader
 from cdc.model.control import (
     EventTopicRecord,
     HangingTransactionRecord,
@@ -60,8 +60,8 @@ class Captured:
 
 def read_prefixes(kafka: KafkaConfig) -> tuple[str, ...]:
     """Returns the prefixes whose topics exist. Raises UnreachableError, BrokerError."""
-    with reader(kafka, "can't list topics") as consumer:
-        return prefixes_of(topic_names(consumer))
+    with open_reader(kafka) as reader:
+        return prefixes_of(reader.topics())
 
 
 def read_state(config: PipelineConfig) -> State:

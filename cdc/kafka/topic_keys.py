@@ -12,11 +12,9 @@ from contextlib import closing, suppress
 from typing import Final
 
 import structlog
-from confluent_kafka import KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import ANSWER_S_MAX
-from cdc.kafka.compacted import read_records, reader
+from cdc.kafka.topic_reader import open_reader
 from cdc.model.errors import BrokerError, UnreachableError, WatershedError
 from cdc.model.events import pack_version
 from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, ReadFailed
@@ -95,14 +93,10 @@ class KafkaKeyReader:
             yield from _paged(key for (key,) in live.execute("SELECT key FROM live ORDER BY key"))
 
     def _read(self, topic: str, below: int | None, live: sqlite3.Connection) -> None:
-        settings = {"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}
-        with reader(self._kafka, f"can't read topic {topic}", **settings) as consumer:
-            described = consumer.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic]
-            if described.error is not None:
-                raise KafkaException(described.error)
+        with open_reader(self._kafka, settings={"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}) as reader:
             rows: dict[bytes, bool] = {}  # key → whether its last record among these is a row
-            for number in described.partitions:
-                for message in read_records(consumer, TopicPartition(topic, number), while_waiting=self._require_open):
+            for partition in reader.partitions(topic):
+                for message in reader.read(topic, partition, while_waiting=self._require_open):
                     key, value = message.key(), message.value()
                     if key is not None:
                         rows[key] = value is not None and (below is None or _version(value) < below)

@@ -10,11 +10,12 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import ANSWER_S_MAX, kafka_error
-from cdc.kafka.compacted import read_records, reader
+from cdc.kafka.client import cause_of
+from cdc.kafka.topic_reader import Place, open_reader
+from cdc.model.errors import BrokerError
 from cdc.ports.stream import WhileWaiting
 
 TOPIC: Final = "__transaction_state"
@@ -26,8 +27,6 @@ _REFUSED: Final = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 }
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 def outcomes(kafka: KafkaConfig, transactional_id: str, while_waiting: WhileWaiting) -> dict[Place, bool] | None:
@@ -37,14 +36,14 @@ def outcomes(kafka: KafkaConfig, transactional_id: str, while_waiting: WhileWait
     Raises UnreachableError.
     """
     found: dict[Place, bool] = {}
-    with reader(kafka, f"can't read topic {TOPIC}") as consumer:
+    with open_reader(kafka) as reader:
         try:
-            partitions = consumer.list_topics(timeout=ANSWER_S_MAX).topics.get(TOPIC)
-            if partitions is None or not partitions.partitions:
+            partitions = reader.partitions(TOPIC) if TOPIC in reader.topics() else []
+            if not partitions:
                 return None
-            place = TopicPartition(TOPIC, partition_of(transactional_id, len(partitions.partitions)))
+            partition = partition_of(transactional_id, len(partitions))
             wanted = entry_key(transactional_id)
-            for message in read_records(consumer, place, while_waiting=while_waiting):
+            for message in reader.read(TOPIC, partition, while_waiting=while_waiting):
                 value = message.value()
                 if message.key() == wanted and value is not None:
                     state, places = decode_entry(value)
@@ -52,8 +51,9 @@ def outcomes(kafka: KafkaConfig, transactional_id: str, while_waiting: WhileWait
                         found |= dict.fromkeys(places, state == PREPARE_COMMIT)
         except ValueError:
             return None
-        except KafkaException as exception:
-            if kafka_error(exception).code() not in _REFUSED:
+        except BrokerError as error:
+            cause = cause_of(error)
+            if cause is None or cause.code() not in _REFUSED:
                 raise
             return None
     return found

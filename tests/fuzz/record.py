@@ -20,7 +20,7 @@ from cdc.postgres.catalog import read_table
 from cdc.postgres.connection import connect
 from tests.fuzz.seeds import RECORDED
 from tests.support.value_matrix import TYPES, Typed, columns
-from watershed.devstack.opening import open_stack
+from watershed.devstack.stack import open_stack
 
 COLUMNS_OF_A_TABLE = 2
 BYTES_MAX = 200

@@ -10,7 +10,7 @@ from typing import Final
 import psycopg
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.admin import NewPartitions
 
 from cdc.model.errors import ConfigError
 from sinks.errors import RefusedError, SinkError
@@ -22,8 +22,7 @@ from tests.support.waiting import eventually
 from watershed.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
 from watershed.status.view_facts import ViewFacts
 from watershed.views.event_log import EventLogKeeper, log_findings
-from watershed.views.event_log_base import EventLogBase
-from watershed.views.event_log_figures import EventLogFigures
+from watershed.views.event_log_base import EventLogBase, EventLogFigures
 from watershed.views.event_records import EventConsumer, EventTopics
 from watershed.views.maintainer import ViewMaintainer
 from watershed.views.targets import open_base

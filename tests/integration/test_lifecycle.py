@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis as redis_client
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from cdc.model.errors import WatershedError
 from tests.conftest import KafkaBroker, PostgresServer

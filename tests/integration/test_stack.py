@@ -15,8 +15,7 @@ import psycopg
 import pytest
 import redis as redis_client
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 from opensearchpy import OpenSearch
 from opensearchpy.helpers import bulk
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka import topic_keys
+from cdc.kafka import topic_reader
 from cdc.kafka.topic_keys import PAGE_KEYS, KafkaKeyReader
 from cdc.model.events import pack_version
 from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, ReadFailed
@@ -101,7 +101,7 @@ def test_another_scan_ends_the_one_before(kafka: KafkaBroker, topic: str) -> Non
 
 
 def test_without_brokers_it_fails_for_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_keys, "ANSWER_S_MAX", 0.5)
+    monkeypatch.setattr(topic_reader, "ANSWER_S_MAX", 0.5)
     settings = KafkaConfig(bootstrap_servers="127.0.0.1:1")
     with closing(KafkaKeyReader(settings)) as reader:
         failure = answer(reader, KeyPage("1", "a", "t", None))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, LiteralString
 
 import pytest
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.admin import NewPartitions
 
 from tests.checker.positions import sweeps_of
 from tests.conftest import KafkaBroker, PostgresServer

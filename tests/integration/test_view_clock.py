@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from pydantic import ValidationError
 
-from cdc.config.clock_settings import MINUTES
 from cdc.config.config_file import Config
 from cdc.config.stores import SqlConfig
+from cdc.config.views import MINUTES
 from sinks.errors import SinkError
 from tests.conformance.stores import url_of
 from tests.support.view_tables import INVOICES, PAGE, RECEIPTS, Query

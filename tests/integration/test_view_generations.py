@@ -24,9 +24,8 @@ from tests.support.view_tables import CUSTOMERS, SHOP, Query
 from tests.support.views import Views, base_sink, killed_at, until_idle
 from watershed.status.view_facts import ViewFacts
 from watershed.views.base import Base
-from watershed.views.generations import TargetGenerations
 from watershed.views.maintainer import ViewMaintainer, define
-from watershed.views.target import Target
+from watershed.views.target import Target, TargetGenerations
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 

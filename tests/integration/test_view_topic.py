@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
 
 from cdc.config.config_file import Config
-from cdc.kafka.compacted import read_records
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.topic_admin import TopicAdmin
+from cdc.kafka.topic_reader import open_reader
 from cdc.model.errors import BrokerError, WatershedError
 from cdc.model.events import pack_version
 from sinks.errors import RefusedError, SinkError
@@ -34,8 +34,8 @@ from tests.support.waiting import eventually
 from watershed.views.base import Base
 from watershed.views.keeping import ViewKeeper
 from watershed.views.maintainer import ViewMaintainer, define
-from watershed.views.published import Published
 from watershed.views.targets import open_target
+from watershed.views.topic import Published
 from watershed.views.topic_writer import ViewTopic
 
 TOTALS: Final = """
@@ -110,19 +110,8 @@ class Pipeline:
     def records(self) -> list[tuple[int, dict[str, Any], Any, int]]:
         """Partition, key, row and version of every record that a reader of committed records gets."""
         found = []
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.kafka.bootstrap_servers,
-                "group.id": "reader",
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "enable.partition.eof": True,
-            }
-        )
-        with closing(consumer):
-            for message in chain.from_iterable(
-                read_records(consumer, TopicPartition(self.topic, number)) for number in range(PARTITIONS)
-            ):
+        with open_reader(self.settings().kafka) as reader:
+            for message in chain.from_iterable(reader.read(self.topic, number) for number in range(PARTITIONS)):
                 headers: dict[str, Any] = dict(message.headers() or [])
                 assert headers["view"] == f"{self._prefix}.totals".encode()
                 value, key = message.value(), message.key()

@@ -10,8 +10,7 @@ from typing import Any
 import psycopg
 import redis
 import yaml
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from opensearchpy import OpenSearch
 
 from tests.support.captured import Captured

@@ -19,8 +19,7 @@ from tests.support.views import until_idle
 from tests.support.waiting import eventually
 from watershed.views import event_log
 from watershed.views.event_log import EventLogKeeper, EventLogLoader, open_log_base, wait_for_log
-from watershed.views.event_log_base import EventLogBase
-from watershed.views.event_log_figures import behind
+from watershed.views.event_log_base import EventLogBase, behind
 from watershed.views.event_records import EventTopics
 from watershed.views.maintainer import ViewMaintainer, define
 from watershed.views.targets import open_base, open_target, target_generations

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from cdc.kafka.transaction_log import PREPARE_ABORT, PREPARE_COMMIT, TOPIC, Place, decode_entry, entry_key
+from cdc.kafka.topic_reader import Place
+from cdc.kafka.transaction_log import PREPARE_ABORT, PREPARE_COMMIT, TOPIC, decode_entry, entry_key
 from watershed.devstack.endpoints import Servers
 from watershed.devstack.place import servers_home
 from watershed.devstack.stack import Stack

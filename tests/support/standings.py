@@ -12,12 +12,10 @@ SOURCE = SourceIdentity(system_identifier="1", timeline=1, database="shop", slot
 
 
 class FakeTail:
-    """Takes the place of cdc.kafka.compacted_tail.CompactedTail. What is told is seen at the next poll."""
+    """Takes the place of cdc.kafka.compacted.CompactedTail. What is told is seen at the next poll."""
 
     def __init__(self, topics: Topics) -> None:
         self.latest: dict[str, dict[str, bytes]] = {topics.state: {}, topics.progress: {}}
-        self.is_at_end = True
-        self.meets_end = True  # at once, when it is forgotten
         self.polls: list[list[tuple[str, str, bytes]]] = []  # what each poll will bring; then nothing more
         self._topics = topics
 
@@ -29,17 +27,14 @@ class FakeTail:
         """All at one poll."""
         self.polls.append([(self._topic(record), record.record_key, record.encode()) for record in records])
 
-    def read_to_end(self) -> None:
-        """It is read."""
+    def read_to_end(self) -> set[tuple[str, str]]:
+        return {changed for _ in self.polls[:] for changed in self.poll(0)}
 
     def poll(self, timeout_s: float) -> set[tuple[str, str]]:  # noqa: ARG002
         came = self.polls.pop(0) if self.polls else []
         for topic, key, value in came:
             self.latest[topic][key] = value
         return {(topic, key) for topic, key, _ in came}
-
-    def forget_end(self) -> None:
-        self.is_at_end = self.meets_end
 
     def close(self) -> None:
         """Nothing is open."""

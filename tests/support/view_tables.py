@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from cdc.config.clock_settings import MINUTES
+from cdc.config.views import MINUTES
 from sinks.contract import Json
 from tests.conformance.tables import Table, table
 

@@ -11,9 +11,8 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from cdc.config.config_file import Config
-from cdc.config.fold_settings import FoldConfig
 from cdc.config.stores import WarehouseConfig
-from cdc.config.views import TopicTarget, target_prefix, view_topics
+from cdc.config.views import FoldConfig, TopicTarget, target_prefix, view_topics
 from cdc.model.events import TableId, TableSchema
 from cdc.postgres.connection import PINNED_SETTINGS
 from sinks.contract import StoredRow

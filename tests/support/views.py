@@ -22,8 +22,8 @@ from tests.conformance.tables import Table
 from tests.support.view_tables import CUSTOMERS, LINES, PAYER, PAYMENTS, TICKS, Query, draw_key, draw_values
 from watershed.views.base import Base
 from watershed.views.definition import ViewDefinition
-from watershed.views.generations import TargetGenerations
 from watershed.views.maintainer import ViewMaintainer, define
+from watershed.views.target import TargetGenerations
 
 # One table has another name in the base than in the source.
 BASE_SHAPES: Final = {str(LINES.id): {"table": "kept.lines", "indexes": [["order_id"]]}}

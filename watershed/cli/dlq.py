@@ -1,8 +1,9 @@
-"""`cdc dlq`: lists and handles dead letters, the rows that the stores of sinks rejected."""
+"""`cdc dlq`: lists and handles dead letters, the rows that the stores of sinks rejected. A condition of SQL selects
+rows by their keys, so that capture publishes them again."""
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,9 +17,8 @@ from cdc.config.stores import sink_config
 from cdc.kafka.state_reader import read_captured
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import WatershedError
-from cdc.model.events import TableId
+from cdc.model.events import TableId, TableSchema
 from cdc.model.topics import Topics
-from watershed.cli.keys_condition import keys_condition
 from watershed.cli.options import CONFIG, ConfigFile, configuration, table_id
 from watershed.client.signal_sender import await_answer, send_signal
 from watershed.status.sink_letters import Letter, discard_letters, read_letters
@@ -172,3 +172,29 @@ def _key_text(key: dict[str, Any]) -> str:
 def _as_json(letter: Letter) -> dict[str, Any]:
     where = {"sink": letter.sink, "generation": letter.generation, "table": str(letter.row.table)}
     return where | letter.row.model_dump(mode="json")
+
+
+KEYS_MAX: Final = 5_000  # keys in one condition
+_BYTEA: Final = 17
+
+
+def keys_condition(schema: TableSchema, keys: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the condition. Raises WatershedError for too many keys, and for keys without a form as text."""
+    hint = f"cdc snapshot start --table {schema.table} publishes all rows of the table again"
+    if len(keys) > KEYS_MAX:
+        raise WatershedError(f"{len(keys)} rows of {schema.table} are too many for one condition", hint)
+    for column in schema.columns:
+        if column.name in schema.key and (column.element_oid or (column.base_type_oid or column.type_oid) == _BYTEA):
+            raise WatershedError(
+                f"rows of {schema.table} can't be selected by key: key column {column.name} has type "
+                f"{column.type_name}",
+                hint,
+            )
+    names = ", ".join('"' + name.replace('"', '""') + '"' for name in schema.key)
+    values = ", ".join("(" + ", ".join(_literal(key[name]) for name in schema.key) + ")" for key in keys)
+    return f"({names}) IN ({values})"
+
+
+def _literal(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return "E'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -187,16 +187,13 @@ class Filling:
         self._tables = Followed(watch, requests)
         self._now = now
         self._rates = {sink: Rate() for sink in generations}
-        self._are_read = False  # whether the tables' last rows were seen published
         self._goal: HistoryPosition | None = None
 
     def standings(self) -> list[FillProgress]:
         """Returns the progress of each table that is read, then of each sink."""
         tables = self._tables.statuses()
-        if not self._are_read and all(table.status == "done" for table in tables):
-            self._are_read = True
-            self._watch.tail.forget_end()
-        if self._are_read and self._goal is None:
+        if self._goal is None and all(table.status == "done" for table in tables):
+            self._watch.read_on()
             self._goal = self._reached(after_rows=bool(tables))
         sinks, published = self._watch.sinks(), self._watch.published()
         return tables + [
@@ -211,7 +208,7 @@ class Filling:
             published = self._watch.published()
             return None if published is None else HistoryPosition.published(published)
         position = self._watch.position()
-        return HistoryPosition.published(position) if position is not None and self._watch.tail.is_at_end else None
+        return None if position is None else HistoryPosition.published(position)
 
     @staticmethod
     def is_over(standings: Sequence[FillProgress]) -> bool:

@@ -132,7 +132,7 @@ class _Removal:
 
     def __call__(self, *arguments: Any) -> None:
         if self._made is None:
-            from spark_jobs.removal import SparkRemoval
+            from spark_jobs.warehouse_commands import SparkRemoval
 
             self._made = SparkRemoval(self._config)
         self._made(*arguments)

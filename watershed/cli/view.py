@@ -28,10 +28,10 @@ from watershed.cli.interrupts import sigterm_as_interrupt
 from watershed.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel, configuration
 from watershed.cli.view_readers import view_readers
 from watershed.status.view_facts import ViewFacts
-from watershed.views.event_log_figures import EventLogFigures
-from watershed.views.figures import ViewFigures
+from watershed.views.event_log_base import EventLogFigures
 from watershed.views.maintainer import RowEncoder, define
 from watershed.views.running import run_views
+from watershed.views.states import ViewFigures
 from watershed.views.targets import (
     base_section,
     open_base,

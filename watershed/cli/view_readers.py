@@ -9,8 +9,8 @@ from cdc.config.stores import SqlConfig, sink_config
 from sinks.errors import SinkError
 from watershed.status.facts import ViewReader
 from watershed.status.view_facts import ViewFacts
-from watershed.views.event_log_figures import EventLogFigures
-from watershed.views.figures import ViewFigures
+from watershed.views.event_log_base import EventLogFigures
+from watershed.views.states import ViewFigures
 
 CONNECT_TIMEOUT_S: Final = 3  # a slower base is shown as unreachable
 Figures = TypeVar("Figures", bound=ViewFigures | EventLogFigures)

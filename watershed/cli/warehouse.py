@@ -32,7 +32,7 @@ def maintain(
     more than tombstone_ttl_s ago. Sinks can run meanwhile: files that a batch also writes are left to the batch."""
     settings = configuration(config)
     chosen = _chosen(settings, sink, view)
-    from spark_jobs.upkeep import maintain_warehouse, session  # brings Spark
+    from spark_jobs.warehouse_commands import maintain_warehouse, session  # brings Spark
 
     with session(settings) as spark:
         for (kind, name), (section, prefix) in chosen.items():

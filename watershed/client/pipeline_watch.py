@@ -2,23 +2,20 @@
 them."""
 
 import threading
-import time
 from contextlib import closing
 from typing import Final, Self
 
 from cdc.config.settings import PipelineConfig
-from cdc.kafka.client import NEXT_REACHABLE
-from cdc.kafka.compacted_tail import CompactedTail
+from cdc.kafka.compacted import CompactedTail
 from cdc.kafka.state_reader import T, position_of, record_of, records_of
 from cdc.model.control import PositionRecord, ProgressRecord
-from cdc.model.errors import UnreachableError, WatershedError
+from cdc.model.errors import WatershedError
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from watershed.client.applied import Positions
 
 POLL_S: Final = 0.02
 CHECK_S: Final = 2.0  # interval of checks that the brokers answer
-READ_ON_S_MAX: Final = 30.0
 
 
 class PipelineWatch:
@@ -35,26 +32,18 @@ class PipelineWatch:
         return cls(topics, CompactedTail(config.kafka, [topics.state, topics.progress]))
 
     def read_to_end(self) -> None:
-        """Reads the topics to their ends. Raises WatershedError if capture has never run on the prefix,
-        UnreachableError, BrokerError."""
+        """Reads the topics from their beginnings to their present ends. Raises WatershedError if capture has never run
+        on the prefix, UnreachableError, BrokerError."""
         self.tail.read_to_end()
 
     def poll(self, timeout_s: float) -> set[tuple[str, str]]:
         """Reads new records for `timeout_s` seconds. Returns their (topic, key). Raises BrokerError."""
         return self.tail.poll(timeout_s)
 
-    def read_on(self) -> None:
-        """Reads whatever is committed by now. Raises BrokerError, UnreachableError where no end is met."""
-        self.tail.forget_end()
-        deadline = time.monotonic() + READ_ON_S_MAX
-        while True:
-            self.poll(POLL_S)
-            if self.tail.is_at_end:
-                return
-            if time.monotonic() > deadline:
-                raise UnreachableError(
-                    "Kafka: the end of the topics of state and progress was not reached", NEXT_REACHABLE
-                )
+    def read_on(self) -> set[tuple[str, str]]:
+        """Reads everything that is committed by now, thus the whole Kafka transactions of all records that were read
+        before. Returns the new records' (topic, key). Raises UnreachableError, BrokerError."""
+        return self.tail.read_to_end()
 
     def close(self) -> None:
         self.tail.close()

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Final
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.compacted_tail import CompactedTail
+from cdc.kafka.compacted import CompactedTail
 from cdc.kafka.signals import deliver
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import WatershedError

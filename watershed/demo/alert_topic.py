@@ -7,18 +7,17 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer
 
 from cdc.config.config_file import Config
 from cdc.config.views import view_topics
-from cdc.kafka.client import broker_error, client_settings
-from cdc.kafka.compacted import read_records
+from cdc.kafka.client import client_settings
+from cdc.kafka.topic_reader import open_reader
 from sinks.contract import StoredRow
 from watershed.demo.shop_views import ALERTS
 
 SHOWN: Final = 3
 RECORDS_MAX: Final = 10_000  # that are taken together
-ANSWER_S_MAX: Final = 10.0
 
 
 class Alerts:
@@ -71,21 +70,17 @@ class AlertTopic:
 
 def stored_alerts(config: Config) -> Iterator[StoredRow]:
     """Yields the view's rows: the last record of each key, up to the topic's present end."""
-    consumer, name = _consumer(config), _topic(config)
+    name = _topic(config)
     rows: dict[bytes, StoredRow] = {}
-    try:
-        for partition in consumer.list_topics(name, ANSWER_S_MAX).topics[name].partitions:
-            for message in read_records(consumer, TopicPartition(name, partition)):
+    with open_reader(config.kafka) as reader:
+        for partition in reader.partitions(name):
+            for message in reader.read(name, partition):
                 key, value = message.key() or b"", message.value()
                 headers: dict[str, Any] = dict(message.headers() or ())
                 if value is None:
                     rows.pop(key, None)
                 else:
                     rows[key] = StoredRow(json.loads(key), json.loads(value), int(headers["version"]))
-    except KafkaException as error:
-        raise broker_error(f"can't read topic {name}", error) from error
-    finally:
-        consumer.close()
     yield from rows.values()
 
 

@@ -6,14 +6,16 @@
         stack.kill("kafka"); stack.restart("kafka")
 
 Servers of an owned stack end with the process that created it, however it ends. Those of a detached stack run until any
-process calls `stop()`.
+process calls `stop()`. `open_stack` opens one, or one in containers if the environment requests it.
 """
 
+import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +26,7 @@ from rich.console import Console
 from cdc.model.errors import StackError
 from spark_jobs.jars.resolver import default_cache, resolve_sets
 from watershed.devstack import kafka, opensearch, postgres, redis
-from watershed.devstack.endpoints import SERVICES, VARIABLES, Endpoints, given_addresses
+from watershed.devstack.endpoints import SERVICES, VARIABLES, Endpoints, Servers, given_addresses
 from watershed.devstack.keeper import Keeper
 from watershed.devstack.place import (
     Place,
@@ -346,3 +348,34 @@ def _await_end(service: str, family: list[Process]) -> None:
         raise StackError(
             f"{service} (process {family[0].pid}) does not end, not even by SIGKILL", "check whether its disk hangs"
         )
+
+
+KIND_VARIABLE = "WATERSHED_STACK"  # native (default) or docker
+
+
+@contextmanager
+def open_stack(
+    folder: Path,
+    *,
+    postgres_version: int = 18,
+    temporary: bool = False,
+    progress: Console | None = None,
+    given: Mapping[str, str] | None = None,
+) -> Iterator[Servers]:
+    """Yields servers that end with this block, and with this process however it ends. `given`: addresses of servers
+    that run already, by default those that the environment names. Raises StackError.
+    """
+    addresses = given_addresses() if given is None else given
+    match os.environ.get(KIND_VARIABLE, "native"):
+        case "native":
+            with Stack(
+                folder, postgres_version=postgres_version, temporary=temporary, progress=progress, given=addresses
+            ) as stack:
+                yield stack
+        case "docker":
+            from watershed.devstack.docker import DockerStack, images
+
+            with DockerStack(addresses, images(postgres_version)) as containers:
+                yield containers
+        case other:
+            raise StackError(f"{KIND_VARIABLE} is {other!r}", "set it to native or docker, or unset it")

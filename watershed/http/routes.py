@@ -1,7 +1,9 @@
-"""The routes, and their description as OpenAPI. Each answers from the last observation and waits for no server."""
+"""The routes, and their description as OpenAPI. Each answers from the last observation and waits for no server. And the
+console: static files that read the routes under /v1 from the browser, and need no other server."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -9,14 +11,14 @@ from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from cdc import __version__
 from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
 from watershed.client.applied import WaitError
 from watershed.client.waiting import WaitTimeoutError
-from watershed.http.console_files import console_routes
 from watershed.http.letters import DeadLetters, Letters
 from watershed.http.metrics import CONTENT_TYPE, metrics_text
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Question, Waits
@@ -283,3 +285,33 @@ def _operation(path: str, summary: str, answers: Mapping[int, type[BaseModel]]) 
     }
     parameters = [*([_NAME] if "{name}" in path else []), *(_WAITS if path.startswith("/v1/sinks") else [])]
     return found | ({"parameters": parameters} if parameters else {})
+
+
+FOLDER: Final = Path(__file__).parent / "console"
+# Nothing from elsewhere, no code or style in the page itself, and no frame around it.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # is asked for by its ETag
+}
+
+
+class _Files(StaticFiles):
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(HEADERS)
+        return response
+
+
+def console_routes() -> list[Route | Mount]:
+    """Returns the routes. Addresses in the files are relative, so that a proxy may put the server under any path."""
+
+    def to_console(_: Request) -> Response:
+        return RedirectResponse("console/")
+
+    return [Route("/", to_console), Mount("/console", app=_Files(directory=FOLDER, html=True))]

@@ -187,18 +187,16 @@ def _table(table: TableId, reading: Reading) -> TableStatus:
     followed = "streaming" if is_followed else "not streaming"
     state = "snapshotting" if is_read else followed if is_captured else "not captured"
     owed = topics.progress.owed if topics.progress is not None else {}
-    return TableStatus.model_validate(
-        {
-            "table": str(table),
-            "state": "stopped" if is_stopped else state,
-            "message": record.message if record is not None else "",
-            "next": record.next if record is not None else "",
-            "starts_by_itself": record is not None and is_stopped and not record.is_held,
-            "dead_letters": topics.dead_letters.get(table, 0),
-            "skipped": topics.skipped.get(table, 0),
-            "owed": owed.get(str(table), ""),
-            "snapshot": None if standing is None else _snapshot(standing),
-        }
+    return TableStatus(
+        table=str(table),
+        state="stopped" if is_stopped else state,
+        message=record.message if record is not None else "",
+        next=record.next if record is not None else "",
+        starts_by_itself=record is not None and is_stopped and not record.is_held,
+        dead_letters=topics.dead_letters.get(table, 0),
+        skipped=topics.skipped.get(table, 0),
+        owed=owed.get(str(table), ""),
+        snapshot=None if standing is None else _snapshot(standing),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from cdc.kafka.client import NEXT_REACHABLE
-from cdc.kafka.compacted_tail import CompactedTail
+from cdc.kafka.compacted import CompactedTail
 from cdc.kafka.state_reader import records_of
 from cdc.model.control import SnapshotProgress, SnapshotRecord
 from cdc.model.errors import GapError, UnreachableError
@@ -37,7 +37,12 @@ class SnapshotWatch(PipelineWatch):
         self._began = self._clock()
 
     def poll(self, timeout_s: float) -> set[tuple[str, str]]:
-        changed = super().poll(timeout_s)
+        return self._heard_of(super().poll(timeout_s))
+
+    def read_on(self) -> set[tuple[str, str]]:
+        return self._heard_of(super().read_on())
+
+    def _heard_of(self, changed: set[tuple[str, str]]) -> set[tuple[str, str]]:
         now = self._clock()
         self._heard.update({key: now for _, key in changed if key.startswith(SnapshotProgress.KEY)})
         return changed

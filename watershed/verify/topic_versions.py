@@ -4,11 +4,9 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 import orjson
-from confluent_kafka import TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import ANSWER_S_MAX
-from cdc.kafka.compacted import read_records, reader
+from cdc.kafka.topic_reader import open_reader
 from cdc.model.events import pack_version
 
 _VERSION_HEADER: Final = "watershed.version"
@@ -20,10 +18,9 @@ def last_versions(
     """Key → version, of those of the keys that the topic has; `plain` makes a record's key one of them. The topic is
     read from its beginning to its end. Raises UnreachableError, BrokerError."""
     last: dict[bytes, int] = {}
-    with reader(kafka, f"can't read topic {topic}") as consumer:
-        partitions = consumer.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic].partitions
-        for partition in partitions:
-            for message in read_records(consumer, TopicPartition(topic, partition, 0)):
+    with open_reader(kafka) as reader:
+        for partition in reader.partitions(topic):
+            for message in reader.read(topic, partition):
                 key = plain(message.key() or b"")
                 version = version_of(message.value(), message.headers() or []) if key in keys else None
                 if version is not None:

@@ -10,9 +10,9 @@ from typing import Final, LiteralString
 
 from psycopg import sql
 
-from cdc.config.clock_settings import MINUTES
 from cdc.config.config_file import Config
 from cdc.config.stores import SqlConfig, sink_config
+from cdc.config.views import MINUTES
 from cdc.model.errors import ConfigError
 from watershed.views.connection import explained
 from watershed.views.keeping import Keeper

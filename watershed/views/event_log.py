@@ -16,8 +16,7 @@ from cdc.config.settings import KafkaConfig
 from cdc.model.errors import WatershedError
 from cdc.model.findings import Finding
 from sinks.errors import RefusedError, SinkError
-from watershed.views.event_log_base import Batch, EventLogBase, Rejected
-from watershed.views.event_log_figures import Loaded, base_of_log, behind
+from watershed.views.event_log_base import Batch, EventLogBase, Loaded, Rejected, base_of_log, behind
 from watershed.views.event_log_rows import EventRow, MalformedError, event_row
 from watershed.views.event_records import (
     Bounds,

@@ -5,8 +5,8 @@ from typing import Any, Final, LiteralString
 
 import psycopg
 
-from cdc.config.clock_settings import MINUTES
 from cdc.config.event_logs import SCHEMA_OF_LOGS
+from cdc.config.views import MINUTES
 from cdc.model.events import TableId
 
 CREATE: LiteralString = """

@@ -24,7 +24,7 @@ from uuid import UUID
 from psycopg import sql
 from sqlglot import exp, parse_one
 
-from cdc.config.fold_settings import FoldConfig
+from cdc.config.views import FoldConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from watershed.views.refusals import DIALECT

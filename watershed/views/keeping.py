@@ -12,11 +12,9 @@ from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError, WatershedError
 from sinks.errors import RefusedError, SinkError
 from watershed.views.base import Base
-from watershed.views.gathering import Gathering
-from watershed.views.generations import TargetGenerations
 from watershed.views.maintainer import ViewMaintainer, define, kept_elsewhere
 from watershed.views.states import States
-from watershed.views.target import Target
+from watershed.views.target import Gathering, Target, TargetGenerations
 
 log = structlog.get_logger(__name__)
 

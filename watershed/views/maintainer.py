@@ -12,11 +12,10 @@ from typing import Final
 
 import structlog
 
-from cdc.config.clock_settings import MINUTES
 from cdc.config.event_logs import SCHEMA_OF_LOGS
 from cdc.config.format_options import READABLE
 from cdc.config.stores import CacheConfig
-from cdc.config.views import ViewConfig
+from cdc.config.views import MINUTES, ViewConfig
 from cdc.formats.profiles import column_formats
 from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableSchema, pack_version
@@ -28,11 +27,9 @@ from watershed.views.base import KEY_TOO_LONG, Base, is_too_long, not_determinis
 from watershed.views.connection import Key, Texts
 from watershed.views.definition import ViewDefinition
 from watershed.views.fold import fold_of
-from watershed.views.gathering import Gathering
-from watershed.views.generations import TargetGenerations
 from watershed.views.parsing import named_tables
 from watershed.views.states import ViewState
-from watershed.views.target import Target
+from watershed.views.target import Gathering, Target, TargetGenerations
 from watershed.views.tracing import trace
 
 log = structlog.get_logger(__name__)

@@ -22,9 +22,9 @@ from watershed.client.source_reader import PostgresSourceReader
 from watershed.client.waiting import Waiter, WaitTimeoutError
 from watershed.views.clock import ClockKeeper, bases_with_clock
 from watershed.views.event_log import EventLogKeeper, wait_for_log
-from watershed.views.generations import TargetGenerations
 from watershed.views.keeping import ViewKeeper
 from watershed.views.parsing import named_tables
+from watershed.views.target import TargetGenerations
 from watershed.views.targets import gathering, open_base, open_target, target_generations
 
 if TYPE_CHECKING:  # brings Spark, which most views do not need

@@ -5,11 +5,10 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Final
 
-from cdc.config.clock_settings import MINUTES
 from cdc.config.config_file import Config
 from cdc.config.event_logs import log_table
 from cdc.config.stores import SearchConfig, SqlConfig, StoreConfig, WarehouseConfig, sink_config
-from cdc.config.views import TopicTarget, target_prefix, view_topics
+from cdc.config.views import MINUTES, TopicTarget, target_prefix, view_topics
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
@@ -19,12 +18,9 @@ from sinks.registry import make_sink, open_slots, store_contents, store_findings
 from sinks.slots import Slots
 from watershed.views.base import Base
 from watershed.views.definition import SCHEMA_OF_VIEWS
-from watershed.views.gathering import Gathering
-from watershed.views.generations import TargetGenerations
-from watershed.views.published import Published
 from watershed.views.statements import schema_of
-from watershed.views.target import Target
-from watershed.views.topic import TopicSink
+from watershed.views.target import Gathering, Target, TargetGenerations
+from watershed.views.topic import Published, TopicSink
 
 KEYS_PER_COMMIT_MAX: Final = 10_000
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, Producer
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.client import Undelivered, broker_error, kafka_error, new_client, writing_settings
-from cdc.kafka.compacted import read_records, reader
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
+from cdc.kafka.topic_reader import open_reader
 from cdc.model.errors import UnreachableError
 from sinks.errors import SinkError
 
@@ -142,9 +142,9 @@ class ViewTopic:
 
     def records(self, partition_count: int) -> Iterator[Message]:
         """Yields all committed records, partition by partition."""
-        with reader(self._kafka, f"can't read topic {self.name}") as consumer:
+        with open_reader(self._kafka) as reader:
             for partition in range(partition_count):
-                yield from read_records(consumer, TopicPartition(self.name, partition))
+                yield from reader.read(self.name, partition)
 
     def close(self) -> None:
         """Forgets the writer. An open transaction is aborted by the next one, or by the brokers after a minute."""

@@ -17,12 +17,10 @@ from sqlglot.optimizer.scope import Scope, build_scope
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from watershed.views.branches import single_branches
-from watershed.views.demands import conjuncts
 from watershed.views.dialects import syntax_advice
-from watershed.views.links import Found, Link, Place, place_of, projection_of, walk
-from watershed.views.parsing import Named, base_tables, parsed, pieces, qualified
+from watershed.views.links import Found, Link, Place, conjuncts, place_of, projection_of, walk
+from watershed.views.parsing import Named, as_written, base_tables, parsed, pieces, qualified
 from watershed.views.refusals import DIALECT, SETS, called, is_chosen, refusals
-from watershed.views.written import as_written
 
 _REWRITTEN_EXACTLY: Final = (exp.And, exp.Or, exp.Cast, exp.Anonymous)  # of the calls that the parser writes again
 NEXT: Final = "see the documentation of views for what a query may contain"

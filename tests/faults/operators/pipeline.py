@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.faults.operators.mutants import VARIABLE
 from tests.faults.operators.source import TABLES, Source

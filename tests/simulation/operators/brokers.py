@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin._listoffsets import EarliestSpec
+from confluent_kafka.admin import OffsetSpec
 
 from cdc.model.topics import Topics
 from tests.simulation.operators.source import PREFIX
 from tests.simulation.operators.world import World
 
 TOPICS: Final = Topics(PREFIX)
+EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 Headers = Sequence[tuple[str, bytes]]
 
 
@@ -268,7 +269,7 @@ class FakeAdmin:
                 found[of] = _Answer(_unknown())
                 continue
             log = topic.logs[of.partition]
-            found[of] = _Answer(SimpleNamespace(offset=0 if isinstance(spec, EarliestSpec) else log.end))
+            found[of] = _Answer(SimpleNamespace(offset=0 if spec is EARLIEST else log.end))
         return found
 
     def describe_topics(self, wanted: Any, **_: object) -> dict[str, Any]:

@@ -5,7 +5,7 @@ clients are fakes, tasks run one after the other, and the other thread works whi
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
@@ -15,12 +15,13 @@ from unittest import mock
 from cdc.config.settings import KafkaConfig
 from cdc.config.stores import CacheConfig, SqlConfig
 from cdc.daemon.conditions import Conditions
+from cdc.kafka import topic_reader
 from cdc.model.control import Record
 from cdc.model.errors import WatershedError
 from cdc.model.job_records import RebuildRecord
 from cdc.model.rejected_rows import RejectedRow, letters_generation
 from cdc.model.sink_records import SinkRecord
-from spark_jobs import building, control_reader, reading, rebuild, rejections, rounds, serving, tasks, worker
+from spark_jobs import building, reading, rebuild, rejections, rounds, serving, tasks, worker
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.rejections import Letters
@@ -390,15 +391,11 @@ def patched(world: World, brokers: Brokers) -> Iterator[None]:
     def new_client(kind: type, _: object) -> Any:
         return clients[kind.__name__]()
 
-    def missing(_: object, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name not in brokers.topics]
-
     with ExitStack() as stack:
-        for module in (worker, serving, building, rebuild, control_reader, tasks, rejections):
+        for module in (worker, serving, building, rebuild, topic_reader, tasks, rejections):
             stack.enter_context(mock.patch.object(module, "time", CLOCK))
-        for module in (control_reader, reading, rounds):
+        for module in (topic_reader, reading, rounds):
             stack.enter_context(mock.patch.object(module, "new_client", new_client))
-        stack.enter_context(mock.patch.object(control_reader, "missing_topics", missing))
         stack.enter_context(mock.patch.object(rounds, "driver_reports", lambda spark: spark))
         stack.enter_context(mock.patch.object(rounds, "run_task", _run_task))
         stack.enter_context(mock.patch.object(tasks, "ThreadPoolExecutor", _Inline))

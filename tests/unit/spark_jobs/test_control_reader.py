@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
+from cdc.kafka import topic_reader
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.events import TableId, TableSchema
@@ -202,7 +203,8 @@ def test_a_progress_record_that_is_fetched_while_control_is_read_waits_for_its_s
         found(reader)
         feed.sweep("customers", 5, 90)  # there is something to read in control
         late += [lambda: feed.sweep("customers", 7, 150), lambda: feed.progress(200)]
-        reader._consumer = cast("Any", ProgressFirst(reader._consumer, f"{unique}.progress"))
+        topics = reader._reader
+        topics._consumer = cast("Any", ProgressFirst(topics._consumer, f"{unique}.progress"))
         first = reader.read()
         assert first.progress == ()
         second = reader.read()
@@ -252,8 +254,10 @@ def test_what_is_no_record_of_ours_is_named(reader: ControlReader, kafka: KafkaB
     feed.begin()
     feed.send_in_transaction(f"{unique}.control", "schema/public.x/1", {"nonsense": True})
     feed.commit()
-    with pytest.raises(WatershedError, match=rf"{unique}\.control, key schema/public\.x/1"):
-        found(reader)
+    feed.sweep("customers", floor=7, as_of_lsn=50)
+    for _ in range(2):  # what follows is not read past it
+        with pytest.raises(WatershedError, match=rf"{unique}\.control, key schema/public\.x/1"):
+            found(reader)
 
 
 class Restarting:
@@ -280,7 +284,7 @@ def test_a_topic_whose_leader_is_not_known_yet_is_not_empty(
     feed = Feed(kafka.bootstrap_servers, unique)
     feed.add_table("customers", COLUMNS, ["id"])
     feed.progress(100)
-    monkeypatch.setattr(reader, "_consumer", Restarting(reader._consumer, failures=2))
+    monkeypatch.setattr(reader._reader, "_consumer", Restarting(reader._reader._consumer, failures=2))
     assert [record.lsn for record in reader.read().progress] == [100]
 
 
@@ -288,14 +292,14 @@ def test_a_topic_whose_leader_stays_unknown_is_an_error(
     reader: ControlReader, kafka: KafkaBroker, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Feed(kafka.bootstrap_servers, unique).progress(100)
-    monkeypatch.setattr(control_reader, "ANSWER_S_MAX", 0.5)
-    monkeypatch.setattr(reader, "_consumer", Restarting(reader._consumer, failures=100))
+    monkeypatch.setattr(topic_reader, "ANSWER_S_MAX", 0.5)
+    monkeypatch.setattr(reader._reader, "_consumer", Restarting(reader._reader._consumer, failures=100))
     with pytest.raises(UnreachableError, match=f"can't read topics of prefix {unique}"):
         reader.read()
 
 
 def test_a_broker_that_is_not_there_is_said(unique: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.control_reader.ANSWER_S_MAX", 0.5)
+    monkeypatch.setattr(topic_reader, "ANSWER_S_MAX", 0.5)
     with (
         closing(ControlReader(KafkaConfig(bootstrap_servers="127.0.0.1:1"), Topics(unique))) as reader,
         pytest.raises(UnreachableError, match=f"can't read topics of prefix {unique}"),

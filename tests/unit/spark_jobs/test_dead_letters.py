@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cdc.config.config_file import Config, load_config
-from cdc.kafka import compacted_tail
+from cdc.kafka import topic_reader
 from cdc.kafka.signals import deliver
 from cdc.model.topic_record import TopicRecord
 from spark_jobs.dead_letters import DeadLetters
@@ -50,7 +50,7 @@ def test_what_was_published_is_not_forgotten_for_an_earlier_record_that_is_read_
 ) -> None:
     """A letter is closed and opened again: read back, the tombstone comes first. Without the letter, tasks would not
     close it later, and the sink's record would not count it."""
-    monkeypatch.setattr(compacted_tail, "_FETCH_COUNT", 1)
+    monkeypatch.setattr(topic_reader, "FETCH_COUNT", 1)
     key = "4/public.a/1"
     with closing(DeadLetters(config.kafka, config.topics, "cache", 4)) as letters:
         letters.publish({key: ROW})
@@ -61,7 +61,7 @@ def test_what_was_published_is_not_forgotten_for_an_earlier_record_that_is_read_
         def has_read_all() -> bool:
             letters.follow()
             seen.append(dict(letters.open))
-            return letters._tail.reached[letters._topic] >= 3
+            return letters._tail.reached(letters._topic) >= 3
 
         eventually(has_read_all, 30, "all three records are read back")
         assert all(open_letters == {key: 8} for open_letters in seen)

@@ -3,11 +3,24 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cdc.config.store_mapping import Held
+from cdc.model.events import TableId
 from sinks.errors import SinkError
-from spark_jobs.generations import LOCAL_FOLDER, Checkpoints, next_generation, sink_folder
+from sinks.lineage import Lineage
+from spark_jobs.generations import (
+    LOCAL_FOLDER,
+    Checkpoints,
+    next_generation,
+    recorded_mappings,
+    reshaped_tables,
+    sink_folder,
+)
+from tests.unit.spark_jobs.records import schema
+from tests.unit.watershed.cli.test_store_filling import sink_record
 
 
 @pytest.mark.parametrize(
@@ -61,3 +74,34 @@ def test_the_lock_tells_whether_a_process_runs_the_sink(tmp_path: Path) -> None:
     with checkpoints.locked():
         assert checkpoints.is_locked()
     assert not checkpoints.is_locked()
+
+
+A, B = TableId("public", "a"), TableId("public", "b")
+LINEAGES = [Lineage((schema("a"),)), Lineage((schema("b"),))]
+OFFSETS = {lineage.newest.topic: (1,) for lineage in LINEAGES}
+
+
+def section(**mapping: Any) -> Held:
+    return Held.model_validate({"mapping": {f"public.{table}": entry for table, entry in mapping.items()}})
+
+
+def test_only_tables_whose_rows_get_another_shape_are_named() -> None:
+    before = section(a={"exclude": ["x"]})
+    record = sink_record(1, 5).model_copy(
+        update={"end_offsets": OFFSETS, "mappings": recorded_mappings(before, [A, B], {})}
+    )
+    assert reshaped_tables(before, LINEAGES, record) == []
+    assert reshaped_tables(section(), LINEAGES, record) == [A]
+    assert reshaped_tables(section(a={"exclude": ["y"]}, b={"exclude": ["y"]}), LINEAGES, record) == [A, B]
+
+
+def test_a_table_of_which_nothing_was_read_has_no_shape_yet() -> None:
+    record = sink_record(1, 5).model_copy(update={"end_offsets": {schema("a").topic: (1,)}})
+    assert reshaped_tables(section(b={"exclude": ["y"]}), LINEAGES, record) == []
+    assert reshaped_tables(section(a={"exclude": ["y"]}), LINEAGES, None) == []
+
+
+def test_the_shape_of_a_table_that_is_left_out_for_a_while_is_remembered() -> None:
+    noted = recorded_mappings(section(a={"exclude": ["x"]}), [A, B], {})
+    assert recorded_mappings(section(), [B], noted) == noted
+    assert recorded_mappings(section(), [A, B], noted) == {}

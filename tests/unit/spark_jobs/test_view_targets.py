@@ -28,8 +28,8 @@ from tests.conformance.stores import url_of
 from tests.support.view_tables import CUSTOMERS, ORDERS, SHOP
 from tests.support.views import Workload, killed, killed_at
 from watershed.views.base import Base
-from watershed.views.generations import TargetGenerations
 from watershed.views.maintainer import ViewMaintainer, define
+from watershed.views.target import TargetGenerations
 from watershed.views.targets import gathering, open_target, target_contents
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc.config.topic_names import problem
+from cdc.config.config_file import problem_of_topics
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 
@@ -11,12 +11,12 @@ NEXT = "; capture one of them under another topics.prefix and slot"
 
 
 def said(*tables: str, topics: Topics = TOPICS) -> str | None:
-    return problem(topics, [TableId.parse(table) for table in tables])
+    return problem_of_topics(topics, [TableId.parse(table) for table in tables])
 
 
 def test_names_of_usual_tables_are_well() -> None:
     assert said("public.orders", "public.order_lines", "sales.orders", "public.state", "public.control") is None
-    assert problem(TOPICS, [TableId("s", "transaction"), TableId("s", "message")]) is None
+    assert problem_of_topics(TOPICS, [TableId("s", "transaction"), TableId("s", "message")]) is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What is done about a transaction that the brokers left open, in which order. On real brokers, with kills in between:
 tests/faults/test_left_open.py."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -109,27 +109,28 @@ class World:
 
 
 class Reader:
-    """A consumer of these settings."""
+    """A reader with these settings."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.is_uncommitted = settings["isolation.level"] == "read_uncommitted"
+    def __init__(self, world: World, parts: Sequence[OpenPart], settings: dict[str, Any]) -> None:
+        self._world = world
+        self._parts = parts
+        self._is_uncommitted = settings["isolation.level"] == "read_uncommitted"
+
+    def read(self, topic: str, partition: int, start: int, end: int, while_waiting: object) -> list[Message]:  # noqa: ARG002
+        part = next(part for part in self._parts if (part.topic, part.partition) == (topic, partition))
+        keys = [b"progress" if offset % 2 else b"sink/x" for offset in range(start, end)]
+        if topic == STATE.topic:
+            keys = self._world.state_keys
+        found = [Message(part, offset, key) for offset, key in enumerate(keys, start)]
+        return [one for one in found if self._is_uncommitted or (topic, one.offset()) in self._world.theirs]
 
 
 def end(world: World, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    def records(consumer: Reader, place: Any, until: int, while_waiting: object) -> list[Message]:
-        part = next(part for part in before if (part.topic, part.partition) == (place.topic, place.partition))
-        keys = [b"progress" if offset % 2 else b"sink/x" for offset in range(part.start, until)]
-        if part.topic == STATE.topic:
-            keys = world.state_keys
-        found = [Message(part, offset, key) for offset, key in enumerate(keys, part.start)]
-        return [one for one in found if consumer.is_uncommitted or (part.topic, one.offset()) in world.theirs]
-
     before = list(world.parts)
     monkeypatch.setattr(hanging, "read_state", lambda _: world.state)
     monkeypatch.setattr(hanging, "outcomes", lambda *_: world.decided)
-    monkeypatch.setattr(hanging, "read_records", records)
     monkeypatch.setattr(hanging, "FAILS_OVER_S_MAX", 0)
-    monkeypatch.setattr(hanging, "reader", lambda *_, **settings: nullcontext(Reader(settings)))
+    monkeypatch.setattr(hanging, "open_reader", lambda *given: nullcontext(Reader(world, before, given[-1])))
     config = Config.model_validate(
         {
             "source": {"dsn": "host=a", "tables": ["public.t"]},

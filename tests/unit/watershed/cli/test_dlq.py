@@ -1,6 +1,7 @@
 """`cdc dlq`, without brokers: which rows are meant, and what is printed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import yaml
 from typer.testing import CliRunner
 
 from cdc.model.errors import WatershedError
+from cdc.model.events import TableSchema
+from tests.conformance.tables import CUSTOMERS, LABELS, ORDER_LINES
 from tests.unit.cdc.config.test_config_file import minimal
 from tests.unit.cdc.model.test_rejected_rows import ROW
 from watershed.cli import dlq
+from watershed.cli.dlq import KEYS_MAX, keys_condition
 from watershed.status.sink_letters import Letter
 
 LETTERS = [
@@ -70,3 +74,28 @@ def test_what_is_not_there_is_said(run: Any) -> None:
     assert isinstance(result.exception, WatershedError)
     result, _ = run("list", "nobody")
     assert isinstance(result.exception, WatershedError) and "no sink 'nobody'" in result.exception.message
+
+
+def test_keys_are_quoted() -> None:
+    assert (
+        keys_condition(CUSTOMERS.schema, [{"id": 1}, {"id": -(2**63)}])
+        == """("id") IN ((E'1'), (E'-9223372036854775808'))"""
+    )
+    lines = keys_condition(ORDER_LINES.schema, [{"order_id": 1, "line_no": 2}])
+    assert lines == """("order_id", "line_no") IN ((E'1', E'2'))"""
+    odd = replace(LABELS.schema, key=('a"b',))
+    assert keys_condition(odd, [{'a"b': "it's \\ 'x"}]) == """("a""b") IN ((E'it\\'s \\\\ \\'x'))"""
+
+
+def test_keys_that_have_no_text_of_their_own_are_refused_with_what_helps() -> None:
+    for name in ("photo", "tags"):
+        with pytest.raises(WatershedError, match=f"key column {name} has type") as caught:
+            keys_condition(replace(_arrays(), key=(name,)), [{name: "x"}])
+        assert caught.value.hint.startswith("cdc snapshot start --table public.customers")
+    with pytest.raises(WatershedError, match="too many for one condition"):
+        keys_condition(CUSTOMERS.schema, [{"id": number} for number in range(KEYS_MAX + 1)])
+
+
+def _arrays() -> TableSchema:
+    columns = [replace(c, element_oid=25) if c.name == "tags" else c for c in CUSTOMERS.schema.columns]
+    return replace(CUSTOMERS.schema, columns=tuple(columns))

@@ -97,10 +97,7 @@ def test_with_rows_of_the_source_the_goal_is_the_position_that_covers_the_last(
     filling = Filling(watch, {"search": 1}, {A: "r1", B: "r1"}, lambda: 0.0)
     assert statuses(filling) == ["public.a running", "public.b done", "search running"]
     tail.tell(snapshot("a", status="done"))
-    tail.meets_end = False  # the position of that Kafka transaction has not been read yet
-    assert statuses(filling)[-1] == "search running"
-    tail.tell(position(700))
-    tail.is_at_end = True
+    tail.will_tell(position(700))  # in the same Kafka transaction, and not read yet
     assert statuses(filling)[-1] == "search running", "500 was applied, the last rows came at 700"
     tail.tell(position(900))
     tail.tell(sink(1, 700))

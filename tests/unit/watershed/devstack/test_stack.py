@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cdc.model.errors import StackError
+from watershed.devstack.docker import DockerStack
 from watershed.devstack.processes import identify, runs
-from watershed.devstack.stack import Stack
+from watershed.devstack.stack import Stack, open_stack
 from watershed.devstack.state import STATE_FILE, State, read_state
 
 
@@ -123,3 +124,22 @@ def test_a_state_that_is_not_ours_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).write_text("{}")
     with pytest.raises(StackError, match=r"stack\.json can't be read"):
         detached(tmp_path).start("redis")
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(None, Stack), ("native", Stack), ("docker", DockerStack)])
+def test_the_environment_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str | None, expected: type
+) -> None:
+    if kind is None:
+        monkeypatch.delenv("WATERSHED_STACK", raising=False)
+    else:
+        monkeypatch.setenv("WATERSHED_STACK", kind)
+    with open_stack(tmp_path, given={"redis": "somewhere"}) as servers:
+        assert type(servers) is expected
+        assert servers.start("redis").redis_url == "somewhere"
+
+
+def test_another_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATERSHED_STACK", "dcoker")
+    with pytest.raises(StackError, match="WATERSHED_STACK is 'dcoker'"), open_stack(tmp_path):
+        pass

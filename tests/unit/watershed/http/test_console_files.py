@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.console_pipeline import ShownPipeline, served
-from watershed.http.console_files import FOLDER, POLICY
+from watershed.http.routes import FOLDER, POLICY
 
 FILES = sorted(path.name for path in FOLDER.iterdir())
 BYTES_MAX = 150_000

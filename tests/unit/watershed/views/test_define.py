@@ -5,9 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from cdc.config.clock_settings import MINUTES
 from cdc.config.event_logs import SCHEMA_OF_LOGS
-from cdc.config.views import ViewConfig
+from cdc.config.views import MINUTES, ViewConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from sinks.errors import SinkError

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from cdc.config.fold_settings import FoldConfig
+from cdc.config.views import FoldConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from watershed.views.fold import NO_STATE, Fold, FoldError, fold_of, written

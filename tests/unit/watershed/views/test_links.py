@@ -1,10 +1,11 @@
 """The links between the tables of a query; what they lead to is in test_tracing.py."""
 
 import pytest
+from sqlglot import condition
 from sqlglot.optimizer.scope import build_scope
 
 from cdc.model.events import TableId
-from watershed.views.links import Found, walk
+from watershed.views.links import Found, equalities, memberships, walk
 from watershed.views.parsing import base_tables, parsed, qualified
 
 COLUMNS = {TableId("public", "a"): ("id", "n"), TableId("public", "b"): ("id", "m")}
@@ -45,3 +46,37 @@ def test_an_equality_links_two_occurrences(text: str, links: set[str]) -> None:
         f"{found.tables[one.end.occurrence].name}.{one.end.column}"
         for one in found.links
     } == links
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a = b AND (c = d AND e > f)", [("a", "b"), ("c", "d")]),
+        ("a = b OR c = d", []),
+        ("NOT a = b", []),
+        ("(a, b) = (c, d)", [("a", "c"), ("b", "d")]),
+        ("ROW(a, b) = ROW(c, d)", [("a", "c"), ("b", "d")]),
+        ("a IS NOT DISTINCT FROM b", []),
+    ],
+)
+def test_an_equality_is_demanded(text: str, found: list[tuple[str, str]]) -> None:
+    tree = condition(text, dialect="postgres")
+    assert [(left.sql(), right.sql()) for left, right in equalities(tree)] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a IN (SELECT b FROM t)", [["a"]]),
+        ("a = ANY (SELECT b FROM t)", [["a"]]),
+        ("a = SOME (SELECT b FROM t)", [["a"]]),
+        ("(a, b) IN (SELECT c, d FROM t)", [["a", "b"]]),
+        ("a = ALL (SELECT b FROM t)", []),
+        ("a <> ANY (SELECT b FROM t)", []),
+        ("a NOT IN (SELECT b FROM t)", []),
+        ("a = ANY (b)", []),
+    ],
+)
+def test_a_membership_is_demanded(text: str, found: list[list[str]]) -> None:
+    tree = condition(text, dialect="postgres")
+    assert [[one.sql() for one in columns] for columns, _ in memberships(tree)] == found

@@ -15,10 +15,10 @@ from sinks.errors import SinkError
 from watershed.views import maintainer
 from watershed.views.base import KEY_TOO_LONG, shortened
 from watershed.views.definition import ViewDefinition
-from watershed.views.gathering import Gathering
 from watershed.views.maintainer import RowEncoder, ViewMaintainer
 from watershed.views.statements import KEY_BYTES_MAX
 from watershed.views.states import ViewState
+from watershed.views.target import Gathering
 
 COLUMNS = [Column("id", 20, -1, "bigint", False, "b", 20), Column("name", 25, -1, "text", True, "b", 25)]
 DESCRIBED: list[list[Any]] = [["id", "bigint", 0], ["name", "text", None]]

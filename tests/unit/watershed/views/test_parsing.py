@@ -1,11 +1,11 @@
 """A query's tables, and its columns under the aliases of their tables."""
 
 import pytest
-from sqlglot import exp
+from sqlglot import exp, parse_one
 
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
-from watershed.views.parsing import named_tables, parsed, qualified
+from watershed.views.parsing import as_written, named_tables, parsed, qualified
 
 COLUMNS = {TableId("public", "orders"): ("id", "customer_id", "Tags"), TableId("public", "customers"): ("id", "name")}
 
@@ -40,3 +40,23 @@ def test_a_recursive_query_is_refused_for_what_it_is() -> None:
 def test_each_column_has_the_table_that_postgresql_takes_it_from(text: str, columns: set[str]) -> None:
     tree = qualified("view found", parsed("view found", text), COLUMNS, text)
     assert {f"{one.table}.{one.name}" for one in tree.find_all(exp.Column)} == columns
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("SELECT id, to_hex(o.a + 1) AS k FROM o", "to_hex(X + 1)"),
+        ("SELECT DISTINCT /* c */ to_char(a, '%Y') k FROM o", "to_char(X, '%Y')"),
+        ('SELECT coalesce(o."a b", \'x,y\') || lower(  b) AS "K" FROM o', "coalesce(X, 'x,y') || lower(  X)"),
+        ("SELECT k FROM (SELECT 1 AS z, (a)::date AS k FROM o) x", "X"),
+        ("SELECT DISTINCT ON (a) upper(a) AS k FROM o ORDER BY a", "UPPER(X)"),  # as the parser writes it
+    ],
+)
+def test_an_expression_is_found_before_its_name(text: str, written: str) -> None:
+    projection = parse_one(text, dialect="postgres").expressions[-1]
+
+    def renamed(node: exp.Expr) -> exp.Expr:
+        return exp.column("X") if isinstance(node, exp.Column) else node
+
+    again = projection.unalias().copy().transform(renamed)
+    assert as_written(text, projection, lambda _: "X", again) == written

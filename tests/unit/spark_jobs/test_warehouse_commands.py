@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from cdc.config.config_file import Config
 from cdc.config.stores import WarehouseConfig
-from spark_jobs.upkeep import maintain_warehouse
+from spark_jobs.warehouse_commands import maintain_warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
