@@ -134,7 +134,6 @@ class _Demo:
         self._early = tuple(sink for sink in config.sinks if sink != options.bootstrap)
         self._load_s_max = START_S_MAX + options.rows / ROWS_PER_S_MIN
         self._catch_up_s_max = START_S_MAX + options.seconds * options.rate / ROWS_PER_S_MIN
-        self._loaded = 0
         self._committed, self._captured = Rate(), Rate()
         self._chart = LagChart()
         self._started: float | None = None  # of the workload
@@ -147,11 +146,11 @@ class _Demo:
         config_file = str(self._config_file)
         # The sinks wait for capture's tables. Spark starts while the shop's rows are loaded.
         self._programs.start(SINKS, "sink", "run", *self._early, "--config", config_file)
-        self._loaded = create_shop(self._dsn, self._stock) + self._followed.create() + naive.create(*self._naive)
+        loaded = create_shop(self._dsn, self._stock) + self._followed.create() + naive.create(*self._naive)
         if self._options.views:
             execute(self._dsn, SAVED_SEARCHES)
         migrate(self._config.source, Names())
-        self._screen.say(f"the shop has {self._loaded:,} rows; starting capture; {console_line(self._config)}")
+        self._screen.say(f"the shop has {loaded:,} rows; starting capture; {console_line(self._config)}")
         self._books.open()
         self._programs.start(CAPTURE, "run", "--config", config_file)
         first_row_s, loaded_s = self._load_existing_rows()

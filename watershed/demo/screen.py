@@ -294,7 +294,7 @@ def print_drift(console: Console, found: Drift) -> None:
 
 def print_figures(console: Console, run: Figures, chart: LagChart) -> None:
     if chart.lines():
-        console.print("", "Lag of the stores", render_lags(chart))
+        console.print("", "Lag of the stores", render_lags(chart), sep="\n")
     table = _table("Figures", ("", ""))
     rate = run.captured_rows / run.seconds if run.seconds else 0.0
     table.add_row("committed", f"{run.committed_rows:,} row changes in {run.transactions:,} transactions")
@@ -302,7 +302,7 @@ def print_figures(console: Console, run: Figures, chart: LagChart) -> None:
     table.add_row("first synced row", f"{run.first_row_s:.1f} s after the start")
     table.add_row("memory at most, MiB", _memory(run.memory_mib))
     console.print("", table, "")
-    titles = ("rows timed", "p50", "p95", "worst", "existing rows after", "last LSN after")
+    titles = ("changes timed", "p50", "p95", "worst", "existing rows after", "last LSN after")
     stores = _table("Freshness, commit to readable", ("store", "part of the run"), titles)
     for store, parts in run.freshness.items():
         for place, (part, spread) in enumerate(parts.items()):

@@ -295,7 +295,7 @@ def test_figures_show_the_parts_of_the_run_and_the_chart() -> None:
     text = output.getvalue()
     assert "42,000 records, 350/s over 120 s" in text
     assert "capture 95, sinks 1,432" in text
-    assert "kill -9: capture at 1.0 s" in text
+    assert "\nLag of the stores\n" in text and "kill -9: capture at 1.0 s" in text
     search = next(line for line in text.splitlines() if line.startswith("│ search"))
     cells = [cell.strip() for cell in search.strip("│").split("│")]
     assert cells == ["search", "before the kills", "118", "300 ms", "800 ms", "1.1 s", "12.0 s", "800 ms"]
