@@ -6,7 +6,6 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from cdc.config.config_file import Config
-from cdc.config.stores import SearchConfig
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from watershed.demo import rows
@@ -28,6 +26,7 @@ from watershed.demo.stores import (
     order_key,
     orders_alias,
     search_client,
+    search_section,
     searched_order,
     warehouse_order,
 )
@@ -175,7 +174,8 @@ class FollowedOrder:
                 self._error = error
 
     def _follow(self) -> None:
-        readers = {"search": _search_reader(self._config), "cache": _cache_reader(self._config)}
+        search, alias = search_client(search_section(self._config)), orders_alias(self._config)
+        cache, key = cache_client(self._config), order_key(self._config, ORDER)
         change_at = time.monotonic()
         with (
             closing(TopicTail(self._config.kafka, Topics(self._config.topics.prefix).table(ORDERS))) as tail,
@@ -191,8 +191,8 @@ class FollowedOrder:
                 for message in tail.read(POLL_S):
                     if (message.key() or b"") == _KEY and (value := message.value()):
                         self._see("event", json.loads(value)["after"])
-                for place, read in readers.items():
-                    self._see(place, read())
+                self._see("search", searched_order(search, alias, ORDER))
+                self._see("cache", cached_order(cache, key))
 
     def _change(self, connection: psycopg.Connection) -> None:
         with self._changing:
@@ -211,15 +211,3 @@ class FollowedOrder:
 
 
 _KEY: Final = json.dumps({"id": ORDER}, separators=(",", ":")).encode()
-
-
-def _search_reader(config: Config) -> Callable[[], Any]:
-    section = config.sinks["search"]
-    assert isinstance(section, SearchConfig), "the demo has a search index"
-    client, alias = search_client(section), orders_alias(config)
-    return lambda: searched_order(client, alias, ORDER)
-
-
-def _cache_reader(config: Config) -> Callable[[], Any]:
-    client, key = cache_client(config), order_key(config, ORDER)
-    return lambda: cached_order(client, key)

@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from cdc.config.config_file import Config
-from cdc.config.stores import SearchConfig
 from cdc.model.errors import WatershedError
 from sinks.cache.keys import DOCUMENT_FIELD
 from watershed.demo.followed import ORDER
 from watershed.demo.programs import CDC
-from watershed.demo.stores import ORDERS, cache_client, order_key, orders_alias, redis_url
+from watershed.demo.stores import ORDERS, cache_client, order_key, orders_alias, redis_url, search_section
 
 FALSE_NOTE: Final = "nobody wrote this"
 COMMAND_S_MAX: Final = 180.0
@@ -84,14 +83,12 @@ def console_line(config: Config) -> str:
 
 def commands(config: Config, config_file: Path) -> list[str]:
     """Commands to copy: the console, and the followed order in the source and in the stores."""
-    search = config.sinks["search"]
-    assert isinstance(search, SearchConfig), "the demo has a search index"
-    dsn = config.source.dsn.get_secret_value()
+    search, dsn = search_section(config).url.get_secret_value(), config.source.dsn.get_secret_value()
     return [
         console_line(config),
         f"psql '{dsn}' -c 'SELECT * FROM orders WHERE id = {ORDER}'",
         f"psql '{dsn}' -c \"UPDATE orders SET note = 'changed by hand' WHERE id = {ORDER}\"",
-        f"curl '{search.url.get_secret_value()}/{orders_alias(config)}/_search?q=id:{ORDER}&pretty'",
+        f"curl '{search}/{orders_alias(config)}/_search?q=id:{ORDER}&pretty'",
         f"redis-cli -u {redis_url(config)} HGET '{order_key(config, ORDER)}' {DOCUMENT_FIELD}",
         f"cdc status --config {config_file}",
     ]

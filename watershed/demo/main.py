@@ -198,20 +198,15 @@ class _Demo:
             self._screen.say(
                 f"alerts: {alerts.started:,} started and {alerts.stopped:,} stopped while they were watched"
             )
-        differing = sum(one.drift for one in results)
-        missed = sum(bool(one.why_not or one.undecided) for one in results)
-        verdict = f"{differing:,} rows differ" if differing else "0 differences"
-        verdict += f", {missed} tables were not compared whole" if missed else ""
-        self._say_verdict(
-            f"{verdict} in {', '.join(dict.fromkeys(one.sink for one in results))}", not (differing or missed)
-        )
+        text, is_equal = verdict(results)
+        self._say_verdict(text, is_equal)
         wrong = f"the books differ from PostgreSQL: {'; '.join(balance.problems)}" if balance.problems else ""
         self._say_verdict(wrong or "the books, kept from events alone, are equal to PostgreSQL", not wrong)
         if self._options.keep:
             keeping = Keeping(self._config, self._config_file, console)
             keeping.show()
             keeping.wait(_enter_was_pressed, self._programs.check)
-        return 1 if differing or missed or wrong else 0
+        return 0 if is_equal and not wrong else 1
 
     def _say_verdict(self, text: str, is_good: bool) -> None:
         self._screen.say(text, style="bold green" if is_good else "bold red")
@@ -443,6 +438,16 @@ class _Demo:
             servers = {one.service: one.pid for one in self._servers.status() if one.pid}
             self._memory = {name: tree_mib(pid) for name, pid in (self._programs.pids() | servers).items()}
             self._memory_max |= {name: max(mib, self._memory_max.get(name, 0)) for name, mib in self._memory.items()}
+
+
+def verdict(results: Sequence[TableResult]) -> tuple[str, bool]:
+    """Returns the result of the comparison as a sentence, and whether every row was compared and is equal."""
+    differing = sum(one.drift for one in results)
+    missed = [f"{one.table} in {one.sink}" for one in results if one.why_not or one.undecided]
+    text = f"{differing:,} rows differ" if differing else "0 differences"
+    text += f" in {', '.join(dict.fromkeys(one.sink for one in results))}"
+    text += f"; not compared, or not every row: {', '.join(missed)}" if missed else ""
+    return text, not (differing or missed)
 
 
 def tree_mib(pid: int) -> int:

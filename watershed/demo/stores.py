@@ -47,6 +47,12 @@ def cached_order(client: "redis.Redis", key: str) -> Any:
     return None if found is None else json.loads(found)
 
 
+def search_section(config: Config) -> SearchConfig:
+    section = config.sinks["search"]
+    assert isinstance(section, SearchConfig), "the demo has a search index"
+    return section
+
+
 def search_client(section: SearchConfig) -> OpenSearch:
     return OpenSearch([section.url.get_secret_value()], timeout=TIMEOUT_S)
 
