@@ -24,6 +24,7 @@ from playwright.sync_api import expect
 from tests.support.browser import executable, opened_browser, violations
 from tests.support.waiting import eventually
 from watershed.demo import naive
+from watershed.demo.followed import ORDER
 from watershed.devstack.processes import Process, identify, runs, with_descendants
 
 RUN_S_MAX = 600.0  # a minute and a half on an idle machine; other tests' servers may share it
@@ -199,7 +200,7 @@ def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_b
     ], demo.output
     assert lines[named[0] + 1].startswith("  title is 'falsified in the search index' in the store, ")
     assert lines[named[1] + 1].startswith("  note is 'falsified in the cache' in the store, ")
-    assert "2 rows differ in search, cache, warehouse, views" in demo.output
+    assert "2 rows differ in search, cache, warehouse, base, views" in demo.output
     assert_views_and_drift(compared, int(order))
     books = [line for line in lines if line.startswith("books: ")]
     assert len(books) == 2, demo.output
@@ -214,7 +215,7 @@ def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_b
     assert "nobody wrote this" in found.partition("$ cdc verify")[2]
     assert "$ cdc verify" in repaired, "it is compared again"
     assert f"console: http://127.0.0.1:{demo.config()['http']['port']}/" in compared
-    assert f"SELECT * FROM orders WHERE id = {order}'" in kept
+    assert f"SELECT * FROM orders WHERE id = {ORDER}'" in kept
 
 
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:

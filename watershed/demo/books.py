@@ -6,22 +6,18 @@ then on are known from events. At the end the books must agree with SQL, to the 
 """
 
 import json
-import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
 import psycopg
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Message
 
-from cdc.model.errors import WatershedError
+from cdc.config.settings import KafkaConfig
+from watershed.demo.topic_tail import TopicTail
 
 TOPIC: Final = "outbox.event.order"
 COMPLAINTS_MAX: Final = 20
-ANSWER_S_MAX: Final = 10.0
-STOP_TIMEOUT_S: Final = 15.0
 
 # The opening balance, and the final totals to compare with. The outbox table is not pruned while the demo runs.
 _SALES = "SELECT count(*), coalesce(sum(total), 0), (SELECT count(*) FROM cdc.outbox) FROM orders"
@@ -118,133 +114,49 @@ def differences(events: Sales, sql: Sales) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class BooksNow:
-    """The totals of the books at one moment."""
+class Balance(NamedTuple):
+    """The books' totals beside those of SQL."""
 
-    events: int
-    repeated: int
-    sales: Sales
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """The totals of the books, compared with SQL."""
-
-    books: BooksNow
+    ledger: Ledger
     sql: Sales
     problems: tuple[str, ...]
 
 
 class Books:
-    """Runs the consumer in a separate thread, from open() to stop()."""
+    """The consumer of events. For one thread."""
 
-    def __init__(self, bootstrap_servers: str, dsn: str) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(self, kafka: KafkaConfig, dsn: str) -> None:
         self._dsn = dsn
-        self._ledger: Ledger | None = None
-        self._read_to: dict[int, int] = {}  # partition → its end offset when the consumer last reached it
-        self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._starts_over = threading.Event()
-        self._errors: list[Exception] = []
-        self._thread = threading.Thread(target=self._run, name="books", daemon=True)
+        self._tail = TopicTail(kafka, TOPIC)
+        self.ledger: Ledger | None = None
 
     def open(self) -> None:
-        """Reads the opening balance and starts the consumer. Must be called before the first event."""
-        self._ledger = Ledger(sales_by_sql(self._dsn))
-        self._thread.start()
+        """Reads the opening balance. Must be called before the first event."""
+        self.ledger = Ledger(sales_by_sql(self._dsn))
 
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(STOP_TIMEOUT_S)
+    def read(self) -> None:
+        """Counts the events that have arrived."""
+        if self.ledger is not None:
+            self._count(self._tail.read(0.0))
 
     def start_over(self) -> None:
         """Reads the topic again from its beginning, as after a crash in which the consumer lost its offsets but not its
         books.
         """
-        self._starts_over.set()
-
-    def check(self) -> None:
-        """Raises WatershedError if the consumer has failed."""
-        if self._errors:
-            raise WatershedError(f"the consumer of events failed: {self._errors[0]}") from self._errors[0]
-
-    def now(self) -> BooksNow | None:
-        """Returns the present totals; None before open()."""
-        with self._lock:
-            ledger = self._ledger
-            return None if ledger is None else BooksNow(ledger.events, ledger.repeated, ledger.sales)
+        self._tail.start_over()
 
     def balance(self) -> Balance:
-        """Returns the comparison with SQL. The books must be open."""
+        """Reads the topic to its end, and returns the totals beside those of SQL. The books must be open."""
+        self._count(self._tail.read_to_end())
+        assert self.ledger is not None, "they were opened"
         sql = sales_by_sql(self._dsn)
-        with self._lock:
-            ledger = self._ledger
-            assert ledger is not None, "they were opened"
-            problems = (*differences(ledger.sales, sql), *ledger.complaints)
-            return Balance(BooksNow(ledger.events, ledger.repeated, ledger.sales), sql, problems)
+        return Balance(self.ledger, sql, (*differences(self.ledger.sales, sql), *self.ledger.complaints))
 
-    def has_read(self, ends: Mapping[int, int]) -> bool:
-        """Returns whether everything below these offsets, by partition, was read."""
-        with self._lock:
-            return not self._starts_over.is_set() and all(self._read_to.get(p, 0) >= end for p, end in ends.items())
+    def close(self) -> None:
+        self._tail.close()
 
-    def ends(self) -> dict[int, int]:
-        """Returns the topic's present end offsets by partition; {} while the topic does not exist."""
-        admin = AdminClient({"bootstrap.servers": self._bootstrap_servers})
-        topic = admin.list_topics(timeout=ANSWER_S_MAX).topics.get(TOPIC)
-        if topic is None:
-            return {}
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = admin.list_offsets({TopicPartition(TOPIC, number): latest for number in topic.partitions})
-        return {partition.partition: future.result(ANSWER_S_MAX).offset for partition, future in asked.items()}
-
-    # ---- the thread
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                with self._lock:
-                    self._read_to.clear()
-                    self._starts_over.clear()
-                self._consume()
-        except Exception as error:  # noqa: BLE001 - handed to check(), in the thread that can report it
-            self._errors.append(error)
-
-    def _consume(self) -> None:
-        """Consumes until start_over() or stop() is called."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap_servers,
-                "group.id": "books",  # required by the client; no offsets are committed
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "topic.metadata.refresh.interval.ms": 1000,  # the topic is created by the first event
-            }
-        )
-        consumer.subscribe([TOPIC])
-        try:
-            while not (self._stopping.is_set() or self._starts_over.is_set()):
-                message = consumer.poll(0.2)
-                if message is not None:
-                    self._take(message)
-        finally:
-            consumer.close()
-
-    def _take(self, message: Message) -> None:
-        error, partition, offset = message.error(), message.partition(), message.offset()
-        if error is not None and error.code() == KafkaError._PARTITION_EOF:
-            assert partition is not None and offset is not None
-            with self._lock:
-                self._read_to[partition] = offset
-        elif error is not None and error.fatal():
-            raise KafkaException(error)
-        elif error is None:  # other errors are temporary: the topic does not exist yet, brokers do not answer
+    def _count(self, messages: Iterable[Message]) -> None:
+        assert self.ledger is not None, "they were opened"
+        for message in messages:
             headers: Any = message.headers() or []
-            with self._lock:
-                assert self._ledger is not None, "the thread begins with open books"
-                self._ledger.take((message.key() or b"").decode("utf-8", "replace"), headers, message.value())
+            self.ledger.take((message.key() or b"").decode("utf-8", "replace"), headers, message.value())

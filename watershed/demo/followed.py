@@ -1,34 +1,37 @@
-"""One order that the screen follows: it changes every two seconds, and is read in every place on its way."""
+"""One order that the screen follows: it changes every second, and is read in every place on its way. The time from a
+commit until a reader of a place sees the change is the freshness of the place.
+"""
 
 import json
 import random
 import threading
 import time
-from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import psycopg
-import redis
-from confluent_kafka import Consumer, TopicPartition
-from opensearchpy import OpenSearch
-from opensearchpy.exceptions import TransportError
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.expressions import EqualTo
 
 from cdc.config.config_file import Config
-from cdc.config.stores import CacheConfig, SearchConfig, WarehouseConfig
-from cdc.kafka.client import client_settings
 from cdc.model.errors import WatershedError
-from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys
-from sinks.reduction import document_id
-from sinks.search.names import SearchNames
-from sinks.warehouse.catalog import catalog_place
 from watershed.demo import rows
+from watershed.demo.charts import Spread
 from watershed.demo.shopper import Statement, delete, insert, update
+from watershed.demo.stores import (
+    ORDERS,
+    cache_client,
+    cached_order,
+    order_key,
+    orders_alias,
+    search_client,
+    search_section,
+    searched_order,
+    warehouse_order,
+)
+from watershed.demo.topic_tail import TopicTail
+from watershed.verify.verifier import table_lineages
 
 # The shop's clients know nothing of this order and its customer, so neither is changed or deleted by them.
 ORDER: Final = 10**12 + 1
@@ -36,13 +39,12 @@ CUSTOMER: Final = 10**12 + 1
 PLACED_AT: Final = datetime(2026, 9, 1, 12, 30, tzinfo=UTC)  # after all other orders of the shop
 UNIT_PRICE: Final = Decimal("25.00")
 FOLLOWED_TOTAL: Final = Decimal("499.50")
-CHANGE_INTERVAL_S: Final = 2.0
-POLL_S: Final = 0.25
-WAREHOUSE_INTERVAL_S: Final = 10.0  # a read costs about 0.2 s of processor
-TIMEOUT_S: Final = 10
+CHANGE_INTERVAL_S: Final = 1.0
+POLL_S: Final = 0.05  # the resolution of freshness; a shorter one would put load on the stores
+RECENT_S: Final = 30.0  # of the freshness on the screen
 STOP_TIMEOUT_S: Final = 15.0
-TABLE: Final = TableId("public", "orders")
 PLACES: Final = ("row", "event", "search", "cache", "warehouse")
+NOTE: Final = "change "
 
 
 class Seen(NamedTuple):
@@ -51,28 +53,21 @@ class Seen(NamedTuple):
     status: str
     note: str
 
+    @property
+    def number(self) -> int:
+        """The number of the change; 0 for a note that the demo did not write."""
+        number = self.note.removeprefix(NOTE)
+        return int(number) if number.isdecimal() else 0
+
     def __str__(self) -> str:
         return f"{self.status}, {self.note}"
-
-
-Reader = Callable[[], Seen | None]
-
-
-class FollowedNow(NamedTuple):
-    """The order in every place at one moment."""
-
-    places: dict[str, Seen | None]  # in the order of PLACES; None: it is not there
-
-    def is_current(self, place: str) -> bool:
-        """Returns whether the place has the row's content."""
-        return self.places[place] is not None and self.places[place] == self.places["row"]
 
 
 def creation() -> tuple[Statement, ...]:
     """The statements that insert the order, its customer and its lines."""
     customer = rows.customer(random.Random(0), CUSTOMER)
     first = (CUSTOMER, "ada@shop.example", "Ada", *customer[3:])
-    order = (ORDER, CUSTOMER, rows.STATUSES[0], PLACED_AT, None, FOLLOWED_TOTAL, False, _note(0), None)
+    order = (ORDER, CUSTOMER, rows.STATUSES[0], PLACED_AT, None, FOLLOWED_TOTAL, False, f"{NOTE}0", None)
     lines = (insert("order_lines", _line(number, 1)) for number in (1, 2))
     return (insert("customers", first), insert("orders", order), *lines)
 
@@ -86,33 +81,52 @@ def change(number: int) -> tuple[Statement, ...]:
         else insert("order_lines", _line(2, quantity))
     )
     return (
-        update("orders", {"id": ORDER}, status=rows.STATUSES[number % len(rows.STATUSES)], note=_note(number)),
+        update("orders", {"id": ORDER}, status=rows.STATUSES[number % len(rows.STATUSES)], note=f"{NOTE}{number}"),
         update("order_lines", {"order_id": ORDER, "line_no": 1}, quantity=quantity),
         second,
     )
-
-
-def _note(number: int) -> str:
-    return f"change {number}"
 
 
 def _line(number: int, quantity: int) -> rows.Values:
     return (ORDER, number, rows.product_id(number), quantity, UNIT_PRICE, None, None, None)
 
 
+class Freshness:
+    """How long the changes took until each place showed them. Thread-safe; times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._committed: list[float] = []  # change 1 first
+        self._readable: dict[str, list[float]] = {}
+
+    def commit(self, at: float) -> None:
+        self._committed.append(at)
+
+    def see(self, place: str, number: int, at: float) -> None:
+        """Records that a place shows this change, and so the changes before it."""
+        readable = self._readable.setdefault(place, [])
+        readable.extend([at] * (min(number, len(self._committed)) - len(readable)))
+
+    def spread(self, place: str, since: float = float("-inf"), until: float = float("inf")) -> Spread:
+        """Returns the spread over the changes that were committed in this span."""
+        timed = zip(self._committed, self._readable.get(place, ()), strict=False)
+        return Spread.of(max(0.0, at - committed) for committed, at in timed if since <= committed < until)
+
+
 class FollowedOrder:
-    """Changes the order from start() to rest(), and reads it in every place until stop(), in a separate thread."""
+    """Changes the order from start() to rest(), and reads it in every place until stop(), in a separate thread. The
+    warehouse is read by `read_warehouse`, which costs about 0.2 s of processor.
+    """
 
     def __init__(self, config: Config, dsn: str) -> None:
         self._config = config
         self._dsn = dsn
-        self.changed_rows = 0
+        self.freshness = Freshness()
+        self.places: dict[str, Seen | None] = dict.fromkeys(PLACES)
         self._number = 0
-        self._places: dict[str, Seen | None] = dict.fromkeys(PLACES)
         self._resting = threading.Event()
         self._changing = threading.Lock()
         self._stopping = threading.Event()
-        self._errors: list[Exception] = []
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="followed order", daemon=True)
 
     def create(self) -> int:
@@ -124,6 +138,8 @@ class FollowedOrder:
         return len(statements)
 
     def start(self) -> None:
+        """Begins to change the order, which capture has published."""
+        self._lineage = table_lineages(self._config)[ORDERS]
         self._thread.start()
 
     def rest(self) -> None:
@@ -140,13 +156,13 @@ class FollowedOrder:
 
     def check(self) -> None:
         """Raises WatershedError if the thread has failed."""
-        if self._errors:
-            raise WatershedError(f"the demo can't follow its order: {self._errors[0]}") from self._errors[0]
+        if self._error:
+            raise WatershedError(f"the demo can't follow its order: {self._error}") from self._error
 
-    def now(self) -> FollowedNow | None:
-        """Returns the order as it was read last; None before its row was read."""
-        places = dict(self._places)
-        return FollowedNow(places) if places["row"] is not None else None
+    def read_warehouse(self) -> None:
+        """Reads the order in the warehouse. For a thread of the caller, while the order is followed."""
+        if self._thread.ident is not None:
+            self._see("warehouse", warehouse_order(self._config, self._lineage, ORDER))
 
     # ---- the thread
 
@@ -155,29 +171,28 @@ class FollowedOrder:
             self._follow()
         except Exception as error:  # noqa: BLE001 - handed to check(), in the thread that can report it
             if not self._stopping.is_set():
-                self._errors.append(error)
+                self._error = error
 
     def _follow(self) -> None:
-        readers = {"search": _search_reader(self._config), "cache": _cache_reader(self._config)}
-        warehouse = _warehouse_reader(self._config)
-        consumer = self._consumer()
-        change_at = warehouse_at = time.monotonic()
-        try:
-            with psycopg.connect(self._dsn, autocommit=True, application_name="followed order") as connection:
-                while not self._stopping.is_set():
-                    now = time.monotonic()
-                    if now >= change_at:
-                        change_at = now + CHANGE_INTERVAL_S
-                        self._change(connection)
-                    self._take(consumer, POLL_S)
-                    self._places["row"] = _row(connection)
-                    for place, read in readers.items():
-                        self._places[place] = read()
-                    if now >= warehouse_at:
-                        self._places["warehouse"] = warehouse()
-                        warehouse_at = time.monotonic() + WAREHOUSE_INTERVAL_S
-        finally:
-            consumer.close()
+        search, alias = search_client(search_section(self._config)), orders_alias(self._config)
+        cache, key = cache_client(self._config), order_key(self._config, ORDER)
+        change_at = time.monotonic()
+        with (
+            closing(TopicTail(self._config.kafka, Topics(self._config.topics.prefix).table(ORDERS))) as tail,
+            psycopg.connect(self._dsn, autocommit=True, application_name="followed order") as connection,
+        ):
+            while not self._stopping.is_set():
+                if time.monotonic() >= change_at:
+                    change_at = time.monotonic() + CHANGE_INTERVAL_S
+                    self._change(connection)
+                query = "SELECT status::text AS status, note FROM orders WHERE id = %s"
+                row = connection.execute(query, (ORDER,)).fetchone()
+                self.places["row"] = None if row is None else Seen(*row)
+                for message in tail.read(POLL_S):
+                    if (message.key() or b"") == _KEY and (value := message.value()):
+                        self._see("event", json.loads(value)["after"])
+                self._see("search", searched_order(search, alias, ORDER))
+                self._see("cache", cached_order(cache, key))
 
     def _change(self, connection: psycopg.Connection) -> None:
         with self._changing:
@@ -186,102 +201,13 @@ class FollowedOrder:
             self._number += 1
             with connection.transaction():
                 for statement in change(self._number):
-                    self.changed_rows += connection.execute(statement.text.encode(), statement.values).rowcount
+                    connection.execute(statement.text.encode(), statement.values)
+            self.freshness.commit(time.monotonic())
 
-    def _consumer(self) -> Consumer:
-        consumer = Consumer(
-            client_settings(
-                self._config.kafka,
-                **{
-                    "group.id": "watershed-demo-followed",  # required by the client; nothing is committed
-                    "enable.auto.commit": False,
-                    "isolation.level": "read_committed",
-                    "fetch.wait.max.ms": 50,
-                },
-            )
-        )
-        topic = Topics(self._config.topics.prefix).table(TABLE)
-        partitions = consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions
-        ends = [consumer.get_watermark_offsets(TopicPartition(topic, one), TIMEOUT_S)[1] for one in partitions]
-        consumer.assign([TopicPartition(topic, one, end) for one, end in zip(partitions, ends, strict=True)])
-        return consumer
-
-    def _take(self, consumer: Consumer, wait_s: float) -> None:
-        """Reads the topic for this time, or until 500 records were read."""
-        for message in consumer.consume(500, wait_s):
-            key, value = message.key(), message.value()
-            if message.error() is None and key and value and _is_ours(key):
-                self._places["event"] = _seen(json.loads(value).get("after"))
+    def _see(self, place: str, row: Any) -> None:
+        self.places[place] = seen = None if row is None else Seen(str(row["status"]), str(row["note"]))
+        if seen is not None:
+            self.freshness.see(place, seen.number, time.monotonic())
 
 
-def _is_ours(key: bytes) -> bool:
-    return str(ORDER).encode() in key and json.loads(key) == {"id": ORDER}
-
-
-def _seen(row: Any) -> Seen | None:
-    return None if row is None else Seen(str(row["status"]), str(row["note"]))
-
-
-def _row(connection: psycopg.Connection) -> Seen | None:
-    found = connection.execute("SELECT status::text, note FROM orders WHERE id = %s", (ORDER,)).fetchone()
-    return None if found is None else Seen(*found)
-
-
-def _search_reader(config: Config) -> Reader:
-    section = config.sinks["search"]
-    assert isinstance(section, SearchConfig), "the demo has a search index"
-    client = OpenSearch([section.url.get_secret_value()], timeout=TIMEOUT_S)
-    alias = SearchNames(section.index_prefix or config.topics.prefix).alias(TABLE)
-
-    def read() -> Seen | None:
-        return _seen(document(client, alias, {"id": ORDER}))
-
-    return read
-
-
-def document(client: OpenSearch, alias: str, key: dict[str, int]) -> Any:
-    """Returns a document as a search finds it; None where there is none, or the index is busy or down."""
-    query = {"query": {"ids": {"values": [document_id(key)]}}}
-    try:
-        hits = client.search(index=alias, body=query, params={"ignore_unavailable": "true"})["hits"]["hits"]
-    except TransportError:
-        return None
-    return hits[0]["_source"] if hits and "id" in hits[0]["_source"] else None
-
-
-def _cache_reader(config: Config) -> Reader:
-    section = config.sinks["cache"]
-    assert isinstance(section, CacheConfig), "the demo has a cache"
-    client = redis.Redis.from_url(section.url.get_secret_value(), socket_timeout=TIMEOUT_S)
-    key = CacheKeys(section.key_prefix or config.topics.prefix).table(TABLE) + document_id({"id": ORDER})
-
-    def read() -> Seen | None:
-        try:
-            found: Any = client.hget(key, DOCUMENT_FIELD)
-        except (redis.ConnectionError, redis.TimeoutError):
-            return None
-        return None if found is None else _seen(json.loads(found))
-
-    return read
-
-
-def _warehouse_reader(config: Config) -> Reader:
-    section = config.sinks["warehouse"]
-    assert isinstance(section, WarehouseConfig), "the demo has a warehouse"
-    where = catalog_place(section, config.topics.prefix)
-    name = where.place(TABLE).rows
-
-    def read() -> Seen | None:
-        if not where.is_there():
-            return None
-        try:
-            with where.opened() as catalog:
-                scan = catalog.load_table(name).scan(
-                    EqualTo(term="id", value=ORDER), selected_fields=("status", "note")
-                )
-                found = scan.to_arrow().to_pylist()
-        except (NoSuchNamespaceError, NoSuchTableError, OSError):  # not created yet, or its files were just replaced
-            return None
-        return _seen(found[0]) if found else None
-
-    return read
+_KEY: Final = json.dumps({"id": ORDER}, separators=(",", ":")).encode()

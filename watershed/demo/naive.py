@@ -1,4 +1,5 @@
 """An application that writes its database and a cache one after the other, without a log: the usual alternative.
+At the end its cache is compared with the database.
 
 It has two servers, which often work on the same order at the same time, as when a customer edits an order while its
 payment arrives. Each commits the row and then writes the hash `naive:orders`. Nothing is wrong with either write, but
@@ -11,15 +12,18 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 import redis
 
+from cdc.config.config_file import Config
 from watershed.demo import rows
 from watershed.demo.shopper import insert
+from watershed.demo.stores import cache_client, cached_order, order_key
 
 # The shop's clients know nothing of these orders and their customer.
 FIRST_ORDER: Final = 2 * 10**12
@@ -59,6 +63,31 @@ def serve(dsn: str, redis_url: str, server: int, seed: float, is_ending: threadi
             order, note = FIRST_ORDER + chosen.randrange(ORDER_COUNT), f"request {number} of server {server}"
             connection.execute("UPDATE orders SET note = %s WHERE id = %s", (note, order))
             client.hset(HASH, str(order), note)
+
+
+class Drift(NamedTuple):
+    """The orders of the application that differ from PostgreSQL in its own cache, and in the one kept from the log."""
+
+    orders: int
+    naive: int  # that differ in the hash which the application writes
+    kept: int  # that differ in the cache which Watershed keeps
+
+
+def drift(config: Config, dsn: str) -> Drift:
+    """Compares both caches with the rows. The application has ended, and the sink has applied everything."""
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("SELECT id, note FROM orders WHERE customer_id = %s", (CUSTOMER,)).fetchall()
+    with cache_client(config) as client:
+        naive: Any = client.hgetall(HASH)
+        kept = [cached_order(client, order_key(config, number)) for number, _ in found]
+    return counted(found, naive, kept)
+
+
+def counted(found: Sequence[tuple[int, str]], naive: Mapping[str, str], kept: Sequence[Any]) -> Drift:
+    """`found`: number and note of each order in the database; `naive`: notes by number; `kept`: the documents."""
+    wrong = sum(naive.get(str(number)) != note for number, note in found)
+    lost = sum(order is None or order["note"] != note for (_, note), order in zip(found, kept, strict=True))
+    return Drift(len(found), wrong, lost)
 
 
 def main(dsn: str, redis_url: str) -> None:

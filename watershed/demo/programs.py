@@ -46,16 +46,6 @@ class Programs:
         self._argv[name] = [*(self._command if command is None else command), *arguments]
         self._start(name)
 
-    def end(self, name: str) -> None:
-        """Sends SIGTERM to the program, and SIGKILL if it does not end in time."""
-        process = self._running.pop(name)
-        family = with_descendants(process)
-        send(process, signal.SIGTERM)
-        if not wait_until_gone(family, STOP_TIMEOUT_S):
-            for member in family:
-                send(member, signal.SIGKILL)
-            wait_until_gone(family)
-
     def kill(self, name: str) -> int:
         """Sends SIGKILL to the program and all its descendants. Returns the pid that it had when all have ended."""
         process = self._running.pop(name)
@@ -89,12 +79,13 @@ class Programs:
         lines = text.rstrip().splitlines()[-LOG_LINES:]
         return "\n".join([f"see {path}" + ("; its last lines:" if lines else ", which is empty"), *lines])
 
-    def stop(self) -> None:
-        """Sends SIGTERM to all programs, and SIGKILL to those that do not end in time and to processes that they
-        left.
+    def stop(self, *names: str) -> None:
+        """Sends SIGTERM to these programs, by default to all, and SIGKILL to those that do not end in time and to
+        processes that they left.
         """
-        families = [with_descendants(process) for process in self._running.values()]
-        for process in self._running.values():
+        ended = [self._running.pop(name) for name in names or tuple(self._running)]
+        families = [with_descendants(process) for process in ended]
+        for process in ended:
             send(process, signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for family in families:
@@ -103,7 +94,6 @@ class Programs:
                 for member in family:
                     send(member, signal.SIGKILL)
                 wait_until_gone(family)
-        self._running.clear()
 
     def _start(self, name: str) -> None:
         assert name not in self._running, f"{name} runs"

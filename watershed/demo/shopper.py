@@ -27,21 +27,15 @@ class Statement(NamedTuple):
     rows: int = 0
 
 
-class Sample(NamedTuple):
-    """A row that the transaction creates and that exists for long, so that its arrival in a store can be timed."""
-
-    table: str
-    key: dict[str, int]
+Statements = tuple[Statement, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """A transaction that ends with COMMIT or ROLLBACK."""
 
     kind: str
-    statements: tuple[Statement, ...]
+    statements: Statements
     commits: bool = True
-    sample: Sample | None = None
 
     @property
     def rows(self) -> int:
@@ -130,41 +124,38 @@ class Shopper:
     def next(self) -> Transaction:
         """Returns the next transaction."""
         plan = self._rng.choices(_PLANS, _WEIGHTS)[0]
-        return plan(self) or self._new_order()
+        statements = plan(self)
+        if statements is None:
+            plan, statements = Shopper._new_order, self._new_order()
+        kind = plan.__name__.strip("_").replace("_", " ")
+        return Transaction(kind, statements, commits=plan is not Shopper._roll_back)
 
-    # ---- plans: each updates the client's model of the shop, and returns the transaction; None if no row is suitable.
+    # ---- plans: each updates the client's model of the shop, and returns statements; None if no row is suitable.
 
-    def _new_order(self) -> Transaction:
+    def _new_order(self) -> Statements:
         number, self._next_order = self._next_order, self._next_order + self._step
         customer = self._rng.choice(list(self._customers))
         lines = list(range(1, self._rng.randrange(1, 5) + 1))
         self._orders[number] = _Order(customer, lines)
         self._customers[customer].add(number)
-        return Transaction(
-            "new order",
-            (
-                insert("orders", rows.order(self._rng, number, customer)),
-                placed(number),
-                *(insert("order_lines", self._line(number, line)) for line in lines),
-                update("customers", {"id": customer}, credit=rows.money(self._rng), seen_at=self._local()),
-            ),
-            sample=Sample("orders", {"id": number}),
+        return (
+            insert("orders", rows.order(self._rng, number, customer)),
+            placed(number),
+            *(insert("order_lines", self._line(number, line)) for line in lines),
+            update("customers", {"id": customer}, credit=rows.money(self._rng), seen_at=self._local()),
         )
 
-    def _advance_order(self) -> Transaction | None:
+    def _advance_order(self) -> Statements | None:
         if not self._orders:
             return None
         number, status = self._any_order(), self._rng.choice(rows.STATUSES)
-        return Transaction(
-            "advance order",
-            (
-                update("orders", {"id": number}, status=status, paid_at=self._local()),
-                *([shipped(number)] if status == "shipped" else []),
-                update("products", self._any_product(), stock=rows.integer(self._rng)),
-            ),
+        return (
+            update("orders", {"id": number}, status=status, paid_at=self._local()),
+            *([shipped(number)] if status == "shipped" else []),
+            update("products", self._any_product(), stock=rows.integer(self._rng)),
         )
 
-    def _edit_customer(self) -> Transaction:
+    def _edit_customer(self) -> Statements:
         change = self._rng.choice(
             (
                 {"phone": rows.maybe(self._rng, "+44 20 7946 0000"), "loyal": self._rng.random() < 0.5},
@@ -172,9 +163,9 @@ class Shopper:
                 {"name": rows.text(self._rng), "born": rows.maybe(self._rng, rows.day(self._rng))},
             )
         )
-        return Transaction("edit customer", (update("customers", self._any_customer(), **change),))
+        return (update("customers", self._any_customer(), **change),)
 
-    def _edit_product(self) -> Transaction:
+    def _edit_product(self) -> Statements:
         change = self._rng.choice(
             (
                 {"price": rows.price(self._rng), "weight_kg": rows.maybe(self._rng, rows.double(self._rng))},
@@ -183,43 +174,38 @@ class Shopper:
                 {"active": self._rng.random() < 0.5, "restocked_at": rows.maybe(self._rng, self._local())},
             )
         )
-        return Transaction("edit product", (update("products", self._any_product(), **change),))
+        return (update("products", self._any_product(), **change),)
 
-    def _new_customer(self) -> Transaction:
+    def _new_customer(self) -> Statements:
         number, self._next_customer = self._next_customer, self._next_customer + self._step
         self._customers[number] = set()
-        return Transaction("new customer", (insert("customers", rows.customer(self._rng, number)),))
+        return (insert("customers", rows.customer(self._rng, number)),)
 
-    def _remove_order(self) -> Transaction | None:
+    def _remove_order(self) -> Statements | None:
         """Deletes the oldest order; the foreign key deletes its lines."""
         if not self._orders:
             return None
         number = next(iter(self._orders))
         order = self._orders.pop(number)
         self._customers[order.customer].discard(number)
-        gone = delete("orders", {"id": number}, 1 + len(order.lines))
-        return Transaction("remove order", (cancelled(number), gone))
+        return cancelled(number), delete("orders", {"id": number}, 1 + len(order.lines))
 
-    def _replace_order(self) -> Transaction | None:
+    def _replace_order(self) -> Statements | None:
         """Deletes and creates the same keys in one transaction."""
         if not self._orders:
             return None
         number = next(iter(self._orders))
         order = self._orders.pop(number)
-        line_count = len(order.lines)
         self._orders[number] = _Order(order.customer, [1])
-        return Transaction(
-            "replace order",
-            (
-                cancelled(number),
-                delete("orders", {"id": number}, 1 + line_count),
-                insert("orders", rows.order(self._rng, number, order.customer)),
-                placed(number),
-                insert("order_lines", self._line(number, 1)),
-            ),
+        return (
+            cancelled(number),
+            delete("orders", {"id": number}, 1 + len(order.lines)),
+            insert("orders", rows.order(self._rng, number, order.customer)),
+            placed(number),
+            insert("order_lines", self._line(number, 1)),
         )
 
-    def _edit_lines(self) -> Transaction | None:
+    def _edit_lines(self) -> Statements | None:
         if not self._orders:
             return None
         number = self._any_order()
@@ -230,10 +216,9 @@ class Shopper:
             statements.append(delete("order_lines", self._line_key(number, gone)))
         added = max(lines, default=0) + 1
         lines.append(added)
-        statements.append(insert("order_lines", self._line(number, added)))
-        return Transaction("edit lines", tuple(statements))
+        return (*statements, insert("order_lines", self._line(number, added)))
 
-    def _move_line(self) -> Transaction | None:
+    def _move_line(self) -> Statements | None:
         """Changes a key: one part of the composite key."""
         number = self._order_with_lines(1)
         if number is None:
@@ -242,40 +227,34 @@ class Shopper:
         place = self._rng.randrange(len(lines))
         moved = max(lines) + MOVED_LINE_STEP
         key, lines[place] = self._line_key(number, lines[place]), moved
-        return Transaction("move line", (update("order_lines", key, line_no=moved, discount=0.5),))
+        return (update("order_lines", key, line_no=moved, discount=0.5),)
 
-    def _swap_lines(self) -> Transaction | None:
+    def _swap_lines(self) -> Statements | None:
         """Exchanges the keys of two rows, by way of a third key."""
         number = self._order_with_lines(2)
         if number is None:
             return None
         first, second = self._rng.sample(self._orders[number].lines, 2)
-        return Transaction(
-            "swap lines",
-            (
-                update("order_lines", self._line_key(number, first), line_no=0),
-                update("order_lines", self._line_key(number, second), line_no=first),
-                update("order_lines", self._line_key(number, 0), line_no=second),
-            ),
-        )
+        steps = ((first, 0), (second, first), (0, second))
+        return tuple(update("order_lines", self._line_key(number, old), line_no=new) for old, new in steps)
 
-    def _move_customer(self) -> Transaction:
+    def _move_customer(self) -> Statements:
         """Changes a key; the foreign key updates the customer's orders."""
         old = self._rng.choice(list(self._customers))
         new, self._next_moved = self._next_moved, self._next_moved + self._step
         orders = self._customers[new] = self._customers.pop(old)
         for number in orders:
             self._orders[number].customer = new
-        return Transaction("move customer", (update("customers", {"id": old}, 1 + len(orders), id=new),))
+        return (update("customers", {"id": old}, 1 + len(orders), id=new),)
 
-    def _close_customer(self) -> Transaction | None:
+    def _close_customer(self) -> Statements | None:
         for number in self._rng.choices(list(self._customers), k=10):
             if not self._customers[number] and len(self._customers) > 1:
                 del self._customers[number]
-                return Transaction("close customer", (delete("customers", {"id": number}),))
+                return (delete("customers", {"id": number}),)
         return None
 
-    def _change_of_mind(self) -> Transaction:
+    def _change_of_mind(self) -> Statements:
         """Rolls back a part of the work to a savepoint, and commits the rest."""
         change = update("customers", self._any_customer(), credit=rows.money(self._rng))
         undone = (
@@ -284,35 +263,29 @@ class Shopper:
             *(event(next(iter(self._orders), 0)) for event in (cancelled, shipped)),
         )
         kept = update("products", self._any_product(), stock=rows.integer(self._rng))
-        return Transaction("change of mind", (change, SAVEPOINT, *undone, UNDO, kept))
+        return change, SAVEPOINT, *undone, UNDO, kept
 
-    def _roll_back(self) -> Transaction:
+    def _roll_back(self) -> Statements:
         """Rolls back all changes. None of them may ever be visible anywhere."""
         number = self._next_customer
-        return Transaction(
-            "roll back",
-            (
-                insert("customers", rows.customer(self._rng, number)),
-                insert("orders", rows.order(self._rng, self._next_order, number)),
-                placed(self._next_order),
-                shipped(self._next_order),
-                update("products", self._any_product(), title="rolled back", stock=-2),
-            ),
-            commits=False,
+        return (
+            insert("customers", rows.customer(self._rng, number)),
+            insert("orders", rows.order(self._rng, self._next_order, number)),
+            placed(self._next_order),
+            shipped(self._next_order),
+            update("products", self._any_product(), title="rolled back", stock=-2),
         )
 
-    def _raise_prices(self) -> Transaction:
+    def _raise_prices(self) -> Statements:
         """Changes many rows by one statement."""
         count = min(PRICE_RISE_PRODUCTS, len(self._products))
         ids = [rows.product_id(number) for number in self._rng.sample(self._products, count)]
         text = "UPDATE products SET price = round(mod(price, 1000) * 1.05 + 0.01, 2) WHERE id = ANY(%s)"
-        return Transaction("raise prices", (Statement(text, (ids,), count),))
+        return (Statement(text, (ids,), count),)
 
-    def _touch(self) -> Transaction:
+    def _touch(self) -> Statements:
         """Updates a row without changing a value, which is still a row change."""
-        return Transaction(
-            "touch", (Statement("UPDATE customers SET name = name WHERE id = %s", (self._any_customer()["id"],), 1),)
-        )
+        return (Statement("UPDATE customers SET name = name WHERE id = %s", (self._any_customer()["id"],), 1),)
 
     # ---- choices
 
@@ -342,7 +315,7 @@ class Shopper:
 
 
 # The frequency of each plan, of 100 transactions.
-_MIX: dict[Callable[[Shopper], Transaction | None], float] = {
+_MIX: dict[Callable[[Shopper], Statements | None], float] = {
     Shopper._new_order: 24,
     Shopper._advance_order: 20,
     Shopper._edit_customer: 12,

@@ -1,113 +1,84 @@
-"""The three derived stores as an application uses them: queries for sampled rows, and all rows of a table."""
+"""The three derived stores as an application reads one row in them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import json
+from typing import Any, Final
 
 import redis
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import TransportError
 
 from cdc.config.config_file import Config
-from cdc.config.stores import CacheConfig, SearchConfig, WarehouseConfig
+from cdc.config.stores import CacheConfig, SearchConfig
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys
-from sinks.cache.sink import CacheSink
-from sinks.contract import StoredRow
 from sinks.lineage import Lineage
 from sinks.reduction import document_id
+from sinks.registry import open_contents
 from sinks.search.names import SearchNames
-from sinks.search.server import is_transient
-from sinks.search.sink import SearchSink
-from sinks.warehouse.catalog import catalog_place
-from sinks.warehouse.reader import WarehouseReader
-from watershed.demo.workload import CommittedSample
 
-STORES = ("search", "cache", "warehouse")
-SCHEMA = "public"
-PROBE_TIMEOUT_S = 10
-
-Probe = Callable[[Sequence[CommittedSample]], list[bool]]
-"""Returns for each row whether a reader of the store finds it now; False while the store is busy or down."""
+STORES: Final = ("search", "cache", "warehouse")
+SCHEMA: Final = "public"
+ORDERS: Final = TableId(SCHEMA, "orders")
+TIMEOUT_S: Final = 10
 
 
-def cache_probe(config: Config) -> Probe:
-    """Returns a probe that uses HEXISTS on the row's key."""
+def redis_url(config: Config) -> str:
     section = config.sinks["cache"]
-    assert isinstance(section, CacheConfig)
-    client = redis.Redis.from_url(section.url.get_secret_value(), socket_timeout=PROBE_TIMEOUT_S)
-    keys = CacheKeys(section.key_prefix or config.topics.prefix)
-
-    def probe(samples: Sequence[CommittedSample]) -> list[bool]:
-        pipeline: Any = client.pipeline(transaction=False)
-        for sample in samples:
-            pipeline.hexists(keys.table(TableId(SCHEMA, sample.table)) + document_id(sample.key), DOCUMENT_FIELD)
-        try:
-            return [bool(found) for found in pipeline.execute()]
-        except (redis.ConnectionError, redis.TimeoutError):
-            return [False] * len(samples)
-
-    return probe
+    assert isinstance(section, CacheConfig), "the demo has a cache"
+    return section.url.get_secret_value()
 
 
-def search_probe(config: Config) -> Probe:
-    """Returns a probe that searches through the readers' alias. Unlike a GET by id, a search only sees refreshed
-    documents.
-    """
+def cache_client(config: Config) -> "redis.Redis":
+    return redis.Redis.from_url(redis_url(config), socket_timeout=TIMEOUT_S, decode_responses=True)
+
+
+def order_key(config: Config, number: int) -> str:
+    """Returns the key of an order in the cache."""
+    return CacheKeys(config.topics.prefix).table(ORDERS) + document_id({"id": number})
+
+
+def cached_order(client: "redis.Redis", key: str) -> Any:
+    """Returns the order; None where there is none, or the server is busy or down."""
+    try:
+        found: Any = client.hget(key, DOCUMENT_FIELD)
+    except (redis.ConnectionError, redis.TimeoutError):
+        return None
+    return None if found is None else json.loads(found)
+
+
+def search_section(config: Config) -> SearchConfig:
     section = config.sinks["search"]
-    assert isinstance(section, SearchConfig)
-    client = OpenSearch([section.url.get_secret_value()], timeout=PROBE_TIMEOUT_S)
-    names = SearchNames(section.index_prefix or config.topics.prefix)
-
-    def probe(samples: Sequence[CommittedSample]) -> list[bool]:
-        ids = [document_id(sample.key) for sample in samples]
-        tables = {names.alias(TableId(SCHEMA, sample.table)) for sample in samples}
-        try:
-            answer: Any = client.search(
-                index=",".join(sorted(tables)),
-                body={"query": {"ids": {"values": ids}}, "_source": False, "size": len(ids)},
-                params={"ignore_unavailable": "true", "allow_no_indices": "true"},
-            )
-        except TransportError as error:
-            if is_transient(error):  # an index that was just created has no shard yet
-                return [False] * len(samples)
-            raise
-        found = {hit["_id"] for hit in answer["hits"]["hits"]}
-        return [name in found for name in ids]
-
-    return probe
+    assert isinstance(section, SearchConfig), "the demo has a search index"
+    return section
 
 
-def stored_rows(store: str, config: Config, lineage: Lineage) -> Iterator[StoredRow]:
-    """Yields every live row of a table in a store."""
-    schema = lineage.newest
-    match config.sinks.get(store):
-        case SearchConfig() as section:
-            search = SearchSink.open(section, config.topics.prefix)
-            try:
-                search.prepare(schema, lineage.earlier)
-                yield from search.rows(schema.table)
-            finally:
-                search.close()
-        case CacheConfig() as section:
-            cache = CacheSink.open(section, config.topics.prefix)
-            try:
-                cache.prepare(schema, lineage.earlier)
-                # SCAN may return a key twice.
-                yield from _once(cache.rows(schema.table))
-            finally:
-                cache.close()
-        case WarehouseConfig() as section:
-            place = catalog_place(section, config.topics.prefix)
-            yield from WarehouseReader(place).rows(schema.table)
-        case _:
-            raise WatershedError(f"there is no store {store!r}", f"the stores are {', '.join(STORES)}")
+def search_client(section: SearchConfig) -> OpenSearch:
+    return OpenSearch([section.url.get_secret_value()], timeout=TIMEOUT_S)
 
 
-def _once(rows: Iterator[StoredRow]) -> Iterator[StoredRow]:
-    seen: set[str] = set()
-    for row in rows:
-        name = document_id(row.key)
-        if name not in seen:
-            seen.add(name)
-            yield row
+def orders_alias(config: Config) -> str:
+    return SearchNames(config.topics.prefix).alias(ORDERS)
+
+
+def searched_order(client: OpenSearch, alias: str, number: int) -> Any:
+    """Returns an order's document; None where there is none, or the index is busy or down. Unlike a GET by id, a search
+    only sees refreshed documents.
+    """
+    query = {"query": {"ids": {"values": [document_id({"id": number})]}}}
+    try:
+        hits = client.search(index=alias, body=query, params={"ignore_unavailable": "true"})["hits"]["hits"]
+    except TransportError:
+        return None
+    return hits[0]["_source"] if hits and "id" in hits[0]["_source"] else None
+
+
+def warehouse_order(config: Config, orders: Lineage, number: int) -> Any:
+    """Returns an order's row; None where there is none, or its files were just replaced."""
+    try:
+        contents = open_contents("warehouse", config.sinks["warehouse"], config.topics.prefix)
+        contents.attach(orders.newest)
+        (held,) = contents.held(ORDERS, [{"id": number}])
+    except (WatershedError, OSError):
+        return None
+    return None if held is None else held.row

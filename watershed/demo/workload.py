@@ -4,8 +4,6 @@ stopped.
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -14,22 +12,11 @@ from psycopg import sql
 from cdc.model.errors import SourceError
 from cdc.model.lsn import Lsn, parse_lsn
 from watershed.demo.rows import COLUMNS, TABLES, Stock
-from watershed.demo.shopper import Sample, Shopper, Transaction
+from watershed.demo.shopper import Shopper, Transaction
 
 CLIENT_COUNT = 3
 BACKLOG_S_MAX = 1.0  # after a stall a client does not catch up on more than this
-SAMPLE_INTERVAL_S = 0.5  # the interval at which the arrival of a new row is timed
 STOP_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedSample:
-    """A sampled row, and the time at which its COMMIT returned."""
-
-    table: str
-    key: dict[str, int]
-    committed_at: float  # time.time()
-    lsn: Lsn  # the row's transaction lies below it
 
 
 def create_shop(dsn: str, stock: Stock) -> int:
@@ -52,31 +39,21 @@ def create_shop(dsn: str, stock: Stock) -> int:
     return count
 
 
-def flushed_lsn(connection: psycopg.Connection) -> Lsn:
+def flushed_lsn(dsn: str) -> Lsn:
     """Returns an LSN above everything that was committed before the call."""
-    row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
     assert row
     return parse_lsn(row[0])
-
-
-def flushed_lsn_of(dsn: str) -> Lsn:
-    """Returns the flushed LSN, read over a new connection."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return flushed_lsn(connection)
 
 
 class Workload:
     """Runs clients in separate threads. It can be started once; stop() ends it without interrupting a transaction."""
 
-    def __init__(
-        self, dsn: str, stock: Stock, *, rate: float, on_sample: Callable[[CommittedSample], None] | None = None
-    ) -> None:
-        """`rate`: committed row changes per second of all clients together. `on_sample` is called from their
-        threads.
-        """
+    def __init__(self, dsn: str, stock: Stock, *, rate: float) -> None:
+        """`rate`: committed row changes per second of all clients together."""
         self._dsn = dsn
         self._interval_s = CLIENT_COUNT / rate  # between two row changes of one client
-        self._on_sample = on_sample
         self._stopping = threading.Event()
         self._counts = [0] * CLIENT_COUNT  # committed row changes, each written by its own thread
         self._transactions = [0] * CLIENT_COUNT
@@ -116,7 +93,7 @@ class Workload:
         """
         self.halt()
         self.check()
-        return flushed_lsn_of(self._dsn)
+        return flushed_lsn(self._dsn)
 
     def halt(self) -> None:
         """Ends the clients without a result or an error, for a run that is given up."""
@@ -134,18 +111,12 @@ class Workload:
 
     def _shop(self, connection: psycopg.Connection, client: int, shopper: Shopper) -> None:
         due = time.monotonic()
-        next_sample = due
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
             transaction = shopper.next()
             run_transaction(connection, transaction)
-            committed_at = time.time()
             self._counts[client] += transaction.rows
             self._transactions[client] += 1
-            now = time.monotonic()
-            if self._on_sample and transaction.sample and now >= next_sample:
-                next_sample = now + SAMPLE_INTERVAL_S * CLIENT_COUNT
-                self._on_sample(_committed(transaction.sample, committed_at, flushed_lsn(connection)))
-            due = max(due, now - BACKLOG_S_MAX) + max(1, transaction.rows) * self._interval_s
+            due = max(due, time.monotonic() - BACKLOG_S_MAX) + max(1, transaction.rows) * self._interval_s
 
 
 def run_transaction(connection: psycopg.Connection, transaction: Transaction) -> None:
@@ -160,7 +131,3 @@ def run_transaction(connection: psycopg.Connection, transaction: Transaction) ->
                     f"{transaction.kind} found no row: {statement.text}",
                     "end other programs that change the shop's tables",
                 )
-
-
-def _committed(sample: Sample, committed_at: float, lsn: Lsn) -> CommittedSample:
-    return CommittedSample(sample.table, sample.key, committed_at, lsn)

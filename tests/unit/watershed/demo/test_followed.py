@@ -1,6 +1,7 @@
-"""The followed order's statements change one row each, in any number of changes; only its own records are read."""
+"""The followed order's statements change one row each, in any number of changes, and the changes are timed."""
 
-from watershed.demo.followed import CUSTOMER, ORDER, _is_ours, change, creation
+from watershed.demo.charts import Spread
+from watershed.demo.followed import CUSTOMER, ORDER, Freshness, Seen, change, creation
 
 
 def test_the_second_line_comes_and_goes() -> None:
@@ -21,7 +22,17 @@ def test_the_second_line_comes_and_goes() -> None:
         lines ^= {2}
 
 
-def test_a_record_of_another_order_is_passed_over() -> None:
-    assert _is_ours(f'{{"id":{ORDER}}}'.encode())
-    assert not _is_ours(f'{{"id":{ORDER}1}}'.encode())
-    assert not _is_ours(b'{"id":7}')
+def test_a_change_is_readable_when_a_place_first_shows_it_or_a_later_one() -> None:
+    freshness = Freshness()
+    for at in (10.0, 11.0, 12.0, 13.0):
+        freshness.commit(at)
+    for number, at in ((1, 10.25), (1, 11.5), (3, 14.0), (0, 15.0)):
+        freshness.see("cache", number, at)
+    assert freshness.spread("cache") == Spread(3, 2.0, 3.0, 3.0)
+    assert freshness.spread("cache", until=11.0) == Spread(1, 0.25, 0.25, 0.25)
+    assert freshness.spread("cache", since=12.0) == Spread(1, 2.0, 2.0, 2.0)
+    assert freshness.spread("search").count == 0
+
+
+def test_a_note_that_somebody_else_wrote_is_no_change() -> None:
+    assert [Seen("new", note).number for note in ("change 12", "changed by hand", "")] == [12, 0, 0]

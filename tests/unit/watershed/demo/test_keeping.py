@@ -10,7 +10,8 @@ from cdc.config.config_file import Config, load_config
 from cdc.model.errors import WatershedError
 from tests.support.http_server import free_port as any_port
 from tests.unit.watershed.demo.test_place import ENDPOINTS
-from watershed.demo.keeping import Keeping, Order, commands, console_line
+from watershed.demo.followed import ORDER
+from watershed.demo.keeping import Keeping, commands, console_line
 from watershed.demo.place import free_port, write_config
 
 
@@ -20,12 +21,13 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_commands_name_the_servers_and_the_order(config: Config) -> None:
-    order = Order(7, 'shop:public.orders:{"id":7}')
-    said = commands(config, Path("demo.yml"), order)
+    said = commands(config, Path("demo.yml"))
     assert said[0] == console_line(config) == f"console: http://127.0.0.1:{config.http.port}/"
-    assert said[1] == "psql 'postgresql://watershed@127.0.0.1:1/watershed' -c 'SELECT * FROM orders WHERE id = 7'"
-    assert said[3] == "curl 'http://127.0.0.1:3/shop.public.orders/_search?q=id:7&pretty'"
-    assert said[4] == "redis-cli -u redis://127.0.0.1:4 HGET 'shop:public.orders:{\"id\":7}' doc"
+    assert (
+        said[1] == f"psql 'postgresql://watershed@127.0.0.1:1/watershed' -c 'SELECT * FROM orders WHERE id = {ORDER}'"
+    )
+    assert said[3] == f"curl 'http://127.0.0.1:3/shop.public.orders/_search?q=id:{ORDER}&pretty'"
+    assert said[4] == f"redis-cli -u redis://127.0.0.1:4 HGET 'shop:public.orders:{ORDER}' doc"
 
 
 def test_waiting_ends_with_enter_with_ctrl_c_and_with_a_process_that_has_ended(config: Config) -> None:

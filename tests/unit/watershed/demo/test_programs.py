@@ -76,7 +76,7 @@ def test_nothing_is_left_when_the_programs_are_left(tmp_path: Path) -> None:
     assert not any(map(runs, members))
 
 
-@pytest.mark.parametrize("stop", [Programs.stop, lambda programs: programs.end("polite")], ids=["all", "one"])
+@pytest.mark.parametrize("stop", [Programs.stop, lambda programs: programs.stop("polite")], ids=["all", "one"])
 def test_stop_asks_before_it_kills(programs: Programs, tmp_path: Path, stop: Callable[[Programs], None]) -> None:
     programs.start(
         "polite",

@@ -103,17 +103,6 @@ def test_moved_customers_get_keys_that_a_double_cannot_hold() -> None:
     assert len(set(new)) == len(new)
 
 
-def test_sampled_rows_are_not_removed_soon() -> None:
-    """Their arrival in a store is timed: a row that is gone before it arrives would count as never arrived."""
-    created: dict[int, int] = {}
-    for number, transaction in enumerate(plan()):
-        if transaction.sample:
-            created[transaction.sample.key["id"]] = number
-        if transaction.kind in ("remove order", "replace order"):
-            order = transaction.statements[0].values[0]
-            assert number - created.get(order, -1000) > 300
-
-
 def test_more_clients_than_products_are_refused() -> None:
     with pytest.raises(ValueError, match="more clients"):
         list(islice((Shopper(Stock(1, 50), client, 3) for client in range(3)), 3))

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from watershed.demo.alert_topic import Alerts
-from watershed.demo.view_figures import SHOWN, Hour, Revenue
+from sinks.contract import StoredRow
+from watershed.demo.view_watch import SHOWN, Alerts, Hour, Revenue
 
 
 def at(hour: int) -> datetime:
@@ -45,10 +45,12 @@ def test_the_last_hours_correction_outlives_those_of_many_others() -> None:
 
 def test_a_record_starts_an_alert_and_one_without_a_value_stops_it() -> None:
     alerts = Alerts()
-    for order, total in ((1, "5"), (2, "6"), (1, "7")):
-        alerts.take(b"%d" % order, b'{"search":"dear","order_id":%d,"total":"%s"}' % (order, total.encode()))
-    assert (alerts.count, alerts.started, alerts.stopped) == (2, 2, 0)
-    alerts.take(b"1", None)
-    alerts.take(b"3", None)
-    assert (alerts.count, alerts.started, alerts.stopped) == (1, 2, 1)
+    for version, (order, total) in enumerate(((1, "5"), (2, "6"), (1, "7"))):
+        value = b'{"search":"dear","order_id":%d,"total":"%s"}' % (order, total.encode())
+        alerts.take(b'{"order_id":%d}' % order, value, version)
+    assert (len(alerts.rows), alerts.started, alerts.stopped) == (2, 2, 0)
+    alerts.take(b'{"order_id":1}', None, 3)
+    alerts.take(b'{"order_id":3}', None, 4)
+    assert (alerts.started, alerts.stopped) == (2, 1)
+    assert alerts.rows == [StoredRow({"order_id": 2}, {"search": "dear", "order_id": 2, "total": "6"}, 1)]
     assert alerts.shown() == ("order 1 no longer meets “dear”", "order 2 meets “dear”", "order 1 meets “dear”")
