@@ -8,7 +8,8 @@ import pytest
 import redis as client
 
 from sinks.cache.keys import SHAPE, version_text
-from sinks.cache.scripts import APPLY, KEEP, REMOVE
+from sinks.cache.scripts import APPLY, KEEP, LOOKUPS, REMOVE
+from tests.unit.sinks.cache.conftest import OwnRedis
 
 TTL_MS = 60_000
 Row = tuple[str, int, str]  # primary key, version, document; an empty document deletes
@@ -264,3 +265,24 @@ def test_a_row_is_removed_at_exactly_its_version_with_the_lookup_keys_that_are_i
     assert (server.version("4"), server.deleted("5"), server.deleted("6")) == (version_text(5), None, version_text(5))
     assert (server.lookup("a"), server.lookup("b"), server.lookup("c")) == (None, "2", "2")
     assert server.apply(("1", 1, "again")) == [1], "its version is gone too"
+
+
+def test_a_lookup_key_of_a_row_without_lookup_keys_is_stray(server: Server) -> None:
+    server.apply(("1", 5, "{}"))
+    name = f"{server.name}/by/s"
+    server.redis.set(name, "1")
+    for action, left in (("", "1"), ("remove", None)):
+        assert server.redis.eval(LOOKUPS.source, 1, server.versions, action, name) == [["1", version_text(5)]]
+        assert server.lookup("s") == left
+
+
+def test_a_full_server_refuses_a_row_before_its_former_lookup_keys_go(own_redis: OwnRedis, unique: str) -> None:
+    """After a first write that frees memory it would take all others."""
+    with client.Redis.from_url(own_redis.url, decode_responses=True) as connected:
+        full = Server(connected, unique)
+        full.call(full.row("1", 5, "{}", lookups=("a",)))
+        connected.config_set("maxmemory", "100kb")
+        with pytest.raises(client.exceptions.ResponseError, match="maxmemory"):
+            full.call(full.row("1", 6, "{}", lookups=("b",)))
+        assert (full.lookup("a"), full.lookup("b")) == ("1", None)
+        assert str(full.version("1")).startswith(version_text(5))
