@@ -8,7 +8,7 @@ import pytest
 import redis as client
 
 from sinks.cache.keys import SHAPE, version_text
-from sinks.cache.scripts import APPLY, KEEP, LOOKUPS, REMOVE
+from sinks.cache.scripts import APPLY, COUNT, KEEP, LOOKUPS, REMOVE
 from tests.unit.sinks.cache.conftest import OwnRedis
 
 TTL_MS = 60_000
@@ -274,6 +274,14 @@ def test_a_lookup_key_of_a_row_without_lookup_keys_is_stray(server: Server) -> N
     for action, left in (("", "1"), ("remove", None)):
         assert server.redis.eval(LOOKUPS.source, 1, server.versions, action, name) == [["1", version_text(5)]]
         assert server.lookup("s") == left
+
+
+def test_notes_of_a_table_are_counted_and_none_creates_it(server: Server) -> None:
+    counts = [server.redis.eval(COUNT.source, 1, server.versions, "n") for _ in range(2)]
+    assert counts == [1, 2]
+    absent = f"{server.name}:absent"
+    assert server.redis.eval(COUNT.source, 1, absent, "n") == 0
+    assert not server.redis.exists(absent)
 
 
 def test_a_full_server_refuses_a_row_before_its_former_lookup_keys_go(own_redis: OwnRedis, unique: str) -> None:
