@@ -8,7 +8,8 @@ import pytest
 import redis as client
 
 from sinks.cache.keys import SHAPE, version_text
-from sinks.cache.scripts import APPLY, KEEP
+from sinks.cache.scripts import APPLY, COUNT, KEEP, LOOKUPS, REMOVE
+from tests.unit.sinks.cache.conftest import OwnRedis
 
 TTL_MS = 60_000
 Row = tuple[str, int, str]  # primary key, version, document; an empty document deletes
@@ -24,11 +25,17 @@ class Server:
         redis.hset(self.versions, SHAPE, "shape")
 
     def call(
-        self, *rows: list[Any], shape: str = "shape", kind: str = "string", ttl: object = "", live: str = ""
+        self,
+        *rows: list[Any],
+        shape: str = "shape",
+        kind: str = "string",
+        ttl: object = "",
+        live: str = "",
+        met: str = "",
     ) -> object:
         events = (f"{self.name}.channel", f"{self.name}.stream") if kind == "none" else ("", "")
         ids, keys, versions, lookups, values = zip(*rows, strict=True)
-        options = [shape, f"{self.name}.deleted:", TTL_MS, ttl, kind, *events, 100, "public.t", live, ""]
+        options = [shape, f"{self.name}.deleted:", TTL_MS, ttl, kind, *events, 100, "public.t", live, met]
         options += ["keys", max(map(len, lookups)), "".join(versions)]
         for names in lookups:
             names += [""] * (max(map(len, lookups)) - len(names))
@@ -56,6 +63,11 @@ class Server:
         return self.call(
             *(self.row(row_id, version, *filter(None, [text])) for row_id, version, text in rows), live=live
         )
+
+    def remove(self, *rows: tuple[str, int]) -> None:
+        """Removes rows that are held at exactly this version."""
+        parts = [part for row_id, version in rows for part in (row_id, self.key(row_id), version_text(version))]
+        self.redis.eval(REMOVE.source, 1, self.versions, f"{self.name}.deleted:", *parts)
 
     def key(self, row_id: str) -> str:
         return f"{self.name}/{row_id}"
@@ -227,3 +239,58 @@ def test_lookup_keys_stand_behind_the_version_as_json(server: Server) -> None:
     server.call(server.row("1", 5, "{}", lookups=('q"ü/', "")))
     held = str(server.version("1"))
     assert held.startswith(version_text(5)) and json.loads(held[19:]) == [f'{server.name}/by/q"ü/', ""]
+
+
+def test_a_rebuild_writes_rows_at_their_version_again_and_notes_what_it_meets(server: Server) -> None:
+    met = f"{server.name}.met"
+    server.apply(("1", 5, "former"), ("2", 5, "former"))
+    server.redis.delete("")
+    rows = [server.row("1", 5, "again"), server.row("2", 4, "older"), server.row("3", 6)]
+    assert server.call(*rows, met=met) == [1, 0, 1]
+    assert (server.get("1"), server.get("2"), server.get("3")) == ("again", "former", None)
+    assert server.redis.hgetall(met) == {"1": "", "2": ""}, "a deleted row is not there to be met"
+    assert server.call(server.row("4", 5, ""), kind="none", met=met) == [1]
+    assert server.call(server.row("4", 5, ""), kind="none", met=met) == [0], "its key would be deleted once more"
+    assert server.apply(("5", 5, "x")) == [1]
+    assert not server.redis.exists(""), "without a rebuild nothing is noted"
+
+
+def test_a_row_is_removed_at_exactly_its_version_with_the_lookup_keys_that_are_its_own(server: Server) -> None:
+    server.call(server.row("1", 5, "one", lookups=("a", "b", "")))
+    server.call(server.row("2", 6, "two", lookups=("b", "c")))
+    server.apply(("3", 5, "three"), ("4", 5, "four"), ("5", 5, ""), ("6", 5, ""))
+    server.remove(("1", 5), ("2", 5), ("3", 5), ("4", 4), ("5", 5), ("6", 4), ("7", 5))
+    assert [server.get(str(number)) for number in (1, 2, 3, 4)] == [None, "two", None, "four"]
+    assert [server.version(str(number)) for number in (1, 3)] == [None, None]
+    assert (server.version("4"), server.deleted("5"), server.deleted("6")) == (version_text(5), None, version_text(5))
+    assert (server.lookup("a"), server.lookup("b"), server.lookup("c")) == (None, "2", "2")
+    assert server.apply(("1", 1, "again")) == [1], "its version is gone too"
+
+
+def test_a_lookup_key_of_a_row_without_lookup_keys_is_stray(server: Server) -> None:
+    server.apply(("1", 5, "{}"))
+    name = f"{server.name}/by/s"
+    server.redis.set(name, "1")
+    for action, left in (("", "1"), ("remove", None)):
+        assert server.redis.eval(LOOKUPS.source, 1, server.versions, action, name) == [["1", version_text(5)]]
+        assert server.lookup("s") == left
+
+
+def test_notes_of_a_table_are_counted_and_none_creates_it(server: Server) -> None:
+    counts = [server.redis.eval(COUNT.source, 1, server.versions, "n") for _ in range(2)]
+    assert counts == [1, 2]
+    absent = f"{server.name}:absent"
+    assert server.redis.eval(COUNT.source, 1, absent, "n") == 0
+    assert not server.redis.exists(absent)
+
+
+def test_a_full_server_refuses_a_row_before_its_former_lookup_keys_go(own_redis: OwnRedis, unique: str) -> None:
+    """After a first write that frees memory it would take all others."""
+    with client.Redis.from_url(own_redis.url, decode_responses=True) as connected:
+        full = Server(connected, unique)
+        full.call(full.row("1", 5, "{}", lookups=("a",)))
+        connected.config_set("maxmemory", "100kb")
+        with pytest.raises(client.exceptions.ResponseError, match="maxmemory"):
+            full.call(full.row("1", 6, "{}", lookups=("b",)))
+        assert (full.lookup("a"), full.lookup("b")) == ("1", None)
+        assert str(full.version("1")).startswith(version_text(5))

@@ -8,7 +8,17 @@ import pytest
 
 from sinks.contract import Outcome, Result
 from sinks.errors import SinkError
-from sinks.search.bulk import BULK_BYTES_MAX, BULK_DOCUMENTS_MAX, Busy, Item, busy, item, outcome, requests
+from sinks.search.bulk import (
+    BULK_BYTES_MAX,
+    BULK_DOCUMENTS_MAX,
+    Busy,
+    Item,
+    busy,
+    is_too_large,
+    item,
+    outcome,
+    requests,
+)
 
 
 def answer(status: int, error_type: str = "", reason: str = "") -> dict[str, Any]:
@@ -59,6 +69,28 @@ def test_requests_are_cut_by_bytes_and_a_large_item_is_alone() -> None:
         ["3"],
         ["4"],
     ]
+
+
+def test_each_request_has_the_whole_room_and_a_large_item_is_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sinks.search.bulk.BULK_BYTES_MAX", 20)
+    items = [Item("a", str(number), b"x" * size) for number, size in enumerate([30, 10, 10, 10, 10])]
+    assert [[entry.document_id for entry in request] for request in requests(items)] == [["0"], ["1", "2"], ["3", "4"]]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "expected"),
+    [
+        (413, "", True),
+        (429, "rejected [coordinating_operation_bytes=100, max_coordinating_bytes=99]", True),
+        (429, "rejected [coordinating_operation_bytes=100, max_coordinating_bytes=100]", False),
+        (429, "rejected [coordinating_operation_bytes=99, max_coordinating_bytes=100]", False),
+        (429, "the queue is full", False),
+        (503, "rejected [coordinating_operation_bytes=100, max_coordinating_bytes=99]", False),
+        (412, "", False),
+    ],
+)
+def test_a_request_that_can_never_be_taken_is_told_from_a_busy_store(status: int, reason: str, expected: bool) -> None:
+    assert is_too_large(status, reason) == expected
 
 
 def test_nothing_is_no_request() -> None:
@@ -117,7 +149,7 @@ def test_what_a_document_would_make_of_its_index_is_its_own_matter(error_type: s
 
 
 def test_an_alias_that_can_t_be_written_is_no_row_s_matter() -> None:
-    reason = "no write index is defined for alias [a]. The alias points to several indices and documents"
+    reason = "no write index is defined for alias [a]. The alias points to several indices, with one document or more"
     with pytest.raises(SinkError, match="refuses a document"):
         outcome(answer(400, "illegal_argument_exception", reason))
 
@@ -133,6 +165,8 @@ def test_an_alias_that_can_t_be_written_is_no_row_s_matter() -> None:
         (403, "security_exception", "refuses a document (status 403"),
         (500, "", "refuses a document (status 500, no reason given)"),
         (409, "something_else", "refuses a document (status 409"),
+        (400, "version_conflict_engine_exception", "refuses a document (status 400"),
+        (500, "mapper_parsing_exception", "refuses a document (status 500"),
     ],
 )
 def test_anything_else_stops_the_sink(status: int, error_type: str, said: str) -> None:

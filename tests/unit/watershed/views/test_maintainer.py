@@ -407,7 +407,9 @@ def test_a_step_fills_what_is_not_whole_in_its_generation() -> None:
     assert kept.maintainer.step()
     assert kept.calls[0] == "note filling 4" and "note serving 4" in kept.calls
     lost = Kept(None)
+    lost.change(1, "one")
     assert lost.maintainer.step()
+    assert lost.base.forgotten == 1, "base and target do their work"
     assert lost.calls[:2] == ["begin 1", "note filling 1"]
 
 
