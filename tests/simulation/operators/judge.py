@@ -1,7 +1,6 @@
 """The oracles: is a store early, and is it ever in step? They read the store as its readers do."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from cdc.model.control import table_key
@@ -10,11 +9,12 @@ from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord, newest
 from tests.simulation.operators.capture import Capture
 from tests.simulation.operators.job import NAME
-from tests.simulation.operators.source import KEYS, Row, Source
+from tests.simulation.operators.source import KEYS, TABLES, Row, Source
 from tests.simulation.operators.store import Store
 from watershed.client.applied import Positions, Target, obstacle
 
 KEYS_SEEN: Final = range(KEYS)
+ALONE: Final = {table: frozenset({str(table)}) for table in TABLES}
 
 
 class Finding(AssertionError):  # noqa: N818
@@ -31,13 +31,16 @@ def claimed(capture: Capture, lsn: int, held: Iterable[TableId]) -> list[TableId
     if position is None:
         return []
     positions = Positions(tuple(records), position, capture.progress())
-    return [table for table in held if _is_answered(Target(lsn, position.epoch), table, positions)]
+    return [
+        table
+        for table in held
+        if _is_answered(Target(lsn, position.epoch, ALONE[table], accepts_rejected=True), positions)
+    ]
 
 
-def _is_answered(target: Target, table: TableId, positions: Positions) -> bool:
+def _is_answered(target: Target, positions: Positions) -> bool:
     try:
-        asked = replace(target, tables=frozenset({str(table)}), accepts_rejected=True)
-        return obstacle(asked, NAME, positions) is None
+        return obstacle(target, NAME, positions) is None
     except WatershedError:
         return False
 
