@@ -1,6 +1,7 @@
 """`format("watershed")` on real capture, Kafka and Spark: each DataFrame is compared with the source."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -302,3 +303,101 @@ def test_wrong_options_name_the_next_step(shop: Captured, session: "SparkSession
     topics = json.dumps(sorted(shop.topics()))
     delete_topic(shop.bootstrap_servers, f"{shop.name}.{OTHER}")
     assert f"topic {shop.name}.{OTHER} of table {OTHER} does not exist" in refused(table=OTHER), topics
+
+
+# ---- the jobs of docs/how-to/spark-jobs.md
+
+PAGE: Final = Path(__file__).parents[2] / "docs/how-to/spark-jobs.md"
+JOB_TABLES: LiteralString = """
+CREATE TABLE orders (id int PRIMARY KEY, placed_at timestamptz NOT NULL, amount numeric(10,2));
+CREATE TABLE searches (id int PRIMARY KEY, words text, at timestamptz NOT NULL);
+CREATE TABLE clicks (id int PRIMARY KEY, search_id int, at timestamptz NOT NULL);
+CREATE TABLE customers (id int PRIMARY KEY, name text, limit_eur numeric(12,2));
+"""
+
+
+@pytest.fixture
+def market(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    tables = [f"public.{name}" for name in ("orders", "searches", "clicks", "customers")]
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, JOB_TABLES, tables) as made:
+        made.start()
+        made.await_caught_up()
+        yield made
+
+
+def job(heading: str) -> str:
+    """The Python of that section."""
+    section = PAGE.read_text(encoding="utf-8").partition(f"### {heading}\n")[2]
+    found = re.search(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def run_job(market: Captured, session: "SparkSession", heading: str, folder: Path) -> None:
+    """Runs the job to its end."""
+
+    def stream(table: str) -> "DataFrame":
+        return session.readStream.format("watershed").options(**place(market, table)).load()
+
+    exec(job(heading), {"spark": session, "stream": stream, "folder": str(folder)})  # noqa: S102 - of our own page
+
+
+def test_the_job_of_revenue_equals_sql(market: Captured, session: "SparkSession", tmp_path: Path) -> None:
+    market.query(
+        "INSERT INTO orders SELECT g, timestamptz '2026-01-01 00:00Z' + g * interval '7 minutes', g * 1.01"
+        " FROM generate_series(1, 60) g"
+    )
+    for day in (3, 5, 7):  # later orders, which move the watermark
+        market.await_caught_up()
+        run_job(market, session, "Revenue by the hour", tmp_path)
+        market.query("UPDATE orders SET amount = 0 WHERE id = 1")  # counted once, as it was placed
+        market.query("INSERT INTO orders VALUES (%s, make_timestamptz(2026, 1, %s, 0, 0, 0), 5)", 1000 + day, day)
+    market.await_caught_up()
+    run_job(market, session, "Revenue by the hour", tmp_path)
+    found = session.read.parquet(str(tmp_path / "revenue")).where("start < '2026-01-02'")
+    expected = market.query(
+        "SELECT date_trunc('hour', placed_at) AT TIME ZONE 'UTC', sum(CASE id WHEN 1 THEN 1.01 ELSE amount END),"
+        " count(*) FROM orders WHERE placed_at < '2026-01-02 00:00Z' GROUP BY 1 ORDER BY 1"
+    )
+    assert rows(found) == expected
+    assert len(expected) == 8
+
+
+def test_the_job_of_clicks_equals_sql(market: Captured, session: "SparkSession", tmp_path: Path) -> None:
+    market.query(
+        "INSERT INTO searches SELECT g, 'words ' || g, timestamptz '2026-01-01 00:00Z' + g * interval '1 minute'"
+        " FROM generate_series(1, 30) g"
+    )
+    market.await_caught_up()
+    run_job(market, session, "Which searches led to a click", tmp_path)
+    market.query(
+        "INSERT INTO clicks SELECT g, g, timestamptz '2026-01-01 00:00Z' + g * interval '1 minute 40 seconds'"
+        " FROM generate_series(1, 30) g"
+    )
+    market.await_caught_up()
+    run_job(market, session, "Which searches led to a click", tmp_path)
+    expected = market.query(
+        "SELECT s.id, words, s.at AT TIME ZONE 'UTC', c.id, c.search_id, c.at AT TIME ZONE 'UTC' FROM searches s"
+        " JOIN clicks c ON c.search_id = s.id AND c.at BETWEEN s.at AND s.at + interval '10 minutes' ORDER BY 1"
+    )
+    assert rows(session.read.parquet(str(tmp_path / "clicked"))) == expected
+    assert 0 < len(expected) < 30
+
+
+def test_the_job_of_a_copy_equals_sql(market: Captured, session: "SparkSession", tmp_path: Path) -> None:
+    market.query("INSERT INTO customers SELECT g, 'n' || g, g * 1.5 FROM generate_series(1, 40) g")
+    market.await_caught_up()
+    run_job(market, session, "A copy of a table", tmp_path)
+    market.query("UPDATE customers SET name = NULL WHERE id <= 5; DELETE FROM customers WHERE id IN (6, 7)")
+    market.query("UPDATE customers SET id = 100 WHERE id = 8; INSERT INTO customers VALUES (6, 'again', 0)")
+    market.await_caught_up()
+    run_job(market, session, "A copy of a table", tmp_path)
+    run_job(market, session, "A copy of a table", tmp_path)  # nothing is new
+    newest = max((path for path in (tmp_path / "copy").iterdir()), key=lambda path: int(path.name))
+    assert newest.name == "1"
+    copy = session.read.parquet(str(newest)).where("_op <> 'd'").orderBy("id")
+    assert [tuple(row) for row in copy.select("id", "name", "limit_eur").collect()] == market.query(
+        "SELECT * FROM customers ORDER BY id"
+    )
