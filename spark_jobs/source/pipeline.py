@@ -62,6 +62,7 @@ class TableWatch:
         self._tables: set[TableId] = set()
         self._progress: ProgressRecord | None = None
         self._sweep: SweepRecord | None = None
+        self._is_known = False
         self._control = ControlReader(options.kafka, Topics(options.prefix), self._holds)
         self._ends = TopicEnds(options.kafka)
 
@@ -84,14 +85,18 @@ class TableWatch:
         if found is None:
             raise self._unknown()
         self._ends.learn([found.newest.topic])
+        self._is_known = True
         return found
 
     def facts(self) -> TableFacts:
         """Reads the topic's ends, then what was published up to them. Raises UnknownTableError, TopicChangedError,
         BrokerError."""
-        topic = self.lineage().newest.topic
-        found = self._ends.ask().get(topic)
+        if not self._is_known:
+            self.lineage()
+        topics = self._ends.ask()
         lineage = self.lineage()
+        topic = lineage.newest.topic
+        found = topics.get(topic)
         if self._progress is None:
             raise IncompleteTableError(
                 f"capture has not published any progress at prefix {self._options.prefix} yet",

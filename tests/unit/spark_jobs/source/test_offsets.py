@@ -1,27 +1,31 @@
 """Offsets in a checkpoint, how far a micro-batch reads, and the ranges of a batch query."""
 
 import json
+import pickle
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
-from spark_jobs.source.batch import INTACT_MS, plan
+from spark_jobs.source import batch, stream
+from spark_jobs.source.batch import INTACT_MS, BatchReader, plan
 from spark_jobs.source.errors import IncompleteTableError, TopicChangedError
 from spark_jobs.source.offsets import StreamOffset, limited, require_held
 from spark_jobs.source.options import SourceOptions
 from spark_jobs.source.pipeline import TableFacts, require_same
+from spark_jobs.source.stream import StreamReader
 from tests.unit.spark_jobs.source.records import TOPIC, part
 
 OFFSET = StreamOffset(TOPIC, "history", "id", (1, 7), (3, 4))
 
 
 def facts(**fields: Any) -> TableFacts:
-    progress = ProgressRecord(
+    progress = fields.pop("progress", None) or ProgressRecord(
         epoch=1,
         seq=9,
         lsn=500,
@@ -122,3 +126,91 @@ def test_positions_of_which_there_is_nothing_are_refused(starting: Any, ending: 
     with pytest.raises(error) as refused:
         list(plan(options(starting=starting, ending=ending), facts(), 0))
     assert said in refused.value.message
+
+
+# ---- the readers, on facts that they are given
+
+SPARK = (
+    StructType()
+    .add("id", IntegerType())
+    .add("_op", StringType())
+    .add("_version", LongType())
+    .add("_commit_lsn", LongType())
+    .add("_commit_ts", TimestampType())
+    .add("_key", StringType())
+    .add("_unchanged", ArrayType(StringType()))
+)
+
+
+class Watch:
+    """A pipeline whose facts a test sets."""
+
+    now = facts()
+
+    def __init__(self, _: SourceOptions) -> None:
+        pass
+
+    def facts(self) -> TableFacts:
+        return self.now
+
+    settled_facts = facts
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> type[Watch]:
+    monkeypatch.setattr(batch, "TableWatch", Watch)
+    monkeypatch.setattr(stream, "TableWatch", Watch)
+    monkeypatch.setattr(Watch, "now", facts())
+    return Watch
+
+
+def test_a_range_and_a_reader_can_be_sent_to_a_task(watch: type[Watch]) -> None:
+    reader = BatchReader(options(columns=("id",)), SPARK)
+    parts = reader.partitions()
+    assert pickle.loads(pickle.dumps(parts)) == parts  # noqa: S301 - our own bytes
+    assert len(parts) == 2
+    pickle.dumps(StreamReader(options(columns=("id",)), SPARK))
+    assert watch.now.owed == ""
+
+
+def test_a_table_of_which_rows_are_missing_is_not_read_early(watch: type[Watch]) -> None:
+    progress = facts().progress.model_copy(update={"owed": {"public.things": "its initial snapshot"}})
+    watch.now = facts(progress=progress)
+    with pytest.raises(IncompleteTableError, match="its initial snapshot"):
+        BatchReader(options(columns=("id",)), SPARK).partitions()
+    allowed = BatchReader(options(columns=("id",), may_be_incomplete=True), SPARK).partitions()
+    assert len(allowed) == 2
+
+
+def test_a_query_begins_continues_and_reads_new_partitions(watch: type[Watch]) -> None:
+    chosen = options(columns=("id",), records_max=4)
+    fresh = StreamReader(chosen, SPARK)
+    first = fresh.latestOffset()  # as Spark 4.1 calls them
+    begin = fresh.initialOffset()
+    assert (begin["offsets"], first["offsets"]) == ([0, 0], [2, 2])
+    parts: list[Any] = [*fresh.partitions(begin, first)]
+    assert [(part.number, part.start, part.end) for part in parts] == [(0, 0, 2), (1, 0, 2)]
+    restarted = StreamReader(chosen, SPARK)
+    assert restarted.partitions(first, first) == []
+    watch.now = facts(starts=(0, 0, 0), ends=(2, 2, 3))
+    second = restarted.latestOffset()
+    parts = [*restarted.partitions(first, second)]
+    assert [(part.number, part.start, part.end) for part in parts] == [(2, 0, 3)]
+    watch.now = facts(incarnations={TOPIC: "id#7"})
+    for call in (restarted.latestOffset, lambda: restarted.partitions(first, second)):
+        with pytest.raises(TopicChangedError, match="was created again, or has lost records"):
+            call()
+
+
+def test_a_query_may_begin_at_the_end_or_at_a_position(watch: type[Watch]) -> None:
+    assert watch.now.ends == (11, 21)
+    latest = StreamReader(options(columns=("id",), starting="latest"), SPARK)
+    assert latest.latestOffset() == latest.initialOffset()
+    assert latest.initialOffset()["offsets"] == [11, 21]
+    position = StreamReader(options(columns=("id",), starting=300), SPARK)
+    end = position.latestOffset()
+    parts: list[Any] = [*position.partitions(position.initialOffset(), end)]
+    assert {part.after for part in parts} == {(1, 300)}
