@@ -35,10 +35,10 @@ from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.jvm import jvm_failure, jvm_process
+from spark_jobs.kafka_source import java_properties
 from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
 from spark_jobs.session import is_submitted, spark_session, submitted_session
-from spark_jobs.source import java_properties
 from spark_jobs.tasks import Job, Limits, import_modules
 from spark_jobs.worker import FINISH_S_MAX, OpenSink
 

@@ -40,9 +40,9 @@ from spark_jobs.dead_letters import DeadLetters
 from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
 from spark_jobs.jvm import is_cut_off, jvm_failure
+from spark_jobs.kafka_source import changes
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.rounds import Rounds
-from spark_jobs.source import changes
 from spark_jobs.sync import SinkSync, World
 
 log = structlog.get_logger(__name__)

@@ -5,7 +5,7 @@ from pydantic import SecretStr
 
 from cdc.config.settings import KafkaConfig
 from cdc.model.errors import ConfigError
-from spark_jobs.source import java_properties
+from spark_jobs.kafka_source import java_properties
 
 
 def config(**options: str) -> KafkaConfig:

@@ -1,0 +1,31 @@
+"""Spark's data source `watershed`: a captured table as a DataFrame.
+
+    from spark_jobs.source import register
+
+    register(spark)
+    spark.read.format("watershed").options(**place).load()         # the table's rows
+    spark.readStream.format("watershed").options(**place).load()   # its changes
+
+`place` has `bootstrap.servers`, `prefix` and `table`; docs/how-to/spark-jobs.md describes every option. The driver
+plans with the pipeline's control and progress topics (`pipeline`), and tasks read the table's topic (`records`). The
+rest is pure: options, the form of rows, the newest version of each key, offsets.
+"""
+
+from typing import Any
+
+from cdc.model.errors import ConfigError
+
+_SPARK_MIN = (4, 1)
+
+
+def register(spark: Any) -> None:
+    """Registers the data source with a session of Spark. Raises ConfigError for a Spark without the API."""
+    version = tuple(int(part) for part in spark.version.split(".")[:2] if part.isdecimal())
+    if version < _SPARK_MIN:
+        raise ConfigError(
+            f'Spark {spark.version} can\'t read format("watershed"): it lacks the Python Data Source API that is used',
+            "run Spark and pyspark 4.1 or a later 4.x",
+        )
+    from spark_jobs.source.datasource import WatershedSource
+
+    spark.dataSource.register(WatershedSource)

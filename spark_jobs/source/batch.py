@@ -1,0 +1,115 @@
+"""Batch queries: a table's present rows, or its changes between two positions."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from cdc.model.errors import ConfigError
+from cdc.model.lsn import format_lsn
+from spark_jobs.source.errors import IncompleteTableError
+from spark_jobs.source.options import SourceOptions
+from spark_jobs.source.pipeline import TableFacts, TableWatch
+from spark_jobs.source.records import ChangeRows, TopicRange, pieces
+from spark_jobs.source.rows import RowForm
+from spark_jobs.source.state import NEXT_COMPLETE, PresentRows
+
+INTACT_MS: Final = 24 * 3_600_000  # capture's topics keep every record for so long (min.compaction.lag.ms)
+
+
+class BatchReader(DataSourceReader):
+    """Reads up to the offsets of the last progress record: everything committed up to its position is below them."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Raises WatershedError."""
+        options = self._options
+        with closing(TableWatch(options)) as watch:
+            facts = watch.facts() if options.wants_changes else watch.settled_facts()
+        RowForm.of(facts.lineage.newest, options).require(columns_of(self._schema))
+        if facts.owed and not options.may_be_incomplete:
+            raise IncompleteTableError(
+                f"rows of table {options.table} are not in its topic yet: {facts.owed}", NEXT_COMPLETE
+            )
+        return list(plan(options, facts, time.time_ns() // 1_000_000))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TopicRange)
+        form = RowForm.of(partition.lineage.newest, self._options)
+        if self._options.wants_changes:
+            yield from read_changes(form, partition)
+            return
+        present = PresentRows(partition)
+        for piece in pieces(partition):
+            present.take(piece)
+        for rows in present.rows():
+            yield form.batch(rows)
+
+
+def columns_of(schema: StructType) -> list[tuple[str, str]]:
+    """Returns name and type of each column."""
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def read_changes(form: RowForm, part: TopicRange) -> Iterator[pa.RecordBatch]:
+    """Yields the changes of a range."""
+    changes = ChangeRows(part)
+    for piece in pieces(part):
+        if rows := changes.of(piece):
+            yield form.batch(rows)
+    changes.finish()
+
+
+def plan(options: SourceOptions, facts: TableFacts, now_ms: int) -> Iterator[TopicRange]:
+    """Yields the ranges of a batch query. Raises ConfigError for positions of which there is nothing to read,
+    IncompleteTableError for one that capture has not reached."""
+    after, until = _window(options, facts)
+    ends = facts.progress.end_offsets.get(facts.topic, ())
+    for number, start in enumerate(facts.starts):
+        yield TopicRange(
+            kafka=options.kafka,
+            lineage=facts.lineage,
+            topic_id=facts.topic_id,
+            number=number,
+            begin=start,
+            start=start,
+            end=ends[number] if number < len(ends) else 0,
+            after=after,
+            until=until,
+            floor=facts.sweep.floor if facts.sweep else 0,
+            intact_ms=0 if options.may_be_compacted else now_ms - INTACT_MS,
+            may_be_incomplete=options.may_be_incomplete,
+        )
+
+
+def _window(options: SourceOptions, facts: TableFacts) -> tuple[tuple[int, int], tuple[int, int] | None]:
+    if not options.wants_changes:
+        return (0, 0), None
+    epoch, reached = facts.position
+    after, until = (0, 0), facts.position
+    if options.starting == "latest":
+        after = facts.position
+    elif isinstance(options.starting, int):
+        after = epoch, options.starting
+    if options.ending == "earliest":
+        raise ConfigError('format("watershed"): endingPosition can\'t be earliest', "choose an LSN, or latest")
+    if isinstance(options.ending, int):
+        until = epoch, options.ending
+    for name, position in (("startingPosition", after), ("endingPosition", until)):
+        if position > facts.position:
+            raise IncompleteTableError(
+                f"capture has reached {format_lsn(reached)}, which is before {name} {format_lsn(position[1])}",
+                "wait until it has (cdc wait --lsn), then run the query again; or correct the option",
+            )
+    if until < after:
+        raise ConfigError(
+            'format("watershed"): endingPosition is before startingPosition', "exchange them, or correct one of them"
+        )
+    return after, until

@@ -1,0 +1,44 @@
+"""The class that Spark knows."""
+
+from contextlib import closing
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from cdc.model.errors import ConfigError
+from spark_jobs.source.batch import BatchReader
+from spark_jobs.source.options import read_options
+from spark_jobs.source.pipeline import TableWatch
+from spark_jobs.source.rows import RowForm
+from spark_jobs.source.stream import StreamReader
+
+
+class WatershedSource(DataSource):
+    """`format("watershed")`. Methods raise WatershedError."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "watershed"
+
+    def schema(self) -> str:
+        options = read_options(self.options)
+        with closing(TableWatch(options)) as watch:
+            return RowForm.of(watch.lineage().newest, options).ddl
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options)
+        if options.records_max is not None:
+            raise ConfigError(
+                'format("watershed"): option maxRecordsPerBatch is for streams',
+                "use spark.readStream, or leave the option out",
+            )
+        return BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        options = read_options(self.options)
+        if options.ending is not None:
+            raise ConfigError(
+                'format("watershed"): option endingPosition is for batch queries',
+                "use spark.read, or leave the option out",
+            )
+        return StreamReader(options, schema)

@@ -1,0 +1,180 @@
+"""What a pipeline's topics say about one table, for the driver."""
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.kafka.state_reader import read_prefixes
+from cdc.model.control import ProgressRecord, SweepRecord
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from sinks.lineage import Lineage
+from spark_jobs.applied import FoundTopic
+from spark_jobs.control_reader import ControlReader
+from spark_jobs.rounds import TopicEnds
+from spark_jobs.source.errors import IncompleteTableError, TopicChangedError, UnknownTableError
+from spark_jobs.source.options import SourceOptions
+from spark_jobs.source.records import NEXT_AFTER_ANOTHER_TOPIC
+
+SWEEP_S_MAX: Final = 30.0
+_PAUSE_S: Final = 0.2
+_TABLES_NAMED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """A table in its pipeline, at one moment. `ends` were read before everything else."""
+
+    lineage: Lineage
+    progress: ProgressRecord
+    sweep: SweepRecord | None  # the last one
+    topic_id: str
+    starts: tuple[int, ...]  # the first offset of each partition
+    ends: tuple[int, ...]  # the last stable offset of each partition
+
+    @property
+    def topic(self) -> str:
+        return self.lineage.newest.topic
+
+    @property
+    def incarnation(self) -> str:
+        """The identity of the topic's log, see ProgressRecord.incarnations."""
+        return self.progress.incarnations.get(self.topic) or self.topic_id
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(epoch, LSN) up to which everything is in the topic."""
+        return self.progress.epoch, self.progress.lsn
+
+    @property
+    def owed(self) -> str:
+        """Why rows may be missing; "" if none are."""
+        return self.progress.owed.get(str(self.lineage.newest.table), "")
+
+
+class TableWatch:
+    """Follows the topics. Not thread-safe."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Raises ConfigError, BrokerError, UnreachableError."""
+        self._options = options
+        self._tables: set[TableId] = set()
+        self._progress: ProgressRecord | None = None
+        self._sweep: SweepRecord | None = None
+        self._is_known = False
+        self._control = ControlReader(options.kafka, Topics(options.prefix), self._holds)
+        self._ends = TopicEnds(options.kafka)
+
+    def _holds(self, table: TableId) -> bool:
+        self._tables.add(table)
+        return table == self._options.table
+
+    def close(self) -> None:
+        self._control.close()
+
+    def lineage(self) -> Lineage:
+        """Reads what was published meanwhile. Returns the table's schemas. Raises UnknownTableError, BrokerError."""
+        news = self._control.read()
+        if news.progress:
+            self._progress = news.progress[-1]
+        for sweep in news.sweeps:
+            if sweep.table == self._options.table and (self._sweep is None or sweep.floor >= self._sweep.floor):
+                self._sweep = sweep
+        found = self._control.lineages.get(self._options.table)
+        if found is None:
+            raise self._unknown()
+        self._ends.learn([found.newest.topic])
+        self._is_known = True
+        return found
+
+    def facts(self) -> TableFacts:
+        """Reads the topic's ends, then what was published up to them. Raises UnknownTableError, TopicChangedError,
+        BrokerError."""
+        if not self._is_known:
+            self.lineage()
+        topics = self._ends.ask()
+        lineage = self.lineage()
+        topic = lineage.newest.topic
+        found = topics.get(topic)
+        if self._progress is None:
+            raise IncompleteTableError(
+                f"capture has not published any progress at prefix {self._options.prefix} yet",
+                "wait until `cdc status` shows it streaming",
+            )
+        if found is None:
+            raise TopicChangedError(
+                f"topic {topic} of table {self._options.table} does not exist",
+                "restart capture, which finds the gap; or correct bootstrap.servers and prefix",
+            )
+        facts = _facts(lineage, self._progress, self._sweep, found)
+        if facts.incarnation.partition("#")[0] != facts.topic_id:
+            raise TopicChangedError(
+                f"topic {topic} is another one than capture has published: it was deleted and created again",
+                "restart capture, which finds the gap; then start the query with a new checkpoint",
+            )
+        return facts
+
+    def settled_facts(self) -> TableFacts:
+        """Returns the facts when everything as of the last sweep is in the topic, so that rows below its floor are
+        gone. Raises what `facts` raises, IncompleteTableError."""
+        deadline = time.monotonic() + SWEEP_S_MAX
+        while True:
+            facts = self.facts()
+            if facts.sweep is None or (facts.sweep.epoch, facts.sweep.as_of_lsn) <= facts.position:
+                return facts
+            if time.monotonic() > deadline:
+                raise IncompleteTableError(
+                    f"table {self._options.table} was truncated or read again, and capture has published no progress "
+                    f"for {SWEEP_S_MAX:.0f} s since",
+                    "check with `cdc status` that capture runs, then run the query again",
+                )
+            time.sleep(_PAUSE_S)
+
+    def _unknown(self) -> WatershedError:
+        table, prefix = self._options.table, self._options.prefix
+        if table in self._tables:
+            return UnknownTableError(
+                f"table {table} has no key: its topic is a log of changes without keys, which this data source can't "
+                "read",
+                "choose key columns (source.key_columns), or read the topic with Spark's source for Kafka",
+            )
+        if self._tables:
+            known = sorted(map(str, self._tables))
+            more = f" and {len(known) - _TABLES_NAMED} more" if len(known) > _TABLES_NAMED else ""
+            return UnknownTableError(
+                f"there is no table {table} at prefix {prefix}",
+                f"its tables are {', '.join(known[:_TABLES_NAMED])}{more}; add the table to source.tables, or correct "
+                "option table",
+            )
+        others = ", ".join(read_prefixes(self._options.kafka)) or "none"
+        return UnknownTableError(
+            f"there is no pipeline at prefix {prefix}",
+            f"correct option prefix (these brokers have: {others}) or bootstrap.servers, or start capture with "
+            "`cdc run`",
+        )
+
+
+def _facts(lineage: Lineage, progress: ProgressRecord, sweep: SweepRecord | None, found: FoundTopic) -> TableFacts:
+    return TableFacts(lineage, progress, sweep, found.topic_id, found.starts, found.ends)
+
+
+def require_same(then: dict[str, object], facts: TableFacts) -> None:
+    """Compares the identity in a checkpoint with the present one. Raises TopicChangedError."""
+    checks = {
+        "topic": (facts.topic, "the checkpoint is of topic {then}, the query reads {now}"),
+        "history": (
+            facts.progress.history,
+            "topic {topic} has another history than the checkpoint: versions and "
+            "offsets of the former mean nothing in it",
+        ),
+        "incarnation": (
+            facts.incarnation,
+            "topic {topic} was created again, or has lost records, since the checkpoint was written",
+        ),
+    }
+    for name, (now, said) in checks.items():
+        if then.get(name) != now:
+            raise TopicChangedError(
+                said.format(topic=facts.topic, then=then.get(name), now=now), NEXT_AFTER_ANOTHER_TOPIC
+            )

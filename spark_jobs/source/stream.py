@@ -1,0 +1,95 @@
+"""Streaming queries: a table's changes, in micro-batches with exact offsets."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_jobs.source.batch import columns_of, read_changes
+from spark_jobs.source.offsets import StreamOffset, limited, require_held
+from spark_jobs.source.options import SourceOptions
+from spark_jobs.source.pipeline import TableFacts, TableWatch, require_same
+from spark_jobs.source.records import TopicRange
+from spark_jobs.source.rows import RowForm
+
+
+class StreamReader(DataSourceStreamReader):
+    """Plans a query's micro-batches, in a process of the driver that Spark keeps for it; `read` runs in tasks.
+
+    Spark 4.1 asks for the latest offset without saying where the query is. It asks for the partitions of an empty range
+    first when a query continues, which says it, and of each batch afterwards.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Does not read anything: Spark makes a reader for each batch, only to send it to the tasks."""
+        self._options = options
+        self._schema = schema
+        self._watch: TableWatch | None = None
+        self._initial: StreamOffset | None = None
+        self._reached: StreamOffset | None = None  # the end of the last batch
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Raises WatershedError."""
+        return self._first(self._facts()).encoded()
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Returns the end of the next batch. Raises WatershedError."""
+        facts = self._facts()
+        reached = self._reached or self._first(facts)
+        self._check(reached, facts)
+        starts = [reached.of(number) for number in range(len(facts.ends))]
+        return reached.with_offsets(limited(starts, facts.ends, self._options.records_max)).encoded()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raises WatershedError."""
+        begun, ended = StreamOffset.decode(start), StreamOffset.decode(end)
+        facts = self._facts()
+        for offset in (begun, ended):
+            self._check(offset, facts)
+        self._reached = ended
+        return [
+            TopicRange(
+                kafka=self._options.kafka,
+                lineage=facts.lineage,
+                topic_id=facts.topic_id,
+                number=number,
+                begin=facts.starts[number],
+                start=begun.of(number),
+                end=stop,
+                after=begun.after,
+            )
+            for number, stop in enumerate(ended.offsets)
+            if stop > begun.of(number)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TopicRange)
+        return read_changes(RowForm.of(partition.lineage.newest, self._options), partition)
+
+    def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _facts(self) -> TableFacts:
+        if self._watch is None:
+            self._watch = TableWatch(self._options)
+        facts = self._watch.facts()
+        RowForm.of(facts.lineage.newest, self._options).require(columns_of(self._schema))
+        return facts
+
+    def _check(self, offset: StreamOffset, facts: TableFacts) -> None:
+        require_same(offset._asdict(), facts)
+        require_held(offset, facts.starts, facts.ends)
+
+    def _first(self, facts: TableFacts) -> StreamOffset:
+        """Returns where a new query begins. A position is no offset: the topic is read from its beginning, and earlier
+        changes are left out."""
+        if self._initial is None:
+            starting = self._options.starting
+            offsets = facts.ends if starting == "latest" else facts.starts
+            after = (facts.progress.epoch, starting) if isinstance(starting, int) else (0, 0)
+            self._initial = StreamOffset(facts.topic, facts.progress.history, facts.incarnation, after, tuple(offsets))
+        return self._initial
