@@ -249,12 +249,16 @@ class Rules(ABC):
     # ---- the store
 
     def copy_store(self) -> None:
-        self._copies.append(self.store.copied())
+        self._copies.append((self.store.copied(), open_letters(self.brokers)))
 
     def restore_store(self) -> bool:
         if not self._copies:
             return False
-        self.store.restore(self._choose.choice(self._copies))
+        copy, letters = self._choose.choice(self._copies)
+        generation = self.store.serving_generation
+        self.store.restore(copy)
+        if self.store.serving_generation != generation:
+            self._lost_letters |= letters  # those of a generation that was replaced are closed
         self._blind()
         return True
 

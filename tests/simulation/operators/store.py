@@ -51,6 +51,10 @@ class Store:
     def empty(self) -> None:
         self.slots, self.serving = {FIRST: Content()}, FIRST
 
+    @property
+    def serving_generation(self) -> int | None:
+        return self.slots[self.serving].generation
+
     def shown(self, table: TableId) -> dict[int, Row]:
         """What readers see."""
         content = self.slots[self.serving]
