@@ -81,7 +81,7 @@ def sleeping_tests(source: Source) -> Iterator[Violation]:
         return
     for node in ast.walk(source.tree):
         match node:
-            case ast.Call(func=ast.Attribute(attr="sleep")):
+            case ast.Call(func=ast.Attribute(attr="sleep", value=ast.Name(id="time"))):
                 yield Violation(source.path, node.lineno, f"wait for a condition ({SLEEPER}), don't sleep")
             case ast.ImportFrom(module="time", names=names) if any(alias.name == "sleep" for alias in names):
                 yield Violation(source.path, node.lineno, f"wait for a condition ({SLEEPER}), don't sleep")

@@ -58,7 +58,7 @@ def test_jars_come_in_the_lock_s_order_with_their_content(tmp_path: Path) -> Non
     paths = resolve(tmp_path, FakeRepository(CONTENTS), "set", "other")
     assert [path.read_bytes() for path in paths["set"]] == [b"first", b"second"]
     assert [path.read_bytes() for path in paths["other"]] == [b"second", b"third"]
-    assert paths["set"][1] == paths["other"][0] == tmp_path / "spark_jobs/jars/g/b/1/b-1.jar"
+    assert paths["set"][1] == paths["other"][0] == tmp_path / "jars/g/b/1/b-1.jar"
     assert left_over(tmp_path) == []
 
 
@@ -84,7 +84,7 @@ def test_a_jar_that_is_not_the_locked_one_is_refused_and_not_kept(tmp_path: Path
         resolve(tmp_path, FakeRepository(CONTENTS | {"b": b"SECOND"}))
     assert "g:b:1 from the test's repository is not the jar that was locked" in caught.value.message
     assert wrong in caught.value.message
-    assert not (tmp_path / "spark_jobs/jars/g/b/1/b-1.jar").exists()
+    assert not (tmp_path / "jars/g/b/1/b-1.jar").exists()
     assert left_over(tmp_path) == []
 
 
