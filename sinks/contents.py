@@ -21,7 +21,7 @@ Removal = Callable[..., None]
 """Removes rows from the warehouse, which only Spark writes: (catalog, table's place, key columns, rows)."""
 
 
-class Held(NamedTuple):
+class StoredEntry(NamedTuple):
     """The entry of one key in a store. Two entries with the same version are from the same write of a sink's job."""
 
     version: int
@@ -43,7 +43,7 @@ class StoreContents(Protocol):
         """Returns whether the store's table can be read with the attached schema."""
         return True
 
-    def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+    def rows(self, table: TableId) -> Iterator[tuple[Key, StoredEntry]]:
         """Yields every live row that readers see, including those that no sink's job has written; possibly more than
         once.
         """
@@ -51,7 +51,7 @@ class StoreContents(Protocol):
     def is_partial(self, table: TableId) -> bool:
         """Returns whether the store may lack rows of the table by configuration (they expire)."""
 
-    def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
+    def held(self, table: TableId, keys: Sequence[Key]) -> list[StoredEntry | None]:
         """Returns the present entry of each key; None if there is not even the version of a deleted row."""
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
@@ -63,7 +63,7 @@ class StoreContents(Protocol):
         be attached."""
         return frozenset()
 
-    def stray_lookups(self, table: TableId) -> Iterator[str]:  # noqa: ARG002 - the same for every table
+    def orphaned_lookups(self, table: TableId) -> Iterator[str]:  # noqa: ARG002 - the same for every table
         """The lookup keys that lead to no row, or to a row that has another value."""
         return iter(())
 

@@ -14,9 +14,9 @@ its own values for these columns, though they may be older than the change if it
 without a live row stays as it is, because a row without some of its columns is not a row.
 
 A table's schema may change while rows of older versions are still to come. The newest version is prepared first; the
-job converts every row to it (`sinks.lineage`). Columns that did not change keep their values in the store. If a column
-was only added, older rows stay as they are, without it: that is NULL. After any other change capture publishes every
-row again; until then a column of a typed store is NULL, and a document keeps its old value.
+job converts every row to it (`sinks.schema_history`). Columns that did not change keep their values in the store. If a
+column was only added, older rows stay as they are, without it: that is NULL. After any other change capture publishes
+every row again; until then a column of a typed store is NULL, and a document keeps its old value.
 
 Writes happen in many processes at once: one Sink object of the driver prepares tables, applies sweeps and makes changes
 readable, and each worker process of the executors has one of its own, to which the tables are attached and which only
@@ -37,7 +37,7 @@ from sinks.errors import SinkError
 Json = Any  # a decoded JSON value: None, bool, int, float, str, list, dict
 
 
-class Origin(msgspec.Struct, frozen=True, gc=False):
+class SourceOperation(msgspec.Struct, frozen=True, gc=False):
     """The operation in the source, and its time. Only tables that keep every change read it."""
 
     # c, u, d, r as in the record. A mapping's condition adds x: a row that it leaves out now, and may have held before;
@@ -57,7 +57,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     row: dict[str, Json] | None
     schema_version: int | None  # that the record was written with; None for a tombstone, which does not carry it
     unchanged: frozenset[str] = frozenset()  # columns that the row lacks, never of its key
-    origin: Origin | None = None  # None for a tombstone, which does not carry it
+    origin: SourceOperation | None = None  # None for a tombstone, which does not carry it
 
 
 class Outcome(Enum):
@@ -102,23 +102,24 @@ class Sink(Protocol):
         will come again in another form with the versions that they had. Called between begin_generation and prepare.
         Idempotent."""
 
-    def disown(self, table: TableId) -> None:
+    def reset_versions(self, table: TableId) -> None:
         """Lets every later write win against the rows that the store holds of the table, because the topics that they
         came from no longer exist, and the versions of the new ones begin again. Where the store can, readers keep the
         rows, at version 0, and a sweep removes those that were not written since; elsewhere this is `discard`. Called
         between begin_generation and prepare. Idempotent."""
 
-    def note(self, text: str, before: str | None) -> None:
-        """Keeps a text of at most a few hundred kilobytes in the store, in place of the one before. A store that later
-        loses writes (a failover to a replica that lacks the newest, a restore of an older copy) must lose a text that
-        was noted after them, too: it is how the job knows. Called after make_readable. begin_generation removes it.
+    def save_position(self, text: str, before: str | None) -> None:
+        """Keeps the position of the sink's job in the store: a text of at most a few hundred kilobytes, in place of the
+        one before. A store that later loses writes (a failover to a replica that lacks the newest, a restore of an
+        older copy) must lose a position that was saved after them, too: it is how the job knows. Called after
+        make_readable. begin_generation removes it.
 
         `before`: the text that the store must hold; None: any. Raises SinkError if it holds another one, or if the
-        store may have lost writes since: where a lost connection may mean a failover, rows that were written behind the
-        last note may be gone."""
+        store may have lost writes since: where a lost connection may mean a failover, rows that were written after the
+        position was saved last may be gone."""
 
-    def noted(self) -> str | None:
-        """Returns the text that was noted last, also if `generation` is None; None if there is none."""
+    def saved_position(self) -> str | None:
+        """Returns the position that was saved last, also if `generation` is None; None if there is none."""
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         """Creates the table's index, keys or table if they do not exist, after begin_generation; or brings it to this
@@ -158,9 +159,9 @@ class Sink(Protocol):
 
 
 def lost_writes(where: str) -> SinkError:
-    """Returns the error of `Sink.note` for a store that does not hold the text that was noted before."""
+    """Returns the error of `Sink.save_position` for a store that does not hold the position that was saved before."""
     return SinkError(
-        f"{where} may have lost its last writes: it does not hold the position that was noted last, or its connection "
+        f"{where} may have lost its last writes: it does not hold the position that was saved last, or its connection "
         "was lost (a failover to a replica, a restored copy)",
         "nothing to do: the sink continues from the position that the store holds",
     )

@@ -8,9 +8,9 @@ import msgspec
 import orjson
 
 from cdc.model.events import EPOCH_MAX, SEQ_BITS, SEQ_MAX, TableSchema, pack_version
-from sinks.contract import Change, Json, Origin
+from sinks.contract import Change, Json, SourceOperation
 from sinks.errors import SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 
 VERSION_HEADER: Final = "watershed.version"
 Headers = Sequence[tuple[str, bytes | None]]
@@ -117,13 +117,13 @@ def ordinary_change(schema: TableSchema, key: bytes | None, value: bytes | None)
         and tuple(columns) == schema.key
         and None not in columns.values()
     ):
-        origin = Origin(envelope.op, source.ts_us)
+        origin = SourceOperation(envelope.op, source.ts_us)
         return Change(table, columns, epoch << SEQ_BITS | seq, row, version, _WHOLE, origin)
     return None
 
 
 def read_record(
-    lineages_by_topic: Mapping[str, Lineage],
+    lineages_by_topic: Mapping[str, SchemaHistory],
     topic: str,
     partition: int,
     offset: int,
@@ -157,16 +157,16 @@ class _ForeignRecord(Exception):  # noqa: N818
 
 
 def _read(
-    lineages_by_topic: Mapping[str, Lineage],
+    lineages_by_topic: Mapping[str, SchemaHistory],
     topic: str,
     key: bytes | None,
     value: bytes | None,
     headers: Headers | None,
 ) -> Change:
-    lineage = lineages_by_topic.get(topic)
-    if lineage is None:
+    schema_history = lineages_by_topic.get(topic)
+    if schema_history is None:
         raise _UnknownSchema("can not be read: no schema record in the control topic names this topic")
-    schema = lineage.newest
+    schema = schema_history.newest
     key_columns = _read_key(schema, key)
     if value is None:
         return Change(schema.table, key_columns, _header_version(headers), None, None)
@@ -186,10 +186,10 @@ def _read(
             f"{schema.version}"
         )
     unchanged = _read_unchanged(schema, source)
-    row = _read_row(lineage, envelope, schema_version, len(unchanged))
+    row = _read_row(schema_history, envelope, schema_version, len(unchanged))
     if row is not None and schema_version != schema.version:
-        row, unchanged = lineage.in_newest(schema_version, row, unchanged)
-    origin = Origin(envelope.op, source.ts_us)
+        row, unchanged = schema_history.in_newest(schema_version, row, unchanged)
+    origin = SourceOperation(envelope.op, source.ts_us)
     if unchanged and envelope.op == "c":
         # A row with a changed key: a store holds another row under this key, and this one is not known yet.
         return Change(schema.table, key_columns, version, None, schema_version, origin=origin)
@@ -242,7 +242,9 @@ def _read_unchanged(schema: TableSchema, source: _Source) -> frozenset[str]:
     return frozenset(listed)
 
 
-def _read_row(lineage: Lineage, envelope: _Envelope, schema_version: int, absent: int) -> dict[str, Json] | None:
+def _read_row(
+    schema_history: SchemaHistory, envelope: _Envelope, schema_version: int, absent: int
+) -> dict[str, Json] | None:
     match envelope.op:
         case "d":
             return None
@@ -252,9 +254,9 @@ def _read_row(lineage: Lineage, envelope: _Envelope, schema_version: int, absent
                 raise _ForeignRecord("its after block is missing")
             # A sink writes whole rows: a column left out would be lost in the store. Counting is enough against that
             # and costs nothing; names are capture's to get right.
-            expected = lineage.column_count(schema_version)
+            expected = schema_history.column_count(schema_version)
             if expected is not None and len(row) + absent != expected:
-                table = lineage.newest.table
+                table = schema_history.newest.table
                 raise _ForeignRecord(
                     f"its after block does not have the columns of {table}, schema version {schema_version}"
                 )

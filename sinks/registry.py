@@ -17,7 +17,7 @@ from sinks.check import held
 from sinks.contents import Removal, StoreContents
 from sinks.contract import Sink
 from sinks.errors import RefusedError, SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.sink import shaped
 from sinks.shaping.table import TableShape
 from sinks.slots import Slots
@@ -160,7 +160,7 @@ def _stored(name: str, section: StoreConfig, schemas: Sequence[TableSchema]) -> 
     for schema in schemas:
         if schema.key and section.holds(schema.table):
             try:
-                found.append(TableShape(name, section, Lineage((schema,))).schema)
+                found.append(TableShape(name, section, SchemaHistory((schema,))).schema)
             except RefusedError:
                 continue
     return found

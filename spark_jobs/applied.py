@@ -29,12 +29,12 @@ class FoundTopic(NamedTuple):
     starts: tuple[int, ...] = ()  # the first offset of each partition; empty: not known, taken for 0
 
 
-Lives = Mapping[str, int]  # topic → how often its offsets were found void
+Invalidations = Mapping[str, int]  # topic → how often its offsets were found void
 
 # A sink that lags keeps this many progress records, thinned evenly: that costs precision, not correctness.
 PENDING_MAX: Final = 512
 BUILT_AGAIN: Final = "the store must be built again: "  # the beginning of a reason why rows are owed for ever
-FLOOR_OF_DISOWNED: Final = 1  # of the sweep that removes rows at version 0
+RESET_FLOOR: Final = 1  # of the sweep that removes rows at version 0
 
 
 class Applied(NamedTuple):
@@ -59,7 +59,7 @@ def covers(offsets: Offsets, wanted: Offsets) -> bool:
     return True
 
 
-def furthest(left: Offsets, right: Offsets) -> dict[str, tuple[int, ...]]:
+def max_offsets(left: Offsets, right: Offsets) -> dict[str, tuple[int, ...]]:
     """Returns the greater offset of each partition."""
     merged = dict(left)
     for topic, ends in right.items():
@@ -101,7 +101,7 @@ class AppliedPosition:
         self.history = history
         self.shown: dict[str, str] = dict(shown or {})  # the incarnations of the progress record that is applied
         self.published = applied  # the furthest position that is known to be published
-        self.lives: dict[str, int] = {}
+        self.invalidations: dict[str, int] = {}
         self._covered = applied  # as applied, without regard to sweeps
         self._covered_number = -1  # of the last progress record that was covered
         self._covered_topics = self.shown
@@ -139,7 +139,7 @@ class AppliedPosition:
 
     # ---- what capture published
 
-    def learn(self, progress: Iterable[ProgressRecord], sweeps: Iterable[SweepRecord]) -> None:
+    def add_published(self, progress: Iterable[ProgressRecord], sweeps: Iterable[SweepRecord]) -> None:
         """Takes progress records in the order of their topic, and sweeps in any order; repetitions have no effect."""
         for sweep in sweeps:
             self._learn_sweep(sweep)
@@ -162,7 +162,7 @@ class AppliedPosition:
             }
             self._owed |= {table: (reason, self._arrived - 1) for table, reason in records[-1].owed.items()}
         self._thin()
-        self._remove_disowned()
+        self._sweep_reset_tables()
         self._advance()
 
     def _learn_sweep(self, sweep: SweepRecord) -> None:
@@ -182,7 +182,7 @@ class AppliedPosition:
             known = self.incarnations.get(topic, "")
             if known != incarnation:
                 if known or topic in self.written:
-                    self.void(topic)
+                    self.invalidate(topic)
                 self.incarnations[topic] = incarnation
         self._pending = [(number, record) for number, record in self._pending if self._is_of_these_topics(record)]
 
@@ -193,26 +193,26 @@ class AppliedPosition:
             if topic in record.end_offsets
         )
 
-    def _remove_disowned(self) -> None:
+    def _sweep_reset_tables(self) -> None:
         """Lets a sweep remove the rows of tables that are filled again in place, when everything published by now is
         there."""
         if self.published.epoch:
             for table in [table for table, floor in self.sweeps.items() if floor == 0]:
-                if (table, FLOOR_OF_DISOWNED) not in self._unfinished:
+                if (table, RESET_FLOOR) not in self._unfinished:
                     removal = SweepRecord.of(
-                        table_of_key(table), FLOOR_OF_DISOWNED, self.published.lsn, self.published.epoch, 0
+                        table_of_key(table), RESET_FLOOR, self.published.lsn, self.published.epoch, 0
                     )
-                    self._unfinished[table, FLOOR_OF_DISOWNED] = removal
+                    self._unfinished[table, RESET_FLOOR] = removal
 
     # ---- what the store holds
 
-    def void(self, topic: str) -> None:
+    def invalidate(self, topic: str) -> None:
         """Gives up the offsets of a topic: its records are read again from the beginning."""
         self.offsets.pop(topic, None)
         self.written.pop(topic, None)
-        self.lives[topic] = self.lives.get(topic, 0) + 1
+        self.invalidations[topic] = self.invalidations.get(topic, 0) + 1
 
-    def meets(self, topic: str, found: FoundTopic) -> str | None:
+    def check_topic(self, topic: str, found: FoundTopic) -> str | None:
         """Compares the topic that the brokers have now with the one whose offsets are noted. Returns the reason why it
         can't be read: capture has published another one, or records that were not read yet are gone. A topic that ends
         before the noted offsets has lost records: the offsets are void."""
@@ -221,7 +221,7 @@ class AppliedPosition:
             return f"topic {topic} is another one than capture has published (its id is {found.topic_id})"
         held = self.written.get(topic, ())
         if any(offset > end for offset, end in zip(held, found.ends, strict=False)):
-            self.void(topic)
+            self.invalidate(topic)
             held = ()
         known = self.starts.get(topic, ())
         begins = [
@@ -232,22 +232,26 @@ class AppliedPosition:
             return f"records of topic {topic} were deleted before they were read: restart capture, which finds the gap"
         return None
 
-    def write(self, offsets: Offsets, lives: Lives) -> bool:
-        """Takes offsets below which everything is in the store. `lives`: when the work began; offsets of topics that
-        were voided since are ignored. Returns whether any were."""
-        valid = self._valid(offsets, lives)
-        self.written = furthest(self.written, valid)
+    def mark_written(self, offsets: Offsets, invalidations: Invalidations) -> bool:
+        """Takes offsets below which everything is in the store. `invalidations`: when the work began; offsets of topics
+        that were voided since are ignored. Returns whether any were."""
+        valid = self._valid(offsets, invalidations)
+        self.written = max_offsets(self.written, valid)
         return len(valid) < len(offsets)
 
-    def reach(self, offsets: Offsets, lives: Lives | None = None) -> None:
-        """Takes offsets below which everything is applied and readable; `lives`: as for `write`."""
-        valid = offsets if lives is None else self._valid(offsets, lives)
-        self.offsets = furthest(self.offsets, valid)
-        self.written = furthest(self.written, valid)
+    def mark_readable(self, offsets: Offsets, invalidations: Invalidations | None = None) -> None:
+        """Takes offsets below which everything is applied and readable; `invalidations`: as for `mark_written`."""
+        valid = offsets if invalidations is None else self._valid(offsets, invalidations)
+        self.offsets = max_offsets(self.offsets, valid)
+        self.written = max_offsets(self.written, valid)
         self._advance()
 
-    def _valid(self, offsets: Offsets, lives: Lives) -> Offsets:
-        return {topic: ends for topic, ends in offsets.items() if self.lives.get(topic, 0) == lives.get(topic, 0)}
+    def _valid(self, offsets: Offsets, invalidations: Invalidations) -> Offsets:
+        return {
+            topic: ends
+            for topic, ends in offsets.items()
+            if self.invalidations.get(topic, 0) == invalidations.get(topic, 0)
+        }
 
     def adopt(self, record: SinkRecord) -> None:
         """Takes a position that another job of the generation has published, which the store shows."""
@@ -259,7 +263,7 @@ class AppliedPosition:
         }
         applied = Applied(record.epoch, record.applied_lsn, record.commit_ts_us)
         self._covered, self.applied = max(self._covered, applied), max(self.applied, applied)
-        self.reach(
+        self.mark_readable(
             {
                 topic: ends
                 for topic, ends in record.end_offsets.items()

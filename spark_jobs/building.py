@@ -19,9 +19,9 @@ from spark_jobs.applied import Applied
 from spark_jobs.failures import reason
 from spark_jobs.generations import reshaped_tables
 from spark_jobs.rebuild import swap_goal
-from spark_jobs.starting import continued, first_position, included_again, read_note
+from spark_jobs.starting import continued, first_position, included_again, parse_position
 from spark_jobs.sync import SinkSync
-from spark_jobs.worker import Link, OpenSink, SinkWorker
+from spark_jobs.worker import OpenSink, PipelineConnections, SinkWorker
 
 log = structlog.get_logger(__name__)
 
@@ -90,17 +90,17 @@ class Builder(SinkWorker):
             log.warning("rebuild is held up", sink=self.name, state=state, because=message)
             self._on_failure(message, getattr(error, "hint", ""))
 
-    def _ends_with(self, error: Exception) -> TypeGuard[WatershedError]:
+    def _is_permanent(self, error: Exception) -> TypeGuard[WatershedError]:
         """Returns True also for a full store, because the serving generation needs the remaining space."""
-        return isinstance(error, FullError) or super()._ends_with(error)
+        return isinstance(error, FullError) or super()._is_permanent(error)
 
-    def _work(self, stack: ExitStack, link: Link) -> None:
+    def _work(self, stack: ExitStack, connections: PipelineConnections) -> None:
         opened = self._open_sink(self.slot)
         stack.enter_context(closing(opened))
         assert opened.slots is not None
         slots = opened.slots
-        last = continued(opened.sink.generation(), read_note(opened.sink.noted()), link.history)
-        if last is not None and last.generation == self.generation and self._has_shape_of(last, link):
+        last = continued(opened.sink.generation(), parse_position(opened.sink.saved_position()), connections.history)
+        if last is not None and last.generation == self.generation and self._has_shape_of(last, connections):
             self._mappings = dict(last.mappings)
             start = last
         elif self._is_rollback:
@@ -113,30 +113,30 @@ class Builder(SinkWorker):
             self._mappings = {}
             slots.drop(self.slot)
             opened.sink.begin_generation(self.generation)
-            start = first_position(self.name, self.generation, link.history, (), time.time_ns() // 1000)
-            opened.sink.note(start.encode().decode(), None)
-        sync = self._begun(opened, link, start)
+            start = first_position(self.name, self.generation, connections.history, (), time.time_ns() // 1000)
+            opened.sink.save_position(start.encode().decode(), None)
+        sync = self._begin_sync(opened, connections, start)
         log.info("generation is built", sink=self.name, generation=self.generation, goes_on=start is last)
 
         def is_over() -> bool:
-            if not self._is_ready.is_set() and self._has_caught_up(sync, link):
+            if not self._is_ready.is_set() and self._has_caught_up(sync, connections):
                 applied = sync.applied
                 removed = slots.remove_unmet(self.slot, pack_version(applied.epoch, applied.seq))
                 log.info("generation has caught up", sink=self.name, generation=self.generation, removed=removed)
                 self._is_ready.set()
             return False
 
-        self._keep_in_step(sync, self.generation, is_over)
+        self._run_queries(sync, self.generation, is_over)
 
-    def _has_shape_of(self, last: SinkRecord, link: Link) -> bool:
+    def _has_shape_of(self, last: SinkRecord, connections: PipelineConnections) -> bool:
         """Says whether the generation holds the tables that are configured now, in the configured form."""
-        reshaped = reshaped_tables(self._section, link.control.lineages.values(), last)
+        reshaped = reshaped_tables(self._section, connections.control.schema_histories.values(), last)
         return not reshaped and not included_again(last, self._section.holds)
 
-    def _has_caught_up(self, sync: SinkSync, link: Link) -> bool:
+    def _has_caught_up(self, sync: SinkSync, connections: PipelineConnections) -> bool:
         """Returns whether the generation shows all that it must show (`swap_goal`), as of a short time ago."""
         now = time.monotonic()
         if self._goal is None or now - self._goal[1] > BEHIND_S_MAX:
-            serving = newest(link.control.sinks.values(), self.name)
+            serving = newest(connections.control.sinks.values(), self.name)
             self._goal = (swap_goal(sync.published, serving, time.time()), now)
         return sync.applied[:2] >= self._goal[0] > (0, 0)

@@ -14,24 +14,27 @@ from cdc.model.events import TableId
 from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import PENDING_MAX
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class ControlUpdate:
     """The records that were published since the last read."""
 
     progress: tuple[ProgressRecord, ...]  # in order; of a long backlog some PENDING_MAX of them, the last included
     sweeps: tuple[SweepRecord, ...]
-    lineages: tuple[Lineage, ...]  # of each table that is new or has changed
+    schema_histories: tuple[SchemaHistory, ...]  # of each table that is new or has changed
 
-    def followed_by(self, later: "News") -> "News":
+    def followed_by(self, later: "ControlUpdate") -> "ControlUpdate":
         """Returns both, in order."""
-        newest = {lineage.newest.table: lineage for lineage in (*self.lineages, *later.lineages)}
-        return News(self.progress + later.progress, self.sweeps + later.sweeps, tuple(newest.values()))
+        newest = {
+            schema_history.newest.table: schema_history
+            for schema_history in (*self.schema_histories, *later.schema_histories)
+        }
+        return ControlUpdate(self.progress + later.progress, self.sweeps + later.sweeps, tuple(newest.values()))
 
 
 class ControlReader:
@@ -39,7 +42,7 @@ class ControlReader:
 
     def __init__(self, kafka: KafkaConfig, topics: Topics, holds: Callable[[TableId], bool] = lambda _: True) -> None:
         """`holds`: says whether the store holds a table."""
-        self.lineages: dict[TableId, Lineage] = {}
+        self.schema_histories: dict[TableId, SchemaHistory] = {}
         self.sinks: dict[str, SinkRecord] = {}  # by record key
         self.rebuilds: dict[str, RebuildRecord] = {}  # by sink
         self._topics = topics
@@ -62,7 +65,7 @@ class ControlReader:
         self._sweeps: list[SweepRecord] = []
         self._changed: set[TableId] = set()
 
-    def read(self) -> News:
+    def read(self) -> ControlUpdate:
         """Reads progress to its end, then control to an end that is requested afterwards: all records of control on
         which a progress record relies have been read when this returns. A topic that does not exist yet is empty.
         Raises BrokerError, UnreachableError."""
@@ -77,13 +80,13 @@ class ControlReader:
         for message in self._reader.read_to(self._topics.control, self._end(self._topics.control)):
             self._take(message, progress_end)
         where = f"topic {self._topics.progress}"
-        news = News(
+        update = ControlUpdate(
             tuple(self._without_left_out(ProgressRecord.decode(value, where)) for _, value in self._progress),
             tuple(sweep for sweep in self._sweeps if sweep.table not in self._left_out),
-            tuple(self.lineages[table] for table in sorted(self._changed)),
+            tuple(self.schema_histories[table] for table in sorted(self._changed)),
         )
         self._clear()
-        return news
+        return update
 
     def close(self) -> None:
         self._reader.close()
@@ -145,8 +148,8 @@ class ControlReader:
                     log.info(f"table left out: {why}", table=str(schema.table))
                 self._left_out[schema.table] = schema.topic
                 return
-            known = self.lineages.get(schema.table)
-            self.lineages[schema.table] = Lineage.of([*(known.versions if known else ()), schema])
+            known = self.schema_histories.get(schema.table)
+            self.schema_histories[schema.table] = SchemaHistory.of([*(known.versions if known else ()), schema])
             if known is None or schema.version > known.newest.version:
                 self._changed.add(schema.table)
         elif key.startswith(SweepRecord.KEY):

@@ -11,29 +11,29 @@ from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_
 from cdc.kafka.compacted import CompactedTail
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import UnreachableError
-from cdc.model.rejected_rows import RejectedRow, letters_generation
+from cdc.model.rejected_rows import RejectedRow, dead_letter_generation
 from cdc.model.topics import Topics
-from spark_jobs.rejections import Letters
+from spark_jobs.rejections import DeadLetterUpdates
 
 ACKNOWLEDGE_S_MAX: Final = 15.0
 
 
-class LetterBox(Protocol):
+class DeadLetterQueue(Protocol):
     """A sink loop's access to its dead letters."""
 
     @property
     def open(self) -> Mapping[str, int]:
-        """Returns letter_key → the version that was rejected."""
+        """Returns dead_letter_key → the version that was rejected."""
 
     def follow(self) -> None:
         """Reads what others did to the topic: an operator discards dead letters."""
 
-    def publish(self, letters: Letters) -> None:
+    def publish(self, dead_letters: DeadLetterUpdates) -> None:
         """Returns when the brokers have them. Raises BrokerError, UnreachableError."""
 
 
-class DeadLetters:
-    """Implements LetterBox. Creates the topic if it does not exist."""
+class DeadLetterTopic:
+    """Implements DeadLetterQueue. Creates the topic if it does not exist."""
 
     def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str, generation: int) -> None:
         """Opens the topic. Raises BrokerError, UnreachableError."""
@@ -70,15 +70,15 @@ class DeadLetters:
     def close_others(self, generations: Collection[int]) -> None:
         """Closes the dead letters of all other generations: their stores are gone. Raises as `publish`."""
         latest = self._tail.latest[self._topic]
-        self.publish({key: None for key in latest if letters_generation(key) not in generations})
+        self.publish({key: None for key in latest if dead_letter_generation(key) not in generations})
 
-    def publish(self, letters: Letters) -> None:
-        if not letters:
+    def publish(self, dead_letters: DeadLetterUpdates) -> None:
+        if not dead_letters:
             return
         self._error = None
         try:
-            for key, letter in letters.items():
-                value = None if letter is None else letter.encode()
+            for key, dead_letter in dead_letters.items():
+                value = None if dead_letter is None else dead_letter.encode()
                 self._producer.produce(self._topic, key=key.encode(), value=value, on_delivery=self._delivered)
                 self._producer.poll(0)
             waiting = self._producer.flush(ACKNOWLEDGE_S_MAX + 1)
@@ -91,11 +91,11 @@ class DeadLetters:
             raise UnreachableError(
                 f"Kafka: topic {self._topic}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s", NEXT_REACHABLE
             )
-        for key, letter in letters.items():
-            if letter is None:
+        for key, dead_letter in dead_letters.items():
+            if dead_letter is None:
                 self._open.pop(key, None)
             else:
-                self._open[key] = letter.version
+                self._open[key] = dead_letter.version
 
     def close(self) -> None:
         """Does nothing: publish waits for each record."""
@@ -103,7 +103,7 @@ class DeadLetters:
         self._producer.flush(0)
 
     def _take(self, key: str) -> None:
-        if letters_generation(key) != self._generation:
+        if dead_letter_generation(key) != self._generation:
             return
         value = self._tail.latest[self._topic].get(key)
         if value is None:

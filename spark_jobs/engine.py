@@ -200,7 +200,7 @@ class SparkEngine:
         return {field.name(): field.dataType().catalogString() for field in self._call(read)}
 
     def evolve(
-        self, table: tuple[str, ...], change: Evolution, found: Mapping[str, str], noted: Mapping[str, str]
+        self, table: tuple[str, ...], change: Evolution, found: Mapping[str, str], saved: Mapping[str, str]
     ) -> None:
         def work() -> None:
             loaded = self._catalog.loadTable(self._identifier(table))
@@ -223,7 +223,7 @@ class SparkEngine:
                     columns = columns.updateColumn(name, self._iceberg_type(kind))
                 columns.commit()
             properties = transaction.updateProperties()
-            for name, value in noted.items():
+            for name, value in saved.items():
                 properties = properties.set(name, value)
             properties.commit()
             transaction.commitTransaction()

@@ -27,7 +27,7 @@ def reason(error: BaseException) -> str:
             )
         return line[:REASON_CHARS_MAX]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(_WRAPPERS)]
-    if lines and not telling:
+    informative = [line for line in lines if not line.startswith(_WRAPPERS)]
+    if lines and not informative:
         return f"Spark's Java process did not answer a call ({lines[0]})"[:REASON_CHARS_MAX]
-    return (telling or [type(error).__name__])[0][:REASON_CHARS_MAX]
+    return (informative or [type(error).__name__])[0][:REASON_CHARS_MAX]

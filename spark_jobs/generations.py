@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cdc.config.store_mapping import Held
+from cdc.config.store_mapping import StoredTables
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from sinks.errors import SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 
 LOCAL_FOLDER: Final = Path(".watershed/sinks")
 _LOCK: Final = "lock"
@@ -81,15 +81,17 @@ class Checkpoints:
             yield
 
 
-def reshaped_tables(section: Held, lineages: Iterable[Lineage], last: SinkRecord | None) -> list[TableId]:
+def reshaped_tables(
+    section: StoredTables, schema_histories: Iterable[SchemaHistory], last: SinkRecord | None
+) -> list[TableId]:
     """Returns these tables. `last`: the newest record of the sink. A table of which the sink has read nothing has no
     form yet."""
     if last is None:
         return []
     known = [
-        lineage.newest
-        for lineage in lineages
-        if lineage.newest.topic in last.end_offsets or str(lineage.newest.table) in last.mappings
+        schema_history.newest
+        for schema_history in schema_histories
+        if schema_history.newest.topic in last.end_offsets or str(schema_history.newest.table) in last.mappings
     ]
     wanted = section.fingerprints(schema.table for schema in known)
     return sorted(
@@ -97,7 +99,7 @@ def reshaped_tables(section: Held, lineages: Iterable[Lineage], last: SinkRecord
     )
 
 
-def recorded_mappings(section: Held, tables: Collection[TableId], earlier: Mapping[str, str]) -> dict[str, str]:
+def recorded_mappings(section: StoredTables, tables: Collection[TableId], earlier: Mapping[str, str]) -> dict[str, str]:
     """Returns the fingerprints for the sink's record. A table that the sink does not hold now keeps its `earlier` one:
     rows of that form may still be in the store when the table is included again."""
     names = set(map(str, tables))

@@ -9,16 +9,16 @@ from typing import Any, Protocol
 from confluent_kafka import Message
 from msgspec.structs import replace
 
-from sinks.contract import Change, Origin, Outcome, Result
+from sinks.contract import Change, Outcome, Result, SourceOperation
 from sinks.errors import RefusedError, SinkError
 from sinks.records import UnknownSchemaError, ordinary_change, read_record
 from sinks.row_errors import apply_each
 from spark_jobs.reading import Partition, Piece
 from spark_jobs.rejections import Rejections
-from spark_jobs.task_report import Catalog, TaskReport
+from spark_jobs.task_report import SchemaCatalog, TaskReport
 
 
-class Target(Protocol):
+class ChangeWriter(Protocol):
     """Takes a task's changes."""
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
@@ -54,7 +54,12 @@ class PieceWriter:
     """
 
     def __init__(
-        self, target: Target, catalog: Catalog, report: TaskReport, rejections: Rejections, executor: Executor
+        self,
+        target: ChangeWriter,
+        catalog: SchemaCatalog,
+        report: TaskReport,
+        rejections: Rejections,
+        executor: Executor,
     ) -> None:
         """`executor` has one thread."""
         self._target = target
@@ -94,7 +99,7 @@ class PieceWriter:
         results, took_s = future.result()
         report = self._report
         report.write_s += took_s
-        report.letters |= self._rejections.settle(batch.reduced, results, batch.changes, batch.known)
+        report.dead_letters |= self._rejections.settle(batch.reduced, results, batch.changes, batch.known)
         written = sum(result.outcome is Outcome.WRITTEN for result in results)
         rejected = sum(result.outcome is Outcome.REJECTED for result in results)
         report.records += len(batch.changes)
@@ -109,7 +114,7 @@ class PieceWriter:
 
     def _decode(self, messages: Sequence[Message]) -> tuple[list[Change], Sequence[Message]]:
         """The changes, and the records that they are of: those before the first record whose schema is not known."""
-        schemas = {topic: lineage.newest for topic, lineage in self._catalog.lineages.items()}
+        schemas = {topic: schema_history.newest for topic, schema_history in self._catalog.schema_histories.items()}
         changes: list[Change] = []
         for index, message in enumerate(messages):
             schema = schemas.get(message.topic() or "")
@@ -128,11 +133,11 @@ class PieceWriter:
         # Only a tombstone's headers say something that its value does not.
         headers: Any = message.headers() if value is None else None
         topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
-        change = read_record(self._catalog.lineages, topic, partition, offset, message.key(), value, headers)
+        change = read_record(self._catalog.schema_histories, topic, partition, offset, message.key(), value, headers)
         if value is not None:
             return change
         # Compaction may have removed the delete before it.
-        return replace(change, origin=Origin("d", message.timestamp()[1] * 1000))
+        return replace(change, origin=SourceOperation("d", message.timestamp()[1] * 1000))
 
 
 def _behind(messages: Sequence[Message]) -> dict[Partition, int]:

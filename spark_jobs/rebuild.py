@@ -12,7 +12,7 @@ from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import DELETES_KEPT_S
 from sinks.errors import FullError, SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.slots import Slots, slot_of
 from spark_jobs.applied import Applied
 from spark_jobs.generations import next_generation
@@ -26,7 +26,7 @@ NEXT_FULL: Final = (
 SERVING_SILENT_S: Final = 60.0  # a generation whose position is older is not written now
 
 
-class Control(Protocol):
+class RebuildControl(Protocol):
     """The records of the control and progress topics that a rebuild reads."""
 
     @property
@@ -34,10 +34,10 @@ class Control(Protocol):
     @property
     def rebuilds(self) -> Mapping[str, RebuildRecord]: ...
     @property
-    def lineages(self) -> Mapping[TableId, Lineage]: ...
+    def schema_histories(self) -> Mapping[TableId, SchemaHistory]: ...
 
 
-class Filler(Protocol):
+class GenerationBuilder(Protocol):
     """The interface of spark_jobs.building.Builder."""
 
     refusal: WatershedError | None
@@ -60,14 +60,17 @@ def swap_goal(published: Applied, serving: SinkRecord | None, now_s: float) -> t
     return min(whole, (serving.epoch, serving.applied_lsn))
 
 
-Told = Callable[[str, str], None]
-OpenFiller = Callable[[tuple[str, int], Told, bool], Filler]  # (slot, generation), of failures, whether it was kept
+ErrorCallback = Callable[[str, str], None]
+# (slot, generation), of failures, whether it was kept
+BuilderFactory = Callable[[tuple[str, int], ErrorCallback, bool], GenerationBuilder]
 
 
 class Rebuild:
     """Follows the requests for one sink. Called by the thread of its serving job."""
 
-    def __init__(self, sink: str, slots: Slots, publish: Callable[[RebuildRecord], None], builder: OpenFiller) -> None:
+    def __init__(
+        self, sink: str, slots: Slots, publish: Callable[[RebuildRecord], None], builder: BuilderFactory
+    ) -> None:
         self.refusal: WatershedError | None = None  # why the last one failed
         self._sink = sink
         self._slots = slots
@@ -75,13 +78,13 @@ class Rebuild:
         self._open_builder = builder
         self._request: RebuildRecord | None = None
         self._slot = ""
-        self._builder: Filler | None = None
-        self._settled: set[str] = set()  # requests that have ended; the topic may not say so yet
+        self._builder: GenerationBuilder | None = None
+        self._ended_requests: set[str] = set()  # requests that have ended; the topic may not say so yet
 
     @property
-    def ended(self) -> int:
+    def ended_count(self) -> int:
         """The number of requests that have ended: the store may hold fewer generations since."""
-        return len(self._settled)
+        return len(self._ended_requests)
 
     @property
     def is_ready(self) -> bool:
@@ -91,24 +94,24 @@ class Rebuild:
     @property
     def is_idle(self) -> bool:
         """Returns whether nothing is being built, although something was."""
-        return self._request is None and bool(self._settled)
+        return self._request is None and bool(self._ended_requests)
 
-    def follow(self, control: Control) -> bool:
+    def follow(self, control: RebuildControl) -> bool:
         """Begins a requested rebuild, and ends a cancelled one. Returns is_ready. Raises WatershedError if a rebuild
         that was not requested by a user can't begin.
         """
         request = control.rebuilds.get(self._sink)
-        is_open = request is not None and request.is_open and request.request not in self._settled
+        is_open = request is not None and request.is_open and request.request not in self._ended_requests
         held = self._request
         if held is not None and (request is None or not is_open or request.request != held.request):
             self._give_up()
             if request is None or request.request == held.request:
-                self._settle(held, "cancelled", "cancelled")
+                self._end_request(held, "cancelled", "cancelled")
         elif held is not None and self._builder is not None and self._builder.refusal is not None:
             self.refusal = self._builder.refusal
             self._give_up()
             is_full = isinstance(self.refusal, FullError)
-            self._settle(held, "failed", self.refusal.message, NEXT_FULL if is_full else self.refusal.hint)
+            self._end_request(held, "failed", self.refusal.message, NEXT_FULL if is_full else self.refusal.hint)
         elif held is None and request is not None and is_open:
             self._begin(request, control)
         return self.is_ready
@@ -147,7 +150,7 @@ class Rebuild:
         if self._builder is not None:
             self._builder.join(END_S_MAX)
 
-    def _begin(self, request: RebuildRecord, control: Control) -> None:
+    def _begin(self, request: RebuildRecord, control: RebuildControl) -> None:
         serving = self._slots.serving()
         try:
             if request.generation and self._slots.generation(serving) == request.generation:
@@ -163,7 +166,7 @@ class Rebuild:
         except WatershedError as error:
             if not request.keeps_old:
                 raise
-            self._settle(request, "failed", error.message, error.hint)
+            self._end_request(request, "failed", error.message, error.hint)
 
     def _start(self, request: RebuildRecord, target: tuple[str, int], *, is_rollback: bool) -> None:
         begun = request.model_copy(update={"status": "running", "generation": target[1]})
@@ -177,7 +180,7 @@ class Rebuild:
         self._builder.start()
         log.info("rebuild begins", sink=self._sink, generation=target[1], rollback=is_rollback)
 
-    def _new(self, request: RebuildRecord, control: Control) -> tuple[str, int]:
+    def _new(self, request: RebuildRecord, control: RebuildControl) -> tuple[str, int]:
         """Returns the generation to build: the one that was begun, or a new one."""
         own = {record.generation: record for record in control.sinks.values() if record.sink == self._sink}
         others = self._slots.others()
@@ -196,7 +199,7 @@ class Rebuild:
         generation = next_generation(self._slots.generation(self._slots.serving()), own)
         return slot_of(generation), generation
 
-    def _kept(self, control: Control) -> tuple[str, int]:
+    def _kept(self, control: RebuildControl) -> tuple[str, int]:
         """Returns the generation that was replaced last."""
         if self._slots.in_place:
             raise SinkError(
@@ -224,7 +227,7 @@ class Rebuild:
         for slot in dropped:
             self._slots.drop(slot)
         names = ", ".join(str(generation or slot) for slot, generation in dropped.items())
-        self._settle(request, "done", f"dropped: generation {names}" if dropped else "no other generation is kept")
+        self._end_request(request, "done", f"dropped: generation {names}" if dropped else "no other generation is kept")
 
     def _finish(self, request: RebuildRecord, former: int | None) -> None:
         """Completes the rebuild after the swap. `former`: the generation that served before."""
@@ -236,7 +239,7 @@ class Rebuild:
                 self._slots.drop(slot)
         elif former is not None and former != request.generation:
             message += f"; generation {former} is kept"
-        self._settle(request, "done", message)
+        self._end_request(request, "done", message)
 
     def _give_up(self) -> None:
         """Ends the builder and deletes its generation. A replaced generation that was kept stays."""
@@ -247,10 +250,10 @@ class Rebuild:
             self._slots.drop(self._slot)
         self._request = self._builder = None
 
-    def _settle(
+    def _end_request(
         self, request: RebuildRecord, status: Literal["done", "failed", "cancelled"], message: str, hint: str = ""
     ) -> None:
-        self._settled.add(request.request)
+        self._ended_requests.add(request.request)
         self._request = None
         self._publish(request.model_copy(update={"status": status, "message": message, "next": hint}))
         log.info("rebuild ended", sink=self._sink, status=status, because=message)

@@ -13,7 +13,7 @@ import orjson
 from confluent_kafka import Message
 
 from cdc.config.stores import StoreConfig
-from cdc.model.rejected_rows import RejectedRow, letter_key
+from cdc.model.rejected_rows import RejectedRow, dead_letter_key
 from sinks.contract import Change, Outcome, Result
 from sinks.errors import RefusedError
 from sinks.records import RecordCoordinates, encode_json
@@ -22,7 +22,7 @@ from sinks.reduction import document_id
 ROW_BYTES_MAX: Final = 16 * 1024  # of a dead letter: the driver holds all open ones
 REASON_CHARS_MAX: Final = 500
 
-Letters = dict[str, RejectedRow | None]  # by letter_key; None: the letter is closed
+DeadLetterUpdates = dict[str, RejectedRow | None]  # by dead_letter_key; None: the letter is closed
 
 
 class Rejections:
@@ -32,13 +32,13 @@ class Rejections:
         self,
         section: StoreConfig,
         generation: int,
-        open_letters: Mapping[str, int],
+        open_dead_letters: Mapping[str, int],
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        """`open_letters`: letter_key → version, when the round began."""
+        """`open_dead_letters`: dead_letter_key → version, when the round began."""
         self._section = section
         self._generation = generation
-        self._open = dict(open_letters)
+        self._open = dict(open_dead_letters)
         self._now_us = now_us
 
     def settle(
@@ -47,11 +47,11 @@ class Rejections:
         results: Sequence[Result],
         changes: Sequence[Change],
         messages: Sequence[Message],
-    ) -> Letters:
+    ) -> DeadLetterUpdates:
         """Returns the dead letters that these results open and close. `changes`: before they were reduced, one for each
         message. Raises RefusedError if the sink must stop.
         """
-        letters: Letters = {}
+        dead_letters: DeadLetterUpdates = {}
         numbers: dict[int, int] = {}  # version → number of the message; a version is one row's
         for change, result in zip(reduced, results, strict=True):
             if result.outcome is Outcome.REJECTED:
@@ -59,18 +59,18 @@ class Rejections:
                 message = messages[numbers[change.version]]
                 if self._section.on_rejected == "stop":
                     raise rejected(change, result.reason, _coordinates(message))
-                letter = self._key(change)
-                letters[letter] = self._letter(change, result.reason, message)
-                self._open[letter] = change.version
+                key = self._key(change)
+                dead_letters[key] = self._letter(change, result.reason, message)
+                self._open[key] = change.version
             elif self._open and not change.unchanged:
-                letter = self._key(change)
-                if self._open.get(letter, change.version + 1) <= change.version:
-                    letters[letter] = None
-                    del self._open[letter]
-        return letters
+                key = self._key(change)
+                if self._open.get(key, change.version + 1) <= change.version:
+                    dead_letters[key] = None
+                    del self._open[key]
+        return dead_letters
 
     def _key(self, change: Change) -> str:
-        return letter_key(self._generation, change.table, document_id(change.key))
+        return dead_letter_key(self._generation, change.table, document_id(change.key))
 
     def _letter(self, change: Change, reason: str, message: Message) -> RejectedRow:
         where = _coordinates(message)

@@ -17,13 +17,13 @@ from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import broker_error, client_settings, kafka_error, new_client
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import FoundTopic, Offsets
 from spark_jobs.reading import ABSENT, Partition
-from spark_jobs.rejections import Letters
+from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.reports import Address, ReportServer, report_server
-from spark_jobs.task_report import Catalog, TaskReport
-from spark_jobs.tasks import Job, Limits, OpenTarget, Share, run_task
+from spark_jobs.task_report import SchemaCatalog, TaskReport
+from spark_jobs.tasks import Limits, OpenWriter, Share, SinkTaskConfig, run_task
 
 ANSWER_S_MAX: Final = 10.0
 # One task for this many waiting records: fewer records do not justify the cost of starting another task.
@@ -46,7 +46,7 @@ class RoundReport:
     unknown_schema: str = ""
     failure: WatershedError | None = None
     staged: list[Any] = field(default_factory=list)
-    letters: Letters = field(default_factory=dict)
+    dead_letters: DeadLetterUpdates = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)  # topic → why its records can't be read from where they begin
 
     @classmethod
@@ -64,7 +64,7 @@ class RoundReport:
             merged.unknown_schema = merged.unknown_schema or report.unknown_schema
             merged.failure = merged.failure or (report.failure and report.failure.error())
             merged.staged += report.staged
-            merged.letters |= report.letters
+            merged.dead_letters |= report.dead_letters
             merged.lost |= {partition.topic: reason for partition, reason in report.lost.items()}
         return merged
 
@@ -75,13 +75,13 @@ Take = Callable[[RoundReport], bool]
 class Rounds(Protocol):
     """A sink loop's access to Spark and the brokers."""
 
-    def learn(self, lineages: Mapping[str, Lineage]) -> None:
+    def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
         """Sets the tables, by topic."""
 
-    def remember(self, open_letters: Mapping[str, int]) -> None:
-        """Sets the open dead letters: letter_key → version."""
+    def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
+        """Sets the open dead letters: dead_letter_key → version."""
 
-    def find(self) -> Mapping[str, FoundTopic]:
+    def find_topics(self) -> Mapping[str, FoundTopic]:
         """Returns those of the tables' topics that exist, with the ends of their partitions for readers of committed
         records. Raises BrokerError.
         """
@@ -136,7 +136,7 @@ class TopicEnds:
         self._admin = new_client(AdminClient, client_settings(kafka))
         self._topics: Sequence[str] = ()
 
-    def learn(self, topics: Sequence[str]) -> None:
+    def set_topics(self, topics: Sequence[str]) -> None:
         """Sets the topics."""
         self._topics = topics
 
@@ -203,10 +203,10 @@ class SparkRounds:
     def __init__(
         self,
         spark: SparkSession,
-        job: Job,
+        job: SinkTaskConfig,
         limits: Limits,
         task_count_max: int,
-        open_target: OpenTarget,
+        open_target: OpenWriter,
         *,
         with_ends: bool = False,
     ) -> None:
@@ -220,23 +220,23 @@ class SparkRounds:
         self._with_ends = with_ends
         self._topic_ends = TopicEnds(job.kafka)
         self._catalog: Any = None  # a broadcast variable
-        self._open_letters: dict[str, int] = {}
+        self._open_dead_letters: dict[str, int] = {}
 
-    def learn(self, lineages: Mapping[str, Lineage]) -> None:
-        self._topic_ends.learn(sorted(lineages))
+    def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
+        self._topic_ends.set_topics(sorted(schema_histories))
         if self._catalog is not None:
             self._catalog.unpersist()
-        self._catalog = self._context.broadcast(Catalog(uuid.uuid4().hex, dict(lineages)))
+        self._catalog = self._context.broadcast(SchemaCatalog(uuid.uuid4().hex, dict(schema_histories)))
 
-    def remember(self, open_letters: Mapping[str, int]) -> None:
-        self._open_letters = dict(open_letters)
+    def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
+        self._open_dead_letters = dict(open_dead_letters)
 
-    def find(self) -> Mapping[str, FoundTopic]:
+    def find_topics(self) -> Mapping[str, FoundTopic]:
         return self._topic_ends.ask()
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
         parts = [
-            replace(part, open_letters=self._open_letters)
+            replace(part, open_dead_letters=self._open_dead_letters)
             for part in shares(starts, ends, self._task_count_max, with_ends=self._with_ends)
         ]
         if not parts:

@@ -39,7 +39,7 @@ from spark_jobs.kafka_source import java_properties
 from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
 from spark_jobs.session import is_submitted, spark_session, submitted_session
-from spark_jobs.tasks import Job, Limits, import_modules
+from spark_jobs.tasks import Limits, SinkTaskConfig, import_modules
 from spark_jobs.worker import FINISH_S_MAX, OpenSink
 
 log = structlog.get_logger(__name__)
@@ -164,7 +164,7 @@ def _stored(
     limits = Limits(SILENT_ROUND_S, IDLE_S_MAX, piece_bytes, reporting_duration_s=ROUND_S)
 
     def rounds(generation: int) -> SparkRounds:
-        job = Job(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
+        job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
         return SparkRounds(spark, job, limits, task_count, stores.open_store)
 
     sink = make_sink(name, section, config.topics.prefix, slot)
@@ -201,13 +201,13 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
         limits = Limits(math.inf, STAGE_IDLE_S_MAX, STAGE_PIECE_BYTES_MAX, config.spark.bytes_per_write_max)
 
         def rounds(generation: int) -> MergingRounds:
-            job = Job(name, config.kafka, section, config.topics.prefix, generation, staging)
+            job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, staging)
             merged = SparkRounds(spark, job, limits, task_count, open_staging, with_ends=True)
             return MergingRounds(merged, sink, section.s3)
 
         def maintain() -> None:
             for table in sink.take_due():
-                maintenance.tend(table, sink.without_merges(table))
+                maintenance.run_if_due(table, sink.without_merges(table))
 
         return OpenSink(shaped(sink, section), rounds, 0.0, maintain, slots, slot or FIRST)
 

@@ -15,7 +15,7 @@ from cdc.model.sink_records import SinkRecord, newest
 from sinks.errors import RefusedError, SinkError
 from spark_jobs.building import Builder
 from spark_jobs.generations import next_generation, reshaped_tables
-from spark_jobs.rebuild import Rebuild, Told
+from spark_jobs.rebuild import ErrorCallback, Rebuild
 from spark_jobs.starting import (
     INCLUDED,
     RESHAPED,
@@ -27,13 +27,13 @@ from spark_jobs.starting import (
     is_foreign,
     is_too_old,
     must_be_built_again,
-    owing,
-    read_note,
+    parse_position,
     still_disowned,
     why_filled_again,
+    with_rows_owed,
 )
 from spark_jobs.sync import SinkSync
-from spark_jobs.worker import WATCH_S, Link, OpenSink, SinkWorker
+from spark_jobs.worker import WATCH_S, OpenSink, PipelineConnections, SinkWorker
 
 log = structlog.get_logger(__name__)
 
@@ -48,21 +48,23 @@ class ServingWorker(SinkWorker):
     _rebuild: Rebuild | None = None
     _generation: int | None = None  # that this job filled or continued, or that readers see while another is built
 
-    def _work(self, stack: ExitStack, link: Link) -> None:
+    def _work(self, stack: ExitStack, connections: PipelineConnections) -> None:
         opened = self._open_sink(None)
         stack.enter_context(closing(opened))
-        self._rebuild = rebuild = self._rebuild_of(opened, link)
+        self._rebuild = rebuild = self._rebuild_of(opened, connections)
         if rebuild is not None:
             stack.enter_context(closing(rebuild))
-        begun = self._begin(opened, link)
-        self._close_other_letters(opened, link)
+        begun = self._begin(opened, connections)
+        self._close_other_dead_letters(opened, connections)
         sync = None if begun is None else begun[0]
         if begun is not None:
             stack.enter_context(self._maintained(opened))
-            self._keep_in_step(*begun, is_over=lambda: rebuild is not None and self._follow(rebuild, opened, link))
+            self._run_queries(
+                *begun, is_over=lambda: rebuild is not None and self._follow(rebuild, opened, connections)
+            )
         elif rebuild is not None:
             self._report("rebuilding")
-            while not self._stop.is_set() and not self._follow(rebuild, opened, link):
+            while not self._stop.is_set() and not self._follow(rebuild, opened, connections):
                 if rebuild.refusal is not None:
                     raise rebuild.refusal
                 if rebuild.is_idle:
@@ -71,87 +73,90 @@ class ServingWorker(SinkWorker):
                         "nothing to do: it begins again; restore the sink's former configuration to do without it",
                     )
                 self._stop.wait(WATCH_S)
-                link.control.read()
+                connections.control.read()
         if rebuild is not None and rebuild.is_ready and not self._stop.is_set():
-            self._replace(rebuild, sync, link)
+            self._replace(rebuild, sync, connections)
 
-    def _follow(self, rebuild: Rebuild, opened: OpenSink, link: Link) -> bool:
-        ended = rebuild.ended
-        is_ready = rebuild.follow(link.control)
-        if rebuild.ended != ended:
-            self._close_other_letters(opened, link)
+    def _follow(self, rebuild: Rebuild, opened: OpenSink, connections: PipelineConnections) -> bool:
+        ended_before = rebuild.ended_count
+        is_ready = rebuild.follow(connections.control)
+        if rebuild.ended_count != ended_before:
+            self._close_other_dead_letters(opened, connections)
         return is_ready
 
-    def _close_other_letters(self, opened: OpenSink, link: Link) -> None:
+    def _close_other_dead_letters(self, opened: OpenSink, connections: PipelineConnections) -> None:
         """Closes the dead letters of generations that the store does not hold any more."""
-        wish = link.control.rebuilds.get(self.name)
-        held = {self._generation, wish.generation if wish is not None and wish.is_open else None}
+        rebuild_request = connections.control.rebuilds.get(self.name)
+        held = {
+            self._generation,
+            rebuild_request.generation if rebuild_request is not None and rebuild_request.is_open else None,
+        }
         held |= set(opened.slots.others().values()) if opened.slots is not None else set()
-        with closing(self._open_letters(self._generation or 0)) as letters:
-            letters.close_others([generation for generation in held if generation is not None])
+        with closing(self._open_dead_letters(self._generation or 0)) as dead_letters:
+            dead_letters.close_others([generation for generation in held if generation is not None])
 
-    def _rebuild_of(self, opened: OpenSink, link: Link) -> Rebuild | None:
+    def _rebuild_of(self, opened: OpenSink, connections: PipelineConnections) -> Rebuild | None:
         if opened.slots is None:
             return None
 
-        def builder(target: tuple[str, int], told: Told, is_rollback: bool) -> Builder:
+        def builder(target: tuple[str, int], on_error: ErrorCallback, is_rollback: bool) -> Builder:
             name, config = self.name, self._config
-            return Builder(name, config, self._spark, self._open_sink, target, told, is_rollback=is_rollback)
+            return Builder(name, config, self._spark, self._open_sink, target, on_error, is_rollback=is_rollback)
 
         def publish(record: RebuildRecord) -> None:
-            link.writer.send(record)
+            connections.writer.send(record)
 
         return Rebuild(self.name, opened.slots, publish, builder)
 
-    def _begin(self, opened: OpenSink, link: Link) -> tuple[SinkSync, int] | None:
+    def _begin(self, opened: OpenSink, connections: PipelineConnections) -> tuple[SinkSync, int] | None:
         """Decides the generation, and prepares the store for it. Returns None after a request to stop, or if another
         generation must be built beside the one that readers see, which is not written any more.
         """
         slots, sink = opened.slots, opened.sink
-        marker, noted = sink.generation(), read_note(sink.noted())
-        if marker is not None and link.published is None and not self._wait_for_history(link):
+        marker, saved = sink.generation(), parse_position(sink.saved_position())
+        if marker is not None and connections.published is None and not self._wait_for_history(connections):
             return None
-        last = continued(marker, noted, link.history)
+        last = continued(marker, saved, connections.history)
         held = marker if marker is not None or slots is None else slots.generation(opened.slot)
-        reshaped = self._reshaped(link, last)
+        reshaped = self._reshaped(connections, last)
         included = [] if last is None else included_again(last, self._section.holds)
         if last is None:
-            reason = why_filled_again(marker, held, noted, link.history)
+            reason = why_filled_again(marker, held, saved, connections.history)
         else:
             reason = RESHAPED if reshaped else INCLUDED if included else ""
         if reason and held is not None and slots is not None and not slots.in_place:
-            self._want(link, reason)
+            self._request_rebuild(connections, reason)
             self._generation = held
-            self._keep_checkpoints(held, link)
-            self._publish_held(held, last, link)
+            self._keep_checkpoints(held, connections)
+            self._publish_held(held, last, connections)
             return None
-        is_old = last is not None and is_too_old(last, link.published, _now_us())
+        is_old = last is not None and is_too_old(last, connections.published, _now_us())
         if last is None or included or (slots is None and (reshaped or is_old)):
-            start = self._begin_again(opened, link, noted, reshaped, included)
+            start = self._begin_again(opened, connections, saved, reshaped, included)
         else:
-            start = owing(last, link.control.lineages) if is_old else last
-            self._log_lost_writes(last, link)
+            start = with_rows_owed(last, connections.control.schema_histories) if is_old else last
+            self._log_lost_writes(last, connections)
             is_old = is_old or must_be_built_again(last)  # and the request for it was cancelled, or has failed
             if is_old or reshaped:
-                self._want(link, TOO_OLD if is_old else RESHAPED)
+                self._request_rebuild(connections, TOO_OLD if is_old else RESHAPED)
         self._generation = start.generation
-        self._keep_checkpoints(start.generation, link)
-        sync = self._begun(opened, link, start)
+        self._keep_checkpoints(start.generation, connections)
+        sync = self._begin_sync(opened, connections, start)
         log.info("sink starts", sink=self.name, generation=start.generation, new=start.generation != marker)
         return sync, start.generation
 
-    def _wait_for_history(self, link: Link) -> bool:
+    def _wait_for_history(self, connections: PipelineConnections) -> bool:
         """Waits until capture has published a position: before that, it is not known whether the store was filled from
         these topics. Returns False after a request to stop."""
         log.info("waiting for capture to publish its position", sink=self.name)
-        while link.published is None:
+        while connections.published is None:
             if self._stop.wait(WATCH_S):
                 return False
-            link.add(link.control.read())
+            connections.add(connections.control.read())
         return True
 
-    def _log_lost_writes(self, last: SinkRecord, link: Link) -> None:
-        published = link.control.sinks.get(last.record_key)
+    def _log_lost_writes(self, last: SinkRecord, connections: PipelineConnections) -> None:
+        published = connections.control.sinks.get(last.record_key)
         if published is not None and has_lost_writes(last, published):
             log.warning(
                 "the store has lost its last writes, and is continued from where it is",
@@ -160,55 +165,58 @@ class ServingWorker(SinkWorker):
                 held=format_lsn(Lsn(last.applied_lsn)),
             )
 
-    def _publish_held(self, held: int, noted: SinkRecord | None, link: Link) -> None:
+    def _publish_held(self, held: int, saved: SinkRecord | None, connections: PipelineConnections) -> None:
         """Publishes what the generation shows that readers see until another one is built. The store may have lost
         writes, or be an older copy, since its position was published: a waiter must not be answered by that."""
-        published = newest(link.control.sinks.values(), self.name)
+        published = newest(connections.control.sinks.values(), self.name)
         if published is not None:  # else nobody is promised anything
             nothing = {"generation": held, "epoch": 0, "applied_lsn": 0, "commit_ts_us": 0}
-            shown = noted or published.model_copy(update=nothing)
-            job = self._next_job(link, published)
-            link.writer.publish(shown.model_copy(update={"role": "serving", "job": job}))
+            shown = saved or published.model_copy(update=nothing)
+            job = self._next_job(connections, published)
+            connections.writer.publish(shown.model_copy(update={"role": "serving", "job": job}))
 
     def _begin_again(
         self,
         opened: OpenSink,
-        link: Link,
-        noted: SinkRecord | None,
+        connections: PipelineConnections,
+        saved: SinkRecord | None,
         reshaped: Collection[TableId],
         included: Collection[TableId],
     ) -> SinkRecord:
         """Begins a new generation in place of the serving one. `included`: tables that were excluded. Returns its
         position."""
         sink, marker = opened.sink, opened.sink.generation()
-        numbers = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
-        generation = next_generation(marker, [*numbers, *([] if noted is None else [noted.generation])])
-        foreign = is_foreign(marker, noted, link.history, _now_us())
-        known = sorted(link.control.lineages)
-        tables = known if foreign else sorted({*included, *still_disowned(noted, known)})
-        disowned = [table for table in tables if table not in reshaped]
-        start = first_position(self.name, generation, link.history, disowned, _now_us())
-        start = start.model_copy(update={"job": self._next_job(link, noted)})
+        numbers = [record.generation for record in connections.control.sinks.values() if record.sink == self.name]
+        generation = next_generation(marker, [*numbers, *([] if saved is None else [saved.generation])])
+        foreign = is_foreign(marker, saved, connections.history, _now_us())
+        known = sorted(connections.control.schema_histories)
+        tables = known if foreign else sorted({*included, *still_disowned(saved, known)})
+        reset = [table for table in tables if table not in reshaped]
+        start = first_position(self.name, generation, connections.history, reset, _now_us())
+        start = start.model_copy(update={"job": self._next_job(connections, saved)})
         # Before rows go: from now on no waiter is answered by the former generation's position.
-        link.writer.publish(self._complete(link.control, start))
+        connections.writer.publish(self._complete(connections.control, start))
         sink.begin_generation(generation)
         for table in reshaped:
             sink.discard(table)
-        for table in disowned:
-            sink.disown(table)
-        sink.note(start.encode().decode(), None)
+        for table in reset:
+            sink.reset_versions(table)
+        sink.save_position(start.encode().decode(), None)
         return start
 
-    def _keep_checkpoints(self, generation: int, link: Link) -> None:
-        wish = link.control.rebuilds.get(self.name)
-        self._checkpoints.keep_only({generation} | ({wish.generation} if wish is not None and wish.is_open else set()))
+    def _keep_checkpoints(self, generation: int, connections: PipelineConnections) -> None:
+        rebuild_request = connections.control.rebuilds.get(self.name)
+        self._checkpoints.keep_only(
+            {generation}
+            | ({rebuild_request.generation} if rebuild_request is not None and rebuild_request.is_open else set())
+        )
 
-    def _want(self, link: Link, why: str) -> None:
+    def _request_rebuild(self, connections: PipelineConnections, why: str) -> None:
         """Requests a rebuild that no user has requested, unless one is in progress."""
-        wish = link.control.rebuilds.get(self.name)
-        if wish is None or not wish.is_open or wish.action != "rebuild":
+        rebuild_request = connections.control.rebuilds.get(self.name)
+        if rebuild_request is None or not rebuild_request.is_open or rebuild_request.action != "rebuild":
             log.info("the store is built again beside the serving one", sink=self.name, because=why)
-            wish = RebuildRecord(
+            rebuild_request = RebuildRecord(
                 sink=self.name,
                 request=secrets.token_hex(8),
                 action="rebuild",
@@ -217,14 +225,14 @@ class ServingWorker(SinkWorker):
                 message=why,
                 asked_us=time.time_ns() // 1000,
             )
-            link.writer.send(wish)
-            link.control.rebuilds[self.name] = wish
+            connections.writer.send(rebuild_request)
+            connections.control.rebuilds[self.name] = rebuild_request
 
-    def _reshaped(self, link: Link, serving: SinkRecord | None) -> list[TableId]:
+    def _reshaped(self, connections: PipelineConnections, serving: SinkRecord | None) -> list[TableId]:
         """Returns the tables whose rows the store holds in another shape than the mapping's."""
-        published = [record for record in link.control.sinks.values() if record.sink == self.name]
+        published = [record for record in connections.control.sinks.values() if record.sink == self.name]
         last = serving or newest(published, self.name)
-        reshaped = reshaped_tables(self._section, link.control.lineages.values(), last)
+        reshaped = reshaped_tables(self._section, connections.control.schema_histories.values(), last)
         self._mappings = dict(last.mappings) if last is not None else {}
         if reshaped and last is not None:
             if self._generation is not None and last.generation != self._generation:
@@ -235,20 +243,20 @@ class ServingWorker(SinkWorker):
             log.info("mapping changed: the store is filled again", sink=self.name, tables=" ".join(map(str, reshaped)))
         return reshaped
 
-    def _replace(self, rebuild: Rebuild, sync: SinkSync | None, link: Link) -> None:
+    def _replace(self, rebuild: Rebuild, sync: SinkSync | None, connections: PipelineConnections) -> None:
         """Lets the new generation serve. The former generation is first recorded as kept, so that readers who wait for
         an LSN get no answer until the new one has published as serving: whichever of both generations they then read
         shows the LSN that they were promised.
         """
         if sync is not None:
-            sync.tend()
+            sync.run_housekeeping()
         if self._generation is not None:
-            link.control.read()
+            connections.control.read()
             # A store that was restored from an older copy may have lost generations; they answer nobody from now on,
             # not even between these records: the newest, of the generation that readers see, is the last.
-            own = [one for one in link.control.sinks.values() if (one.sink, one.role) == (self.name, "serving")]
+            own = [one for one in connections.control.sinks.values() if (one.sink, one.role) == (self.name, "serving")]
             for record in sorted(own, key=lambda one: (one.job, one.generation)):
-                link.writer.publish(record.model_copy(update={"role": "kept"}))
+                connections.writer.publish(record.model_copy(update={"role": "kept"}))
             if sync is not None and not rebuild.reaches(sync.applied, SWAP_S_MAX):
                 raise SinkError(
                     f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "

@@ -10,12 +10,12 @@ from cdc.config.stores import WarehouseConfig
 from cdc.config.warehouse_catalog import S3Config
 from cdc.model.events import TableSchema
 from sinks.contract import Change, Result
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.sink import apply_shaped
 from sinks.shaping.table import TableShapes
 from sinks.warehouse.staging import Staged, Stager, delete_staged
-from spark_jobs.task_report import Catalog
-from spark_jobs.tasks import Job
+from spark_jobs.task_report import SchemaCatalog
+from spark_jobs.tasks import SinkTaskConfig
 
 if TYPE_CHECKING:  # imported late: each worker process reads this module, and does not need what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink
@@ -52,12 +52,12 @@ class ShapedStager:
         self._stager.close()
 
 
-def open_staging(job: Job, catalog: Catalog) -> ShapedStager:
+def open_staging(job: SinkTaskConfig, catalog: SchemaCatalog) -> ShapedStager:
     """Opens the target of a task. There is nothing to connect to: files are written when the task has read its
     records.
     """
     shapes = TableShapes(job.sink, job.section)
-    schemas = [shapes.learn(lineage).schema for lineage in catalog.lineages.values()]
+    schemas = [shapes.learn(schema_history).schema for schema_history in catalog.schema_histories.values()]
     assert isinstance(job.section, WarehouseConfig)
     return ShapedStager(job.staging, shapes, schemas, job.section)
 
@@ -71,14 +71,14 @@ class MergingRounds:
         self._sink = sink
         self._s3 = s3
 
-    def learn(self, lineages: Mapping[str, Lineage]) -> None:
-        self._rounds.learn(lineages)
+    def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
+        self._rounds.set_tables(schema_histories)
 
-    def remember(self, open_letters: Mapping[str, int]) -> None:
-        self._rounds.remember(open_letters)
+    def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
+        self._rounds.set_open_dead_letters(open_dead_letters)
 
-    def find(self) -> "Mapping[str, FoundTopic]":
-        return self._rounds.find()
+    def find_topics(self) -> "Mapping[str, FoundTopic]":
+        return self._rounds.find_topics()
 
     def run(self, starts: "Offsets", ends: "Offsets", take: "Take") -> "RoundReport":
         begun = time.monotonic()

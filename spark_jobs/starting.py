@@ -28,7 +28,7 @@ TOO_OLD_S: Final = DELETES_KEPT_S / 2
 """A store that was not updated for so long may have missed deletes that compaction has removed from the topics."""
 
 
-def read_note(text: str | None) -> SinkRecord | None:
+def parse_position(text: str | None) -> SinkRecord | None:
     """Returns the position that a store holds. None if it holds none that this version understands."""
     try:
         return None if text is None else SinkRecord.model_validate_json(text)
@@ -36,20 +36,20 @@ def read_note(text: str | None) -> SinkRecord | None:
         return None
 
 
-def continued(marker: int | None, noted: SinkRecord | None, history: str) -> SinkRecord | None:
+def continued(marker: int | None, saved: SinkRecord | None, history: str) -> SinkRecord | None:
     """Returns the position from which the generation continues. None if it must be filled from the beginning: the store
     holds none, or not all of it, or it is foreign."""
-    if noted is None or noted.generation != marker or noted.history != history:
+    if saved is None or saved.generation != marker or saved.history != history:
         return None
-    return noted
+    return saved
 
 
-def is_foreign(marker: int | None, noted: SinkRecord | None, history: str, now_us: int) -> bool:
+def is_foreign(marker: int | None, saved: SinkRecord | None, history: str, now_us: int) -> bool:
     """Says of a store that must be filled from the beginning whether rows that it may hold can't be compared with those
     of the topics by version, or may have been deleted without a trace in the topics."""
-    if noted is None:
+    if saved is None:
         return marker is not None  # a store without either holds nothing
-    return noted.history != history or now_us - noted.applied_ts_us > TOO_OLD_S * 1_000_000
+    return saved.history != history or now_us - saved.applied_ts_us > TOO_OLD_S * 1_000_000
 
 
 def is_too_old(last: SinkRecord, published: ProgressRecord | None, now_us: int) -> bool:
@@ -59,7 +59,7 @@ def is_too_old(last: SinkRecord, published: ProgressRecord | None, now_us: int) 
     return is_behind and now_us - last.applied_ts_us > TOO_OLD_S * 1_000_000
 
 
-def owing(last: SinkRecord, tables: Iterable[TableId]) -> SinkRecord:
+def with_rows_owed(last: SinkRecord, tables: Iterable[TableId]) -> SinkRecord:
     """Returns the position of a store that is too old: rows that were deleted since may be in it for ever."""
     return last.model_copy(update={"owed": last.owed | {str(table): f"{BUILT_AGAIN}{TOO_OLD}" for table in tables}})
 
@@ -69,23 +69,23 @@ def must_be_built_again(last: SinkRecord) -> bool:
     return any(reason.startswith(BUILT_AGAIN) for reason in last.owed.values())
 
 
-def has_lost_writes(noted: SinkRecord, published: SinkRecord) -> bool:
+def has_lost_writes(saved: SinkRecord, published: SinkRecord) -> bool:
     """Says whether the store has lost writes since this position was published: the job that published it noted it in
     the store before."""
-    return (published.job, published.applied_ts_us) > (noted.job, noted.applied_ts_us)
+    return (published.job, published.applied_ts_us) > (saved.job, saved.applied_ts_us)
 
 
-def why_filled_again(marker: int | None, held: int | None, noted: SinkRecord | None, history: str) -> str:
+def why_filled_again(marker: int | None, held: int | None, saved: SinkRecord | None, history: str) -> str:
     """Returns the reason why a store can't be continued, for an operator. `held`: its generation, whatever shape its
     tables have."""
-    if noted is not None and noted.history != history:
+    if saved is not None and saved.history != history:
         return "it was filled from topics that no longer exist"
     if marker is None and held is not None:
         return "tables are gone, or their shapes have changed"
     return "it does not hold the position that belongs to its rows"
 
 
-def first_position(sink: str, generation: int, history: str, disowned: Iterable[TableId], now_us: int) -> SinkRecord:
+def first_position(sink: str, generation: int, history: str, reset: Iterable[TableId], now_us: int) -> SinkRecord:
     """Returns the position of a generation of which nothing was read yet."""
     return SinkRecord(
         sink=sink,
@@ -95,16 +95,16 @@ def first_position(sink: str, generation: int, history: str, disowned: Iterable[
         epoch=0,
         commit_ts_us=0,
         applied_ts_us=now_us,
-        sweeps={table_key(table): 0 for table in disowned},
+        sweeps={table_key(table): 0 for table in reset},
         written=0,
         stale=0,
         history=history,
     )
 
 
-def still_disowned(noted: SinkRecord | None, tables: Iterable[TableId]) -> list[TableId]:
+def still_disowned(saved: SinkRecord | None, tables: Iterable[TableId]) -> list[TableId]:
     """Returns those of the tables whose rows of former topics the noted generation has not removed yet."""
-    return [table for table in tables if noted is not None and noted.sweeps.get(table_key(table)) == 0]
+    return [table for table in tables if saved is not None and saved.sweeps.get(table_key(table)) == 0]
 
 
 def included_again(last: SinkRecord, holds: Callable[[TableId], bool]) -> list[TableId]:

@@ -6,8 +6,8 @@ from typing import Any
 from sinks.contract import Change, Result, Sink
 from sinks.reduction import reduce_changes
 from sinks.registry import make_sink
-from spark_jobs.task_report import Catalog
-from spark_jobs.tasks import Job
+from spark_jobs.task_report import SchemaCatalog
+from spark_jobs.tasks import SinkTaskConfig
 
 
 class StoreTarget:
@@ -29,9 +29,9 @@ class StoreTarget:
         self._sink.close()
 
 
-def open_store(job: Job, catalog: Catalog) -> StoreTarget:
+def open_store(job: SinkTaskConfig, catalog: SchemaCatalog) -> StoreTarget:
     """Connects to the store. Raises SinkError."""
     sink = make_sink(job.sink, job.section, job.prefix, job.slot)
-    for lineage in catalog.lineages.values():
-        sink.attach(lineage.newest)
+    for schema_history in catalog.schema_histories.values():
+        sink.attach(schema_history.newest)
     return StoreTarget(sink)

@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 from cdc.model.errors import BrokerError, ConfigError, UnreachableError, WatershedError
 from cdc.model.events import TableId
 from sinks.errors import FullError, RefusedError, SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.reading import Partition
-from spark_jobs.rejections import Letters
+from spark_jobs.rejections import DeadLetterUpdates
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class SchemaCatalog:
     """The schemas of the sink's tables."""
 
     name: str  # a different one for each catalog
-    lineages: Mapping[str, Lineage]  # by topic
+    schema_histories: Mapping[str, SchemaHistory]  # by topic
 
 
-class Failure(NamedTuple):
+class TaskFailure(NamedTuple):
     """An error that the driver raises again. Spark would drop the hint of an exception."""
 
     kind: str  # the name of a class in cdc.model.errors
@@ -28,7 +28,7 @@ class Failure(NamedTuple):
     hint: str
 
     @classmethod
-    def of(cls, error: WatershedError) -> "Failure":
+    def of(cls, error: WatershedError) -> "TaskFailure":
         return cls(type(error).__name__, error.message, error.hint)
 
     def error(self) -> WatershedError:
@@ -50,17 +50,17 @@ class TaskReport:
     tables: set[TableId] = field(default_factory=set)  # of which there were records
     is_behind: bool = False  # it ended before it had read the records that were there
     unknown_schema: str = ""  # the record, whose schema is not in the catalog, that ended it
-    failure: Failure | None = None
+    failure: TaskFailure | None = None
     staged: tuple[Any, ...] = ()  # files or rows for a store that the driver writes
-    letters: Letters = field(default_factory=dict)  # dead letters that were opened or closed
+    dead_letters: DeadLetterUpdates = field(default_factory=dict)  # dead letters that were opened or closed
     lost: dict[Partition, str] = field(default_factory=dict)  # see spark_jobs.reading.Piece
 
     @property
-    def has_news(self) -> bool:
+    def has_progress(self) -> bool:
         return bool(self.offsets or self.lost)
 
     def clear(self) -> None:
         """Empties the report after it was sent."""
-        self.offsets, self.tables, self.letters, self.lost = {}, set(), {}, {}
+        self.offsets, self.tables, self.dead_letters, self.lost = {}, set(), {}, {}
         self.records = self.written = self.stale = 0
         self.write_s = 0.0

@@ -21,11 +21,11 @@ from cdc.config.settings import KafkaConfig
 from cdc.config.stores import StoreConfig
 from cdc.kafka.client import broker_error
 from cdc.model.errors import WatershedError
-from spark_jobs.pieces import PieceWriter, Target
+from spark_jobs.pieces import ChangeWriter, PieceWriter
 from spark_jobs.reading import Partition, PartitionReader, Piece
 from spark_jobs.rejections import Rejections
 from spark_jobs.reports import Address, open_reporter
-from spark_jobs.task_report import Catalog, Failure, TaskReport
+from spark_jobs.task_report import SchemaCatalog, TaskFailure, TaskReport
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 REPORT_S: Final = 0.1  # between two reports of a running task
@@ -33,11 +33,12 @@ REPORT_S: Final = 0.1  # between two reports of a running task
 # the middle of a backlog.
 SETTLE_S: Final = 0.002
 IDLE_REPORT_S: Final = 0.4  # without news to report: only to learn whether to continue
-LETTERS_MAX: Final = 2_000  # a task that reports at its end only ends when it has so many: a letter may have 16 KiB
+# a task that reports at its end only ends when it has so many: a letter may have 16 KiB
+DEAD_LETTERS_MAX: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SinkTaskConfig:
     """One sink, in the form that a task needs; small enough to be sent with each task."""
 
     sink: str
@@ -60,7 +61,8 @@ class Share:
 
     starts: Mapping[Partition, int]  # offset of the first record
     ends: Mapping[Partition, int] | None  # offset after the last one; None: as far as time allows
-    open_letters: Mapping[str, int] = field(default_factory=dict)  # letter_key → version, of the sink's dead letters
+    # dead_letter_key → version, of the sink's dead letters
+    open_dead_letters: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +90,33 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-OpenTarget = Callable[[Job, Catalog], Target]
+OpenWriter = Callable[[SinkTaskConfig, SchemaCatalog], ChangeWriter]
 Report = Callable[[TaskReport], bool | None]  # to the driver; says whether to continue; None: no answer came
 
 
 class TaskRunner:
     """Keeps a worker process's consumers and connections to stores from task to task."""
 
-    def __init__(self, open_target: OpenTarget, open_reader: Callable[[KafkaConfig, str], Reader]) -> None:
+    def __init__(self, open_target: OpenWriter, open_reader: Callable[[KafkaConfig, str], Reader]) -> None:
         self._open_target = open_target
         self._open_reader = open_reader
         self._executor = ThreadPoolExecutor(1, "store")
         self._readers: dict[str, Reader] = {}  # by Job.name
         # By Job.name: opened for a job, with a catalog's name.
-        self._targets: dict[str, tuple[Job, str, Target]] = {}
+        self._targets: dict[str, tuple[SinkTaskConfig, str, ChangeWriter]] = {}
 
     def run(
-        self, share: Share, job: Job, catalog: Catalog, limits: Limits, report_to: Report | None = None
+        self, share: Share, job: SinkTaskConfig, catalog: SchemaCatalog, limits: Limits, report_to: Report | None = None
     ) -> TaskReport:
         """Reads and writes until a limit is reached, or until `report_to` says so, which is called now and then with
         the work since the last call. Returns the work that was not reported yet, with failures."""
         report = TaskReport()
-        target: Target | None = None
+        target: ChangeWriter | None = None
         try:
             reader = self._reader(job)
             target = self._target(job, catalog)
             reader.seek(share.starts)
-            rejections = Rejections(job.section, job.generation, share.open_letters)
+            rejections = Rejections(job.section, job.generation, share.open_dead_letters)
             writer = PieceWriter(target, catalog, report, rejections, self._executor)
             with _finished(writer):
                 if report_to is None:
@@ -123,16 +125,16 @@ class TaskRunner:
                     _write_and_report(reader, writer, limits, report, report_to)
             reader.rest()
         except WatershedError as error:
-            report.failure = Failure.of(error)
+            report.failure = TaskFailure.of(error)
         except KafkaException as error:
-            report.failure = Failure.of(broker_error("can't read the tables' topics", error))
+            report.failure = TaskFailure.of(broker_error("can't read the tables' topics", error))
         if target is not None:
             report.staged = target.finish()  # also the work before a failure: the offsets say that it was done
         if report.failure is not None:
             self._forget(job.name)
         return report
 
-    def _reader(self, job: Job) -> Reader:
+    def _reader(self, job: SinkTaskConfig) -> Reader:
         if job.name not in self._readers:
             # Of a sink two generations are written at once, at most.
             for former in [name for name in self._readers if name.startswith(f"{job.sink}/")][:-1]:
@@ -140,7 +142,7 @@ class TaskRunner:
             self._readers[job.name] = self._open_reader(job.kafka, f"watershed-{job.sink}")
         return self._readers[job.name]
 
-    def _target(self, job: Job, catalog: Catalog) -> Target:
+    def _target(self, job: SinkTaskConfig, catalog: SchemaCatalog) -> ChangeWriter:
         held = self._targets.get(job.name)
         if held is not None and held[:2] == (job, catalog.name):
             return held[2]
@@ -160,12 +162,17 @@ class TaskRunner:
 
 
 @cache
-def _task_runner(open_target: OpenTarget) -> TaskRunner:
+def _task_runner(open_target: OpenWriter) -> TaskRunner:
     return TaskRunner(open_target, PartitionReader)
 
 
 def run_task(
-    open_target: OpenTarget, share: Share, job: Job, catalog: Catalog, limits: Limits, address: Address | None
+    open_target: OpenWriter,
+    share: Share,
+    job: SinkTaskConfig,
+    catalog: SchemaCatalog,
+    limits: Limits,
+    address: Address | None,
 ) -> TaskReport:
     """Runs the task, in a worker process of an executor, and reports to the driver if there is an address and it
     answers there."""
@@ -218,7 +225,7 @@ def _write_all(reader: Reader, writer: PieceWriter, share: Share, limits: Limits
             return
         read_bytes += sum(map(len, piece.records))
         is_full = limits.task_bytes is not None and read_bytes >= limits.task_bytes
-        if is_full or len(report.letters) >= LETTERS_MAX:
+        if is_full or len(report.dead_letters) >= DEAD_LETTERS_MAX:
             report.is_behind = True
             return
 
@@ -231,11 +238,11 @@ def _write_and_report(
         now = time.monotonic()
         if now - begun >= limits.reporting_duration_s:
             return
-        if now - reported >= (REPORT_S if report.has_news else IDLE_REPORT_S):
-            goes_on = report_to(report)
-            if goes_on is not None:
+        if now - reported >= (REPORT_S if report.has_progress else IDLE_REPORT_S):
+            continues = report_to(report)
+            if continues is not None:
                 report.clear()
-            if not goes_on:
+            if not continues:
                 return
             reported = now
         piece = reader.read(SETTLE_S if writer.is_busy else REPORT_S, limits.piece_bytes)

@@ -13,7 +13,7 @@ from cdc.model.events import Column
 from sinks.contents import Key
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.maintenance import Maintained, Maintenance
-from sinks.warehouse.naming import Place
+from sinks.warehouse.naming import TableLocation
 from sinks.warehouse.removal import remove
 from spark_jobs.engine import SparkEngine
 from spark_jobs.runner import started
@@ -27,7 +27,7 @@ class SparkRemoval:
         self._spark: SparkSession | None = None
 
     def __call__(
-        self, catalog: CatalogPlace, place: Place, key: Sequence[Column], held: Sequence[tuple[Key, int]]
+        self, catalog: CatalogPlace, place: TableLocation, key: Sequence[Column], held: Sequence[tuple[Key, int]]
     ) -> None:
         """Removes rows. Raises SinkError, and StackError if there is no Java."""
         if self._spark is None:

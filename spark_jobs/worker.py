@@ -27,7 +27,7 @@ from cdc.model.condition import Condition
 from cdc.model.control import ProgressRecord
 from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.job_records import SinkErrorRecord
-from cdc.model.rejected_rows import letters_table
+from cdc.model.rejected_rows import dead_letter_table
 from cdc.model.sink_records import STALLED_S, SinkRecord
 from cdc.model.topics import Topics
 from sinks.contract import Sink
@@ -35,25 +35,25 @@ from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
 from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition
-from spark_jobs.control_reader import ControlReader, News
-from spark_jobs.dead_letters import DeadLetters
+from spark_jobs.control_reader import ControlReader, ControlUpdate
+from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
 from spark_jobs.jvm import is_cut_off, jvm_failure
 from spark_jobs.kafka_source import changes
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.rounds import Rounds
-from spark_jobs.sync import SinkSync, World
+from spark_jobs.sync import JobEnvironment, SinkSync
 
 log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 0.25  # between reads of control and progress where nothing is written
-TEND_S_MIN: Final = 0.1  # at least between two
+HOUSEKEEPING_PAUSE_S_MIN: Final = 0.1  # at least between two
 # The pause is also as long as the last time: a busy index needs seconds to make rows readable (five of them 1 to 3 s on
 # two full cores), and must have time for other work.
-TEND_PAUSE_S_MAX: Final = 2.0
+HOUSEKEEPING_PAUSE_S_MAX: Final = 2.0
 # While a backlog is worked off, nobody waits for the newest row, and each refresh makes a segment that is merged later.
-TEND_PAUSE_BEHIND_S: Final = 2.0
+HOUSEKEEPING_PAUSE_BEHIND_S: Final = 2.0
 MAINTAIN_S: Final = 20.0
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
@@ -86,27 +86,27 @@ class OpenSink:
 
 
 @dataclass(slots=True)
-class Link:
+class PipelineConnections:
     """One attempt's connections to the brokers, and all that was published before it began."""
 
     control: ControlReader
     writer: ProgressWriter
-    letters: Callable[[int], DeadLetters]  # opens those of a generation
-    news: News
+    dead_letters: Callable[[int], DeadLetterTopic]  # opens those of a generation
+    update: ControlUpdate
 
     @property
     def published(self) -> ProgressRecord | None:
         """The newest position of capture."""
-        return self.news.progress[-1] if self.news.progress else None
+        return self.update.progress[-1] if self.update.progress else None
 
     @property
     def history(self) -> str:
         """The identity of the topics (ProgressRecord.history)."""
         return "" if self.published is None else self.published.history
 
-    def add(self, later: News) -> None:
+    def add(self, later: ControlUpdate) -> None:
         """Takes what was published since."""
-        self.news = self.news.followed_by(later)
+        self.update = self.update.followed_by(later)
 
 
 class SinkWorker(ABC):
@@ -153,7 +153,7 @@ class SinkWorker(ABC):
                 self._run_once()
             except (WatershedError, PySparkException, Py4JError, OSError) as error:
                 ended = jvm_failure(self._spark, JVM_END_S_MAX) if is_cut_off(error) else None
-                self.refusal = ended or (error if self._ends_with(error) else None)
+                self.refusal = ended or (error if self._is_permanent(error) else None)
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
@@ -168,7 +168,7 @@ class SinkWorker(ABC):
             self._report("stopped", self.refusal)
             log.error("sink stopped", sink=self.name, **_error_fields(self.refusal))
 
-    def _ends_with(self, error: Exception) -> TypeGuard[WatershedError]:
+    def _is_permanent(self, error: Exception) -> TypeGuard[WatershedError]:
         """Returns whether the error is one that no retry solves."""
         return isinstance(error, RefusedError | ConfigError)
 
@@ -196,40 +196,40 @@ class SinkWorker(ABC):
             stack.enter_context(self._locked())
             control = stack.enter_context(closing(ControlReader(self._config.kafka, self._topics, self._section.holds)))
             writer = stack.enter_context(closing(ProgressWriter(self._config.kafka, self._topics)))
-            news = self._wait_for_tables(control)
-            if news is None:
+            update = self._wait_for_tables(control)
+            if update is None:
                 return
             # A mapping that does not fit its table is refused before anything is deleted.
-            for lineage in control.lineages.values():
-                TableShape(self.name, self._section, lineage)
+            for schema_history in control.schema_histories.values():
+                TableShape(self.name, self._section, schema_history)
 
-            def letters(generation: int) -> DeadLetters:
-                return stack.enter_context(closing(self._open_letters(generation)))
+            def dead_letters(generation: int) -> DeadLetterTopic:
+                return stack.enter_context(closing(self._open_dead_letters(generation)))
 
-            self._work(stack, Link(control, writer, letters, news))
+            self._work(stack, PipelineConnections(control, writer, dead_letters, update))
 
-    def _open_letters(self, generation: int) -> DeadLetters:
-        return DeadLetters(self._config.kafka, self._config.topics, self.name, generation)
+    def _open_dead_letters(self, generation: int) -> DeadLetterTopic:
+        return DeadLetterTopic(self._config.kafka, self._config.topics, self.name, generation)
 
     def _locked(self) -> AbstractContextManager[None]:
         """Holds the lock while this worker runs."""
         return self._checkpoints.locked()
 
     @abstractmethod
-    def _work(self, stack: ExitStack, link: Link) -> None:
+    def _work(self, stack: ExitStack, connections: PipelineConnections) -> None:
         """Makes one attempt, until a request to stop or an error; `stack` is closed after it."""
 
-    def _keep_in_step(self, sync: SinkSync, generation: int, is_over: Callable[[], bool]) -> None:
+    def _run_queries(self, sync: SinkSync, generation: int, is_over: Callable[[], bool]) -> None:
         """Works until a request to stop, or until `is_over`, which is called several times a second, returns true. When
         it returns, nothing more is written.
         """
         self._sync = sync
-        goes_on = True
-        while goes_on and not self._stop.is_set():
+        continues = True
+        while continues and not self._stop.is_set():
             topics = sync.topics
             query = self._start(sync, generation, topics)
             try:
-                goes_on = self._watch(query, sync, topics, is_over)
+                continues = self._watch(query, sync, topics, is_over)
             finally:
                 self._end(query, sync)
 
@@ -252,56 +252,56 @@ class SinkWorker(ABC):
         finally:
             ended.set()
 
-    def _wait_for_tables(self, control: ControlReader) -> News | None:
+    def _wait_for_tables(self, control: ControlReader) -> ControlUpdate | None:
         """Returns everything that was published so far; None after a request to stop before capture has published a
         table."""
-        news = control.read()
-        if not news.lineages:
+        update = control.read()
+        if not update.schema_histories:
             log.info("waiting for capture to publish its tables", sink=self.name, topic=self._topics.control)
-        while not news.lineages:
+        while not update.schema_histories:
             if self._stop.wait(WATCH_S):
                 return None
-            news = news.followed_by(control.read())
-        return news
+            update = update.followed_by(control.read())
+        return update
 
-    def _begun(self, opened: OpenSink, link: Link, start: SinkRecord) -> SinkSync:
+    def _begin_sync(self, opened: OpenSink, connections: PipelineConnections, start: SinkRecord) -> SinkSync:
         """Returns the SinkSync of the generation that continues at `start`, with its tables prepared."""
-        control, news = link.control, link.news
-        position = self._position(link, start)
-        letters = link.letters(start.generation)
-        held = {lineage.newest.table for lineage in control.lineages.values()}
-        letters.publish(
-            {key: None for key in letters.open if not start.end_offsets or letters_table(key) not in held}
+        control, update = connections.control, connections.update
+        position = self._position(connections, start)
+        dead_letters = connections.dead_letters(start.generation)
+        held = {schema_history.newest.table for schema_history in control.schema_histories.values()}
+        dead_letters.publish(
+            {key: None for key in dead_letters.open if not start.end_offsets or dead_letter_table(key) not in held}
         )  # the generation begins again, or the configuration excludes the table now
-        world = World(
+        environment = JobEnvironment(
             control,
             partial(self._complete, control),
-            link.writer.publish,
+            connections.writer.publish,
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
-            job=self._next_job(link, start),
-            letters=letters,
-            letters_max=self._section.dead_letters_max,
+            job=self._next_job(connections, start),
+            dead_letters=dead_letters,
+            dead_letters_max=self._section.dead_letters_max,
         )
         rounds = opened.rounds(start.generation)
-        sync = SinkSync(opened.sink, start.generation, position, world, rounds, opened.batch_s)
-        sync.begin(news.lineages)
+        sync = SinkSync(opened.sink, start.generation, position, environment, rounds, opened.batch_s)
+        sync.begin(update.schema_histories)
         return sync
 
-    def _next_job(self, link: Link, last: SinkRecord | None) -> tuple[int, str]:
+    def _next_job(self, connections: PipelineConnections, last: SinkRecord | None) -> tuple[int, str]:
         """Returns a job that continues all others (SinkRecord.job)."""
-        numbers = [record.job[0] for record in link.control.sinks.values() if record.sink == self.name]
+        numbers = [record.job[0] for record in connections.control.sinks.values() if record.sink == self.name]
         return max([*numbers, last.job[0] if last is not None else 0]) + 1, secrets.token_hex(4)
 
-    def _position(self, link: Link, start: SinkRecord) -> AppliedPosition:
+    def _position(self, connections: PipelineConnections, start: SinkRecord) -> AppliedPosition:
         """Returns the position, with what was published since."""
         position = AppliedPosition.of(start)
-        position.learn(link.news.progress, link.news.sweeps)
+        position.add_published(connections.update.progress, connections.update.sweeps)
         return position
 
     def _complete(self, control: ControlReader, record: SinkRecord) -> SinkRecord:
         excluded = {*map(str, control.excluded), *self._section.excluded_names}
-        self._mappings = recorded_mappings(self._section, control.lineages, self._mappings)
+        self._mappings = recorded_mappings(self._section, control.schema_histories, self._mappings)
         owed = {table: reason for table, reason in record.owed.items() if table not in excluded}
         shape = {
             "excluded": tuple(sorted(excluded)),
@@ -315,10 +315,10 @@ class SinkWorker(ABC):
 
     def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
         stream = changes(self._spark, self._config.kafka, sorted(topics))
-        admission = sync.admit()
+        query_number = sync.start_query()
 
         def apply_batch(_: DataFrame, __: int) -> None:
-            sync.apply_batch(admission)
+            sync.apply_batch(query_number)
 
         # Jobs of a query run in the pool of the thread that starts it.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{self.name} {self.role}")
@@ -335,21 +335,21 @@ class SinkWorker(ABC):
         self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str], is_over: Callable[[], bool]
     ) -> bool:
         """Says whether the query must be started again, with other topics. Returns after a request to stop, too."""
-        pause_s = TEND_S_MIN
+        pause_s = HOUSEKEEPING_PAUSE_S_MIN
         began, is_reported = time.monotonic(), False
         while not self._stop.is_set():
-            sync.has_news.wait(WATCH_S)
+            sync.has_new_writes.wait(WATCH_S)
             if self._pause(sync, pause_s):
                 return False
             if not query.isActive:
                 raise sync.failure or query.exception() or SinkError(f"{self.name}: the query ended by itself")
             begun = time.monotonic()
-            sync.tend()
+            sync.run_housekeeping()
             took_s = time.monotonic() - begun
             if not is_reported and (sync.rounds_done or begun - began >= WORKS_S):
                 is_reported = True
                 self._report("running")
-            pause_s = min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
+            pause_s = min(max(HOUSEKEEPING_PAUSE_S_MIN, took_s), HOUSEKEEPING_PAUSE_S_MAX)
             if is_over():
                 return False
             if sync.topics != topics:
@@ -360,14 +360,14 @@ class SinkWorker(ABC):
     def _pause(self, sync: SinkSync, pause_s: float) -> bool:
         """Waits for so long, and longer while a backlog is worked off; says whether there was a request to stop."""
         begun = time.monotonic()
-        while (waited_s := time.monotonic() - begun) < (TEND_PAUSE_BEHIND_S if sync.is_behind else pause_s):
-            if self._stop.wait(min(TEND_S_MIN, max(0.0, TEND_PAUSE_BEHIND_S - waited_s))):
+        while (waited_s := time.monotonic() - begun) < (HOUSEKEEPING_PAUSE_BEHIND_S if sync.is_behind else pause_s):
+            if self._stop.wait(min(HOUSEKEEPING_PAUSE_S_MIN, max(0.0, HOUSEKEEPING_PAUSE_BEHIND_S - waited_s))):
                 return True
         return self._stop.is_set()
 
     def _end(self, query: StreamingQuery, sync: SinkSync) -> None:
         """Lets the running batch end, and begins no other."""
-        sync.dismiss()
+        sync.stop_query()
         begun = time.monotonic()
         try:
             while query.isActive and query.status["isTriggerActive"]:

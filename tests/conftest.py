@@ -18,7 +18,7 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests.support.waiting import eventually
-from watershed.devstack.endpoints import Servers, given_addresses
+from watershed.devstack.endpoints import ServerStack, given_addresses
 from watershed.devstack.stack import open_stack
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class PostgresServer:
 
     dsn: str  # role `watershed`: may replicate and create databases, is no superuser
     superuser_dsn: str
-    stack: Servers  # to kill and restart `postgres`
+    stack: ServerStack  # to kill and restart `postgres`
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class KafkaBroker:
     """Shared by all tests: names of topics, groups and transactional ids must be the test's own."""
 
     bootstrap_servers: str
-    stack: Servers
+    stack: ServerStack
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
@@ -72,14 +72,14 @@ def default_logging() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Servers]:
+def stack() -> Iterator[ServerStack]:
     """The test run's servers. Fault tests call `stack.kill(...)` and `stack.restart(...)`."""
     with _temporary_stack() as made:
         yield made
 
 
 @pytest.fixture(scope="session")
-def postgres(stack: Servers) -> PostgresServer:
+def postgres(stack: ServerStack) -> PostgresServer:
     """PostgreSQL 18."""
     endpoints = stack.start("postgres")
     return PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
@@ -116,18 +116,18 @@ def fresh_database16(postgres16: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kafka(stack: Servers) -> KafkaBroker:
+def kafka(stack: ServerStack) -> KafkaBroker:
     return KafkaBroker(stack.start("kafka").bootstrap_servers, stack)
 
 
 @pytest.fixture(scope="session")
-def opensearch(stack: Servers) -> str:
+def opensearch(stack: ServerStack) -> str:
     """URL. Shared by all tests: names of indices must be the test's own."""
     return stack.start("opensearch").opensearch_url
 
 
 @pytest.fixture(scope="session")
-def redis(stack: Servers) -> str:
+def redis(stack: ServerStack) -> str:
     """URL. Shared by all tests: keys must be the test's own."""
     return stack.start("redis").redis_url
 
@@ -200,7 +200,7 @@ def drop_database(server: PostgresServer, name: str) -> None:
 
 
 @contextmanager
-def _temporary_stack(postgres_version: int = 18, without_given: str | None = None) -> Iterator[Servers]:
+def _temporary_stack(postgres_version: int = 18, without_given: str | None = None) -> Iterator[ServerStack]:
     given = {service: address for service, address in given_addresses().items() if service != without_given}
     folder = Path(tempfile.mkdtemp(prefix="watershed-test-"))
     folder.chmod(0o711)  # PostgreSQL and OpenSearch may run under another account than ours

@@ -22,7 +22,16 @@ from cdc.model.topics import Topics
 from cdc.outbox.event_stream import OutboxStream, message_prefix
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
-from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
+from cdc.pgoutput.messages import (
+    Begin,
+    Commit,
+    LogicalMessage,
+    Relation,
+    ReplicationOrigin,
+    StreamAbort,
+    Truncate,
+    Type,
+)
 from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.wal_ends import WalEnds
 from cdc.ports.chunk_reader import WATERMARK_PREFIX
@@ -174,7 +183,7 @@ class Assembler:
                 self._truncate(truncate, start_lsn(frame), records, now_us)
             case LogicalMessage() as message:
                 self._logical_message(message, records, now_us)
-            case Origin() as origin:
+            case ReplicationOrigin() as origin:
                 self._require_transaction(f"Origin at {where}")
                 self._side.origin = origin
             case Type() | StreamAbort():
@@ -331,7 +340,9 @@ class Assembler:
             events = self._side.metadata.total
             try:
                 if len(frame) > self._row_bytes_usual:
-                    frame = self._unpublishable.lightened(encoder, frame, Position(transaction.commit_lsn, index))
+                    frame = self._unpublishable.without_unpublished_columns(
+                        encoder, frame, Position(transaction.commit_lsn, index)
+                    )
                 made = encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq.last + 1, now_us)
                 value = made[0][1]
                 if len(made) > 1 or not isinstance(value, bytes) or len(value) > self._value_bytes_safe:

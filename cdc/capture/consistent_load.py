@@ -121,7 +121,7 @@ class InitialLoad:
 
     def _finish(self, counts: Mapping[TableId, int], last_records: Sequence[TopicRecord]) -> None:
         """Ends the load in one Kafka transaction; from then on a restart streams. `counts`: table → published rows."""
-        epoch, records = self._publisher.lineage.epoch, [*last_records]
+        epoch, records = self._publisher.constants.epoch, [*last_records]
         for table, rows in counts.items():
             done = SnapshotRecord(
                 request=f"epoch {epoch}",

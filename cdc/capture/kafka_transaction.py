@@ -22,7 +22,7 @@ The brokers abort a transaction that is open for longer than its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class PositionConstants:
     """The parts of the position record that are the same throughout a session."""
 
     epoch: int
@@ -37,10 +37,10 @@ class Lineage:
 class Publisher:
     """Counts the records of the open Kafka transaction, decides when it ends, and makes position records."""
 
-    def __init__(self, lineage: Lineage, limits: CaptureConfig) -> None:
-        self.lineage = lineage
+    def __init__(self, constants: PositionConstants, limits: CaptureConfig) -> None:
+        self.constants = constants
         self._limits = limits
-        self._topics = dict(lineage.topics)
+        self._topics = dict(constants.topics)
         self._rows = 0
         self._bytes = 0
         self._begun_rows = 0  # those of the PostgreSQL transaction that is being received
@@ -114,13 +114,13 @@ class Publisher:
         """Returns the position record for the Kafka transaction of the records that `state` covers."""
         return PositionRecord(
             phase="loading" if is_loading else "streaming",
-            epoch=self.lineage.epoch,
+            epoch=self.constants.epoch,
             seq=state.seq,
             resume_lsn=state.resume_lsn,
             partial=state.partial,
-            source=self.lineage.source,
-            publication=self.lineage.publication,
+            source=self.constants.source,
+            publication=self.constants.publication,
             protocol=PROTOCOL,
-            topics=(dict(self.lineage.leaving) if state.partial is not None else {}) | self._topics,
-            history=self.lineage.history,
+            topics=(dict(self.constants.leaving) if state.partial is not None else {}) | self._topics,
+            history=self.constants.history,
         ).sealed()

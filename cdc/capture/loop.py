@@ -54,7 +54,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class LoopSchedule:
     """The intervals of the loop, and what it does at them."""
 
     limits: CaptureConfig
@@ -72,7 +72,7 @@ class Capture:
         *,
         pipeline: Pipeline,
         topics: Topics,
-        schedule: Schedule,
+        schedule: LoopSchedule,
         clock: Clock,
         should_stop: Callable[[], bool],
         probe: Probe = unarmed,
@@ -259,9 +259,9 @@ class Capture:
     def _publish_progress(
         self, state: StreamState, owed: Mapping[str, str], end_offsets: Mapping[str, Sequence[int]]
     ) -> None:
-        lineage = self._publisher.lineage
+        constants = self._publisher.constants
         progress = ProgressRecord(
-            epoch=lineage.epoch,
+            epoch=constants.epoch,
             seq=state.seq,
             lsn=state.resume_lsn,
             commit_ts_us=state.commit_ts_us,
@@ -269,9 +269,13 @@ class Capture:
             end_offsets={topic: tuple(offsets) for topic, offsets in end_offsets.items()},
             unpublished=self._assembler.unpublished,
             owed=dict(owed),
-            history=lineage.history,
-            incarnations={topic: lineage.topics[topic].identity for topic in end_offsets if topic in lineage.topics},
-            starts={topic: state.start_offsets for topic, state in lineage.topics.items() if any(state.start_offsets)},
+            history=constants.history,
+            incarnations={
+                topic: constants.topics[topic].identity for topic in end_offsets if topic in constants.topics
+            },
+            starts={
+                topic: state.start_offsets for topic, state in constants.topics.items() if any(state.start_offsets)
+            },
         )
         self._produce([progress.to(self._topics.progress)])
         self._progress_lsn, self._progress_owed = state.resume_lsn, owed

@@ -20,7 +20,7 @@ class StreamLag:
 
     def __init__(self) -> None:
         self._sent_late_s = 0.0
-        self._heard_at = float("-inf")
+        self._received_at = float("-inf")
 
     def after(
         self, frames: Sequence[bytes], now: float, now_us: int, commit_ts_us: int, *, is_begun: bool, is_full: bool
@@ -29,13 +29,13 @@ class StreamLag:
         since 1970. `is_begun`: that transaction has not ended. `is_full`: the read reached its limit. `now`, `now_us`:
         our clocks, monotonic seconds and µs since 1970."""
         if frames:
-            self._heard_at = now
+            self._received_at = now
             last = parse_frame(frames[-1])
             if is_begun or is_commit(frames[-1]):
                 self._sent_late_s = (last.clock_us - commit_ts_us) / 1e6
             elif isinstance(last, Keepalive):
                 self._sent_late_s = 0.0  # the server has sent everything that committed before
-        elif not is_begun and now - self._heard_at >= QUIET_S:
+        elif not is_begun and now - self._received_at >= QUIET_S:
             self._sent_late_s = 0.0
         arrived_late_s = (now_us - commit_ts_us) / 1e6 if is_full else 0.0
         return max(0.0, self._sent_late_s, arrived_late_s)

@@ -10,10 +10,10 @@ from typing import Final
 
 import structlog
 
-from cdc.capture.toast_batch import KEYS_MAX, Batch, BatchRecord, are_finished
+from cdc.capture.toast_batch import KEYS_MAX, BatchRecord, ToastBatch, are_finished
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.row_reader import Found, RowReader, TopicKey, Unfilled, Unreadable
+from cdc.ports.row_reader import FoundRows, RowReader, TopicKey, Unfilled, Unreadable
 from cdc.ports.stream import Clock, WhileWaiting
 
 log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ class ToastBackfill:
         if are_finished(records):
             yield records
             return
-        batch = Batch(records, self._fits)
+        batch = ToastBatch(records, self._fits)
         is_brief = bool(self._frozen) or self._is_unanswered
         deadline = self._clock.monotonic() + (BRIEF_PATIENCE_S if is_brief else self._patience_s)
         pause_s = PAUSE_S_FIRST
@@ -80,14 +80,14 @@ class ToastBackfill:
         if batch.unfilled:
             yield self._note_unfilled(batch.unfilled)
 
-    def _read(self, batch: Batch, while_waiting: WhileWaiting) -> tuple[set[TopicKey], bool]:
+    def _read(self, batch: ToastBatch, while_waiting: WhileWaiting) -> tuple[set[TopicKey], bool]:
         """Reads the wanted rows. Returns the rows that were read or could not be, and whether a value became known."""
         asked: set[TopicKey] = set()
         is_news = False
         for wanted in batch.wanted(self._keys_max):
             answer = self._reader.read(wanted, max(1, BYTES_MAX - batch.held_bytes), while_waiting)
             self._is_unanswered = answer is None
-            if isinstance(answer, Found):
+            if isinstance(answer, FoundRows):
                 assert answer.rows, "at least one row"
                 self._frozen = {xid for xid in self._frozen if not answer.snapshot.sees(xid)}
                 is_short = len(answer.rows) < len(wanted.rows)
@@ -100,16 +100,16 @@ class ToastBackfill:
                 is_news = batch.take(wanted, answer) or is_news
         return asked, is_news
 
-    def _give_up(self, batch: Batch, asked: set[TopicKey]) -> None:
+    def _give_up(self, batch: ToastBatch, asked: set[TopicKey]) -> None:
         if not self._frozen:
             log.info("large values are not visible in time: rows are published without them, and completed later")
         given_up = batch.give_up(asked)
         if len(self._frozen) < FROZEN_MAX:
             self._frozen |= given_up
 
-    def _log_readability(self, table: TableId, answer: Found | Unreadable | None) -> None:
+    def _log_readability(self, table: TableId, answer: FoundRows | Unreadable | None) -> None:
         """Logs the first failure for a table, not one for each batch."""
-        if isinstance(answer, Found):
+        if isinstance(answer, FoundRows):
             self._unreadable.discard(table)
         elif answer is not None and table not in self._unreadable:
             self._unreadable.add(table)

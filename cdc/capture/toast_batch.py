@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeGuard
 from cdc.formats.records import Draft, Headers
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.row_reader import Found, TopicKey, Unfilled, Unreadable, Wanted, WantedRow
+from cdc.ports.row_reader import FoundRows, RequestedRow, RowsRequest, TopicKey, Unfilled, Unreadable
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
 KEYS_MAX: Final = 500  # per statement
@@ -103,7 +103,7 @@ class _Rows:
         return _Rows(dict(self.by_place), self.left)
 
 
-class Batch:
+class ToastBatch:
     """The records of one read of the stream.
 
     Request what is `wanted`, `take` the answer and publish what is `ready`, repeatedly, until it `is_done`; call
@@ -149,9 +149,9 @@ class Batch:
         """Size of the values that were read for records that are not ready."""
         return sum(read.size for read in self._reads.values())
 
-    def wanted(self, keys_max: int = KEYS_MAX) -> list[Wanted]:
+    def wanted(self, keys_max: int = KEYS_MAX) -> list[RowsRequest]:
         """Returns the rows that are needed first, by table."""
-        tables: dict[str, tuple[TableSchema, set[int], dict[TopicKey, WantedRow]]] = {}
+        tables: dict[str, tuple[TableSchema, set[int], dict[TopicKey, RequestedRow]]] = {}
         count = 0
         for i, outcome in self._blocked():
             place, draft, xid = _place(self._holes[i]), self._holes[i].draft, self._holes[i].draft.xid
@@ -162,14 +162,14 @@ class Batch:
             columns.update(outcome.missing)
             if place in self._reads:  # the new answer replaces it: keep the columns that other holes need
                 columns.update(self._reads[place].values)
-            rows[place] = WantedRow(place, draft.key, rows[place].since if place in rows else xid, xid)
+            rows[place] = RequestedRow(place, draft.key, rows[place].since if place in rows else xid, xid)
         return [
-            Wanted(schema, tuple(schema.columns[c].name for c in sorted(columns)), tuple(rows.values()))
+            RowsRequest(schema, tuple(schema.columns[c].name for c in sorted(columns)), tuple(rows.values()))
             for schema, columns, rows in tables.values()
             if rows
         ]
 
-    def take(self, wanted: Wanted, answer: Found | Unreadable) -> bool:
+    def take(self, wanted: RowsRequest, answer: FoundRows | Unreadable) -> bool:
         """Takes the answer to `wanted`. Returns whether it settles at least one row."""
         if isinstance(answer, Unreadable):
             self._unreadable.add(wanted.schema.table)

@@ -12,7 +12,7 @@ from cdc.formats.transaction_metadata import MESSAGES, TransactionMetadata
 from cdc.model.control import PartialTransaction
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.pgoutput.messages import Begin, LogicalMessage, Origin
+from cdc.pgoutput.messages import Begin, LogicalMessage, ReplicationOrigin
 
 
 class TransactionRecords:
@@ -26,7 +26,7 @@ class TransactionRecords:
         )
         self._events = MessageEvents(context) if options.has_messages else None
         self._transaction: Begin | None = None
-        self.origin: Origin | None = None  # of the transaction
+        self.origin: ReplicationOrigin | None = None  # of the transaction
         self._received = self._published = 0  # messages of the current transaction
 
     def begin(self, begin: Begin, partial: PartialTransaction | None) -> None:

@@ -110,9 +110,9 @@ class Config(PipelineConfig):
 
     @model_validator(mode="after")
     def _sinks_are_apart(self) -> Self:
-        said = shared_names(self.sinks, self.topics.prefix) or unmatched_pattern(self.sinks, self.source.table_ids)
-        if said:
-            raise ValueError(f"sinks: {said}")
+        message = shared_names(self.sinks, self.topics.prefix) or unmatched_pattern(self.sinks, self.source.table_ids)
+        if message:
+            raise ValueError(f"sinks: {message}")
         return self
 
     @model_validator(mode="after")
@@ -125,22 +125,22 @@ class Config(PipelineConfig):
 
     @model_validator(mode="after")
     def _views_can_be_kept(self) -> Self:
-        if said := problem_of_views(self.views, self.sinks, self.topics.prefix):
-            raise ValueError(f"views: {said}")
+        if message := problem_of_views(self.views, self.sinks, self.topics.prefix):
+            raise ValueError(f"views: {message}")
         tables = self.source.table_ids
         if MINUTES in tables and self.views:
             raise ValueError(
                 f"views: {MINUTES} is a captured table, and the name of the views' clock: rename the table"
             )
-        if said := problem_of_logs(self.event_logs, self.views, self.sinks, self.outbox, tables, self.topics.prefix):
-            raise ValueError(f"event_logs: {said}")
+        if message := problem_of_logs(self.event_logs, self.views, self.sinks, self.outbox, tables, self.topics.prefix):
+            raise ValueError(f"event_logs: {message}")
         return self
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
         topics_of_views = view_topics(self.views, self.topics.prefix)
-        if said := problem_of_topics(Topics(self.topics.prefix), self.source.table_ids, self.sinks, topics_of_views):
-            raise ValueError(said)
+        if message := problem_of_topics(Topics(self.topics.prefix), self.source.table_ids, self.sinks, topics_of_views):
+            raise ValueError(message)
         return self
 
 

@@ -226,9 +226,9 @@ class _Parser:
             case "number", number:
                 self._advance()
                 return Constant(Decimal(number))
-            case "keyword", ("true" | "false") as said:
+            case "keyword", ("true" | "false") as word:
                 self._advance()
-                return Constant(said == "true")
+                return Constant(word == "true")
             case "keyword", "null":
                 raise ValueError("nothing is equal to NULL: write IS NULL or IS NOT NULL")
         raise self._unexpected("a column, a text in single quotes, a number, TRUE or FALSE")

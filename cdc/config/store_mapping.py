@@ -84,13 +84,13 @@ class TableMapping(Section):
     def fingerprint(self) -> str:
         """Returns a digest that differs for mappings that make different rows. It does not depend on the key of
         hashes."""
-        said = self.model_dump(mode="json", exclude={"mask": {"hash_key"}})
-        said["exclude"] = sorted(self.exclude)
-        said["include"] = None if self.include is None else sorted(self.include)
+        content = self.model_dump(mode="json", exclude={"mask": {"hash_key"}})
+        content["exclude"] = sorted(self.exclude)
+        content["include"] = None if self.include is None else sorted(self.include)
         if not self.as_null:  # mappings from before this option keep their fingerprints
-            del said["as_null"]
+            del content["as_null"]
         key = self.mask.hash_key.get_secret_value().encode() if self.mask.hash_key else b""
-        return hmac.digest(key, json.dumps(said, sort_keys=True).encode(), hashlib.sha256).hex()[:32]
+        return hmac.digest(key, json.dumps(content, sort_keys=True).encode(), hashlib.sha256).hex()[:32]
 
 
 IDENTITY: Final = TableMapping()
@@ -105,7 +105,7 @@ def matches(pattern: str, table: TableId) -> bool:
     return pattern == str(table) or fnmatchcase(str(table), pattern)
 
 
-class Held(Section):
+class StoredTables(Section):
     """The tables that a store holds, and their mappings."""
 
     tables: tuple[str, ...] = ("*",)  # patterns over schema.table

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 
-from cdc.config.store_mapping import Held, matches
+from cdc.config.store_mapping import StoredTables, matches
 from cdc.config.store_shapes import TOMBSTONE_TTL_S, CacheShape, CacheTls, SearchShape, SqlShape, WarehouseOptions
 from cdc.config.warehouse_catalog import CatalogConfig, is_s3
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 
 
-class StoreConfig(Held):
+class StoreConfig(StoredTables):
     """The settings that every store's section has."""
 
     has_slots: ClassVar[bool] = False  # the store can hold two generations at once, so that it can be rebuilt

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from cdc.config.settings import PipelineConfig, SourceConfig
-from cdc.kafka.state_reader import Captured, State
+from cdc.kafka.state_reader import Captured, StoredState
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
 from cdc.model.control import ENDED, SchemaRecord, SnapshotRecord, TopicState
 from cdc.model.errors import ConnectionLost, SourceError, UnsupportedChangeError
@@ -149,7 +149,7 @@ class TableAddition:
         joining: Sequence[TableId],
         left: Sequence[str],
         publication: Publication,
-        state: State,
+        state: StoredState,
         captured: Captured,
         failed: Collection[TableId] = (),
     ) -> AddedTables:

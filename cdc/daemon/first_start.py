@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, suppress
 import structlog
 
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
-from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.capture.kafka_transaction import PositionConstants, Publisher
 from cdc.capture.stream_state import StreamState
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.continued_tables import continued
@@ -124,9 +124,9 @@ class Bootstrap:
             if is_continued:
                 self._source, left_out = continued(self._config, connection, self._clock.now_us())
             publication = self._publication(connection)
-            lineage = self._lineage(epoch, identity, publication, topics, previous, continues=continues)
+            constants = self._position_constants(epoch, identity, publication, topics, previous, continues=continues)
             lost = self._lost_events(previous, heal, epoch)
-            self._record_intent(broker, lineage, lost)
+            self._record_intent(broker, constants, lost)
             slot = self._create_slot(resources, connection, replication)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             captured = self._captured(connection)  # first, so that the next poll sees what changes meanwhile
@@ -134,13 +134,13 @@ class Bootstrap:
             records = (*(heal.records if heal else ()), *captured, *left_out, *self._completed(lost, slot))
             if self._is_chunked(heal):
                 owes = "the snapshot that heals the gap" if heal else "its initial snapshot"
-                self._begin_streaming(broker, lineage, slot.consistent_point, schemas, records, owes)
+                self._begin_streaming(broker, constants, slot.consistent_point, schemas, records, owes)
             else:
                 reader = resources.enter_context(closing(SnapshotReader(self._source, slot.snapshot_name)))
                 unpublished = read_state(self._config).unpublished
                 load = InitialLoad(
                     broker=broker,
-                    publisher=Publisher(lineage, self._config.capture),
+                    publisher=Publisher(constants, self._config.capture),
                     consistent_point=slot.consistent_point,
                     clock=self._clock,
                     should_stop=self._should_stop,
@@ -180,7 +180,7 @@ class Bootstrap:
     def _begin_streaming(
         self,
         broker: KafkaBroker,
-        lineage: Lineage,
+        constants: PositionConstants,
         consistent_point: Lsn,
         schemas: Sequence[TableSchema],
         leading: Sequence[TopicRecord],
@@ -188,24 +188,24 @@ class Bootstrap:
     ) -> None:
         """Writes one Kafka transaction with the tables' schemas, their snapshot records and the position to stream
         from. `owes`: what these snapshots are, in words."""
-        is_read = self._config.snapshot.mode != "never" or lineage.epoch > 1
+        is_read = self._config.snapshot.mode != "never" or constants.epoch > 1
         records = [*leading]
         for schema in schemas:
             records.append(SchemaRecord.of(schema).to(self._topics.control))
             if is_read and not self._source.is_outbox(schema.table):
                 snapshot = SnapshotRecord(
-                    request=f"epoch {lineage.epoch}",
+                    request=f"epoch {constants.epoch}",
                     table_schema=schema.table.schema,
                     table_name=schema.table.name,
                     status="running",
-                    sweeps=lineage.epoch > 1,
-                    floor=pack_version(lineage.epoch, 0) if lineage.epoch > 1 else None,
+                    sweeps=constants.epoch > 1,
+                    floor=pack_version(constants.epoch, 0) if constants.epoch > 1 else None,
                     requested_us=self._clock.now_us(),
                     owes=owes,
                 )
                 records.append(snapshot.to(self._topics.state))
         state = StreamState(resume_lsn=consistent_point, partial=None, seq=0, commit_ts_us=0)
-        position = Publisher(lineage, self._config.capture).position(state)
+        position = Publisher(constants, self._config.capture).position(state)
         records.append(position.to(self._topics.state))
         broker.produce(records, do_nothing)
         self._probe("bootstrap.before-commit")
@@ -267,7 +267,7 @@ class Bootstrap:
             raise ConnectionLost(f"publication {name} was dropped meanwhile")
         return publication
 
-    def _lineage(
+    def _position_constants(
         self,
         epoch: int,
         identity: SystemIdentity,
@@ -276,7 +276,7 @@ class Bootstrap:
         previous: PositionRecord | None,
         *,
         continues: bool,
-    ) -> Lineage:
+    ) -> PositionConstants:
         """`continues`: what the records say of history and topics is not older than what readers know."""
         source = SourceIdentity(
             system_identifier=identity.system_identifier,
@@ -291,7 +291,7 @@ class Bootstrap:
             name: now.model_copy(update={"end_offsets": (), "publication_entry": entries[name]})
             for name, now in states.items()
         }
-        return Lineage(epoch, source, publication.fingerprint, captured, history)
+        return PositionConstants(epoch, source, publication.fingerprint, captured, history)
 
     def _lost_events(self, previous: PositionRecord | None, heal: Heal | None, epoch: int) -> LostEventsRecord | None:
         """Returns the record of the events that this start loses, if events are published."""
@@ -307,19 +307,19 @@ class Bootstrap:
         log.warning(str(ended), next=NEXT_AFTER_LOSS)
         return lost_records(self._topics, ended)
 
-    def _record_intent(self, broker: KafkaBroker, lineage: Lineage, lost: LostEventsRecord | None) -> None:
+    def _record_intent(self, broker: KafkaBroker, constants: PositionConstants, lost: LostEventsRecord | None) -> None:
         """Writes the intent before the slot exists: after a crash the next start knows whose slot it is, and from where
         events are lost."""
         intent = PositionRecord(
             phase="intent",
-            epoch=lineage.epoch,
+            epoch=constants.epoch,
             seq=0,
             resume_lsn=0,
-            source=lineage.source,
-            publication=lineage.publication,
+            source=constants.source,
+            publication=constants.publication,
             protocol=PROTOCOL,
-            topics=dict(lineage.topics),
-            history=lineage.history,
+            topics=dict(constants.topics),
+            history=constants.history,
         ).sealed()
         records = [] if lost is None else lost_records(self._topics, lost, read_lost_events(self._config))
         no_note = TopicRecord(self._topics.state, HangingTransactionRecord.KEY.encode(), None)

@@ -171,7 +171,7 @@ class Service:
     def run(self) -> None:
         """Captures until SIGTERM or SIGINT. A lost server is waited for, invalid bytes are read again, an
         UnsupportedChangeError stops its table, and a gap leads to state GAP. Any other error ends the service."""
-        self._obey_signals()
+        self._handle_signals()
         source = self.check(is_running_on=self._is_known())
         log.info("source checked", database=source.identity.database, tables=len(source.tables))
         backoff = Backoff(self._clock)
@@ -225,14 +225,14 @@ class Service:
             return False  # the next step reports it
         return position is not None and position.phase == "streaming"
 
-    def _obey_signals(self) -> None:
+    def _handle_signals(self) -> None:
         """Handles SIGTERM and SIGINT as requests to stop. Work that does not end in time (unreachable brokers, a slot
         that waits for other transactions) is abandoned: a process may die at any point without losing anything."""
         numbers = {signal.SIGTERM, signal.SIGINT}
         # A thread waits for them: a handler would run only when the main thread returns from libpq or librdkafka.
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
-        def obey() -> None:
+        def handle_signals() -> None:
             number = signal.sigwait(numbers)
             log.info("stopping", signal=signal.Signals(number).name)
             self._stop.set()
@@ -245,7 +245,7 @@ class Service:
             log.warning("not drained in time, the next start continues from the position record", after_s=STOP_S_MAX)
             os._exit(0)
 
-        threading.Thread(target=obey, name="signals", daemon=True).start()
+        threading.Thread(target=handle_signals, name="signals", daemon=True).start()
 
     # ---- one session: from reading the position to losing a server
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import structlog
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule
+from cdc.capture.kafka_transaction import PositionConstants, Publisher
+from cdc.capture.loop import STATUS_INTERVAL_S, Capture, LoopSchedule, Pipeline
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
@@ -26,7 +26,7 @@ from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.signals import SignalReader
-from cdc.kafka.state_reader import Captured, State, read_captured, read_progress, read_state
+from cdc.kafka.state_reader import Captured, StoredState, read_captured, read_progress, read_state
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, TopicWatch
 from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.model.control import PositionRecord, SnapshotRecord, TopicState
@@ -64,7 +64,7 @@ log = structlog.get_logger(__name__)
 class _Found:
     """The state and the source when the session begins. History is continuous between them."""
 
-    state: State
+    state: StoredState
     position: PositionRecord
     captured: Captured
     topics: Mapping[str, TopicDescription]  # of the configured tables, as far as they exist
@@ -82,7 +82,7 @@ class _Capturable:
     publication: Publication
     topics: Mapping[str, TopicDescription]
     snapshots: Sequence[SnapshotRecord]
-    lineage: Lineage
+    constants: PositionConstants
     facts: Mapping[TableId, TableFacts | None]  # as of the last catalog poll
 
 
@@ -145,7 +145,7 @@ class Session:
         tracker = self._tracker(resources, snapshots, these, found)
         rows = PostgresRowReader(self._config.source, these.publication)
         resources.callback(rows.close)
-        since = {schema.table: these.lineage.topics[schema.topic].since_lsn for schema in these.schemas}
+        since = {schema.table: these.constants.topics[schema.topic].since_lsn for schema in these.schemas}
         tables, resume = CapturedTables(these.schemas, since, these.leaving), StreamState.of(current)
         outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
@@ -160,7 +160,7 @@ class Session:
                 assembler=Assembler(tables, context, resume, engine, tracker, unpublishable, outbox),
                 backfill=ToastBackfill(rows, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts),
                 snapshots=snapshots,
-                publisher=Publisher(these.lineage, self._config.capture),
+                publisher=Publisher(these.constants, self._config.capture),
                 broker=broker,
             ),
             clock=self._clock,
@@ -178,9 +178,9 @@ class Session:
         context: EnvelopeContext,
         watch: Callable[[], None],
         check_ends: Callable[[Mapping[str, Sequence[int]]], None],
-    ) -> Schedule:
+    ) -> LoopSchedule:
         options = context.format
-        return Schedule(
+        return LoopSchedule(
             self._config.capture,
             min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
             watch,
@@ -189,7 +189,7 @@ class Session:
         )
 
     def _require_continuity(
-        self, state: State, identity: SystemIdentity, topics: Mapping[str, TopicDescription]
+        self, state: StoredState, identity: SystemIdentity, topics: Mapping[str, TopicDescription]
     ) -> _Found:
         """Checks that history is continuous for the tables that are captured already. `topics`: see _Found."""
         source, position = self._config.source, state.position
@@ -276,7 +276,7 @@ class Session:
             publication=publication,
             topics={topic: found.topics[topic] for topic in kept} | dict(added.topics),
             snapshots=added.snapshots,
-            lineage=Lineage(
+            constants=PositionConstants(
                 position.epoch,
                 position.source,
                 publication.fingerprint,
@@ -292,7 +292,7 @@ class Session:
             records += [
                 TableRecord.captured(table, these.facts[table], now_us).to(self._topics.state) for table in joins
             ]
-            now = Publisher(these.lineage, self._config.capture).position(StreamState.of(position))
+            now = Publisher(these.constants, self._config.capture).position(StreamState.of(position))
             broker.produce([*records, now.to(self._topics.state)], stay_connected)
             broker.commit(stay_connected)
             self._probe("join.recorded")
@@ -306,11 +306,11 @@ class Session:
         their topics, so a waiter would not miss them before the next one."""
         progress = read_progress(self._config)
         owed = {str(table): why for table, why in self._uncaptured(these, selection).items()}
-        if progress is None or progress.epoch != these.lineage.epoch or owed.keys() <= progress.owed.keys():
+        if progress is None or progress.epoch != these.constants.epoch or owed.keys() <= progress.owed.keys():
             return []  # no waiter is answered by a record of another epoch
         return [progress.model_copy(update={"owed": progress.owed | owed}).to(self._topics.progress)]
 
-    def _newly_stopped(self, selection: TableSelection, state: State) -> list[TopicRecord]:
+    def _newly_stopped(self, selection: TableSelection, state: StoredState) -> list[TopicRecord]:
         records = newly_stopped(selection, state.tables, self._clock.now_us())
         for record in records:
             log.error(
@@ -321,7 +321,7 @@ class Session:
     def _engine(
         self,
         these: _Capturable,
-        state: State,
+        state: StoredState,
         context: EnvelopeContext,
         sweeps: Sweeps,
         unpublishable: Unpublishable,
@@ -412,7 +412,7 @@ class Session:
 
     def _ends(self, these: _Capturable) -> Callable[[Mapping[str, Sequence[int]]], None]:
         """Returns the check that no topic ends before an end that it had reached: a position must not record that."""
-        reached = {topic: state.end_offsets for topic, state in these.lineage.topics.items()}
+        reached = {topic: state.end_offsets for topic, state in these.constants.topics.items()}
         tables = {schema.topic: schema.table for schema in these.schemas}
 
         def check(ends: Mapping[str, Sequence[int]]) -> None:
@@ -432,7 +432,7 @@ class Session:
         return self._config.snapshot.mode != "when_needed"
 
     def _watch(self, these: _Capturable, tracker: SchemaTracker, broker: KafkaBroker) -> Callable[[], None]:
-        topics = TopicWatch(self._admin, these.topics, these.lineage.topics)
+        topics = TopicWatch(self._admin, these.topics, these.constants.topics)
 
         def watch() -> None:
             tracker.watch()

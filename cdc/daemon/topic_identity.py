@@ -24,12 +24,12 @@ def identities(
     `continues`: what the records say of history and topics is not older than what readers know. Raises BrokerError,
     UnreachableError, ConnectionLost."""
     published = read_progress(config)
-    recorded, told = previous.topics if previous is not None else {}, published_states(published)
+    recorded, published_topics = previous.topics if previous is not None else {}, published_states(published)
     # Those of tables that are stopped, or of which the state was lost, were not watched.
     earlier = {schema.topic for schema in read_captured(config).schemas.values()}
 
     def identified(name: str, now: TopicState) -> TopicState:
-        known = [states[name] for states in (recorded, told) if name in states]
+        known = [states[name] for states in (recorded, published_topics) if name in states]
         is_unsure = name in earlier and not (continues and name in recorded)
         return now.model_copy(update={"incarnation": incarnation_of(now, known, str(epoch), is_unsure=is_unsure)})
 

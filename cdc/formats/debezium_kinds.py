@@ -26,7 +26,7 @@ from cdc.formats.connect import (
     vector_of,
 )
 from cdc.formats.kinds import (
-    Kind,
+    ValueKind,
     ValueType,
     is_of_domain,
     numeric_modifier,
@@ -55,12 +55,12 @@ _POINT: Final = named(
 )
 
 
-def _text(node: Node = STRING, zero: str = '""') -> Kind:
-    return Kind(quote, node, zero)
+def _text(node: Node = STRING, zero: str = '""') -> ValueKind:
+    return ValueKind(quote, node, zero)
 
 
-def _shape(encode: Encoder, node: Node, zero: str) -> Kind:
-    return Kind(encode, node, encode(zero))
+def _shape(encode: Encoder, node: Node, zero: str) -> ValueKind:
+    return ValueKind(encode, node, encode(zero))
 
 
 _SHAPE: Final = named(
@@ -79,16 +79,16 @@ _GEOGRAPHY: Final = named(
     struct_of([("wkb", required(BYTES)), ("srid", optional(INT32))]), _GEOMETRY + "Geography", doc="Geography"
 )
 
-_BY_OID: Final[dict[int, Kind]] = {
-    16: Kind(boolean, BOOLEAN, "false"),
-    21: Kind(integer, INT16, "0"),
-    23: Kind(integer, INT32, "0"),
-    20: Kind(integer, INT64, "0"),
-    26: Kind(integer, INT64, "0"),  # oid
-    700: Kind(floating, FLOAT32, "0.0"),
-    701: Kind(floating, FLOAT64, "0.0"),
-    1186: Kind(values.interval_us, named(INT64, _TIME + "MicroDuration"), "0"),
-    1266: Kind(values.zoned_time, named(STRING, _TIME + "ZonedTime"), '"00:00:00Z"'),
+_BY_OID: Final[dict[int, ValueKind]] = {
+    16: ValueKind(boolean, BOOLEAN, "false"),
+    21: ValueKind(integer, INT16, "0"),
+    23: ValueKind(integer, INT32, "0"),
+    20: ValueKind(integer, INT64, "0"),
+    26: ValueKind(integer, INT64, "0"),  # oid
+    700: ValueKind(floating, FLOAT32, "0.0"),
+    701: ValueKind(floating, FLOAT64, "0.0"),
+    1186: ValueKind(values.interval_us, named(INT64, _TIME + "MicroDuration"), "0"),
+    1266: ValueKind(values.zoned_time, named(STRING, _TIME + "ZonedTime"), '"00:00:00Z"'),
     # "char", name, text, char(n), varchar; inet, cidr, macaddr, macaddr8; the ranges
     **dict.fromkeys((18, 19, 25, 1042, 1043, 869, 650, 829, 774, 3904, 3926, 3906, 3908, 3910, 3912), _text()),
     114: _text(named(STRING, _DATA + "Json"), '"{}"'),
@@ -118,14 +118,14 @@ _BY_OID: Final[dict[int, Kind]] = {
 }
 
 # Types of extensions, which have no fixed oid.
-_BY_NAME: Final[dict[str, Kind]] = {
+_BY_NAME: Final[dict[str, ValueKind]] = {
     "citext": _text(),
-    "hstore": Kind(values.hstore_json, named(STRING, _DATA + "Json"), '"{}"'),
+    "hstore": ValueKind(values.hstore_json, named(STRING, _DATA + "Json"), '"{}"'),
     "ltree": _text(named(STRING, _DATA + "Ltree")),
     **dict.fromkeys(("isbn", "isbn13", "issn", "issn13", "ismn", "ismn13", "ean13", "upc"), _text()),
-    "vector": Kind(values.vector, named(vector_of(FLOAT64), _DATA + "DoubleVector"), "[]"),
-    "halfvec": Kind(values.vector, named(vector_of(FLOAT32), _DATA + "FloatVector"), "[]"),
-    "sparsevec": Kind(
+    "vector": ValueKind(values.vector, named(vector_of(FLOAT64), _DATA + "DoubleVector"), "[]"),
+    "halfvec": ValueKind(values.vector, named(vector_of(FLOAT32), _DATA + "FloatVector"), "[]"),
+    "sparsevec": ValueKind(
         values.sparse_vector,
         named(
             struct_of([("dimensions", required(INT16)), ("vector", required(map_of(INT16, required(FLOAT64))))]),
@@ -134,15 +134,15 @@ _BY_NAME: Final[dict[str, Kind]] = {
         ),
         '{"dimensions":0,"vector":[]}',
     ),
-    "geometry": Kind(geometry.postgis_geometry, _SHAPE, '{"wkb":"","srid":null,"extensions":null}'),
-    "geography": Kind(geometry.postgis_geography, _GEOGRAPHY, '{"wkb":"","srid":null}'),
+    "geometry": ValueKind(geometry.postgis_geometry, _SHAPE, '{"wkb":"","srid":null,"extensions":null}'),
+    "geography": ValueKind(geometry.postgis_geography, _GEOGRAPHY, '{"wkb":"","srid":null}'),
 }
 
 # Elements for which Debezium has no array: bit, money, name, interval, varbit, xml, refcursor, the geometric ones.
 _NO_ARRAY: Final = frozenset({BIT, MONEY, 19, INTERVAL, VARBIT, 142, 1790, 600, 601, 602, 603, 604, 718, 628, 3614})
 
 
-def kind_of(column: Column, options: FormatOptions) -> Kind | None:
+def kind_of(column: Column, options: FormatOptions) -> ValueKind | None:
     """Returns the kind of a column; None for a type that Debezium leaves out."""
     of = value_type(column)
     if not column.element_oid:
@@ -153,19 +153,19 @@ def kind_of(column: Column, options: FormatOptions) -> Kind | None:
     return None if element is None else _array_kind(column, element)
 
 
-def _unknown(options: FormatOptions) -> Kind | None:
+def _unknown(options: FormatOptions) -> ValueKind | None:
     """The bytes of PostgreSQL's text, where types that Debezium does not know are wanted."""
     if not options.include_unknown_datatypes:
         return None
     mode = options.binary_handling_mode or "bytes"
-    return Kind(values.text_bytes(mode), _bytes_node(mode), '""')
+    return ValueKind(values.text_bytes(mode), _bytes_node(mode), '""')
 
 
 def _bytes_node(mode: BinaryMode) -> Node:
     return BYTES if mode == "bytes" else STRING
 
 
-def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
+def scalar_kind(of: ValueType, options: FormatOptions) -> ValueKind | None:
     """Returns the kind of one value, of a column or of an array's elements."""
     if of.labels:
         return _text(named(STRING, _DATA + "Enum", {"allowed": ",".join(of.labels)}))
@@ -176,20 +176,20 @@ def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
             return money(options.decimal_handling_mode or "precise", options.money_fraction_digits)
         case 17:
             mode = options.binary_handling_mode or "bytes"
-            return Kind(values.bytea(mode), _bytes_node(mode), '""')
+            return ValueKind(values.bytea(mode), _bytes_node(mode), '""')
         case 1186 if options.interval_handling_mode == "string":
-            return Kind(values.interval_iso, named(STRING, _TIME + "Interval"), '"P0Y0M0DT0H0M0S"')
+            return ValueKind(values.interval_iso, named(STRING, _TIME + "Interval"), '"P0Y0M0DT0H0M0S"')
         case 1082 | 1083 | 1114 | 1184:
             return temporal(of.oid, of.modifier, options.time_precision_mode or "adaptive")
         case 1560 | 1562:
             return bits(of.modifier)
         case _ if of.name == "hstore" and options.hstore_handling_mode == "map":
-            return Kind(values.hstore_map, map_of(STRING, optional(STRING)), "{}")
+            return ValueKind(values.hstore_map, map_of(STRING, optional(STRING)), "{}")
         case _:
             return _BY_OID.get(of.oid) or _BY_NAME.get(of.name)
 
 
-def _array_kind(column: Column, element: Kind) -> Kind:
+def _array_kind(column: Column, element: ValueKind) -> ValueKind:
     read = ArrayEncoder(element.encode, column.delimiter)
 
     def encode(text: str) -> str:
@@ -198,80 +198,82 @@ def _array_kind(column: Column, element: Kind) -> Kind:
             raise UnconvertibleError("an array of one dimension")
         return read(flat)
 
-    return Kind(encode, array_of(element.node), "[]")
+    return ValueKind(encode, array_of(element.node), "[]")
 
 
 # ---- types whose form is an option
 
 
-def numeric(modifier: int, mode: DecimalMode) -> Kind:
+def numeric(modifier: int, mode: DecimalMode) -> ValueKind:
     declared = numeric_modifier(modifier)
     if declared is None and mode == "precise":
         node = struct_of([("scale", required(INT32)), ("value", required(BYTES))])
         node = named(node, _DATA + "VariableScaleDecimal", doc="Variable scaled decimal")
-        return Kind(values.variable_decimal, node, values.variable_decimal("0"))
+        return ValueKind(values.variable_decimal, node, values.variable_decimal("0"))
     precision, scale = declared or (0, 0)
     return _decimal(mode, scale, {"connect.decimal.precision": str(precision)})
 
 
-def money(mode: DecimalMode, fraction_digits: int) -> Kind:
+def money(mode: DecimalMode, fraction_digits: int) -> ValueKind:
     plain = _decimal(mode, fraction_digits, {})
     return replace(plain, encode=values.money(fraction_digits, plain.encode))
 
 
-def _decimal(mode: DecimalMode, scale: int, parameters: Mapping[str, str]) -> Kind:
+def _decimal(mode: DecimalMode, scale: int, parameters: Mapping[str, str]) -> ValueKind:
     """Returns the kind of numbers with this scale. `parameters`: others of the schema."""
     match mode:
         case "double":
-            return Kind(values.decimal_double, FLOAT64, "0.0")
+            return ValueKind(values.decimal_double, FLOAT64, "0.0")
         case "string":
-            return Kind(values.decimal_string, STRING, '""')
+            return ValueKind(values.decimal_string, STRING, '""')
         case "precise":
             encode = values.decimal_bytes(scale)
-            return Kind(encode, named(BYTES, _CONNECT + "Decimal", {"scale": str(scale), **parameters}), encode("0"))
+            return ValueKind(
+                encode, named(BYTES, _CONNECT + "Decimal", {"scale": str(scale), **parameters}), encode("0")
+            )
 
 
-def bits(modifier: int) -> Kind:
+def bits(modifier: int) -> ValueKind:
     """`modifier` is the length; without one the length is not limited."""
     if modifier == 1:
-        return Kind(values.bit, BOOLEAN, "false")
+        return ValueKind(values.bit, BOOLEAN, "false")
     length = modifier if modifier > 0 else _BITS_MAX
-    return Kind(values.bits, named(BYTES, _DATA + "Bits", {"length": str(length)}), '""')
+    return ValueKind(values.bits, named(BYTES, _DATA + "Bits", {"length": str(length)}), '""')
 
 
-def temporal(oid: int, modifier: int, mode: TimeMode) -> Kind:
+def temporal(oid: int, modifier: int, mode: TimeMode) -> ValueKind:
     """Returns the kind of date, time, timestamp, and timestamp with time zone, which has one form in all modes."""
     precision = modifier if modifier >= 0 else 6  # digits of the second
     match oid, mode:
         case 1184, _:
             node, zero = named(STRING, _TIME + "ZonedTimestamp"), '"1970-01-01T00:00:00Z"'
-            return Kind(values.zoned_timestamp(precision), node, zero)
+            return ValueKind(values.zoned_timestamp(precision), node, zero)
         case 1082, "connect":
-            return Kind(values.date_number, named(INT32, _CONNECT + "Date"), "0")
+            return ValueKind(values.date_number, named(INT32, _CONNECT + "Date"), "0")
         case 1082, "isostring":
-            return Kind(values.date_iso, named(STRING, _TIME + "IsoDate"), '"1970-01-01Z"')
+            return ValueKind(values.date_iso, named(STRING, _TIME + "IsoDate"), '"1970-01-01Z"')
         case 1082, _:
-            return Kind(values.date_number, named(INT32, _TIME + "Date"), "0")
+            return ValueKind(values.date_number, named(INT32, _TIME + "Date"), "0")
         case 1083, "connect":
-            return Kind(values.time_in(_MS), named(INT32, _CONNECT + "Time"), "0")
+            return ValueKind(values.time_in(_MS), named(INT32, _CONNECT + "Time"), "0")
         case 1083, "isostring":
-            return Kind(values.time_iso, named(STRING, _TIME + "IsoTime"), '"00:00:00Z"')
+            return ValueKind(values.time_iso, named(STRING, _TIME + "IsoTime"), '"00:00:00Z"')
         case 1083, "nanoseconds":
-            return Kind(values.time_in(_NS), named(INT64, _TIME + "NanoTime"), "0")
+            return ValueKind(values.time_in(_NS), named(INT64, _TIME + "NanoTime"), "0")
         case 1083, "adaptive" if precision <= 3:
-            return Kind(values.time_in(_MS), named(INT32, _TIME + "Time"), "0")
+            return ValueKind(values.time_in(_MS), named(INT32, _TIME + "Time"), "0")
         case 1083, _:
-            return Kind(values.time_in(_US), named(INT64, _TIME + "MicroTime"), "0")
+            return ValueKind(values.time_in(_US), named(INT64, _TIME + "MicroTime"), "0")
         case _, "connect":
-            return Kind(values.timestamp_in(_MS), named(INT64, _CONNECT + "Timestamp"), "0")
+            return ValueKind(values.timestamp_in(_MS), named(INT64, _CONNECT + "Timestamp"), "0")
         case _, "isostring":
-            return Kind(values.timestamp_iso, named(STRING, _TIME + "IsoTimestamp"), '"1970-01-01T00:00:00Z"')
+            return ValueKind(values.timestamp_iso, named(STRING, _TIME + "IsoTimestamp"), '"1970-01-01T00:00:00Z"')
         case _, "nanoseconds":
-            return Kind(values.timestamp_in(_NS), named(INT64, _TIME + "NanoTimestamp"), "0")
+            return ValueKind(values.timestamp_in(_NS), named(INT64, _TIME + "NanoTimestamp"), "0")
         case _, "adaptive" | "adaptive_time_microseconds" if precision <= 3:
-            return Kind(values.timestamp_in(_MS), named(INT64, _TIME + "Timestamp"), "0")
+            return ValueKind(values.timestamp_in(_MS), named(INT64, _TIME + "Timestamp"), "0")
         case _:
-            return Kind(values.timestamp_in(_US), named(INT64, _TIME + "MicroTimestamp"), "0")
+            return ValueKind(values.timestamp_in(_US), named(INT64, _TIME + "MicroTimestamp"), "0")
 
 
 _NS, _US, _MS = 1, 1_000, 1_000_000

@@ -8,7 +8,7 @@ from cdc.pgoutput.values import Encoder
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """The values of one type in one form."""
 
     encode: Encoder

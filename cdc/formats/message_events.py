@@ -13,7 +13,7 @@ import re
 from cdc.formats import connect
 from cdc.formats.debezium_values import bytes_as
 from cdc.formats.records import EnvelopeContext
-from cdc.pgoutput.messages import Begin, LogicalMessage, Origin
+from cdc.pgoutput.messages import Begin, LogicalMessage, ReplicationOrigin
 
 
 class MessageEvents:
@@ -40,7 +40,7 @@ class MessageEvents:
         self,
         message: LogicalMessage,
         transaction: Begin | None,
-        origin: Origin | None,
+        origin: ReplicationOrigin | None,
         last_commit_lsn: int | None,
         metadata: str,
         now_us: int,

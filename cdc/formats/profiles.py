@@ -21,12 +21,12 @@ from cdc.formats.connect import (
     required,
 )
 from cdc.formats.debezium_kinds import FAMILIES, kind_of, scalar_kind
-from cdc.formats.kinds import Kind, value_type
+from cdc.formats.kinds import ValueKind, value_type
 from cdc.formats.masks import masked, masks_of
 from cdc.model.errors import ConfigError, UnconvertibleError
 from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.arrays import ArrayEncoder
-from cdc.pgoutput.values import ColumnForm, Encoder, boolean, encoder_for, floating, integer, quote
+from cdc.pgoutput.values import ColumnEncoding, Encoder, boolean, encoder_for, floating, integer, quote
 
 
 class UnconvertibleWarning(UserWarning):
@@ -37,7 +37,7 @@ class UnconvertibleWarning(UserWarning):
 class ColumnFormat:
     """The form of a column in records, and its schema."""
 
-    form: ColumnForm
+    form: ColumnEncoding
     node: Node  # with `optional`; not used if the column is left out
 
 
@@ -52,7 +52,7 @@ _READABLE_NODES: Final[dict[int, Node]] = {
 }
 
 
-def readable(column: Column, options: FormatOptions) -> Kind:
+def readable(column: Column, options: FormatOptions) -> ValueKind:
     """Decimals and times as text, and so on: cdc.pgoutput.values; where a mode was chosen, Debezium's form of it."""
     of = value_type(column)
     if any(getattr(options, mode) is not None and is_of(of) for mode, is_of in FAMILIES.items()):
@@ -65,7 +65,7 @@ def readable(column: Column, options: FormatOptions) -> Kind:
         encode, node = encoder_for(column), _READABLE_NODES.get(of.oid, STRING)
     if column.element_oid and options.schemas_enable:
         encode = _as_its_schema(encode)
-    return Kind(encode, array_of(node) if column.element_oid else node, "null")
+    return ValueKind(encode, array_of(node) if column.element_oid else node, "null")
 
 
 def _as_its_schema(encode: Encoder) -> Encoder:
@@ -99,7 +99,7 @@ def _column_format(schema: TableSchema, column: Column, options: FormatOptions, 
                 f"{options.profile} leaves out",
                 "set format.include.unknown.datatypes, or use profile readable",
             )
-        return ColumnFormat(ColumnForm(None), STRING)
+        return ColumnFormat(ColumnEncoding(None), STRING)
     encode, node = kind.encode, kind.node
     if mask is not None:
         encode, node = _masked(masked(mask), encode), {**node, "parameters": {"masked": "true"}}
@@ -112,7 +112,7 @@ def _column_format(schema: TableSchema, column: Column, options: FormatOptions, 
         unknown = "null" if is_optional else kind.zero
         if is_optional:
             encode = _null_where_unconvertible(encode, f"{schema.table}, column {column.name}", options)
-    form = ColumnForm(encode, unknown, is_bounded=mask is not None)
+    form = ColumnEncoding(encode, unknown, is_bounded=mask is not None)
     return ColumnFormat(form, (optional if is_optional else required)(node))
 
 

@@ -36,7 +36,7 @@ from cdc.model.sql_names import sql_name
 from cdc.model.topics import Topics
 from cdc.pgoutput.codec import IncompleteChange, RowChange, RowCodec, json_end
 from cdc.pgoutput.light_rows import LightRows
-from cdc.pgoutput.messages import Origin, Relation
+from cdc.pgoutput.messages import Relation, ReplicationOrigin
 from cdc.pgoutput.values import json_name
 
 VERSION_HEADER = "watershed.version"
@@ -189,7 +189,12 @@ class TableEncoder:
         self._clock = ""
 
     def start_transaction(
-        self, commit_lsn: int, commit_ts_us: int, xid: int, last_commit_lsn: int | None, origin: Origin | None = None
+        self,
+        commit_lsn: int,
+        commit_ts_us: int,
+        xid: int,
+        last_commit_lsn: int | None,
+        origin: ReplicationOrigin | None = None,
     ) -> None:
         """Sets the values that a transaction's rows share: Begin's fields, the previous transaction's commit LSN (None
         if this session has seen none), and the origin, if it came by replication. `commit_ts_us`: µs since 1970."""

@@ -82,7 +82,7 @@ class Unpublishable:
     def _fits(self, topic: str, record: FinishedRecord) -> bool:
         return record_bytes(record) <= self._bytes_max.get(topic, 1 << 62)
 
-    def lightened(self, encoder: TableEncoder, frame: bytes, position: Position) -> bytes:
+    def without_unpublished_columns(self, encoder: TableEncoder, frame: bytes, position: Position) -> bytes:
         """Removes the columns that records don't have from a frame of more than `row_bytes_usual`. Raises
         UnpublishableError with the change's keys and no value, before a record is made, if no record can hold the row.
         """
@@ -100,14 +100,14 @@ class Unpublishable:
         """Returns the record of an existing row (see TableEncoder.copy_row). Raises UnsupportedChangeError if it can't
         be published."""
         if len(line) > self.row_bytes_usual:
-            line = self._lightened_line(encoder, line, Position(commit_lsn, index))
+            line = self._line_without_unpublished_columns(encoder, line, Position(commit_lsn, index))
         made = encoder.copy_row(line, commit_lsn, index, seq, now_us)
         if len(made[1] or b"") > self.value_bytes_safe:
             self.require_fits(encoder.schema, Position(commit_lsn, index), [made])
         return made
 
-    def _lightened_line(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:
-        """Does the same as `lightened` for a line of COPY."""
+    def _line_without_unpublished_columns(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:
+        """Does the same as `without_unpublished_columns` for a line of COPY."""
         light = encoder.light.line(line, self._row_bytes_max(encoder.schema))
         if light.column is None:
             return light.row

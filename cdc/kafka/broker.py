@@ -21,7 +21,7 @@ from cdc.kafka.client import (
     writing_settings,
 )
 from cdc.kafka.daemon_thread import WAIT_S, start_thread
-from cdc.kafka.event_topics import EventTopics
+from cdc.kafka.event_topics import EventTopicCreator
 from cdc.kafka.topic_admin import EndOffsets, TopicAdmin, TopicDescription, record_limits
 from cdc.model.control import OpenPart
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
@@ -78,7 +78,7 @@ class KafkaBroker:
         self.transactional_id = f"watershed-{config.topics.prefix}"
         self._kafka = config.kafka
         self._admin = admin
-        self._events = EventTopics(admin, config.topics, config.kafka)
+        self._events = EventTopicCreator(admin, config.topics, config.kafka)
         self._own = Topics(config.topics.prefix).written
         self._should_stop = should_stop
         self.follow(topics)
@@ -340,8 +340,8 @@ class KafkaBroker:
             self._producer.abort_transaction(5.0)
         except (KafkaException, WatershedError) as error:
             # The next producer of this id aborts the transaction.
-            said = kafka_error(error).str() if isinstance(error, KafkaException) else error.message
-            log.warning("could not abort the Kafka transaction", error=said)
+            message = kafka_error(error).str() if isinstance(error, KafkaException) else error.message
+            log.warning("could not abort the Kafka transaction", error=message)
 
     def follow(self, topics: Iterable[TopicDescription]) -> None:
         """Takes the topics of the tables that are captured from now on."""

@@ -35,7 +35,7 @@ class _LogHandler(logging.Handler):
     """Logs librdkafka's messages, which would otherwise go to stderr between our lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        log.debug("kafka client", said=record.getMessage())
+        log.debug("kafka client", message=record.getMessage())
 
 
 _LIBRARY = logging.Logger("librdkafka")
@@ -98,13 +98,13 @@ def new_client(kind: Callable[[dict[str, Any]], Client], settings: dict[str, Any
         error = kafka_error(exception)
         if error.code() != KafkaError._INVALID_ARG:
             raise broker_error("can't create a client", exception) from exception
-        said = error.str()
+        message = error.str()
     except (TypeError, ValueError) as wrong:  # for an option that only a program can set, such as a callback
-        said = str(wrong)
+        message = str(wrong)
     for value in settings.values():  # any of them may be a secret
-        said = said.replace(f'"{value}"', "as given") if isinstance(value, str) else said
+        message = message.replace(f'"{value}"', "as given") if isinstance(value, str) else message
     raise ConfigError(
-        f"kafka.options: {said}",
+        f"kafka.options: {message}",
         "correct the option: librdkafka's CONFIGURATION.md lists all properties and their values",
     )
 

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 EVENT_TOPICS_MAX: Final = 1000
 
 
-class EventTopics:
+class EventTopicCreator:
     """Creates topics of events at their first event; existing ones are used as they are."""
 
     def __init__(self, admin: TopicAdmin, config: TopicConfig, kafka: KafkaConfig) -> None:

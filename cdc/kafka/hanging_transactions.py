@@ -27,7 +27,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 from cdc.config.settings import PipelineConfig
 from cdc.kafka.broker import MARKED_S_MAX, KafkaBroker, StoredRecord
 from cdc.kafka.daemon_thread import WAIT_S, call_in_thread, do_nothing
-from cdc.kafka.state_reader import State, read_state
+from cdc.kafka.state_reader import StoredState, read_state
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.kafka.topic_reader import open_reader
 from cdc.kafka.transaction_log import outcomes
@@ -73,7 +73,7 @@ class HangingTransactions:
         elif state.hanging is not None:
             raise self._lost(state.hanging.parts, _DIED)
 
-    def _end(self, parts: Sequence[OpenPart], state: State, while_waiting: WhileWaiting) -> None:
+    def _end(self, parts: Sequence[OpenPart], state: StoredState, while_waiting: WhileWaiting) -> None:
         log.warning("hanging Kafka transaction found", where=_names(parts))
         decided = outcomes(self._config.kafka, self._broker.transactional_id, while_waiting)
         foreign = [part for part in parts if _place(part) not in (decided or {})]
@@ -93,7 +93,7 @@ class HangingTransactions:
             raise self._lost(state.hanging.parts, _DIED)
         log.info("hanging Kafka transaction ended", committed=_names(committed))
 
-    def _find(self, state: State, while_waiting: WhileWaiting) -> list[OpenPart]:
+    def _find(self, state: StoredState, while_waiting: WhileWaiting) -> list[OpenPart]:
         """Returns the hanging parts in every topic that an earlier transaction may have written to."""
         names = {*self._topics.written, *state.event_topics}
         names |= {self._topics.table(table) for table in self._config.source.table_ids}
@@ -111,7 +111,7 @@ class HangingTransactions:
             if (message.key() or b"").startswith(EventTopicRecord.KEY.encode())
         ]
 
-    def _write_again(self, parts: Sequence[OpenPart], state: State, while_waiting: WhileWaiting) -> None:
+    def _write_again(self, parts: Sequence[OpenPart], state: StoredState, while_waiting: WhileWaiting) -> None:
         messages = [message for message in self._read(parts, while_waiting) if self._is_ours(message)]
         has_position = any(self._is_position(message) for message in messages)
         if not has_position:

@@ -34,7 +34,7 @@ T = TypeVar("T", bound=Record)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StoredState:
     """The contents of the state topic."""
 
     position: PositionRecord | None
@@ -64,7 +64,7 @@ def read_prefixes(kafka: KafkaConfig) -> tuple[str, ...]:
         return prefixes_of(reader.topics())
 
 
-def read_state(config: PipelineConfig) -> State:
+def read_state(config: PipelineConfig) -> StoredState:
     """Returns the state. Raises GapError for a damaged position record, BrokerError."""
     topic = Topics(config.topics.prefix).state
     values = read_latest(config.kafka, topic)
@@ -73,7 +73,7 @@ def read_state(config: PipelineConfig) -> State:
     def of(kind: type[T]) -> tuple[T, ...]:
         return records_of(kind, topic, values)
 
-    return State(
+    return StoredState(
         position=position_of(topic, values),
         snapshots=of(SnapshotRecord),
         tombstones={record.table: record.floor for record in of(TombstonesRecord)},

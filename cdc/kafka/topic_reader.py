@@ -42,7 +42,7 @@ LEADER_S_MAX: Final = 3.0
 FETCH_COUNT: Final = 5_000  # records that are taken from the client's queue at once
 _STEP_S: Final = 0.1
 
-Place = tuple[str, int]
+PartitionId = tuple[str, int]
 """Topic and partition."""
 
 
@@ -66,11 +66,11 @@ class TopicReader:
         ours = {"auto.offset.reset": "earliest", **settings}
         self._consumer = new_client(Consumer, tail_settings(kafka, name, **ours))
         self._what = what
-        self._positions: dict[Place, int] = {}
+        self._positions: dict[PartitionId, int] = {}
         self._failure: WatershedError | None = None  # found behind records that the last poll returned
 
     @property
-    def positions(self) -> Mapping[Place, int]:
+    def positions(self) -> Mapping[PartitionId, int]:
         """Returns the next offset of each partition that is read: behind the last record, and at an end also behind the
         markers that follow it."""
         return self._positions

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import cause_of
-from cdc.kafka.topic_reader import Place, open_reader
+from cdc.kafka.topic_reader import PartitionId, open_reader
 from cdc.model.errors import BrokerError
 from cdc.ports.stream import WhileWaiting
 
@@ -29,13 +29,13 @@ _REFUSED: Final = {
 }
 
 
-def outcomes(kafka: KafkaConfig, transactional_id: str, while_waiting: WhileWaiting) -> dict[Place, bool] | None:
+def outcomes(kafka: KafkaConfig, transactional_id: str, while_waiting: WhileWaiting) -> dict[PartitionId, bool] | None:
     """Returns whether the id's last transaction that wrote to a partition and was decided was committed. None if the
     log can't be read: the role may not, it is elsewhere, or has another format.
 
     Raises UnreachableError.
     """
-    found: dict[Place, bool] = {}
+    found: dict[PartitionId, bool] = {}
     with open_reader(kafka) as reader:
         try:
             partitions = reader.partitions(TOPIC) if TOPIC in reader.topics() else []
@@ -69,7 +69,7 @@ def partition_of(transactional_id: str, count: int) -> int:
     return 0 if absolute == 1 << 31 else absolute % count
 
 
-def decode_entry(value: bytes) -> tuple[int, frozenset[Place]]:
+def decode_entry(value: bytes) -> tuple[int, frozenset[PartitionId]]:
     """Returns the state of an entry, and where its transaction wrote (nothing once it is complete). Raises ValueError
     for bytes in another format."""
     try:
@@ -87,7 +87,7 @@ def entry_key(transactional_id: str) -> bytes:
     return struct.pack(">hh", 0, len(text)) + text
 
 
-def _places(data: io.BytesIO, *, is_flexible: bool) -> Iterator[Place]:
+def _places(data: io.BytesIO, *, is_flexible: bool) -> Iterator[PartitionId]:
     """Yields the items of an array of topics with their partitions; none for a null array."""
 
     def size(form: str) -> int:

@@ -26,18 +26,18 @@ class RejectedRow(PerTableRecord):
     row: dict[str, Any] | None = None  # the source's row, if the sink keeps rows and it is not too large
 
 
-def letter_key(generation: int, table: TableId, row_id: str) -> str:
+def dead_letter_key(generation: int, table: TableId, row_id: str) -> str:
     """Returns the record's key. `generation`: of the sink's store; `row_id`: the row's id in it."""
     return f"{generation}/{table_key(table)}/{row_id}"
 
 
-def letters_generation(key: str) -> int | None:
+def dead_letter_generation(key: str) -> int | None:
     """Returns the generation that a record's key names; None for a key of another form."""
     generation = key.partition("/")[0]
     return int(generation) if generation.isdecimal() else None
 
 
-def letters_table(key: str) -> TableId:
+def dead_letter_table(key: str) -> TableId:
     """Returns the table that a record's key names."""
     schema, _, name = key.split("/", 2)[1].partition(".")
     return TableId(unquote(schema), unquote(name))

@@ -22,7 +22,7 @@ FOREIGN_BYTES_MAX: Final = 4096  # of a message that the publishing function did
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeadLetterFactory:
     """Makes the dead letter of one event."""
 
     topic: str  # is not compacted, and is created if it does not exist
@@ -33,7 +33,7 @@ class DeadLetters:
     # event.
     event: dict[str, str | None] | bytes
 
-    def letter(self, identity: str | None, reason: str) -> TopicRecord:
+    def record(self, identity: str | None, reason: str) -> TopicRecord:
         """Returns the record. `identity`: the event's id, if it has one that is known."""
         reason = reason[:REASON_CHARS_MAX]
         value: dict[str, Any] = {

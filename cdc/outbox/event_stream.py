@@ -18,7 +18,7 @@ from cdc.model.events import Column, Position, TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.outbox.column_readers import readers_of
-from cdc.outbox.dead_letters import DeadLetters
+from cdc.outbox.dead_letters import DeadLetterFactory
 from cdc.outbox.message_reader import COLUMNS, KEY, read_message
 from cdc.outbox.router import Contract, Router
 from cdc.outbox.seal import SealKey
@@ -145,9 +145,9 @@ class OutboxStream:
             raise ProtocolError(f"{schema.table} at {position}: {len(new)} columns, not {len(schema.columns)}")
         row = self._texts(new, schema.table, position)
         event = dict(zip((column.name for column in schema.columns), row, strict=True))
-        dead_letters = DeadLetters(schema.topic, str(schema.table), position, now_us, event)
+        dead_letters = DeadLetterFactory(schema.topic, str(schema.table), position, now_us, event)
         if UNCHANGED in new:
-            return [dead_letters.letter(None, "an update left a large value unchanged, so it is not in the log")]
+            return [dead_letters.record(None, "an update left a large value unchanged, so it is not in the log")]
         return [router.route(row, dead_letters, commit_ts_us, former=former)]
 
     def _texts(self, values: Tuple, table: TableId, position: Position) -> list[str | None]:
@@ -161,14 +161,14 @@ class OutboxStream:
         """Returns the record of a transactional message with our prefix."""
         assert self._sealed is not None and self._router is not None
         routing, key = self._sealed
-        dead_letters = partial(DeadLetters, self._dead_letters, routing.prefix, position, now_us)
+        dead_letters = partial(DeadLetterFactory, self._dead_letters, routing.prefix, position, now_us)
         content = key.open(message.content, xid)
         if content is None:
             reason = "it was not written by the function that publishes events"
-            return [dead_letters(message.content).letter(None, reason)]
+            return [dead_letters(message.content).record(None, reason)]
         found = read_message(content)
         if isinstance(found, str):
-            return [dead_letters(content).letter(None, found)]
+            return [dead_letters(content).record(None, found)]
         event = dict(zip((column.name for column in COLUMNS), found.row, strict=True))
         return [self._router.route(found.row, dead_letters(event), commit_ts_us, more=found.headers)]
 

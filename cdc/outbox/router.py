@@ -25,7 +25,7 @@ from cdc.model.errors import SourceError
 from cdc.model.topic_record import EventDestination, TopicRecord
 from cdc.outbox.cloudevents import FORMATS, Header, attributes_of
 from cdc.outbox.column_readers import ColumnReader, EventValue
-from cdc.outbox.dead_letters import DeadLetters
+from cdc.outbox.dead_letters import DeadLetterFactory
 from cdc.outbox.expansion import Expansion, json_text
 
 ID_HEADER: Final = "id"
@@ -111,7 +111,7 @@ class Router:
     def route(
         self,
         row: Sequence[str | None],
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterFactory,
         commit_ts_us: int,
         more: Sequence[Header] = (),
         former: Sequence[str | None] | None = None,
@@ -120,7 +120,7 @@ class Router:
         `more`: further headers, behind the others. `former`: the old row of an update of the event's id. Raises
         ProtocolError for a value that is not of its type."""
         identity = self._id(row)
-        refused = partial(dead_letters.letter, identity.plain)
+        refused = partial(dead_letters.record, identity.plain)
         by, payload = self._by(row), self._payload(row)
         if by.plain is None:
             return refused(f"{self._routing.route_by_field} is null")

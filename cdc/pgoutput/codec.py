@@ -31,7 +31,7 @@ from cdc.model.sql_names import sql_name
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Absent, Delete, Insert, Relation, Tuple, TupleValue, Update
 from cdc.pgoutput.relations import captured_columns, relation_differs, sent_places
-from cdc.pgoutput.values import ColumnForm, Encoder, boolean, encoder_for, integer, json_name, quote
+from cdc.pgoutput.values import ColumnEncoding, Encoder, boolean, encoder_for, integer, json_name, quote
 
 _U32 = struct.Struct(">I")
 _HEAD_BYTES = 8  # message type 1, relation oid 4, tuple kind 1, column count 2
@@ -72,7 +72,7 @@ class RowCodec:
     Raises UnsupportedChangeError if the relation is not the one that the schema describes (see relation_differs).
     """
 
-    def __init__(self, schema: TableSchema, relation: Relation, forms: Sequence[ColumnForm] | None = None) -> None:
+    def __init__(self, schema: TableSchema, relation: Relation, forms: Sequence[ColumnEncoding] | None = None) -> None:
         """`forms`: of the schema's columns, in order; None: those of profile `readable`. Key columns are never left
         out."""
         if difference := relation_differs(schema, relation):
@@ -82,7 +82,7 @@ class RowCodec:
         self._table = schema.table
         self._relation = relation
         self._names = tuple(column.name for column in schema.columns)
-        forms = forms or [ColumnForm(encoder_for(column)) for column in schema.columns]
+        forms = forms or [ColumnEncoding(encoder_for(column)) for column in schema.columns]
         self._encoders = {i: form.encode for i, form in enumerate(forms) if form.encode is not None}
         self._unknown = {i: form.unknown for i, form in enumerate(forms) if form.unknown is not None}
         self._shown = tuple(self._encoders)

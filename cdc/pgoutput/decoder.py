@@ -35,9 +35,9 @@ from cdc.pgoutput.messages import (
     LogicalMessage,
     Message,
     OldKind,
-    Origin,
     Relation,
     RelationColumn,
+    ReplicationOrigin,
     StreamAbort,
     Truncate,
     Tuple,
@@ -158,7 +158,9 @@ def _read_message(reader: _Reader) -> Message:
         case "M":
             return _logical_message(reader)
         case "O":
-            return Origin(Lsn(reader.number(_U64, "an LSN")), reader.name("the origin's name", ORIGIN_BYTES_MAX))
+            return ReplicationOrigin(
+                Lsn(reader.number(_U64, "an LSN")), reader.name("the origin's name", ORIGIN_BYTES_MAX)
+            )
         case "A":
             return StreamAbort(reader.number(_U32, "an xid"), reader.number(_U32, "an xid"))
         case _:

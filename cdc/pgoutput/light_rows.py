@@ -14,7 +14,7 @@ from cdc.model.events import TableSchema
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Absent, Delete, Insert, Relation, Tuple, Update
 from cdc.pgoutput.relations import sent_places
-from cdc.pgoutput.values import ColumnForm
+from cdc.pgoutput.values import ColumnEncoding
 
 SHRINKS_TO: Final = 8  # a record's bytes times this are at least its row's
 _HEAD_BYTES: Final = 5  # message type 1, relation oid 4
@@ -33,7 +33,7 @@ class LightRow:
 class LightRows:
     """Makes light rows of one relation."""
 
-    def __init__(self, schema: TableSchema, relation: Relation, forms: Sequence[ColumnForm]) -> None:
+    def __init__(self, schema: TableSchema, relation: Relation, forms: Sequence[ColumnEncoding]) -> None:
         """Takes the same arguments as RowCodec."""
         self._names = [column.name for column in schema.columns]
         self._sent = sent_places(relation)

@@ -37,7 +37,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ReplicationOrigin:
     """Says that the transaction came to this server by replication from another one."""
 
     commit_lsn: Lsn  # on that server
@@ -122,4 +122,16 @@ class StreamAbort:
     subxid: int
 
 
-Message = Begin | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate | LogicalMessage | StreamAbort
+Message = (
+    Begin
+    | Commit
+    | ReplicationOrigin
+    | Relation
+    | Type
+    | Insert
+    | Update
+    | Delete
+    | Truncate
+    | LogicalMessage
+    | StreamAbort
+)

@@ -17,8 +17,10 @@ def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
         added = [name for name in now if name not in was]
         dropped = [name for name in was if name not in now]
         if added or dropped:
-            said = [f"column {name} was added" for name in added] + [f"column {name} was dropped" for name in dropped]
-            return ", ".join(said)
+            changes = [f"column {name} was added" for name in added] + [
+                f"column {name} was dropped" for name in dropped
+            ]
+            return ", ".join(changes)
         return f"its columns are in another order: {', '.join(now)}"
     for column, sent in zip(schema.columns, captured, strict=True):
         if sent.type_oid != column.type_oid:

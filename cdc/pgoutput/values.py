@@ -46,7 +46,7 @@ def json_name(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnForm:
+class ColumnEncoding:
     """The form of a column in records."""
 
     encode: Encoder | None  # None: records don't have it

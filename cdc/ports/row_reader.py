@@ -12,7 +12,7 @@ TopicKey = tuple[str, bytes]  # topic, record key
 
 
 @dataclass(frozen=True, slots=True)
-class WantedRow:
+class RequestedRow:
     """A row with an unchanged TOAST value. `since` and `xid`: the first and the last transaction that left a value
     out."""
 
@@ -23,16 +23,16 @@ class WantedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowsRequest:
     """The rows and columns to read from one table."""
 
     schema: TableSchema
     columns: tuple[str, ...]
-    rows: tuple[WantedRow, ...]
+    rows: tuple[RequestedRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRows:
     """The first of the wanted rows, as many as were read. Everything in it is flushed to the source's disk."""
 
     snapshot: TransactionSnapshot
@@ -59,6 +59,6 @@ class Unfilled:
 class RowReader(Protocol):
     """Reads columns of rows by key, from the current table."""
 
-    def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
+    def read(self, wanted: RowsRequest, bytes_max: int, while_waiting: WhileWaiting) -> FoundRows | Unreadable | None:
         """Returns the first rows of `wanted`, as many as `bytes_max` holds and at least one. None: no answer in time,
         or not flushed. Never raises for an error of the server. Calls `while_waiting` several times a second."""

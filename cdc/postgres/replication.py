@@ -119,7 +119,7 @@ class ReplicationConnection:
         self._source = source
         self._pgconn = pgconn
         self._slot = ""
-        self._heard_at = self._checked_at = time.monotonic()
+        self._received_at = self._checked_at = time.monotonic()
         self.notices: list[str] = []
         pgconn.notice_handler = self._on_notice
         if holds_any_bytes(pgconn):
@@ -169,7 +169,7 @@ class ReplicationConnection:
         )
         self._pgconn.nonblocking = 1
         self._slot = slot
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
 
     def _row(self, command: str) -> list[str]:
         result = self._exec(command, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
@@ -222,7 +222,7 @@ class ReplicationConnection:
         if self.notices:
             self._raise_notice()
         if frames:
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
         return frames
 
     def wait(self, timeout_s: float) -> None:
@@ -233,7 +233,7 @@ class ReplicationConnection:
             time.sleep(GATHER_S)
             return
         now = time.monotonic()
-        if now - max(self._heard_at, self._checked_at) > SILENCE_S:
+        if now - max(self._received_at, self._checked_at) > SILENCE_S:
             self._checked_at = now
             self._require_walsender()
 
@@ -247,7 +247,7 @@ class ReplicationConnection:
             raise lost("the server stopped streaming, and the connection did not report it (is a proxy in between?)")
 
     def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
-        reply_requested = reply_requested or time.monotonic() - self._heard_at > ASK_S
+        reply_requested = reply_requested or time.monotonic() - self._received_at > ASK_S
         payload = standby_status(received, confirmed, time.time_ns() // 1000, reply_requested)
         deadline = time.monotonic() + SEND_S_MAX
         try:

@@ -19,7 +19,7 @@ import psycopg
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
-from cdc.ports.row_reader import Found, Unreadable, Wanted, WantedRow
+from cdc.ports.row_reader import FoundRows, RequestedRow, RowsRequest, Unreadable
 from cdc.ports.stream import WhileWaiting
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
@@ -48,7 +48,7 @@ _IS_FLUSHED: LiteralString = "COMMIT; SELECT pg_current_wal_flush_lsn() >= pg_cu
 @dataclass(frozen=True, slots=True)
 class _Request:
     number: int
-    wanted: Wanted
+    wanted: RowsRequest
     bytes_max: int
 
 
@@ -59,12 +59,12 @@ class PostgresRowReader:
         self._source = source
         self._publication = publication
         self._chunk_tables: dict[TableId, ChunkTable] = {}
-        self._answers: queue.SimpleQueue[tuple[int, Found | Unreadable | None]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, FoundRows | Unreadable | None]] = queue.SimpleQueue()
         self._number = 0  # number of the last request
         self._is_late = False
         self._worker: ConnectionWorker[_Request] = ConnectionWorker(source, queue.SimpleQueue(), self._serve, _SETTINGS)
 
-    def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
+    def read(self, wanted: RowsRequest, bytes_max: int, while_waiting: WhileWaiting) -> FoundRows | Unreadable | None:
         self._number += 1
         self._worker.start()
         with suppress(queue.Empty):
@@ -93,7 +93,7 @@ class PostgresRowReader:
     def _serve(self, worker: ConnectionWorker[_Request], request: _Request) -> None:
         if request.number != self._number:
             return  # nobody waits for the answer any more
-        answer: Found | Unreadable | None = None
+        answer: FoundRows | Unreadable | None = None
         try:
             answer = self._found(worker, request.wanted, request.bytes_max)
         except Exception as error:  # noqa: BLE001 - the outermost handler of the thread: every request must be answered
@@ -102,7 +102,7 @@ class PostgresRowReader:
             answer = _failure(error)
         self._answers.put((request.number, answer))
 
-    def _found(self, worker: ConnectionWorker[_Request], wanted: Wanted, bytes_max: int) -> Found | None:
+    def _found(self, worker: ConnectionWorker[_Request], wanted: RowsRequest, bytes_max: int) -> FoundRows | None:
         connection = worker.connection()
         snapshot, described = self._begin(connection, wanted.schema)
         statement = reread_statement(described, wanted.columns, [row.key for row in wanted.rows])
@@ -120,7 +120,7 @@ class PostgresRowReader:
             # A commit waits for the flush of the log. To poll for the flush could take long: the end of the written log
             # may be the beginning of a page, up to which nothing is ever flushed.
             connection.execute(watermark_statement(""))
-        return Found(snapshot, tuple(rows))
+        return FoundRows(snapshot, tuple(rows))
 
     def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, ChunkTable]:
         described = self._chunk_tables.get(schema.table)
@@ -134,7 +134,7 @@ class PostgresRowReader:
         return snapshot, described
 
 
-def _rows(wanted: Wanted, lines: Sequence[bytes]) -> tuple[list[tuple[bytes | None, ...] | None], bool]:
+def _rows(wanted: RowsRequest, lines: Sequence[bytes]) -> tuple[list[tuple[bytes | None, ...] | None], bool]:
     """Returns the values of the wanted rows, as many as were read, and whether all were last written by transactions
     that were received."""
     key_size = len(wanted.schema.key)
@@ -142,7 +142,7 @@ def _rows(wanted: Wanted, lines: Sequence[bytes]) -> tuple[list[tuple[bytes | No
     is_ours = True
     for line in lines:
         number, xmin, *fields = fields_of(line)
-        row: WantedRow = wanted.rows[int(number or b"")]
+        row: RequestedRow = wanted.rows[int(number or b"")]
         if int(number or b"") == len(rows):
             rows.append(None)
         key = tuple(field.decode() for field in fields[key_size : 2 * key_size] if field is not None)

@@ -46,10 +46,10 @@ from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.completion import CompletionJob
-from cdc.snapshots.jobs import STATUSES_BEFORE, Job
+from cdc.snapshots.jobs import STATUSES_BEFORE, SnapshotJob
 from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenRequest, Range, WatermarkedAnswer
 from cdc.snapshots.sweeps import Sweeps
-from cdc.snapshots.tombstones import Tombstones
+from cdc.snapshots.tombstones import TombstoneJobs
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +88,7 @@ class SnapshotEngine:
         self._new_nonce = new_nonce
         self.memory = ChangeMemory() if memory is None else memory
         oldest_first = sorted(recorded.records, key=lambda record: record.requested_us)
-        self.jobs = {r.table: Job(r, self.tables[r.table]) for r in oldest_first if r.table in self.tables}
+        self.jobs = {r.table: SnapshotJob(r, self.tables[r.table]) for r in oldest_first if r.table in self.tables}
         self._completions = {
             r.table: CompletionJob(self.tables[r.table], r) for r in recorded.incomplete if r.table in self.tables
         }
@@ -97,11 +97,11 @@ class SnapshotEngine:
         # The newest known transaction snapshot; None before the barrier is passed
         self._latest_snapshot: TransactionSnapshot | None = None
         # Nonce → job, part, request. Without a part it describes the table.
-        self._open: dict[str, tuple[Job, Range | AbsentKeys | None, OpenRequest]] = {}
-        self.tombstones = Tombstones(self.tables, sweeps, recorded.tombstones)
+        self._open: dict[str, tuple[SnapshotJob, Range | AbsentKeys | None, OpenRequest]] = {}
+        self.tombstones = TombstoneJobs(self.tables, sweeps, recorded.tombstones)
         self._watermarks: list[str] = []  # nonces of our watermarks in the current transaction
         self._row_count = 0  # rows published in the current transaction; they count as its changes
-        self._ended: list[Job] = []  # jobs that ended outside of a transaction and are not recorded yet
+        self._ended: list[SnapshotJob] = []  # jobs that ended outside of a transaction and are not recorded yet
         self._next_chunk_at = self._now = 0.0
         self.is_active = False  # rows of some table are still to be published; otherwise nothing is remembered
         self._settle()
@@ -270,7 +270,7 @@ class SnapshotEngine:
         if (before := self.jobs.get(record.table)) is not None:
             self._give_up([before])
             record = record.model_copy(update={"owes": record.owes or before.owes})
-        self.jobs[record.table] = job = Job(record, schema)
+        self.jobs[record.table] = job = SnapshotJob(record, schema)
         self._settle()
         return job.state(self._topics)
 
@@ -281,18 +281,18 @@ class SnapshotEngine:
             return []
         self._give_up([job])
         record = job.record().model_copy(update={"status": status, "message": ""})
-        self.jobs[table] = job = Job(record, job.schema)
+        self.jobs[table] = job = SnapshotJob(record, job.schema)
         self._settle()
         return job.state(self._topics)
 
     # ---- inside
 
-    def _describe_table(self, job: Job) -> DescribeTable:
+    def _describe_table(self, job: SnapshotJob) -> DescribeTable:
         request = DescribeTable(self._new_nonce(), job.schema, self.limits.workers if job.splits else 1)
         self._note_open(job, None, request)
         return request
 
-    def _read_chunk(self, job: Job, part: Range) -> Chunk:
+    def _read_chunk(self, job: SnapshotJob, part: Range) -> Chunk:
         assert job.fingerprint is not None
         request = Chunk(
             nonce=self._new_nonce(),
@@ -310,7 +310,7 @@ class SnapshotEngine:
             self._next_chunk_at = max(self._next_chunk_at, self._now) + request.rows_max / self.limits.rows_per_s_max
         return request
 
-    def _look_up_keys(self, job: Job, absent: AbsentKeys) -> Lookup:
+    def _look_up_keys(self, job: SnapshotJob, absent: AbsentKeys) -> Lookup:
         assert job.fingerprint is not None
         keys = absent.pages.popleft() if absent.pages else ()
         request = Lookup(self._new_nonce(), job.schema, job.fingerprint, keys, absent.after, absent.up_to)
@@ -318,14 +318,16 @@ class SnapshotEngine:
         self._note_open(job, absent, request)
         return request
 
-    def _note_open(self, job: Job, part: Range | AbsentKeys | None, request: DescribeTable | Chunk | Lookup) -> None:
+    def _note_open(
+        self, job: SnapshotJob, part: Range | AbsentKeys | None, request: DescribeTable | Chunk | Lookup
+    ) -> None:
         assert self._latest_snapshot is not None
         opened = OpenRequest(request, since=self._latest_snapshot, asked_at=self._now)
         self._open[request.nonce] = job, part, opened
         if part is not None:
             part.open.append(opened)
 
-    def _read_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
+    def _read_keys(self, job: SnapshotJob, absent: AbsentKeys) -> KeyPage:
         if absent.scan is None:
             absent.scan, absent.looked_up_at = self._new_nonce(), self._now
             absent.since = self.memory.watch(job.schema.topic)
@@ -339,7 +341,7 @@ class SnapshotEngine:
                 self._ended.append(job)
                 self._settle()
 
-    def _scanning(self, nonce: str) -> Job | None:
+    def _scanning(self, nonce: str) -> SnapshotJob | None:
         """Returns the job that waits for this page."""
         return next((job for job in self._all_jobs() if job.absent is not None and job.absent.page == nonce), None)
 
@@ -348,7 +350,7 @@ class SnapshotEngine:
             self._barrier, self._barrier_not_before = None, self._now + RETRY_S  # another barrier serves as well
             return
         if failure.nonce in self._open:
-            job: Job | None = self._open[failure.nonce][0]
+            job: SnapshotJob | None = self._open[failure.nonce][0]
         else:
             job = self._scanning(failure.nonce)
             if job is not None and job.absent is not None:
@@ -364,7 +366,7 @@ class SnapshotEngine:
         else:
             job.failed(failure.error.message, self._now)
 
-    def _on_described(self, job: Job, described: WatermarkedAnswer | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: SnapshotJob, described: WatermarkedAnswer | None, seq: SeqCounter) -> None:
         """The watermark behind a table's description was received."""
         assert isinstance(described, TableDescribed), "the answer is there before its watermark is written"
         if not job.may_begin(described.snapshot, self._now):
@@ -377,7 +379,7 @@ class SnapshotEngine:
 
     def _merge(
         self,
-        job: Job,
+        job: SnapshotJob,
         part: Range | AbsentKeys,
         chunk: OpenRequest,
         commit_lsn: Lsn,
@@ -416,7 +418,7 @@ class SnapshotEngine:
             records.append(self.sweeps.record(job.schema.table, job.floor, commit_lsn))
         records += job.state(self._topics)
 
-    def _is_done(self, job: Job) -> bool:
+    def _is_done(self, job: SnapshotJob) -> bool:
         """Ends the job if nothing is left to do. Returns whether it is done."""
         if not job.is_complete:
             return False
@@ -429,11 +431,11 @@ class SnapshotEngine:
             in_use = [request.snapshot for _, _, request in self._open.values()]
             self.memory.forget_seen_by([self._latest_snapshot, *in_use])
 
-    def _all_jobs(self) -> Iterable[Job]:
+    def _all_jobs(self) -> Iterable[SnapshotJob]:
         """All jobs; the completion of incomplete rows comes first, since those are few."""
         return (*self._completions.values(), *self.jobs.values(), *self.tombstones.jobs.values())
 
-    def _give_up(self, jobs: Iterable[Job]) -> None:
+    def _give_up(self, jobs: Iterable[SnapshotJob]) -> None:
         """Makes the open requests of these jobs void."""
         for job in jobs:
             job.rewind(self._now)

@@ -24,7 +24,7 @@ from cdc.ports.chunk_reader import Key
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import TRANSACTIONS_MAX, Transactions
-from cdc.snapshots.jobs import Job
+from cdc.snapshots.jobs import SnapshotJob
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +38,7 @@ UNSEEN_RETRY_S: Final = 1.0
 _Noted = dict[Key, int | None]  # key → transaction that left a value out; None: it ended before this process began
 
 
-class CompletionJob(Job):
+class CompletionJob(SnapshotJob):
     """The rows of one table that are to be completed."""
 
     def __init__(self, schema: TableSchema, record: IncompleteRowsRecord | None = None) -> None:

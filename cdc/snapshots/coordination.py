@@ -24,7 +24,7 @@ from cdc.ports.chunk_reader import ChunkReader, KeyPage, Request
 from cdc.ports.stream import Signal, Signals
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.completion import asked_keys
-from cdc.snapshots.jobs import Job
+from cdc.snapshots.jobs import SnapshotJob
 from cdc.snapshots.signal_answers import Answers, offset_record, refusal
 
 log = structlog.get_logger(__name__)
@@ -296,7 +296,7 @@ class Snapshots:
                 records.append(progress.to(self._topics.progress))
         return records
 
-    def _doing(self, job: Job) -> str:
+    def _doing(self, job: SnapshotJob) -> str:
         """Returns what the job waits for, or does beside reading rows."""
         if job.absent is not None:
             return "looking for rows that vanished"
@@ -310,16 +310,16 @@ class _Reports:
         # Table → what was reported, times and rows of the reports since that began
         self._reported: dict[TableId, tuple[tuple[str, str], deque[tuple[float, int]]]] = {}
 
-    def rate(self, job: Job, now: float) -> float | None:
+    def rate(self, job: SnapshotJob, now: float) -> float | None:
         """Returns the rows per second, for a report now. None: nothing is to be reported."""
-        standing = (job.request, job.status)
-        last, past = self._reported.get(job.schema.table, (standing if job.is_ended else None, None))
-        if last == standing and not job.is_active:
+        reported = (job.request, job.status)
+        last, past = self._reported.get(job.schema.table, (reported if job.is_ended else None, None))
+        if last == reported and not job.is_active:
             return None
-        if last != standing or past is None:
+        if last != reported or past is None:
             past = deque(maxlen=_RATE_REPORTS)
         past.append((now, job.rows))
-        self._reported[job.schema.table] = standing, past
+        self._reported[job.schema.table] = reported, past
         began, rows = past[0]
         return round((job.rows - rows) / (now - began), 1) if now > began else 0.0
 

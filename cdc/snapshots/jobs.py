@@ -34,7 +34,7 @@ _IN_WORDS: Final = {
 }
 
 
-class Job:
+class SnapshotJob:
     """One table's snapshot while this process works on it."""
 
     def __init__(self, record: SnapshotRecord, schema: TableSchema, *, below: int | None = None) -> None:
@@ -62,7 +62,7 @@ class Job:
         self.rows_estimated = record.rows_estimated
 
     @classmethod
-    def of_tombstones(cls, schema: TableSchema, floor: int) -> "Job":
+    def of_tombstones(cls, schema: TableSchema, floor: int) -> "SnapshotJob":
         """Returns a job that writes the tombstones of rows that were swept below this floor. It has no record: after a
         restart it is found to be due again."""
         record = SnapshotRecord(

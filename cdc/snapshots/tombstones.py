@@ -8,11 +8,11 @@ restart finds what is due.
 from collections.abc import Mapping
 
 from cdc.model.events import TableId, TableSchema
-from cdc.snapshots.jobs import Job
+from cdc.snapshots.jobs import SnapshotJob
 from cdc.snapshots.sweeps import Sweeps
 
 
-class Tombstones:
+class TombstoneJobs:
     """The tombstone jobs of all tables in one session."""
 
     def __init__(
@@ -23,7 +23,7 @@ class Tombstones:
         self._sweeps = sweeps
         self._begun = None if written is None else dict(written)  # floors of jobs that began, in any session
         self.due: dict[TableId, int] = {}  # floors of committed sweeps for which no job began
-        self.jobs: dict[TableId, Job] = {}
+        self.jobs: dict[TableId, SnapshotJob] = {}
         self.on_committed()
 
     def on_committed(self) -> None:
@@ -33,11 +33,13 @@ class Tombstones:
             floors = {table: self._sweeps.floor(table) for table in self._schemas}
             self.due = {table: floor for table, floor in floors.items() if floor > self._begun.get(table, 0)}
 
-    def begin(self) -> list[Job]:
+    def begin(self) -> list[SnapshotJob]:
         """Begins the jobs that are due. Returns the jobs that they replace."""
         assert self._begun is not None
         replaced = [self.jobs[table] for table in self.due if table in self.jobs]
-        self.jobs |= {table: Job.of_tombstones(self._schemas[table], floor) for table, floor in self.due.items()}
+        self.jobs |= {
+            table: SnapshotJob.of_tombstones(self._schemas[table], floor) for table, floor in self.due.items()
+        }
         self._begun |= self.due
         self.due = {}
         return replaced

@@ -15,7 +15,7 @@ from sinks.cache.forms import Command, TableForm, lookup_keys
 from sinks.cache.keys import VERSION_DIGITS, version_text
 from sinks.cache.scripts import LOOKUPS, REMOVE
 from sinks.cache.sink import CacheSink, literal
-from sinks.contents import Held, Key, StoreContents, batched
+from sinks.contents import Key, StoreContents, StoredEntry, batched
 from sinks.contract import Json
 from sinks.reduction import key_text
 from sinks.retries import Retries
@@ -42,7 +42,7 @@ class CacheContents(StoreContents):
         shape = self._sink.form(table).shape
         return shape.ttl_s is not None or shape.mode == "invalidate"
 
-    def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+    def rows(self, table: TableId) -> Iterator[tuple[Key, StoredEntry]]:
         form = self._sink.form(table)
         if not form.is_stored:
             return
@@ -56,10 +56,10 @@ class CacheContents(StoreContents):
                 }
                 wrong = self._wrong_lookups(form, held)
                 for row_id, (version, _, row) in held.items():
-                    yield form.key_of(row_id), Held(version, row, lookups=wrong.get(row_id, ()))
+                    yield form.key_of(row_id), StoredEntry(version, row, lookups=wrong.get(row_id, ()))
         yield from self._unversioned(form)
 
-    def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
+    def held(self, table: TableId, keys: Sequence[Key]) -> list[StoredEntry | None]:
         form = self._sink.form(table)
         return [held for part in batched(keys, READ_ROWS_MAX) for held in self._held(form, part)]
 
@@ -75,7 +75,7 @@ class CacheContents(StoreContents):
     def close(self) -> None:
         self._sink.close()
 
-    def stray_lookups(self, table: TableId) -> Iterator[str]:
+    def orphaned_lookups(self, table: TableId) -> Iterator[str]:
         form = self._sink.form(table)
         if not form.is_stored:  # the keys are written by applications
             return
@@ -95,7 +95,7 @@ class CacheContents(StoreContents):
         for part in batched(names, SCRIPT_KEYS_MAX):
             self._owners(form, part, "remove")
 
-    def _held(self, form: TableForm, keys: Sequence[Key]) -> Iterator[Held | None]:
+    def _held(self, form: TableForm, keys: Sequence[Key]) -> Iterator[StoredEntry | None]:
         """Yields what is held of each key. The version is read before and after the row: if both are the same, no job
         has written in between.
         """
@@ -116,11 +116,11 @@ class CacheContents(StoreContents):
             if entry != after[at]:
                 yield from self._held(form, keys[at : at + 1])
             elif entry is not None:
-                yield Held(_version(entry), rows[at], lookups=wrong.get(key_text(dict(keys[at])), ()))
+                yield StoredEntry(_version(entry), rows[at], lookups=wrong.get(key_text(dict(keys[at])), ()))
             elif rows[at] is not None:
-                yield Held(UNVERSIONED, rows[at])
+                yield StoredEntry(UNVERSIONED, rows[at])
             else:
-                yield None if deleted is None else Held(int(deleted), None)
+                yield None if deleted is None else StoredEntry(int(deleted), None)
 
     def _wrong_lookups(
         self, form: TableForm, held: Mapping[str, tuple[int, Sequence[str], Mapping[str, Json]]]
@@ -152,7 +152,7 @@ class CacheContents(StoreContents):
             for name, (owner, entry) in zip(names, answers, strict=True)
         }
 
-    def _unversioned(self, form: TableForm) -> Iterator[tuple[Key, Held]]:
+    def _unversioned(self, form: TableForm) -> Iterator[tuple[Key, StoredEntry]]:
         """Rows under keys of which the table's hash has no version."""
         for names in self._scanned(form, form.key_literals, form.key_type):
             for part in batched([name for name in names if name != form.versions], READ_ROWS_MAX):
@@ -164,13 +164,13 @@ class CacheContents(StoreContents):
         for found in self._server.names(form.versions, pattern, "TYPE", key_type):
             yield [name.decode("utf-8", "surrogateescape") for name in found]
 
-    def _without_version(self, form: TableForm, names: Sequence[str]) -> Iterator[tuple[Key, Held]]:
-        rows: list[tuple[Key, Held, str]] = []
+    def _without_version(self, form: TableForm, names: Sequence[str]) -> Iterator[tuple[Key, StoredEntry]]:
+        rows: list[tuple[Key, StoredEntry, str]] = []
         for name, answer in zip(names, self._server.run_all([form.read_key(name) for name in names]), strict=True):
             row = _row(form, answer) or {}
             key = {column: row.get(column) for column in form.schema.key}
             if None not in key.values() and form.row_key(row_id := key_text(key)) == name:
-                rows.append((key, Held(UNVERSIONED, row), row_id))
+                rows.append((key, StoredEntry(UNVERSIONED, row), row_id))
         versions = self._server.run_all([("HGET", form.versions, row_id) for _, _, row_id in rows])
         for (found, held, _), version in zip(rows, versions, strict=True):
             if version is None:

@@ -4,7 +4,7 @@
 |--------------------------------------|--------|-----------------------------------------------------------------|
 | `<prefix>:watershed`                 | hash   | `generation`, the server's `run_id`, `table:<schema>.<table>`   |
 |                                      |        | for each prepared table; `rebuilding`, the generation of a      |
-|                                      |        | rebuild that is not finished; `note` and `rebuilding_note`, the |
+| | | rebuild that is not finished; `save_position` and `rebuilding_note`, the |
 |                                      |        | positions of both                                               |
 | `<prefix>:<schema>.<table>:`         | hash   | the version of each live row, by the text of its primary key,   |
 |                                      |        | with the row's lookup keys; in the field SHAPE the shape of the |
@@ -37,7 +37,8 @@ REBUILDING_NOTE: Final = "rebuilding_note"  # that of a rebuild
 # Fields that can't be primary keys, because PostgreSQL's texts contain no NUL.
 SHAPE: Final = "\0"
 KEY_COLUMNS: Final = "\0key"  # the names of the primary key's columns, in its order, as JSON
-NOTE_COUNT: Final = "\0notes"  # in a cluster: how many notes followed writes of the table (sinks/cache/notes.py)
+# in a cluster: how many notes followed writes of the table (sinks/cache/saved_position.py)
+NOTE_COUNT: Final = "\0notes"
 VERSION_DIGITS: Final = 19
 
 

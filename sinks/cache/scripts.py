@@ -212,7 +212,7 @@ return removed
 
 # Lets every later write win against rows of one table. KEYS[1]: the hash of the table's versions. ARGV: the texts of
 # the rows' primary keys.
-DISOWN: Final = Script("""
+RESET_VERSIONS: Final = Script("""
 for _, id in ipairs(ARGV) do
   local entry = redis.call('HGET', KEYS[1], id)
   if entry then

@@ -16,8 +16,8 @@ from sinks.cache.calls import SCRIPT_KEYS_MAX, ApplyCall
 from sinks.cache.cluster import connected
 from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
 from sinks.cache.keys import KEY_COLUMNS, NOTE_COUNT, REBUILDING, REBUILDING_NOTE, SHAPE, VERSION_DIGITS, CacheKeys
-from sinks.cache.notes import Notes
-from sinks.cache.scripts import APPLY, DISOWN
+from sinks.cache.saved_position import SavedPosition
+from sinks.cache.scripts import APPLY, RESET_VERSIONS
 from sinks.cache.server import Command, RedisServer
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
 from sinks.errors import SinkError
@@ -72,7 +72,7 @@ class CacheSink:
         self._shapes = shapes or {}
         self._evicts = evicts
         self._rebuilds = rebuilds
-        self._notes = Notes(server, self._keys, rebuilds=rebuilds is not None)
+        self._saved_position = SavedPosition(server, self._keys, rebuilds=rebuilds is not None)
         self._forms: dict[TableId, TableForm] = {}
         self._templates: dict[tuple[TableId, str], list[Part]] = {}
 
@@ -130,20 +130,20 @@ class CacheSink:
         commands: list[Command] = [("HDEL", key, *sorted(others))] if others else []
         self._server.run_all([*commands, ("HSET", key, "generation", generation, "run_id", self._run_id())])
 
-    def note(self, text: str, before: str | None) -> None:
-        self._notes.write(text, before)
+    def save_position(self, text: str, before: str | None) -> None:
+        self._saved_position.write(text, before)
 
-    def noted(self) -> str | None:
-        return self._notes.read()
+    def saved_position(self) -> str | None:
+        return self._saved_position.read()
 
-    def disown(self, table: TableId) -> None:
+    def reset_versions(self, table: TableId) -> None:
         """Implements Sink.disown: readers keep the rows."""
         versions, deleted = self._keys.table(table), self._keys.deleted(table)
         for held in self._server.fields(versions):
             rows = [row_id for row_id in held if not row_id.startswith(b"\0")]
             for start in range(0, len(rows), SCRIPT_KEYS_MAX):
                 page = rows[start : start + SCRIPT_KEYS_MAX]
-                self._server.run_all([("EVALSHA", DISOWN.sha, 1, versions, *page)], [DISOWN])
+                self._server.run_all([("EVALSHA", RESET_VERSIONS.sha, 1, versions, *page)], [RESET_VERSIONS])
         for found in self._server.names(versions, f"{literal(deleted)}*"):
             for start in range(0, len(found), SCRIPT_KEYS_MAX):
                 self._server.run("UNLINK", *found[start : start + SCRIPT_KEYS_MAX])
@@ -226,7 +226,7 @@ class CacheSink:
 
     def make_readable(self, tables: Collection[TableId]) -> None:
         """Applied changes are visible at once."""
-        self._notes.written(tables)
+        self._saved_position.written(tables)
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         """Yields the rows whose keys have not expired; none for a table whose keys are deleted by every change."""

@@ -90,11 +90,11 @@ def outcome(answer: dict[str, Any]) -> Result | Busy:
     """Returns the meaning of an item of the answer. Raises SinkError if the index is missing, blocked, or refuses the
     document for another reason than its content.
     """
-    ((_, said),) = answer.items()
-    status = int(said["status"])
+    ((_, result),) = answer.items()
+    status = int(result["status"])
     if status in (200, 201):
         return _WRITTEN
-    error = said.get("error") or {}
+    error = result.get("error") or {}
     error_type, reason = str(error.get("type", "")), str(error.get("reason", ""))
     if status == 409 and error_type == "version_conflict_engine_exception":
         return _STALE
@@ -102,7 +102,7 @@ def outcome(answer: dict[str, Any]) -> Result | Busy:
         return Busy(status, error_type, is_too_large(status, reason))
     if status == 400 and (rejection := _rejection(error_type, reason)):
         return Result(Outcome.REJECTED, rejection)
-    raise _refused(status, error_type, said.get("_index"))
+    raise _refused(status, error_type, result.get("_index"))
 
 
 def is_too_large(status: int, reason: str) -> bool:

@@ -11,7 +11,7 @@ from opensearchpy.exceptions import ConflictError, NotFoundError
 
 from cdc.config.stores import SearchConfig
 from cdc.model.events import TableId, TableSchema
-from sinks.contents import Held, Key, StoreContents
+from sinks.contents import Key, StoreContents, StoredEntry
 from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.search.documents import DocumentForm
@@ -40,14 +40,14 @@ class SearchContents(StoreContents):
     def is_partial(self, table: TableId) -> bool:  # noqa: ARG002 - the same for every table
         return False
 
-    def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+    def rows(self, table: TableId) -> Iterator[tuple[Key, StoredEntry]]:
         alias, form = self._sink.place(table)
         for hit in live_documents(self._server, alias, LIVE, with_row=True):
             held = _held(hit, form)
             assert held.row is not None, "the query finds live documents"
             yield {column: held.row.get(column) for column in form.schema.key}, held
 
-    def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
+    def held(self, table: TableId, keys: Sequence[Key]) -> list[StoredEntry | None]:
         _, form = self._sink.place(table)
         return [None if found is None else _held(found, form) for found in self._documents(table, keys)]
 
@@ -105,8 +105,8 @@ class SearchContents(StoreContents):
         self._server.call(lambda client: client.indices.put_settings(index=alias, body=body))
 
 
-def _held(found: dict[str, Any], form: DocumentForm) -> Held:
+def _held(found: dict[str, Any], form: DocumentForm) -> StoredEntry:
     version, document = int(found["_version"]), found["_source"]
     is_edited = document.get(VERSION_FIELD) != version
     is_live = document.get(DELETED_FIELD) is False
-    return Held(version, form.row(document) if is_live else None, is_edited=is_edited)
+    return StoredEntry(version, form.row(document) if is_live else None, is_edited=is_edited)

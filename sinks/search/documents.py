@@ -25,9 +25,9 @@ from cdc.config.store_shapes import SearchShape
 from cdc.model.events import Column, TableSchema
 from sinks.contract import Json
 from sinks.json_numbers import JsonNumber, json_text, read_json
-from sinks.lineage import numeric_digits
 from sinks.records import encode_json
 from sinks.reduction import bounded_id, key_text
+from sinks.schema_history import numeric_digits
 from sinks.search.mapping import (
     DELETED_AT_FIELD,
     DELETED_FIELD,

@@ -99,8 +99,8 @@ class Generations:
                 raise self._server.explained(error) from error
         self._put(_GENERATION_ID, {"generation": generation}, {})
 
-    def note(self, text: str, before: str | None) -> None:
-        """Implements sinks.contract.Sink.note."""
+    def save_position(self, text: str, before: str | None) -> None:
+        """Implements sinks.contract.Sink.save_position."""
         held = self._get(_GENERATION_ID)
         if held is None or (before is not None and held["_source"].get("note") not in (before, text)):
             raise lost_writes(self._server.name)
@@ -109,11 +109,11 @@ class Generations:
             # It is only read by its id, for which a document needs no refresh.
             self._put(_GENERATION_ID, {**held["_source"], "note": text}, {"refresh": "false", **condition})
         except ConflictError as error:
-            if self.noted() != text:  # otherwise the answer to the first attempt was lost
+            if self.saved_position() != text:  # otherwise the answer to the first attempt was lost
                 raise lost_writes(self._server.name) from error
 
-    def noted(self) -> str | None:
-        """Implements sinks.contract.Sink.noted."""
+    def saved_position(self) -> str | None:
+        """Implements sinks.contract.Sink.saved_position."""
         held = self._get(_GENERATION_ID)
         return None if held is None else held["_source"].get("note")
 

@@ -21,7 +21,7 @@ from opensearchpy.exceptions import NotFoundError, RequestError, TransportError
 
 from cdc.model.events import TableId, TableSchema
 from sinks.errors import RefusedError, SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.search import mapping
 from sinks.search.generations import Generations, Mark, Overtaken
 from sinks.search.mapping import JSON_FIELD, LIVE, Capabilities, IndexForm
@@ -66,20 +66,20 @@ class Preparation:
         self._names = names
         self._generations = generations
 
-    def prepare(self, lineage: Lineage) -> None:
+    def prepare(self, schema_history: SchemaHistory) -> None:
         """Implements `sinks.contract.Sink.prepare`."""
         for _ in self._server.retries.attempts():
             try:
-                return self._prepare(lineage)
+                return self._prepare(schema_history)
             except Overtaken:
                 continue
         raise SinkError(
-            f"{self._server.name}: other writers repeatedly prepare {lineage.newest.table} at the same time",
+            f"{self._server.name}: other writers repeatedly prepare {schema_history.newest.table} at the same time",
             "only one job may write to a search index: stop the others",
         )
 
-    def _prepare(self, lineage: Lineage) -> None:
-        schema = lineage.newest
+    def _prepare(self, schema_history: SchemaHistory) -> None:
+        schema = schema_history.newest
         name = self._names.index(schema.table)
         form = self._form(schema)
         if not self._generations.is_begun():
@@ -96,8 +96,8 @@ class Preparation:
                     "nothing to do: the sink restarts and fills the index; stop a second job, if there is one",
                 )
             log.warning("deleting a search index of another shape", table=str(schema.table), index=index.name)
-            doomed = index.name
-            self._server.call(lambda client: client.indices.delete(index=doomed, ignore_unavailable=True))
+            obsolete = index.name
+            self._server.call(lambda client: client.indices.delete(index=obsolete, ignore_unavailable=True))
             index = None
         if index is None:
             aliases: dict[str, Any] = {self._names.own(schema.table): {}}
@@ -116,7 +116,7 @@ class Preparation:
             )
         clashes = mapping.clashes(index.fields, form.fields)
         if clashes or (index.is_blocked and self._others(schema, index.name)):
-            self._move(lineage, index, mark, clashes)
+            self._move(schema_history, index, mark, clashes)
         else:
             self._update(schema, index)
             if mark is None:
@@ -170,8 +170,8 @@ class Preparation:
 
     # ---- a new index
 
-    def _move(self, lineage: Lineage, old: _Index, mark: Mark | None, clashes: frozenset[str]) -> None:
-        schema = lineage.newest
+    def _move(self, schema_history: SchemaHistory, old: _Index, mark: Mark | None, clashes: frozenset[str]) -> None:
+        schema = schema_history.newest
         name, target = self._names.index(schema.table), self._names.moved(schema.table, schema.version)
         if old.name == target:
             raise RefusedError(
@@ -188,8 +188,8 @@ class Preparation:
         try:
             self._server.call(lambda client: client.indices.add_block(index=old.name, block="write"), (404,))
             self._server.call(lambda client: client.indices.refresh(index=old.name), (404,))
-            is_known = lineage.column_count(old.schema_version) is not None
-            kept = lineage.carried(old.schema_version) if is_known else frozenset()
+            is_known = schema_history.column_count(old.schema_version) is not None
+            kept = schema_history.carried(old.schema_version) if is_known else frozenset()
             self._copy(old.name, target, clashes - kept)
         except NotFoundError as error:  # another writer has finished the move
             raise Overtaken from error
@@ -213,9 +213,9 @@ class Preparation:
         task = self._server.call(lambda client: client.reindex(body=body, params=params), (404,))["task"]
         while not (answer := self._asked(task))["completed"]:
             continue
-        said = answer.get("error") or next(iter(answer.get("response", {}).get("failures", [])), None)
-        if said is not None:
-            cause = said.get("cause", said)
+        error = answer.get("error") or next(iter(answer.get("response", {}).get("failures", [])), None)
+        if error is not None:
+            cause = error.get("cause", error)
             if cause.get("type") == "index_not_found_exception":
                 raise Overtaken
             raise SinkError(

@@ -118,17 +118,17 @@ def error_reasons(error: Exception) -> list[str]:
     waiting = [info.get("error") if isinstance(info, dict) else None]
     reasons: list[str] = []
     while waiting:
-        said = waiting.pop(0)
-        if isinstance(said, dict):
-            reasons.append(str(said.get("reason", "")))
-            waiting += [said.get("caused_by"), *said.get("suppressed", ())]
+        cause = waiting.pop(0)
+        if isinstance(cause, dict):
+            reasons.append(str(cause.get("reason", "")))
+            waiting += [cause.get("caused_by"), *cause.get("suppressed", ())]
     return [reason for number, reason in enumerate(reasons) if reason and reason not in reasons[:number]]
 
 
 def _error_field(error: Exception, field: str) -> str:
     info: Any = error.info if isinstance(error, TransportError) and len(error.args) > 2 else None
-    said = info.get("error") if isinstance(info, dict) else None
-    return str(said.get(field, "")) if isinstance(said, dict) else ""
+    cause = info.get("error") if isinstance(info, dict) else None
+    return str(cause.get(field, "")) if isinstance(cause, dict) else ""
 
 
 def _parsed(url: str) -> Any:

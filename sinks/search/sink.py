@@ -11,9 +11,9 @@ from cdc.config.stores import SearchConfig
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
 from sinks.errors import SinkError
-from sinks.lineage import Lineage
 from sinks.reduction import completed
 from sinks.retries import Retries
+from sinks.schema_history import SchemaHistory
 from sinks.search import bulk, mapping
 from sinks.search.bulk import Busy, Item
 from sinks.search.documents import DocumentForm
@@ -23,7 +23,7 @@ from sinks.search.names import SearchNames
 from sinks.search.pages import live_documents
 from sinks.search.preparation import Preparation
 from sinks.search.server import SearchServer, error_reason, error_type, is_transient, status
-from sinks.search.tombstones import Tombstones
+from sinks.search.tombstones import TombstonePurge
 
 _ANSWER_FIELDS: Final = "items.*.status,items.*._index,items.*.error.type,items.*.error.reason"
 _NAMES_MAX: Final = 5  # in one URL, of which servers take 4 KiB
@@ -65,7 +65,7 @@ class SearchSink:
             server, self._names, lambda table: shape_digest(self._names.shape(table), self._capabilities)
         )
         self._preparation = Preparation(server, self._names, self._generations, self._capabilities)
-        self._tombstones = Tombstones(server, tombstone_ttl_s)
+        self._tombstones = TombstonePurge(server, tombstone_ttl_s)
         self._tables: dict[TableId, _Table] = {}
         self._is_shown = False  # whether readers saw the generation when a table was prepared last
 
@@ -104,14 +104,14 @@ class SearchSink:
     def discard(self, table: TableId) -> None:
         self._preparation.discard(table)
 
-    def disown(self, table: TableId) -> None:
+    def reset_versions(self, table: TableId) -> None:
         self._preparation.discard(table)
 
-    def note(self, text: str, before: str | None) -> None:
-        self._generations.note(text, before)
+    def save_position(self, text: str, before: str | None) -> None:
+        self._generations.save_position(text, before)
 
-    def noted(self) -> str | None:
-        return self._generations.noted()
+    def saved_position(self) -> str | None:
+        return self._generations.saved_position()
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         made = self._table(schema)
@@ -121,7 +121,7 @@ class SearchSink:
         for other in self._tables:
             if other != table and {index, alias} & {self._names.index(other), self._names.alias(other)}:
                 raise self._preparation.shared(table, other)
-        self._preparation.prepare(Lineage.of([*earlier, schema]))
+        self._preparation.prepare(SchemaHistory.of([*earlier, schema]))
         self._is_shown = self._generations.is_serving()
         self._tables[table] = made
 
@@ -265,13 +265,13 @@ class SearchSink:
             if is_transient(error):
                 return [Busy(status(error), error_type(error) or type(error).__name__)] * len(items)
             raise self._server.explained(error) from error
-        said = answer.get("items", [])
-        if len(said) != len(items):
+        answers = answer.get("items", [])
+        if len(answers) != len(items):
             raise SinkError(
                 f"{self._server.name} answered a bulk request only in part",
                 "check the proxy in between, if there is one",
             )
-        outcomes = [bulk.outcome(entry) for entry in said]
+        outcomes = [bulk.outcome(entry) for entry in answers]
         if any(isinstance(found, Busy) and found.is_too_large for found in outcomes):
             return self._send_smaller(items)
         return outcomes

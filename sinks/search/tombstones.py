@@ -23,7 +23,7 @@ _PAUSE_S: Final = 3600.0
 _NAMES_MAX: Final = 5  # in one URL
 
 
-class Tombstones:
+class TombstonePurge:
     """The tombstones of the tables of one sink."""
 
     def __init__(self, server: SearchServer, ttl_s: int) -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cdc.config.store_mapping import Held, is_pattern, matches
+from cdc.config.store_mapping import StoredTables, is_pattern, matches
 from cdc.config.stores import StoreConfig, WarehouseConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableSchema
 from sinks.errors import RefusedError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.limits import unheld_columns
 from sinks.shaping.table import TableShape
 
@@ -39,7 +39,7 @@ def planned_tables(sinks: Mapping[str, StoreConfig], schemas: Iterable[TableSche
         held = [schema for schema in schemas if section.holds(schema.table)]
         for schema in held:
             try:
-                shape = TableShape(name, section, Lineage((schema,)))
+                shape = TableShape(name, section, SchemaHistory((schema,)))
             except RefusedError as error:
                 problems.append(error.message)
                 continue
@@ -73,7 +73,7 @@ def _layout(section: WarehouseConfig, stored: TableSchema) -> str:
     return ", ".join(parts)
 
 
-def _unmatched(sink: str, section: Held, schemas: Sequence[TableSchema]) -> list[str]:
+def _unmatched(sink: str, section: StoredTables, schemas: Sequence[TableSchema]) -> list[str]:
     """Returns problems with columns that an entry for several tables names, and that none of these tables has."""
     problems = []
     for pattern, entry in section.mapping.items():

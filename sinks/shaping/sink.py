@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from cdc.config.store_mapping import Held
+from cdc.config.store_mapping import StoredTables
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Outcome, Result, Sink, StoredRow
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.table import TableShapes
 
 _STALE = Result(Outcome.STALE)
 
 
-def shaped(sink: Sink, section: Held) -> Sink:
+def shaped(sink: Sink, section: StoredTables) -> Sink:
     """Returns the sink with the section's mapping applied; the sink itself if there is no mapping."""
     return ShapedSink(sink, section) if section.mapping else sink
 
@@ -34,7 +34,7 @@ class ShapedSink:
     store's shape. Implements sinks.contract.Sink.
     """
 
-    def __init__(self, sink: Sink, section: Held) -> None:
+    def __init__(self, sink: Sink, section: StoredTables) -> None:
         self.name = sink.name
         self._sink = sink
         self._shapes = TableShapes(sink.name, section)
@@ -48,21 +48,21 @@ class ShapedSink:
     def discard(self, table: TableId) -> None:
         self._sink.discard(table)
 
-    def disown(self, table: TableId) -> None:
-        self._sink.disown(table)
+    def reset_versions(self, table: TableId) -> None:
+        self._sink.reset_versions(table)
 
-    def note(self, text: str, before: str | None) -> None:
-        self._sink.note(text, before)
+    def save_position(self, text: str, before: str | None) -> None:
+        self._sink.save_position(text, before)
 
-    def noted(self) -> str | None:
-        return self._sink.noted()
+    def saved_position(self) -> str | None:
+        return self._sink.saved_position()
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
-        shape = self._shapes.learn(Lineage.of([*earlier, schema]))
+        shape = self._shapes.learn(SchemaHistory.of([*earlier, schema]))
         self._sink.prepare(shape.schema, shape.earlier)
 
     def attach(self, schema: TableSchema) -> None:
-        self._sink.attach(self._shapes.learn(Lineage.of([schema]), checks_excluded=False).schema)
+        self._sink.attach(self._shapes.learn(SchemaHistory.of([schema]), checks_excluded=False).schema)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         return apply_shaped(self._shapes, self._sink.apply, changes)

@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Final
 
 from cdc.config.masking import Mask
-from cdc.config.store_mapping import Held, is_pattern
+from cdc.config.store_mapping import StoredTables, is_pattern
 from cdc.formats.masks import is_text, masked
 from cdc.model.events import Column, TableSchema
-from sinks.contract import Change, Json, Origin
+from sinks.contract import Change, Json, SourceOperation
 from sinks.errors import RefusedError
-from sinks.lineage import Lineage
 from sinks.records import encode_json
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.bounds import FLAG, Test, beyond
 from sinks.shaping.condition import RowCondition
 
@@ -29,20 +29,22 @@ _NEXT: Final = "correct the sink's mapping, then restart the sink: it fills the 
 class TableShape:
     """The mapping of one table, checked against the newest version of its schema."""
 
-    def __init__(self, sink: str, section: Held, lineage: Lineage, *, checks_excluded: bool = True) -> None:
+    def __init__(
+        self, sink: str, section: StoredTables, schema_history: SchemaHistory, *, checks_excluded: bool = True
+    ) -> None:
         """Raises RefusedError, naming the sink, the table and the column, for a mapping that does not fit the schema.
 
         An entry whose name is a pattern may name columns that only some of its tables have; its condition may not.
         """
-        pattern, self._mapping = section.mapped(lineage.newest.table)
-        self._where = f"sink {sink}: mapping of {lineage.newest.table}"
+        pattern, self._mapping = section.mapped(schema_history.newest.table)
+        self._where = f"sink {sink}: mapping of {schema_history.newest.table}"
         self._is_identity = self._mapping.is_identity
-        schema = lineage.newest
-        self._check(schema, lineage, is_strict=not is_pattern(pattern), checks_excluded=checks_excluded)
+        schema = schema_history.newest
+        self._check(schema, schema_history, is_strict=not is_pattern(pattern), checks_excluded=checks_excluded)
         self._names = self._stored_names(schema)
         self._pairs = tuple(self._names.items())
         self.schema = self._schema(schema)
-        self.earlier = tuple(self._schema(older) for older in lineage.earlier)
+        self.earlier = tuple(self._schema(older) for older in schema_history.earlier)
         self._is_renamed = any(name != stored for name, stored in self._names.items())
         self._masks = {
             mask.column: _on_text(masked(mask))
@@ -184,14 +186,16 @@ class TableShape:
 
     # ---- checks
 
-    def _check(self, schema: TableSchema, lineage: Lineage, *, is_strict: bool, checks_excluded: bool) -> None:
+    def _check(
+        self, schema: TableSchema, schema_history: SchemaHistory, *, is_strict: bool, checks_excluded: bool
+    ) -> None:
         mapping, columns = self._mapping, {column.name: column for column in schema.columns}
         if is_strict:
             named = {"include": mapping.include or (), "rename": mapping.rename, "mask": mapping.mask.columns}
             for option, names in {**named, "as_text": mapping.as_text, "as_null": mapping.as_null}.items():
                 self._require(names, columns, option)
             # The name of a column that the table has had before is not a mistake.
-            known = {column.name for version in lineage.versions for column in version.columns}
+            known = {column.name for version in schema_history.versions for column in version.columns}
             if checks_excluded:
                 self._require(mapping.exclude, known, "exclude")
         for name in schema.key:
@@ -227,17 +231,17 @@ class TableShape:
 class TableShapes:
     """The shapes of one sink's tables."""
 
-    def __init__(self, sink: str, section: Held) -> None:
+    def __init__(self, sink: str, section: StoredTables) -> None:
         self._sink = sink
         self._section = section
         self._shapes: dict[object, TableShape] = {}
 
-    def learn(self, lineage: Lineage, *, checks_excluded: bool = True) -> TableShape:
+    def learn(self, schema_history: SchemaHistory, *, checks_excluded: bool = True) -> TableShape:
         """Sets the table's schema, and returns its shape. `checks_excluded`: all versions of the schema are known.
         Raises RefusedError.
         """
-        shape = TableShape(self._sink, self._section, lineage, checks_excluded=checks_excluded)
-        self._shapes[lineage.newest.table] = shape
+        shape = TableShape(self._sink, self._section, schema_history, checks_excluded=checks_excluded)
+        self._shapes[schema_history.newest.table] = shape
         return shape
 
     def shaped(self, changes: Sequence[Change]) -> list[Change | None]:
@@ -245,9 +249,9 @@ class TableShapes:
         return [self._shapes[change.table].change(change) for change in changes]
 
 
-def _left_out(origin: Origin | None) -> Origin | None:
+def _left_out(origin: SourceOperation | None) -> SourceOperation | None:
     """Returns the origin of a row that a condition leaves out."""
-    return origin and Origin("n" if origin.operation in ("c", "r") else "x", origin.at_us)
+    return origin and SourceOperation("n" if origin.operation in ("c", "r") else "x", origin.at_us)
 
 
 def _on_text(mask: Callable[[str], str]) -> Callable[[Json], Json]:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Select, Text, cast, exists, literal, select, 
 from cdc.config.store_shapes import SqlShape, shape_of
 from cdc.config.stores import SqlConfig
 from cdc.model.events import TableId, TableSchema
-from sinks.contents import Held, Key, StoreContents, batched
+from sinks.contents import Key, StoreContents, StoredEntry, batched
 from sinks.contract import Json
 from sinks.json_values import Unholdable
 from sinks.retries import Retries
@@ -54,7 +54,7 @@ class SqlContents(StoreContents):
         """Returns the columns whose types the configuration sets: the database may have changed their values."""
         return frozenset(shape_of(self._section.shapes, table, _DEFAULT_SHAPE).types)
 
-    def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+    def rows(self, table: TableId) -> Iterator[tuple[Key, StoredEntry]]:
         """Yields the rows in order of the key, read in short transactions: a long one would block DDL."""
         form = self._sink.form(table)
         after: list[Any] = []
@@ -71,9 +71,9 @@ class SqlContents(StoreContents):
             if count < PAGE_ROWS:
                 return
 
-    def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
+    def held(self, table: TableId, keys: Sequence[Key]) -> list[StoredEntry | None]:
         form = self._sink.form(table)
-        found: list[Held | None] = [None] * len(keys)
+        found: list[StoredEntry | None] = [None] * len(keys)
         for part in batched(enumerate(keys), STAGE_ROWS_MAX):
             self._look(form, [packed for number, key in part for packed in self._packed(form, number, key, 0)], found)
         return found
@@ -97,7 +97,7 @@ class SqlContents(StoreContents):
             return
         yield form.dialect.pack(row)[0]
 
-    def _look(self, form: TableForm, packed: Sequence[Any], found: list[Held | None]) -> None:
+    def _look(self, form: TableForm, packed: Sequence[Any], found: list[StoredEntry | None]) -> None:
         """Note what is held of these keys. Those that the database refuses as values of their columns have none."""
         stage, rows, versions = form.stage, form.rows, form.versions
         joined = stage.outerjoin(versions, form.same_key(versions, stage)).outerjoin(rows, form.same_key(rows, stage))
@@ -120,7 +120,7 @@ class SqlContents(StoreContents):
             if is_there:
                 found[number] = _held(version, _row(form, values))
             elif version is not None:
-                found[number] = Held(version, None)
+                found[number] = StoredEntry(version, None)
 
     def _forget(self, connection: Connection, form: TableForm, packed: Sequence[Any]) -> None:
         stage, versions = form.stage, form.versions
@@ -166,5 +166,5 @@ def _row(form: TableForm, values: Sequence[Any]) -> dict[str, Json]:
     }
 
 
-def _held(version: int | None, row: dict[str, Json]) -> Held:
-    return Held(UNVERSIONED if version is None else version, row, is_edited=version is None)
+def _held(version: int | None, row: dict[str, Json]) -> StoredEntry:
+    return StoredEntry(UNVERSIONED if version is None else version, row, is_edited=version is None)

@@ -17,9 +17,9 @@ from cdc.model.control import table_key
 from cdc.model.events import TableId
 from sinks.contract import lost_writes
 from sinks.errors import RefusedError, SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.sql.server import LostTable, RefusedStatement, RefusedValue, SqlServer
-from sinks.sql.tables import INDEX_BEGINNING, OwnTables, Place, TableForm
+from sinks.sql.tables import INDEX_BEGINNING, OwnTables, QualifiedName, TableForm
 
 log = structlog.get_logger(__name__)
 
@@ -78,10 +78,10 @@ class Preparation:
                 "nothing to do: the sink restarts; stop a second job, if there is one",
             ) from None
 
-    def note(self, text: str, before: str | None) -> None:
-        """Implements sinks.contract.Sink.note. The row is written behind all rows of the tables that were committed
-        before, so a database that lost these lost the note, too. Where another server or file may have taken the place
-        of the one that has the rows, nothing is written: it may have the note before, and not these rows."""
+    def save_position(self, text: str, before: str | None) -> None:
+        """Implements sinks.contract.Sink.save_position. The row is written behind all rows of the tables that were
+        committed before, so a database that lost these lost the note, too. Where another server or file may have taken
+        the place of the one that has the rows, nothing is written: it may have the note before, and not these rows."""
         sink, refusal = self._own.sink, lost_writes(f"the SQL database at {self._server.name}")
 
         def write(connection: Connection) -> bool:
@@ -101,8 +101,8 @@ class Preparation:
         if not is_written:
             raise refusal
 
-    def noted(self) -> str | None:
-        """Implements sinks.contract.Sink.noted."""
+    def saved_position(self) -> str | None:
+        """Implements sinks.contract.Sink.saved_position."""
 
         def read(connection: Connection) -> str | None:
             self._server.observe(connection)
@@ -125,9 +125,9 @@ class Preparation:
 
         self._run(drop, table)
 
-    def prepare(self, lineage: Lineage, form: TableForm) -> None:
+    def prepare(self, schema_history: SchemaHistory, form: TableForm) -> None:
         """Implements sinks.contract.Sink.prepare."""
-        table = lineage.newest.table
+        table = schema_history.newest.table
 
         def prepare(connection: Connection) -> None:
             self._lock(connection, table)
@@ -144,7 +144,7 @@ class Preparation:
             if row is None:
                 self._create(connection, form)
             else:
-                self._evolve(connection, lineage, form, row)
+                self._evolve(connection, schema_history, form, row)
             self._index(connection, form)
 
         self._run(prepare, table)
@@ -178,9 +178,9 @@ class Preparation:
         try:
             self._make(work)
         except (RefusedStatement, RefusedValue) as error:
-            said = error.message if isinstance(error, SinkError) else f"its rows do not fit ({error})"
+            reason = error.message if isinstance(error, SinkError) else f"its rows do not fit ({error})"
             raise RefusedError(
-                f"SQL table of {table}: {said}",
+                f"SQL table of {table}: {reason}",
                 "correct types and indexes in the sink's shapes, drop objects that depend on the table, or add the "
                 "table to the sink's exclude_tables; then restart the sink",
             ) from None
@@ -201,12 +201,12 @@ class Preparation:
         tables = self._own.tables
         return connection.execute(tables.select().where(tables.c.source == source)).mappings().one_or_none()
 
-    def _places(self, row: Any) -> list[Place]:
+    def _places(self, row: Any) -> list[QualifiedName]:
         """Returns the places of the readers' table and of the table of versions."""
         schema, name = json.loads(row["shape"])["place"]
         return [(schema, name), (self._own.schema, self._own.versions_name(row["source"]))]
 
-    def _is_there(self, connection: Connection, place: Place) -> bool:
+    def _is_there(self, connection: Connection, place: QualifiedName) -> bool:
         schema, name = place
         return inspect(connection).has_table(name, schema)
 
@@ -244,17 +244,17 @@ class Preparation:
             "key_columns": json.dumps(form.schema.key),
         }
 
-    def _evolve(self, connection: Connection, lineage: Lineage, form: TableForm, row: Any) -> None:
+    def _evolve(self, connection: Connection, schema_history: SchemaHistory, form: TableForm, row: Any) -> None:
         """Changes the table's columns. A column that stays the same keeps its values; others are dropped and added
         again, as NULL.
         """
-        table, version = lineage.newest.table, row["schema_version"]
-        if row["is_prepared"] and version > lineage.newest.version:
+        table, version = schema_history.newest.table, row["schema_version"]
+        if row["is_prepared"] and version > schema_history.newest.version:
             raise later(table)
         if json.loads(row["key_columns"]) != list(form.schema.key):
             raise _other_key(form, "it has another key")
         # Versions that an earlier generation recorded may be those of other schemas.
-        carried: Collection[str] = lineage.carried(version) if row["is_prepared"] else list(form.forms)
+        carried: Collection[str] = schema_history.carried(version) if row["is_prepared"] else list(form.forms)
         held, wanted = dict(json.loads(row["columns"])), dict(form.columns)
         stay = {name for name in wanted if name in held and name in carried and self._fits(held[name], wanted[name])}
         if lost_key := next((name for name in form.schema.key if name not in stay), None):

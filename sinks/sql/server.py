@@ -239,24 +239,24 @@ def _sqlite_code(error: sqlite3.Error) -> str:
 
 
 def _of_sqlite(error: sqlite3.Error, where: str) -> SinkError:
-    code, said = _sqlite_code(error), str(error).partition("\n")[0]
+    code, message = _sqlite_code(error), str(error).partition("\n")[0]
     if code.startswith(_SQLITE_LOCKED):
         return SinkError(
-            f"{where} is locked by another program ({said})",
+            f"{where} is locked by another program ({message})",
             "end the program or the transaction that writes to it; the sink tries again by itself",
         )
     if code.startswith(_SQLITE_DAMAGED):
         return SinkError(
-            f"{where} can't be read: {said}",
+            f"{where} can't be read: {message}",
             "check that the sink's url names the right file, and see PRAGMA integrity_check",
         )
     if code.removeprefix("SQLITE_").startswith(_SQLITE_AWAY):
         return SinkError(
-            f"{where} can't be opened, read or written: {said} ({code})",
+            f"{where} can't be opened, read or written: {message} ({code})",
             "check that its folder exists, and that this user may write the folder and the file; the sink tries again "
             "by itself",
         )
-    return RefusedStatement(f"{where} refuses a statement: {said}", "see which table and column it names")
+    return RefusedStatement(f"{where} refuses a statement: {message}", "see which table and column it names")
 
 
 def _server_message(error: DBAPIError) -> str:

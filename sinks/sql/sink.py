@@ -21,8 +21,8 @@ from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Json, Outcome, Result, StoredRow, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.json_values import Unholdable
-from sinks.lineage import Lineage
 from sinks.retries import Retries
+from sinks.schema_history import SchemaHistory
 from sinks.slots import FIRST
 from sinks.sql.dialects import Dialect, Row
 from sinks.sql.preparation import Preparation, later, lost
@@ -99,20 +99,20 @@ class SqlSink:
     def discard(self, table: TableId) -> None:
         self._preparation.discard(table)
 
-    def disown(self, table: TableId) -> None:
+    def reset_versions(self, table: TableId) -> None:
         self._preparation.discard(table)
 
-    def note(self, text: str, before: str | None) -> None:
-        self._preparation.note(text, before)
+    def save_position(self, text: str, before: str | None) -> None:
+        self._preparation.save_position(text, before)
 
-    def noted(self) -> str | None:
-        return self._preparation.noted()
+    def saved_position(self) -> str | None:
+        return self._preparation.saved_position()
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         form = TableForm(self._server.dialect, self._own, schema, self._shape(schema.table))
         for other in self._forms.values():
             form.require_apart(other)
-        self._preparation.prepare(Lineage.of([*earlier, schema]), form)
+        self._preparation.prepare(SchemaHistory.of([*earlier, schema]), form)
         self._forms[schema.table] = form
         try:  # types of the configuration, from which no value may be cast
             self._server.transaction(lambda connection: self.stage(connection, form, []))

@@ -20,7 +20,7 @@ from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.slots import FIRST, slot_of
 from sinks.sql.server import LostTable, SqlServer
-from sinks.sql.tables import OwnTables, Place, moved
+from sinks.sql.tables import OwnTables, QualifiedName, moved
 
 DEPENDENTS_NAMED_MAX: Final = 5
 
@@ -124,7 +124,7 @@ class SqlSlots:
         for one, other in ((source.tables, target.tables), (source.sink, target.sink)):
             self._rename(connection, (source.schema, one.name), other.name)
 
-    def _rename(self, connection: Connection, place: Place, name: str) -> None:
+    def _rename(self, connection: Connection, place: QualifiedName, name: str) -> None:
         preparer = connection.dialect.identifier_preparer
         connection.exec_driver_sql(
             f"ALTER TABLE {preparer.format_table(_table(place))} RENAME TO {preparer.quote(name)}"
@@ -159,12 +159,12 @@ class SqlSlots:
     def _rows(self, connection: Connection, own: OwnTables) -> list[Any]:
         return list(connection.execute(own.tables.select().order_by(own.tables.c.source)).mappings())
 
-    def _named(self, source: str) -> Place:
+    def _named(self, source: str) -> QualifiedName:
         """Returns schema and name under which readers find the table."""
         table = TableId(*map(unquote, source.split(".", 1)))
         return self._server.dialect.place(shape_of(self._shapes, table, SqlShape()).table, table)
 
-    def _is_there(self, connection: Connection, place: Place) -> bool:
+    def _is_there(self, connection: Connection, place: QualifiedName) -> bool:
         schema, name = place
         return inspect(connection).has_table(name, schema)
 
@@ -172,7 +172,7 @@ class SqlSlots:
         return OwnTables(self._server.dialect, self._beginning, slot)
 
 
-def _place(row: Any) -> Place:
+def _place(row: Any) -> QualifiedName:
     schema, name = json.loads(row["shape"])["place"]
     return schema, name
 
@@ -182,6 +182,6 @@ def _parameters(row: Any) -> dict[str, str | None]:
     return {"schema": schema, "name": name}
 
 
-def _table(place: Place) -> Table:
+def _table(place: QualifiedName) -> Table:
     schema, name = place
     return Table(name, MetaData(), schema=schema)

@@ -30,7 +30,7 @@ from sinks.slots import FIRST
 from sinks.sql.dialects import Dialect
 from sinks.sql.types import ColumnForm
 
-Place = tuple[str | None, str]  # schema and name
+QualifiedName = tuple[str | None, str]  # schema and name
 
 _STAGES: Final[Iterator[int]] = itertools.count()
 # Keys of all other types can be equal for the database while their texts differ: 0.0 and -0.0, 1.0 and 1.00.
@@ -82,7 +82,7 @@ class OwnTables:
         """Returns the name of a table of versions. `source`: the source table's key in `tables`."""
         return self._dialect.bounded(f"{self._beginning}versions:{self._dialect.own_name(source)}")
 
-    def place(self, named: Place) -> Place:
+    def place(self, named: QualifiedName) -> QualifiedName:
         """Returns this generation's place of the table that readers see by this name."""
         schema, name = named
         return named if self.slot == FIRST else (schema, self._dialect.bounded(f"{name}~{self.slot}"))
@@ -190,7 +190,7 @@ def shape_text(dialect: Dialect, own: OwnTables, table: TableId, shape: SqlShape
     return json.dumps({"place": place, "types": dict(sorted(shape.types.items()))})
 
 
-def moved(shape: str, place: Place) -> str:
+def moved(shape: str, place: QualifiedName) -> str:
     """Returns a shape's text after the readers' table was renamed."""
     return json.dumps(json.loads(shape) | {"place": place})
 
@@ -200,5 +200,5 @@ INDEX_BEGINNING: Final = "watershed_"
 
 def _index_name(source: str, columns: Sequence[str], slot: str) -> str:
     """An index keeps its name when its table is renamed."""
-    told = json.dumps([source, *columns] if slot == FIRST else [source, *columns, slot])
-    return f"{INDEX_BEGINNING}{hashlib.sha256(told.encode()).hexdigest()[:24]}"
+    identity = json.dumps([source, *columns] if slot == FIRST else [source, *columns, slot])
+    return f"{INDEX_BEGINNING}{hashlib.sha256(identity.encode()).hexdigest()[:24]}"

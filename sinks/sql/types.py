@@ -15,8 +15,8 @@ from sqlalchemy import ARRAY, ColumnElement, Text, case, cast, func
 from cdc.model.events import Column
 from sinks.contract import Json
 from sinks.json_values import Unholdable, as_binary, as_boolean, as_text
-from sinks.lineage import numeric_digits
 from sinks.records import decode_json, encode_json
+from sinks.schema_history import numeric_digits
 
 _NUMERIC: Final = 1700
 _JSON: Final = frozenset({114, 3802})

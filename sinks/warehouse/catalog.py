@@ -11,7 +11,7 @@ from cdc.config.stores import WarehouseConfig
 from cdc.config.warehouse_catalog import JDBC_SQLITE, CatalogConfig, S3Config
 from cdc.model.events import TableId
 from sinks.errors import SinkError
-from sinks.warehouse.naming import Place, flat_name, place
+from sinks.warehouse.naming import TableLocation, flat_name, table_location
 from sinks.warehouse.object_store import iceberg_properties, secret
 from sinks.warehouse.statements import CATALOG
 
@@ -37,9 +37,9 @@ class CatalogPlace:
         """True for a catalog without namespaces in namespaces; see CatalogConfig.is_flat."""
         return self.catalog is not None and self.catalog.is_flat
 
-    def place(self, table: TableId) -> Place:
+    def place(self, table: TableId) -> TableLocation:
         """The names of a table's rows and of its deleted keys."""
-        return place(self.namespace, table, is_flat=self.is_flat)
+        return table_location(self.namespace, table, is_flat=self.is_flat)
 
     def is_there(self) -> bool:
         """False for a SQLite file that does not exist, which opening it would create."""

@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 
 from cdc.config.stores import WarehouseConfig
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.contents import Held, Key, Removal, StoreContents
+from sinks.contents import Key, Removal, StoreContents, StoredEntry
 from sinks.errors import RefusedError, SinkError
 from sinks.json_values import Unholdable
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
@@ -43,28 +43,30 @@ class WarehouseContents(StoreContents):
     def is_partial(self, table: TableId) -> bool:  # noqa: ARG002 - the same for every table
         return False
 
-    def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+    def rows(self, table: TableId) -> Iterator[tuple[Key, StoredEntry]]:
         name = self._place.place(table).rows
         with reading(self._place, name) as catalog:
             for key, version, row in self._rows(catalog.load_table(name), table, AlwaysTrue()):
-                yield key, Held(version, row)
+                yield key, StoredEntry(version, row)
 
-    def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
+    def held(self, table: TableId, keys: Sequence[Key]) -> list[StoredEntry | None]:
         columns, where = self._key_columns(table), self._place.place(table)
         wanted = [_values(columns, key) for key in keys]
         condition = _among(columns, [values for values in wanted if values])
-        found: dict[tuple[Any, ...], Held] = {}
+        found: dict[tuple[Any, ...], StoredEntry] = {}
         with reading(self._place, where.rows) as catalog:
             rows = catalog.load_table(where.rows)
             if rows.properties.get(MODE, "current") == "current":
                 for row in _scanned(catalog.load_table(where.deleted), condition):
                     values = self._identity(table, row)
-                    found[values] = Held(max(row[VERSION], found[values].version if values in found else 0), None)
+                    found[values] = StoredEntry(
+                        max(row[VERSION], found[values].version if values in found else 0), None
+                    )
             for key, version, live in self._rows(rows, table, condition):
                 values = self._identity(table, key)
                 other = found.get(values)
                 copies = 1 + (other.copies if other and other.row is not None else 0)
-                found[values] = Held(max(version, other.version) if other else version, live, copies)
+                found[values] = StoredEntry(max(version, other.version) if other else version, live, copies)
         return [found.get(values) if values else None for values in wanted]
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:

@@ -70,9 +70,8 @@ class Engine(Protocol):
     def evolve(
         self, table: tuple[str, ...], change: Evolution, found: Mapping[str, str], noted: Mapping[str, str]
     ) -> None:
-        """Changes columns and sets the properties `noted`, in one commit. Raises Conflict if the table's properties are
-        not `found` any more, or another writer commits to it meanwhile.
-        """
+        """Changes columns and sets the properties `saved_position`, in one commit. Raises Conflict if the table's
+        properties are not `found` any more, or another writer commits to it meanwhile."""
 
     def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
         """Returns the namespace's properties; None if the namespace or the catalog does not exist."""

@@ -36,7 +36,7 @@ _OWN: Final = ("operation", "valid_from", "valid_to", "is_current", VERSION, NEX
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class HistoryTable:
     """A table of mode `history`."""
 
     table: tuple[str, ...]
@@ -119,7 +119,7 @@ class History:
         )
         return self._with_ends(f"SELECT * FROM ({seen}) WHERE {is_kept}", partition, columns, "ws_seen")
 
-    def mend(self) -> str:
+    def repair(self) -> str:
         """Returns the statement that gives every row the end which the following row requires."""
         keys = ", ".join(map(quoted, self.key))
         stored = (

@@ -99,6 +99,6 @@ class GatheringSink:
         """Compacts the table if it has become due. That it fails does not concern the rows."""
         for table in self._sink.take_due():
             try:
-                self._maintenance.tend(table, self._sink.without_merges(table))
+                self._maintenance.run_if_due(table, self._sink.without_merges(table))
             except WatershedError as error:
                 log.warning("maintenance failed", table=".".join(table), error=error.message, next=error.hint)

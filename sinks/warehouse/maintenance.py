@@ -20,7 +20,7 @@ from cdc.config.store_shapes import WarehouseOptions
 from cdc.model.events import TableId
 from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Conflict, Engine
-from sinks.warehouse.naming import place
+from sinks.warehouse.naming import table_location
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ class Maintenance:
         self._now = now
         self._options = options or WarehouseOptions()
 
-    def tend(self, table: tuple[str, ...], alone: AbstractContextManager[object]) -> None:
+    def run_if_due(self, table: tuple[str, ...], alone: AbstractContextManager[object]) -> None:
         """Merges the table's small files and expires its old snapshots if they are due; cheap otherwise. `alone`:
         entered while no merge of this process may write to the table, because under a constant stream a compaction
         would always lose against merges.
@@ -102,7 +102,7 @@ class Maintenance:
         return [done for table in properties.listed_tables(noted) for done in self._maintain(namespace, table)]
 
     def _maintain(self, namespace: str, table: TableId) -> Iterable[Maintained]:
-        where = place(namespace, table, is_flat=self._options.is_flat)
+        where = table_location(namespace, table, is_flat=self._options.is_flat)
         if self._engine.table_properties(where.rows) is not None:
             yield self._rewrite(where.rows)
         if self._engine.table_properties(where.deleted) is not None:

@@ -14,9 +14,9 @@ from sinks.errors import SinkError
 from sinks.warehouse import every_change, properties, statements
 from sinks.warehouse.deleted_keys import DeletedKeys
 from sinks.warehouse.engine import Conflict, Engine, Snapshot
-from sinks.warehouse.every_change import History
+from sinks.warehouse.every_change import HistoryTable
 from sinks.warehouse.maintenance import needs_compaction
-from sinks.warehouse.naming import VERSION, Place
+from sinks.warehouse.naming import VERSION, TableLocation
 from sinks.warehouse.staging import KEYS_MAX, Staged, TableForm
 
 # A zombie job loses or wins a few commits, then it ends; each attempt costs about a second.
@@ -36,7 +36,7 @@ _LITERAL_TYPES: Final = frozenset({"int", "bigint", "string"})
 class PreparedTable:
     """A table into which rows are merged."""
 
-    place: Place
+    place: TableLocation
     form: TableForm
 
     @property
@@ -52,8 +52,8 @@ class PreparedTable:
         return self.form.mode
 
     @property
-    def history(self) -> History:
-        return History(self.place.rows, self.form.types, self.key)
+    def history(self) -> HistoryTable:
+        return HistoryTable(self.place.rows, self.form.types, self.key)
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ class Merger:
         recent = self._engine.history(table.place.rows)
         planned = last = next(recent, None)
         for _ in range(HISTORY_MAX):  # skips compactions
-            if last is None or properties.MENDED in last.summary or properties.PLANNED in last.summary:
+            if last is None or properties.REPAIRED in last.summary or properties.PLANNED in last.summary:
                 break
             last = next(recent, None)
         if last is None or last.summary.get(properties.PLANNED) in (None, str(last.parent_id or 0)):
@@ -183,13 +183,13 @@ class Merger:
         whose keys were deleted. Rows of a history get ends that take the other writer's rows into account.
         """
         rows, deleted = table.place.rows, table.place.deleted
-        mending = [statements.remove_duplicates(rows, table.identity, table.kind, of_source=of_source)]
+        repairs = [statements.remove_duplicates(rows, table.identity, table.kind, of_source=of_source)]
         if table.mode == "current":
-            mending.append(statements.remove_deleted(rows, deleted, table.key))
+            repairs.append(statements.remove_deleted(rows, deleted, table.key))
         elif table.mode == "history":
-            mending.append(table.history.mend())
-        for statement in mending:
-            self._run_until_alone(table, statement, {properties.MENDED: "true"} if statement is mending[-1] else {})
+            repairs.append(table.history.repair())
+        for statement in repairs:
+            self._run_until_alone(table, statement, {properties.REPAIRED: "true"} if statement is repairs[-1] else {})
 
     def _run_until_alone(self, table: PreparedTable, statement: str, noted: Mapping[str, str]) -> None:
         for _ in range(ATTEMPT_COUNT_MAX):

@@ -48,21 +48,21 @@ _MERGE_PREFIXES = ("__row_", "__original_row_id_")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableLocation:
     """The location of a source table's rows. Names are tuples of their parts, without the catalog."""
 
     rows: tuple[str, ...]  # the table for readers
     deleted: tuple[str, ...]  # the table of deleted keys
 
 
-def place(namespace: str, table: TableId, *, is_flat: bool = False) -> Place:
+def table_location(namespace: str, table: TableId, *, is_flat: bool = False) -> TableLocation:
     """Characters outside A-Z, a-z, 0-9 and _ become _: the names are folders and files too. `is_flat`: the catalog has
     databases that contain tables and nothing else, with names in lower case."""
     schema, name = _safe(table.schema), _safe(table.name)
     if is_flat:
         database = flat_name(f"{namespace}_{schema}")
-        return Place(rows=(database, name.lower()), deleted=(f"{database}__deleted", name.lower()))
-    return Place(rows=(namespace, schema, name), deleted=(namespace, f"{schema}__deleted", name))
+        return TableLocation(rows=(database, name.lower()), deleted=(f"{database}__deleted", name.lower()))
+    return TableLocation(rows=(namespace, schema, name), deleted=(namespace, f"{schema}__deleted", name))
 
 
 def flat_name(name: str) -> str:

@@ -15,13 +15,13 @@ import structlog
 from cdc.model.control import table_key
 from cdc.model.events import TableId, TableSchema
 from sinks.errors import RefusedError, SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Conflict, Engine
 from sinks.warehouse.evolution import Evolution, evolution
 from sinks.warehouse.layout import Layout
 from sinks.warehouse.merging import PreparedTable
-from sinks.warehouse.naming import OWN_COLUMNS, Place, quoted
+from sinks.warehouse.naming import OWN_COLUMNS, TableLocation, quoted
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class Preparation:
         self._namespace = (namespace,)
         self._pause = pause
 
-    def discard(self, table: TableId, where: Place) -> None:
+    def discard(self, table: TableId, where: TableLocation) -> None:
         """Drops the table and its deleted keys, including files, if they belong to this source table. Raises
         RefusedError for a table that keeps every change: the topics no longer contain all of them.
         """
@@ -55,9 +55,9 @@ class Preparation:
         for name_parts in (where.deleted, where.rows):
             self._engine.run(statements.purge_table(name_parts))
 
-    def prepare(self, lineage: Lineage, table: PreparedTable, layout: Layout) -> None:
+    def prepare(self, schema_history: SchemaHistory, table: PreparedTable, layout: Layout) -> None:
         """Implements `sinks.contract.Sink.prepare`."""
-        schema, where, types = lineage.newest, table.place, table.form.types
+        schema, where, types = schema_history.newest, table.place, table.form.types
         noted = self._engine.namespace_properties(self._namespace) or {}
         marker, tables = noted.get(properties.GENERATION), properties.listed_tables(noted)
         found = self._engine.table_properties(where.rows)
@@ -74,7 +74,7 @@ class Preparation:
         if found is None:
             self._create(table, layout, shape)
         else:
-            self._evolve(lineage, table, shape)
+            self._evolve(schema_history, table, shape)
             self._lay_out(where, layout)
         if schema.table not in tables:
             listed = {properties.TABLES: json.dumps(sorted([*tables, schema.table]))}
@@ -100,7 +100,7 @@ class Preparation:
         for depth in range(1, len(name)):
             self._engine.run(statements.create_namespace(name[:depth]))
 
-    def _lay_out(self, where: Place, layout: Layout) -> None:
+    def _lay_out(self, where: TableLocation, layout: Layout) -> None:
         """Sets partitions and sort order for rows that are written from now on."""
         found = self._engine.table_properties(where.rows) or {}
         if found.get(properties.LAYOUT) == _as_json(layout):
@@ -118,8 +118,8 @@ class Preparation:
         noted = {properties.LAYOUT: _as_json(layout), properties.PARTITIONS_EVER: json.dumps(ever)}
         self._engine.run(statements.set_table_properties(where.rows, noted))
 
-    def _evolve(self, lineage: Lineage, table: PreparedTable, shape: Mapping[str, str]) -> None:
-        schema, where, types = lineage.newest, table.place, table.form.types
+    def _evolve(self, schema_history: SchemaHistory, table: PreparedTable, shape: Mapping[str, str]) -> None:
+        schema, where, types = schema_history.newest, table.place, table.form.types
         for attempt in range(ATTEMPT_COUNT_MAX):
             found = self._engine.table_properties(where.rows)
             if found is None:
@@ -133,7 +133,7 @@ class Preparation:
             held = dict(self._engine.table_columns(where.rows))
             for ours in OWN_COLUMNS[table.mode]:
                 held.pop(ours, None)
-            carried: Collection[str] = lineage.carried(version) if version else types
+            carried: Collection[str] = schema_history.carried(version) if version else types
             change = evolution(held, types, carried)
             lost = next((name for name in change.dropped if name in schema.key), None)
             if table.mode != "current":
@@ -168,7 +168,7 @@ class Preparation:
             "only one job may write a warehouse: stop the others",
         )
 
-    def _release(self, where: Place, found: Mapping[str, str], dropped: Collection[str]) -> bool:
+    def _release(self, where: TableLocation, found: Mapping[str, str], dropped: Collection[str]) -> bool:
         """Removes partitions and sort order by columns that are to be dropped. Returns whether there were any."""
         held = _layout(found)
         gone = {part for part in (*held.partitions, *held.sorts) if any(quoted(name) in part for name in dropped)}
@@ -207,7 +207,7 @@ def _as_json(layout: Layout) -> str:
     return json.dumps([layout.partitions, layout.sorts])
 
 
-def _check_owner(schema: TableSchema, where: Place, shape: Mapping[str, str], found: Mapping[str, str]) -> None:
+def _check_owner(schema: TableSchema, where: TableLocation, shape: Mapping[str, str], found: Mapping[str, str]) -> None:
     if found.get(properties.TABLE) != shape[properties.TABLE]:
         raise RefusedError(
             f"warehouse: {'.'.join(where.rows)} is not the table of {schema.table}: it was created for another table, "
@@ -221,7 +221,7 @@ def _check_owner(schema: TableSchema, where: Place, shape: Mapping[str, str], fo
         raise _other_key(schema, where, f"its mode is {mode}")
 
 
-def _other_key(schema: TableSchema, where: Place, what: str) -> RefusedError:
+def _other_key(schema: TableSchema, where: TableLocation, what: str) -> RefusedError:
     name = ".".join(where.rows)
     return RefusedError(
         f"warehouse: {name} can't be changed to the present form of {schema.table}: {what}",
@@ -231,14 +231,14 @@ def _other_key(schema: TableSchema, where: Place, what: str) -> RefusedError:
     )
 
 
-def _lost(where: Place) -> SinkError:
+def _lost(where: TableLocation) -> SinkError:
     return SinkError(
         f"warehouse: {'.'.join(where.rows)} was dropped, or its files were deleted: rows may be missing",
         "nothing to do: the sink restarts and fills the warehouse again from the topics",
     )
 
 
-def _later(schema: TableSchema, where: Place) -> SinkError:
+def _later(schema: TableSchema, where: TableLocation) -> SinkError:
     return SinkError(
         f"warehouse: {'.'.join(where.rows)} was prepared with a later schema than version {schema.version} of "
         f"{schema.table}",

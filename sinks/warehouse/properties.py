@@ -27,7 +27,7 @@ LAYOUT = "watershed.layout"  # of a table: JSON list of its partitions and of it
 # snapshot on which the attempt was planned, 0 for none; MENDED, set by a commit that repaired what another writer left.
 BATCH = "watershed.batch"
 PLANNED = "watershed.planned"
-MENDED = "watershed.mended"
+REPAIRED = "watershed.mended"
 
 
 def listed_tables(namespace: Mapping[str, str]) -> list[TableId]:

@@ -84,8 +84,8 @@ def reading(where: CatalogPlace, name: tuple[str, ...]) -> Iterator[Catalog]:
         ) from error
 
 
-def _mode(said: str | None) -> WarehouseMode:
-    return "history" if said == "history" else "changelog" if said == "changelog" else "current"
+def _mode(mode: str | None) -> WarehouseMode:
+    return "history" if mode == "history" else "changelog" if mode == "changelog" else "current"
 
 
 def _newest(scan: DataScan, key: Sequence[str]) -> dict[str, int]:

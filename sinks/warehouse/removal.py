@@ -10,13 +10,13 @@ from sinks.errors import SinkError
 from sinks.warehouse.columns import column_type
 from sinks.warehouse.engine import Conflict, Engine
 from sinks.warehouse.merging import ATTEMPT_COUNT_MAX
-from sinks.warehouse.naming import VERSION, Place, quoted
+from sinks.warehouse.naming import VERSION, TableLocation, quoted
 from sinks.warehouse.statements import full, literal
 
 ROWS_MAX: Final = 200  # of one statement
 
 
-def remove(engine: Engine, place: Place, key: Sequence[Column], held: Sequence[tuple[Key, int]]) -> None:
+def remove(engine: Engine, place: TableLocation, key: Sequence[Column], held: Sequence[tuple[Key, int]]) -> None:
     """Deletes the rows that have these versions. Raises SinkError when other writers' commits win each time."""
     for part in batched(held, ROWS_MAX):
         for table in (place.rows, place.deleted):

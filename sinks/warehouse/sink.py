@@ -11,17 +11,17 @@ from cdc.config.store_shapes import WarehouseMode, WarehouseOptions
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Result, StoredRow
 from sinks.errors import SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.warehouse import properties, statements
 from sinks.warehouse.deleted_keys import DeletedKeys
 from sinks.warehouse.engine import Conflict, Engine
 from sinks.warehouse.every_change import sweep_log
 from sinks.warehouse.layout import layout_of
 from sinks.warehouse.merging import ATTEMPT_COUNT_MAX, Merger, PreparedTable, merges
-from sinks.warehouse.naming import Place, place
-from sinks.warehouse.notes import Notes
+from sinks.warehouse.naming import TableLocation, table_location
 from sinks.warehouse.preparation import Preparation
 from sinks.warehouse.reader import WarehouseReader
+from sinks.warehouse.saved_position import SavedPosition
 from sinks.warehouse.staging import Staged, Stager, TableForm, delete_staged
 
 
@@ -52,7 +52,7 @@ class WarehouseSink:
         self._options = options or WarehouseOptions()
         self._deleted = DeletedKeys()
         self._preparation = Preparation(self._engine, self._namespace, pause)
-        self._notes = Notes(self._engine, self._namespace, self._place)
+        self._saved_position = SavedPosition(self._engine, self._namespace, self._place)
         self._threads = ThreadPoolExecutor(len(merging), "merge")
         self._mergers: SimpleQueue[Merger] = SimpleQueue()
         for one in merging:
@@ -83,15 +83,15 @@ class WarehouseSink:
         marker = {properties.GENERATION: str(generation), properties.TABLES: "[]", properties.NOTE: properties.NO_NOTE}
         self._engine.run(statements.set_namespace_properties((self._namespace,), marker))
 
-    def note(self, text: str, before: str | None) -> None:
-        self._notes.write(text, before)
+    def save_position(self, text: str, before: str | None) -> None:
+        self._saved_position.write(text, before)
 
-    def noted(self) -> str | None:
-        return self._notes.read()
+    def saved_position(self) -> str | None:
+        return self._saved_position.read()
 
     # ---- tables
 
-    def disown(self, table: TableId) -> None:
+    def reset_versions(self, table: TableId) -> None:
         self._preparation.discard(table, self._place(table))
 
     def discard(self, table: TableId) -> None:
@@ -100,15 +100,15 @@ class WarehouseSink:
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         layout = layout_of(self._options.shape(schema.table), schema)
         self.attach(schema)
-        self._preparation.prepare(Lineage.of([*earlier, schema]), self._tables[schema.table], layout)
+        self._preparation.prepare(SchemaHistory.of([*earlier, schema]), self._tables[schema.table], layout)
 
     def attach(self, schema: TableSchema) -> None:
         self._schemas[schema.table] = schema
         form = TableForm.of(schema, self.mode(schema.table))
         self._tables[schema.table] = PreparedTable(self._place(schema.table), form)
 
-    def _place(self, table: TableId) -> Place:
-        return place(self._namespace, table, is_flat=self._options.is_flat)
+    def _place(self, table: TableId) -> TableLocation:
+        return table_location(self._namespace, table, is_flat=self._options.is_flat)
 
     def mode(self, table: TableId) -> WarehouseMode:
         return self._options.shape(table).mode
@@ -116,7 +116,7 @@ class WarehouseSink:
     # ---- rows
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
-        """Implements spark_jobs.tasks.Target.reduced."""
+        """Implements spark_jobs.tasks.ChangeWriter.reduced."""
         return Stager(self._staging, self._schemas.values(), self.mode).reduced(changes)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
@@ -138,7 +138,7 @@ class WarehouseSink:
         files: dict[TableId, list[Staged]] = {}
         for part in staged:
             files.setdefault(part.table, []).append(part)
-        self._notes.written(files)
+        self._saved_position.written(files)
         # The largest tables are first, so that all threads end at about the same time.
         by_size = sorted(files.items(), key=lambda entry: -sum(part.byte_count for part in entry[1]))
         results = [self._threads.submit(self._take, *entry) for entry in by_size]
@@ -166,7 +166,7 @@ class WarehouseSink:
         return sum(one.written for one in merged)
 
     def sweep(self, table: TableId, floor: int) -> int:
-        self._notes.written([table])
+        self._saved_position.written([table])
         known = self._tables[table]
         rows, deleted = known.place.rows, known.place.deleted
         below = known.history.count_below(floor) if known.mode == "history" else statements.count_below(rows, floor)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from cdc.config.store_shapes import WarehouseMode
 from cdc.config.warehouse_catalog import S3Config, is_s3
 from cdc.model.events import TableId, TableSchema
-from sinks.contract import Change, Json, Origin, Outcome, Result
+from sinks.contract import Change, Json, Outcome, Result, SourceOperation
 from sinks.json_values import Unholdable
 from sinks.reduction import reduce_changes
 from sinks.warehouse.columns import ColumnType, column_type
@@ -122,9 +122,9 @@ class TableForm:
         return dict.fromkeys(change.unchanged) | row if change.unchanged else row
 
 
-def _origin(change: Change) -> Origin:
+def _origin(change: Change) -> SourceOperation:
     """Returns the change's origin; for a change without one, such as a tombstone, that of a delete or an update."""
-    return change.origin or Origin("d" if change.row is None else "u", None)
+    return change.origin or SourceOperation("d" if change.row is None else "u", None)
 
 
 def is_unknown(change: Change) -> bool:
@@ -154,7 +154,7 @@ class _EveryChange:
 
 
 @dataclass(slots=True)
-class _Held:
+class _StagedTable:
     """The changes that a task has taken of one table. Whole rows are converted at once, to save nine tenths of the
     memory.
     """
@@ -213,7 +213,7 @@ class Stager:
         self._every: dict[TableId, _EveryChange] = {}
         self._schemas = {schema.table: schema for schema in schemas}
         self._forms: dict[TableId, TableForm] = {}
-        self._held: dict[TableId, _Held] = {}
+        self._held: dict[TableId, _StagedTable] = {}
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
         """Returns the newest change of each key, and every change of tables that keep every change."""
@@ -336,8 +336,8 @@ class Stager:
             listed = _listed(keys) if len(files) == 1 else None
             yield Staged(table, uri, rows, size, lacks, listed, lowest, highest, deletes)
 
-    def _of(self, table: TableId) -> _Held:
-        return self._held.setdefault(table, _Held())
+    def _of(self, table: TableId) -> _StagedTable:
+        return self._held.setdefault(table, _StagedTable())
 
     def _form(self, table: TableId) -> TableForm:
         form = self._forms.get(table)

@@ -110,9 +110,9 @@ def one_of(values: Iterable[tuple[str, Sequence[int | str]]]) -> str:
     """
     parts: list[str] = []
     for name, some in values:
-        said = [literal(value) if isinstance(value, str) else str(value) for value in some]
+        literals = [literal(value) if isinstance(value, str) else str(value) for value in some]
         column = f"t.{quoted(name)}"
-        parts += [f"{column} >= {said[0]}", f"{column} <= {said[-1]}", f"{column} IN ({', '.join(said)})"]
+        parts += [f"{column} >= {literals[0]}", f"{column} <= {literals[-1]}", f"{column} IN ({', '.join(literals)})"]
     return " AND ".join(parts)
 
 

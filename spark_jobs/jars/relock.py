@@ -32,7 +32,7 @@ TOKEN_PROVIDER_VERSIONS = (SPARK, "4.1.0-preview1")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JarGroup:
     """Jars of one place. A root that ends with `!` does not decide the versions of the others' dependencies."""
 
     place: str
@@ -45,8 +45,8 @@ class Wanted:
 _PLUGIN = "org.opensearch.plugin"
 _LIB = ("opensearch/lib",)
 WANTED = (
-    Wanted("kafka", (f"org.apache.kafka:kafka_2.13:{KAFKA}", "org.slf4j:slf4j-simple:1.7.36")),
-    Wanted(
+    JarGroup("kafka", (f"org.apache.kafka:kafka_2.13:{KAFKA}", "org.slf4j:slf4j-simple:1.7.36")),
+    JarGroup(
         "opensearch/lib",
         (
             f"org.opensearch:opensearch:{OPENSEARCH}",
@@ -55,21 +55,21 @@ WANTED = (
             "org.apache.logging.log4j:log4j-core:2.25.4!",
         ),
     ),
-    Wanted("opensearch/modules/lang-painless", (f"{_PLUGIN}:lang-painless:{OPENSEARCH}",), besides=_LIB),
-    Wanted("opensearch/modules/analysis-common", (f"{_PLUGIN}:analysis-common:{OPENSEARCH}",), besides=_LIB),
-    Wanted("opensearch/modules/mapper-extras", (f"{_PLUGIN}:mapper-extras-client:{OPENSEARCH}",), besides=_LIB),
-    Wanted("opensearch/modules/parent-join", (f"{_PLUGIN}:parent-join-client:{OPENSEARCH}",), besides=_LIB),
-    Wanted("opensearch/modules/percolator", (f"{_PLUGIN}:percolator-client:{OPENSEARCH}",), besides=_LIB),
-    Wanted("opensearch/modules/reindex", (f"{_PLUGIN}:reindex-client:{OPENSEARCH}",), besides=_LIB),
-    Wanted(
+    JarGroup("opensearch/modules/lang-painless", (f"{_PLUGIN}:lang-painless:{OPENSEARCH}",), besides=_LIB),
+    JarGroup("opensearch/modules/analysis-common", (f"{_PLUGIN}:analysis-common:{OPENSEARCH}",), besides=_LIB),
+    JarGroup("opensearch/modules/mapper-extras", (f"{_PLUGIN}:mapper-extras-client:{OPENSEARCH}",), besides=_LIB),
+    JarGroup("opensearch/modules/parent-join", (f"{_PLUGIN}:parent-join-client:{OPENSEARCH}",), besides=_LIB),
+    JarGroup("opensearch/modules/percolator", (f"{_PLUGIN}:percolator-client:{OPENSEARCH}",), besides=_LIB),
+    JarGroup("opensearch/modules/reindex", (f"{_PLUGIN}:reindex-client:{OPENSEARCH}",), besides=_LIB),
+    JarGroup(
         "opensearch/modules/transport-netty4",
         (f"{_PLUGIN}:transport-netty4-client:{OPENSEARCH}",),
         besides=_LIB,
         without=("netty-codec-native-quic",),  # 12 MB of native code for a transport that we don't use
     ),
     # Each the newest of its own: the provider needs only ICU's stable interface.
-    Wanted("icu", ("com.ibm.icu:icu4j:79.1", "com.ibm.icu:icu4j-localespi:77.1"), transitive=False),
-    Wanted(
+    JarGroup("icu", ("com.ibm.icu:icu4j:79.1", "com.ibm.icu:icu4j-localespi:77.1"), transitive=False),
+    JarGroup(
         "spark-kafka",
         (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK}",),
         without=(
@@ -84,7 +84,7 @@ WANTED = (
             "spark-tags_2.13",
         ),
     ),
-    Wanted(
+    JarGroup(
         "iceberg",
         (
             f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG}",
@@ -93,7 +93,7 @@ WANTED = (
         ),
         transitive=False,
     ),
-    Wanted(
+    JarGroup(
         "aws",
         (
             f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}",  # Amazon's SDK
@@ -104,7 +104,7 @@ WANTED = (
         transitive=False,
     ),
     # Iceberg's own REST catalog server, for tests. Hadoop's classes come from PySpark.
-    Wanted(
+    JarGroup(
         "iceberg-rest",
         (
             f"org.apache.iceberg:iceberg-core:{ICEBERG_REST}",
@@ -116,7 +116,7 @@ WANTED = (
             "org.xerial:sqlite-jdbc:3.50.3.0",
         ),
     ),
-    Wanted(
+    JarGroup(
         "iceberg-rest",
         (
             f"org.apache.iceberg:iceberg-core:{ICEBERG_REST}:tests",
@@ -147,7 +147,7 @@ def relock(console: Console, path: Path = LOCK_FILE) -> None:
     console.print(f"{len(places)} jars in {path}")
 
 
-def _resolve(wanted: Wanted, cache: Path) -> set[Coordinates]:
+def _resolve(wanted: JarGroup, cache: Path) -> set[Coordinates]:
     if not wanted.transitive:
         return set(map(Coordinates.parse, wanted.roots))
     maven = context(cache, mirror())

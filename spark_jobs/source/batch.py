@@ -33,7 +33,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         with closing(TableWatch(options)) as watch:
             facts = watch.facts() if options.wants_changes else watch.settled_facts()
-        RowForm.of(facts.lineage.newest, options).require(columns_of(self._schema))
+        RowForm.of(facts.schema_history.newest, options).require(columns_of(self._schema))
         if facts.owed and not options.may_be_incomplete:
             raise IncompleteTableError(
                 f"rows of table {options.table} are not in its topic yet: {facts.owed}", NEXT_COMPLETE
@@ -42,7 +42,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TopicRange)
-        form = RowForm.of(partition.lineage.newest, self._options)
+        form = RowForm.of(partition.schema_history.newest, self._options)
         if self._options.wants_changes:
             yield from read_changes(form, partition)
             return
@@ -75,7 +75,7 @@ def plan(options: SourceOptions, facts: TableFacts, now_ms: int) -> Iterator[Top
     for number, start in enumerate(facts.starts):
         yield TopicRange(
             kafka=options.kafka,
-            lineage=facts.lineage,
+            schema_history=facts.schema_history,
             topic_id=facts.topic_id,
             number=number,
             begin=start,

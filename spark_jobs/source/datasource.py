@@ -23,7 +23,7 @@ class WatershedSource(DataSource):
     def schema(self) -> str:
         options = read_options(self.options)
         with closing(TableWatch(options)) as watch:
-            return RowForm.of(watch.lineage().newest, options).ddl
+            return RowForm.of(watch.schema_history().newest, options).ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)

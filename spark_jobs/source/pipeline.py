@@ -9,7 +9,7 @@ from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import FoundTopic
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.rounds import TopicEnds
@@ -26,7 +26,7 @@ _TABLES_NAMED: Final = 20
 class TableFacts:
     """A table in its pipeline, at one moment. `ends` were read before everything else."""
 
-    lineage: Lineage
+    schema_history: SchemaHistory
     progress: ProgressRecord
     sweep: SweepRecord | None  # the last one
     topic_id: str
@@ -35,7 +35,7 @@ class TableFacts:
 
     @property
     def topic(self) -> str:
-        return self.lineage.newest.topic
+        return self.schema_history.newest.topic
 
     @property
     def incarnation(self) -> str:
@@ -50,7 +50,7 @@ class TableFacts:
     @property
     def owed(self) -> str:
         """Why rows may be missing; "" if none are."""
-        return self.progress.owed.get(str(self.lineage.newest.table), "")
+        return self.progress.owed.get(str(self.schema_history.newest.table), "")
 
 
 class TableWatch:
@@ -73,18 +73,18 @@ class TableWatch:
     def close(self) -> None:
         self._control.close()
 
-    def lineage(self) -> Lineage:
+    def schema_history(self) -> SchemaHistory:
         """Reads what was published meanwhile. Returns the table's schemas. Raises UnknownTableError, BrokerError."""
-        news = self._control.read()
-        if news.progress:
-            self._progress = news.progress[-1]
-        for sweep in news.sweeps:
+        update = self._control.read()
+        if update.progress:
+            self._progress = update.progress[-1]
+        for sweep in update.sweeps:
             if sweep.table == self._options.table and (self._sweep is None or sweep.floor >= self._sweep.floor):
                 self._sweep = sweep
-        found = self._control.lineages.get(self._options.table)
+        found = self._control.schema_histories.get(self._options.table)
         if found is None:
             raise self._unknown()
-        self._ends.learn([found.newest.topic])
+        self._ends.set_topics([found.newest.topic])
         self._is_known = True
         return found
 
@@ -92,10 +92,10 @@ class TableWatch:
         """Reads the topic's ends, then what was published up to them. Raises UnknownTableError, TopicChangedError,
         BrokerError."""
         if not self._is_known:
-            self.lineage()
+            self.schema_history()
         topics = self._ends.ask()
-        lineage = self.lineage()
-        topic = lineage.newest.topic
+        schema_history = self.schema_history()
+        topic = schema_history.newest.topic
         found = topics.get(topic)
         if self._progress is None:
             raise IncompleteTableError(
@@ -107,7 +107,7 @@ class TableWatch:
                 f"topic {topic} of table {self._options.table} does not exist",
                 "restart capture, which finds the gap; or correct bootstrap.servers and prefix",
             )
-        facts = _facts(lineage, self._progress, self._sweep, found)
+        facts = _facts(schema_history, self._progress, self._sweep, found)
         if facts.incarnation.partition("#")[0] != facts.topic_id:
             raise TopicChangedError(
                 f"topic {topic} is another one than capture has published: it was deleted and created again",
@@ -155,8 +155,10 @@ class TableWatch:
         )
 
 
-def _facts(lineage: Lineage, progress: ProgressRecord, sweep: SweepRecord | None, found: FoundTopic) -> TableFacts:
-    return TableFacts(lineage, progress, sweep, found.topic_id, found.starts, found.ends)
+def _facts(
+    schema_history: SchemaHistory, progress: ProgressRecord, sweep: SweepRecord | None, found: FoundTopic
+) -> TableFacts:
+    return TableFacts(schema_history, progress, sweep, found.topic_id, found.starts, found.ends)
 
 
 def require_same(then: dict[str, object], facts: TableFacts) -> None:
@@ -173,8 +175,8 @@ def require_same(then: dict[str, object], facts: TableFacts) -> None:
             "topic {topic} was created again, or has lost records, since the checkpoint was written",
         ),
     }
-    for name, (now, said) in checks.items():
+    for name, (now, message) in checks.items():
         if then.get(name) != now:
             raise TopicChangedError(
-                said.format(topic=facts.topic, then=then.get(name), now=now), NEXT_AFTER_ANOTHER_TOPIC
+                message.format(topic=facts.topic, then=then.get(name), now=now), NEXT_AFTER_ANOTHER_TOPIC
             )

@@ -16,8 +16,8 @@ from cdc.model.errors import UnreachableError
 from cdc.model.events import unpack_version
 from cdc.model.lsn import format_lsn
 from sinks.contract import Change
-from sinks.lineage import Lineage
 from sinks.records import UnknownSchemaError, ordinary_change, read_record
+from sinks.schema_history import SchemaHistory
 from spark_jobs.reading import Partition, PartitionReader
 from spark_jobs.rounds import TopicEnds
 from spark_jobs.source.errors import CompactedError, SchemaChangedError, TopicChangedError
@@ -39,7 +39,7 @@ class TopicRange(InputPartition):
     """A part of one partition, for a task."""
 
     kafka: KafkaConfig
-    lineage: Lineage
+    schema_history: SchemaHistory
     topic_id: str
     number: int
     begin: int  # where the partition begins
@@ -53,7 +53,7 @@ class TopicRange(InputPartition):
 
     @property
     def topic(self) -> str:
-        return self.lineage.newest.topic
+        return self.schema_history.newest.topic
 
 
 class _Source(msgspec.Struct, gc=False):
@@ -96,33 +96,35 @@ def pieces(part: TopicRange) -> Iterator[list[Message]]:
 def _require_same_topic(part: TopicRange) -> None:
     """A topic that was created again while it was read may have records at the same offsets."""
     ends = TopicEnds(part.kafka)
-    ends.learn([part.topic])
+    ends.set_topics([part.topic])
     found = ends.ask().get(part.topic)
     if found is None or found.topic_id != part.topic_id:
         what = "was deleted" if found is None else "was created again"
         raise TopicChangedError(f"topic {part.topic} {what} while it was read", NEXT_AFTER_ANOTHER_TOPIC)
 
 
-def read_row(message: Message, lineage: Lineage) -> SourceRow:
+def read_row(message: Message, schema_history: SchemaHistory) -> SourceRow:
     """Returns the record's row; a tombstone's operation is d. Raises SchemaChangedError for a newer schema than the
     lineage has; SinkError for a record that capture did not write."""
     key, value = message.key(), message.value()
-    topic, partition, offset = lineage.newest.topic, message.partition() or 0, message.offset() or 0
-    change = ordinary_change(lineage.newest, key, value) or _read(message, lineage, topic, partition, offset)
+    topic, partition, offset = schema_history.newest.topic, message.partition() or 0, message.offset() or 0
+    change = ordinary_change(schema_history.newest, key, value) or _read(
+        message, schema_history, topic, partition, offset
+    )
     lsn = None if value is None else _read_lsn(value).source.commit_lsn
     at_us = change.origin.at_us if change.origin else message.timestamp()[1] * 1000
     operation = "d" if change.origin is None else change.origin.operation
     return SourceRow(change, operation, lsn, at_us, (key or b"").decode(), partition, offset)
 
 
-def _read(message: Message, lineage: Lineage, topic: str, partition: int, offset: int) -> Change:
+def _read(message: Message, schema_history: SchemaHistory, topic: str, partition: int, offset: int) -> Change:
     value = message.value()
     headers: Any = message.headers() if value is None else None
     try:
-        return read_record({topic: lineage}, topic, partition, offset, message.key(), value, headers)
+        return read_record({topic: schema_history}, topic, partition, offset, message.key(), value, headers)
     except UnknownSchemaError as error:
         raise SchemaChangedError(
-            f"the schema of table {lineage.newest.table} has changed: {error.message}",
+            f"the schema of table {schema_history.newest.table} has changed: {error.message}",
             "restart the query from its checkpoint: nothing of this record was passed on, and the new query has the "
             "table's present columns",
         ) from error
@@ -147,7 +149,9 @@ class ChangeRows:
 
     def of(self, messages: Iterable[Message]) -> list[SourceRow]:
         """Returns the rows of the next piece. Raises what `read_row` raises, CompactedError."""
-        return [row for message in messages if self._is_wanted(row := read_row(message, self._part.lineage), message)]
+        return [
+            row for message in messages if self._is_wanted(row := read_row(message, self._part.schema_history), message)
+        ]
 
     def finish(self) -> None:
         """Raises CompactedError if changes after the starting position may be missing. Compaction leaves records alone

@@ -40,7 +40,7 @@ class PresentRows:
     def take(self, messages: Iterable[Message]) -> None:
         """Takes the records of the next piece. Raises what `read_row` raises."""
         for message in messages:
-            row = read_row(message, self._part.lineage)
+            row = read_row(message, self._part.schema_history)
             key = message.key() or b""
             held = self._held.get(key)
             if held is None or row.change.version >= held.version:
@@ -58,7 +58,7 @@ class PresentRows:
         if held is None:
             return _Newest(row.change.version, None, row)
         if held.message is not None:
-            before = read_row(held.message, self._part.lineage).change
+            before = read_row(held.message, self._part.schema_history).change
         elif held.row is not None:
             before = held.row.change
         else:  # deleted: what the row had before is not this row's
@@ -73,7 +73,7 @@ class PresentRows:
                 continue
             row = newest.row
             if newest.message is not None:
-                row = read_row(newest.message, self._part.lineage)
+                row = read_row(newest.message, self._part.schema_history)
             if row is None or not self._is_known(row):
                 continue
             batch.append(row)

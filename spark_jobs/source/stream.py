@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader):
         return [
             TopicRange(
                 kafka=self._options.kafka,
-                lineage=facts.lineage,
+                schema_history=facts.schema_history,
                 topic_id=facts.topic_id,
                 number=number,
                 begin=facts.starts[number],
@@ -66,7 +66,7 @@ class StreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TopicRange)
-        return read_changes(RowForm.of(partition.lineage.newest, self._options), partition)
+        return read_changes(RowForm.of(partition.schema_history.newest, self._options), partition)
 
     def stop(self) -> None:
         if self._watch is not None:
@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader):
         if self._watch is None:
             self._watch = TableWatch(self._options)
         facts = self._watch.facts()
-        RowForm.of(facts.lineage.newest, self._options).require(columns_of(self._schema))
+        RowForm.of(facts.schema_history.newest, self._options).require(columns_of(self._schema))
         return facts
 
     def _check(self, offset: StreamOffset, facts: TableFacts) -> None:

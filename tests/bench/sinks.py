@@ -284,9 +284,9 @@ def _sampled(
         lost = sum(count for name, (_, count) in measured.items() if name.startswith(store))
         spread = {"applied": sorted(applied[store])} | ({"readable": samples} if store in urls else {})
         found[store] = {
-            f"{name}_{said}_ms": round(percentile(values, share) * 1000)
+            f"{name}_{message}_ms": round(percentile(values, share) * 1000)
             for name, values in spread.items()
-            for said, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+            for message, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
         } | {"samples": len(samples), "lost": lost}
     return found
 

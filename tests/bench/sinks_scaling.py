@@ -20,8 +20,8 @@ from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.rounds import SparkRounds
 from spark_jobs.session import spark_session
-from spark_jobs.task_report import Catalog
-from spark_jobs.tasks import Job, Limits
+from spark_jobs.task_report import SchemaCatalog
+from spark_jobs.tasks import Limits, SinkTaskConfig
 
 THREADS: Final = (1, 2, 4)
 ROUND_S: Final = 2.0
@@ -30,7 +30,7 @@ _WRITTEN: Final = Result(Outcome.WRITTEN)
 
 
 class NullTarget:
-    """Implements spark_jobs.pieces.Target."""
+    """Implements spark_jobs.pieces.ChangeWriter."""
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
         return reduce_changes(changes)
@@ -44,7 +44,7 @@ class NullTarget:
     def close(self) -> None: ...
 
 
-def open_null(job: Job, catalog: Catalog) -> NullTarget:
+def open_null(job: SinkTaskConfig, catalog: SchemaCatalog) -> NullTarget:
     """Returns the target of a task; there is nothing to open."""
     del job, catalog
     return NullTarget()
@@ -72,11 +72,13 @@ def _measure(path: Path, threads: int) -> int:
     jars = [jar for found in resolve_sets(JAR_SETS).values() for jar in found]
     spark = spark_session(spark_java(), jars, "512m", {"spark.master": f"local[{threads}]"})
     control = ControlReader(config.kafka, Topics(config.topics.prefix))
-    lineages = {lineage.newest.topic: lineage for lineage in control.read().lineages}
-    job = Job("cache", config.kafka, config.sinks["cache"], config.topics.prefix, 1)
+    schema_histories = {
+        schema_history.newest.topic: schema_history for schema_history in control.read().schema_histories
+    }
+    job = SinkTaskConfig("cache", config.kafka, config.sinks["cache"], config.topics.prefix, 1)
     rounds = SparkRounds(spark, job, Limits(ROUND_S, ROUND_S, PIECE_BYTES_MAX), threads, open_null)
-    rounds.learn(lineages)
-    ends = {topic: found.ends for topic, found in rounds.find().items()}
+    rounds.set_tables(schema_histories)
+    ends = {topic: found.ends for topic, found in rounds.find_topics().items()}
     rounds.run({}, ends, lambda _: True)  # starts the worker processes
     position: dict[str, tuple[int, ...]] = {}
     records, begun = 0, time.monotonic()

@@ -135,8 +135,8 @@ def snapshot(captured: Captured, points: Sequence[int], rows: int, console: Cons
                 break
             if published != last:
                 moved_at, last = time.monotonic(), published
-                said = f"{published:,} of {rows:,} rows, {len(run.killed_at)} kills"
-                progress.update(task, completed=published, said=said)
+                message = f"{published:,} of {rows:,} rows, {len(run.killed_at)} kills"
+                progress.update(task, completed=published, said=message)
             if capture.exit_code is not None or time.monotonic() - moved_at > STALL_S_MAX:
                 raise SystemExit(f"the snapshot does not go on at {published:,} rows:\n{capture.said()}")
             if left and published >= left[0]:

@@ -31,7 +31,7 @@ SELECT c.id, c.name, c.email, c.phone,
 
 class NullTarget:
     """A target that keeps the rows of the last round in memory, and does nothing else. Implements
-    watershed.views.targets.Target."""
+    watershed.views.targets.ViewTarget."""
 
     def __init__(self) -> None:
         self.taken: list[Change] = []
@@ -104,7 +104,7 @@ class PostgresqlBase:
     def documents(self, computed: Any) -> dict[int, Document | None]:
         return {change.key["id"]: change.row and _nested(change.row) for change in computed}
 
-    def tend(self) -> None:
+    def run_if_due(self) -> None:
         """The server's autovacuum does it, also during the measurement."""
 
     def sizes(self) -> dict[str, float]:

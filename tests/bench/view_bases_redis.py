@@ -33,7 +33,7 @@ class RedisBase:
     def documents(self, computed: Any) -> dict[int, Document | None]:
         return dict(computed)
 
-    def tend(self) -> None:
+    def run_if_due(self) -> None:
         """There is nothing to do."""
 
     def sizes(self) -> dict[str, float]:

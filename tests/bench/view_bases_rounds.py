@@ -66,7 +66,7 @@ def _round(base: KeyedBase, shop: Shop, number: int, changes: int) -> Measured:
                 f"{type(base).__name__}, round {number}: customer {customer} is {documents.get(customer)} instead of "
                 f"{shop.document(customer)}"
             )
-    base.tend()
+    base.run_if_due()
     return Measured(write_s, compute_s, cpu_s, len(wanted.customers))
 
 

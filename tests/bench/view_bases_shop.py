@@ -72,7 +72,7 @@ class KeyedBase(Protocol):
     def documents(self, computed: Any) -> dict[int, Document | None]:
         """The documents that `compute` has returned, by customer."""
 
-    def tend(self) -> None:
+    def run_if_due(self) -> None:
         """Does the store's maintenance, between two rounds and outside of the measurement."""
 
     def sizes(self) -> dict[str, float]:

@@ -115,10 +115,10 @@ class IcebergBase:
     def documents(self, computed: Any) -> dict[int, Document | None]:
         return {row["id"]: json.loads(row["document"], parse_float=str) for row in computed}
 
-    def tend(self) -> None:
+    def run_if_due(self) -> None:
         """Merges small files as the sink's job does."""
         for table in self._sink.take_due():
-            self._maintenance.tend(table, self._sink.without_merges(table))
+            self._maintenance.run_if_due(table, self._sink.without_merges(table))
 
     def sizes(self) -> dict[str, float]:
         """The files of the tables as they are now, and all files, those of earlier snapshots included."""

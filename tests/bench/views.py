@@ -116,8 +116,8 @@ def running_view(endpoints: Endpoints, folder: Path, kind: str) -> Iterator[tupl
             with (folder / "view.log").open("wb") as log:
                 view = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             try:
-                said = folder / "view.log"
-                eventually(lambda: "view is filled" in said.read_text(), START_S_MAX, said.read_text)
+                message = folder / "view.log"
+                eventually(lambda: "view is filled" in message.read_text(), START_S_MAX, message.read_text)
                 yield captured, base
             finally:
                 view.kill()

@@ -63,9 +63,9 @@ def joined(state: Sequence[Record]) -> dict[str, list[int]]:
     places: dict[str, set[int]] = {}
     for position in found:
         if position["epoch"] == found[-1]["epoch"]:
-            for topic, said in position.get("topics", {}).items():
-                if said.get("since_lsn"):
-                    places.setdefault(topic.partition(".")[2], set()).add(said["since_lsn"])
+            for topic, message in position.get("topics", {}).items():
+                if message.get("since_lsn"):
+                    places.setdefault(topic.partition(".")[2], set()).add(message["since_lsn"])
     return {topic: sorted(lsns) for topic, lsns in places.items()}
 
 

@@ -9,7 +9,7 @@ from cdc.model.events import pack_version
 from docs.examples.jsonlines.jsonlines_store import JsonLinesContents, JsonLinesSink
 from sinks.cache.contents import CacheContents
 from sinks.cache.sink import CacheSink
-from sinks.contents import Held, StoreContents
+from sinks.contents import StoreContents, StoredEntry
 from sinks.search.contents import SearchContents
 from sinks.search.sink import SearchSink
 from sinks.sql.contents import SqlContents
@@ -66,7 +66,7 @@ def test_rows_and_versions_are_seen_and_removed_by_version(
     )
     strange = {name: 99 if isinstance(value, int) else "99" for name, value in keys[0].items()}
     deleted, live, nothing = contents.held(table.id, [keys[0], keys[1], strange])
-    assert (deleted, nothing) == (Held(V + 10, None), None)
+    assert (deleted, nothing) == (StoredEntry(V + 10, None), None)
     assert live is not None and (live.version, live.copies, live.is_edited) == (V + 1, 1, False)
     assert live.row is not None and {name: live.row[name] for name in keys[1]} == keys[1]
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from cdc.model.events import pack_version
 from sinks.contract import Change, Json, Outcome, Sink, StoredRow
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from tests.conformance.model import Model, assert_rows
 from tests.conformance.tables import Table, table
 from tests.conformance.trial import Trial
@@ -90,16 +90,16 @@ NEW_ROW: dict[str, Json] = {
 
 def arrived(change: Change, *versions: Table) -> Change:
     """As the job hands it over when these versions are known."""
-    lineage = Lineage.of(known.schema for known in versions)
+    schema_history = SchemaHistory.of(known.schema for known in versions)
     if change.row is None or change.schema_version is None:
         return change
-    row, unchanged = lineage.in_newest(change.schema_version, change.row, change.unchanged)
+    row, unchanged = schema_history.in_newest(change.schema_version, change.row, change.unchanged)
     return structs.replace(change, row=row, unchanged=unchanged)
 
 
 def prepare(sink: Sink, *versions: Table) -> None:
-    lineage = Lineage.of(known.schema for known in versions)
-    sink.prepare(lineage.newest, lineage.earlier)
+    schema_history = SchemaHistory.of(known.schema for known in versions)
+    sink.prepare(schema_history.newest, schema_history.earlier)
 
 
 class Living:

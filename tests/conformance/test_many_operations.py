@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from msgspec import structs
 
-from cdc.config.store_mapping import Held
+from cdc.config.store_mapping import StoredTables
 from cdc.model.events import pack_version
 from sinks.contract import Change
 from sinks.reduction import reduce_changes
@@ -22,7 +22,7 @@ from tests.conformance.trial import Trial
 OPERATIONS: Final = 100_000  # changes that the sink applies, after each batch was reduced
 KEYS: Final = 20_000
 WINDOW: Final = 6_000  # changes that are shuffled together
-MAPPING: Final = Held.model_validate(
+MAPPING: Final = StoredTables.model_validate(
     {
         "mapping": {
             "public.order_lines": {
@@ -120,9 +120,9 @@ def test_a_hundred_thousand_operations_end_equal(store_name: str, request: pytes
                 results = random.choice(sinks).apply(batch)
                 applied += len(batch)
                 for change, result in zip(batch, results, strict=True):
-                    said = mapped(change)
-                    if said is not None:
-                        outcome = model.apply(said)
+                    message = mapped(change)
+                    if message is not None:
+                        outcome = model.apply(message)
                         assert result.outcome is outcome or not store.tells_stale
                 if random.random() < 0.02:
                     sinks.append(shaped(trial.another(), MAPPING))

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from cdc.config.store_mapping import Held
+from cdc.config.store_mapping import StoredTables
 from cdc.model.events import pack_version
 from sinks.contract import Change, Sink
-from sinks.lineage import Lineage
 from sinks.reduction import reduce_changes
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.sink import shaped
 from tests.conformance.model import Model, assert_rows
 from tests.conformance.tables import CUSTOMERS, Table
@@ -52,12 +52,12 @@ def mapped(change: Change) -> Change:
     return structs.replace(change, key=key, row=stored | {"origin": "shop"} if is_held else None)
 
 
-def section(**mapping: Any) -> Held:
-    return Held.model_validate({"mapping": {"public.customers": mapping}})
+def section(**mapping: Any) -> StoredTables:
+    return StoredTables.model_validate({"mapping": {"public.customers": mapping}})
 
 
 @contextmanager
-def opened(trial: Trial, held: Held) -> Iterator[Sink]:
+def opened(trial: Trial, held: StoredTables) -> Iterator[Sink]:
     trial.store.rename(held.mapping["public.customers"].rename)
     sink = shaped(trial.another(), held)
     sink.prepare(CUSTOMERS.schema)
@@ -152,7 +152,7 @@ def seen(sink: Sink) -> dict[int, Any]:
 def test_a_schema_that_changes_under_a_mapping(sink_under_test: Trial) -> None:
     """Renamed columns that widen keep their values under the store's name; a column that is left out may go."""
     v = pack_version(1, 100)
-    held = Held.model_validate(
+    held = StoredTables.model_validate(
         {
             "mapping": {
                 "public.living": {
@@ -167,10 +167,10 @@ def test_a_schema_that_changes_under_a_mapping(sink_under_test: Trial) -> None:
     sink.prepare(FIRST_SCHEMA.schema)
     sink.apply([FIRST_SCHEMA.upsert(v, id=number, **ROW | {"small": number}) for number in (1, 2, 3)])
     sink.prepare(SECOND.schema, [FIRST_SCHEMA.schema])
-    lineage = Lineage((FIRST_SCHEMA.schema, SECOND.schema))
+    schema_history = SchemaHistory((FIRST_SCHEMA.schema, SECOND.schema))
     late = FIRST_SCHEMA.upsert(v + 1, id=4, **ROW)
     assert late.row is not None
-    row, unchanged = lineage.in_newest(1, late.row, frozenset())
+    row, unchanged = schema_history.in_newest(1, late.row, frozenset())
     sink.apply(
         [
             structs.replace(late, row=row, unchanged=unchanged),

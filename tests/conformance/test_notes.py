@@ -27,20 +27,20 @@ LONG = json.dumps({f'shop.Größe."it\'s" {number}': [number**5, number**7] for 
 
 
 def test_a_fresh_store_has_no_note(sink_under_test: Trial) -> None:
-    assert sink_under_test.sink.noted() is None
+    assert sink_under_test.sink.saved_position() is None
 
 
 def test_a_note_is_kept_for_the_next_job_and_replaced(sink_under_test: Trial) -> None:
     trial = sink_under_test
     trial.apply(CUSTOMERS.upsert(V, id=1))
-    trial.sink.note("first", None)
+    trial.sink.save_position("first", None)
     restarted = trial.another()
-    assert restarted.noted() == "first"
-    restarted.note(LONG, "first")
-    assert trial.another().noted() == LONG
-    restarted.note(LONG, "first")  # the answer to the first attempt may have been lost
-    restarted.note("third", LONG)
-    assert trial.sink.noted() == "third"
+    assert restarted.saved_position() == "first"
+    restarted.save_position(LONG, "first")
+    assert trial.another().saved_position() == LONG
+    restarted.save_position(LONG, "first")  # the answer to the first attempt may have been lost
+    restarted.save_position("third", LONG)
+    assert trial.sink.saved_position() == "third"
     assert restarted.generation() == 1
     trial.check()  # the note is no row
 
@@ -48,23 +48,23 @@ def test_a_note_is_kept_for_the_next_job_and_replaced(sink_under_test: Trial) ->
 def test_a_note_in_place_of_another_one_is_refused(sink_under_test: Trial) -> None:
     """The store has lost the note that the job wrote before, and the rows that it wrote until then."""
     trial = sink_under_test
-    trial.sink.note("older", None)
+    trial.sink.save_position("older", None)
     with pytest.raises(SinkError, match="may have lost its last writes"):
-        trial.sink.note("newest", "newer")
-    assert trial.sink.noted() == "older"
+        trial.sink.save_position("newest", "newer")
+    assert trial.sink.saved_position() == "older"
 
 
 def test_the_next_generation_has_no_note(sink_under_test: Trial) -> None:
     trial = sink_under_test
     trial.apply(CUSTOMERS.upsert(V, id=1))
-    trial.sink.note(LONG, None)
+    trial.sink.save_position(LONG, None)
     trial.sink.begin_generation(1)
-    assert trial.sink.noted() == LONG
+    assert trial.sink.saved_position() == LONG
     restarted = trial.another()
     restarted.begin_generation(2)
-    assert restarted.noted() is None
-    restarted.note("second", None)
-    assert trial.another().noted() == "second"
+    assert restarted.saved_position() is None
+    restarted.save_position("second", None)
+    assert trial.another().saved_position() == "second"
     trial.check(restarted)
 
 
@@ -72,19 +72,19 @@ def test_the_note_of_a_store_that_lost_a_table_can_be_read(sink_under_test: Tria
     """It says which topics the other rows came from."""
     trial = sink_under_test
     trial.apply(CUSTOMERS.upsert(V, id=1), ORDER_LINES.upsert(V + 1, order_id=1, line_no=1))
-    trial.sink.note("text", None)
+    trial.sink.save_position("text", None)
     trial.store.delete_table(ORDER_LINES.id)
     restarted = trial.another()
     assert restarted.generation() is None
-    assert restarted.noted() == "text"
+    assert restarted.saved_position() == "text"
 
 
 def test_a_deleted_store_has_no_note(sink_under_test: Trial) -> None:
     trial = sink_under_test
     trial.apply(CUSTOMERS.upsert(V, id=1))
-    trial.sink.note("text", None)
+    trial.sink.save_position("text", None)
     trial.store.delete_all()
-    assert trial.another().noted() is None
+    assert trial.another().saved_position() is None
 
 
 def test_each_slot_has_a_note_of_its_own(sink_under_test: Trial) -> None:
@@ -92,16 +92,16 @@ def test_each_slot_has_a_note_of_its_own(sink_under_test: Trial) -> None:
     if not trial.store.has_slots:
         pytest.skip("the store has no slots")
     trial.apply(CUSTOMERS.upsert(V, id=1))
-    trial.sink.note("serving", None)
+    trial.sink.save_position("serving", None)
     with closing(trial.store.open("g2")) as built:
         built.begin_generation(2)
-        assert built.noted() is None
-        built.note("built", None)
-        assert trial.sink.noted() == "serving"
-        assert built.noted() == "built"
-        built.note("built further", "built")
-        assert built.noted() == "built further"
-    assert trial.another().noted() == "serving"
+        assert built.saved_position() is None
+        built.save_position("built", None)
+        assert trial.sink.saved_position() == "serving"
+        assert built.saved_position() == "built"
+        built.save_position("built further", "built")
+        assert built.saved_position() == "built further"
+    assert trial.another().saved_position() == "serving"
     trial.check()
 
 
@@ -114,7 +114,7 @@ def test_every_write_wins_against_rows_that_are_disowned(sink_under_test: Trial)
     restarted = trial.another()
     restarted.begin_generation(2)
     for _ in range(2):  # a job that was killed in between does it again
-        restarted.disown(CUSTOMERS.id)
+        restarted.reset_versions(CUSTOMERS.id)
     del trial.model.held[CUSTOMERS.id]
     trial.prepare(CUSTOMERS, restarted)
     former = [(stored.key["id"], stored.version) for stored in restarted.rows(CUSTOMERS.id)]
@@ -131,7 +131,7 @@ def test_every_write_wins_against_rows_that_are_disowned(sink_under_test: Trial)
 
 def test_a_table_that_the_store_does_not_hold_can_be_disowned(sink_under_test: Trial) -> None:
     trial = sink_under_test
-    trial.sink.disown(CUSTOMERS.id)
+    trial.sink.reset_versions(CUSTOMERS.id)
     trial.apply(CUSTOMERS.upsert(V, id=1))
     trial.check()
 
@@ -142,20 +142,20 @@ def test_a_warehouse_table_that_was_rolled_back_has_lost_writes(
 ) -> None:
     with warehouse(request, unique) as store, closing(Trial(store)) as trial:
         trial.apply(CUSTOMERS.upsert(V, id=1))
-        trial.sink.note("older", None)
+        trial.sink.save_position("older", None)
         rows = store.place.place(CUSTOMERS.id).rows
         former = next(store.engine().history(rows)).id
         trial.apply(CUSTOMERS.upsert(V + 1, id=2))
-        trial.sink.note("newer", "older")
-        assert trial.another().noted() == "newer"
+        trial.sink.save_position("newer", "older")
+        assert trial.another().saved_position() == "newer"
         name = ".".join(rows)
         store.engine().run(f"CALL {CATALOG}.system.rollback_to_snapshot(table => '{name}', snapshot_id => {former})")
         if is_written_again:
             trial.sink.apply([CUSTOMERS.upsert(V + 2, id=3)])
             with pytest.raises(SinkError, match="may have lost its last writes"):
-                trial.sink.note("newest", "newer")
-        assert trial.another().noted() is None
-        assert trial.sink.noted() is None
+                trial.sink.save_position("newest", "newer")
+        assert trial.another().saved_position() is None
+        assert trial.sink.saved_position() is None
 
 
 def test_an_older_copy_of_a_file_has_the_note_that_belongs_to_its_rows(tmp_path: Path) -> None:
@@ -163,18 +163,18 @@ def test_an_older_copy_of_a_file_has_the_note_that_belongs_to_its_rows(tmp_path:
     with closing(SqlStore(f"sqlite:///{file}")) as store:
         with closing(Trial(store)) as trial:
             trial.apply(CUSTOMERS.upsert(V, id=1))
-            trial.sink.note("older", None)
+            trial.sink.save_position("older", None)
             with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
                 source.backup(target)
             trial.apply(CUSTOMERS.upsert(V + 1, id=2))
-            trial.sink.note("newer", "older")
+            trial.sink.save_position("newer", "older")
         with closing(sqlite3.connect(copy)) as source, closing(sqlite3.connect(file)) as target:
             source.backup(target)
         with closing(store.open()) as restarted:
             assert restarted.generation() == 1
-            assert restarted.noted() == "older"
+            assert restarted.saved_position() == "older"
             with pytest.raises(SinkError, match="may have lost its last writes"):
-                restarted.note("newest", "newer")
+                restarted.save_position("newest", "newer")
 
 
 def test_a_file_that_was_replaced_under_the_job_is_noticed(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_file_that_was_replaced_under_the_job_is_noticed(tmp_path: Path) -> No
         worker = trial.another()
         trial.apply(CUSTOMERS.upsert(V, id=1))
         trial.prepare(CUSTOMERS, worker)
-        trial.sink.note("older", None)
+        trial.sink.save_position("older", None)
         with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
             source.backup(target)
         trial.apply(CUSTOMERS.upsert(V + 1, id=2), sink=worker)
@@ -194,10 +194,10 @@ def test_a_file_that_was_replaced_under_the_job_is_noticed(tmp_path: Path) -> No
         with pytest.raises(SinkError, match="may have lost its last writes"):
             worker.apply([CUSTOMERS.upsert(V + 2, id=3)])
         with pytest.raises(SinkError, match="may have lost its last writes"):
-            trial.sink.note("newer", "older")
+            trial.sink.save_position("newer", "older")
         restarted = trial.another()
         trial.prepare(CUSTOMERS, restarted)
-        assert (restarted.generation(), restarted.noted()) == (1, "older")
+        assert (restarted.generation(), restarted.saved_position()) == (1, "older")
         assert [stored.key["id"] for stored in restarted.rows(CUSTOMERS.id)] == [1, 3]
 
 
@@ -211,7 +211,7 @@ def test_an_older_copy_of_a_database_has_the_note_that_belongs_to_its_rows(postg
         copy = sql.Identifier(f"{conninfo_to_dict(dsn)['dbname']}copy")
         with closing(Trial(store)) as trial:
             trial.apply(CUSTOMERS.upsert(V, id=1))
-            trial.sink.note("older", None)
+            trial.sink.save_position("older", None)
         made = sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER {}")
         superuser.execute(made.format(copy, database, sql.Identifier(str(conninfo_to_dict(dsn)["user"]))))
         with closing(store.open()) as sink:
@@ -220,16 +220,16 @@ def test_an_older_copy_of_a_database_has_the_note_that_belongs_to_its_rows(postg
             superuser.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
             superuser.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(copy, database))
             with pytest.raises(SinkError, match="may have lost its last writes"):
-                sink.note("newer", "older")  # the copy has the note before, and lacks the row
-            assert sink.noted() == "older"
+                sink.save_position("newer", "older")  # the copy has the note before, and lacks the row
+            assert sink.saved_position() == "older"
         with closing(store.open()) as restarted:
-            assert (restarted.generation(), restarted.noted()) == (1, "older")
+            assert (restarted.generation(), restarted.saved_position()) == (1, "older")
             restarted.prepare(CUSTOMERS.schema)
             assert [stored.key["id"] for stored in restarted.rows(CUSTOMERS.id)] == [1]
             with pytest.raises(SinkError, match="may have lost its last writes"):
-                restarted.note("newest", "newer")
-            restarted.note("continued", "older")
-            assert restarted.noted() == "continued"
+                restarted.save_position("newest", "newer")
+            restarted.save_position("continued", "older")
+            assert restarted.saved_position() == "continued"
 
 
 def test_a_search_index_that_was_restored_from_a_snapshot_is_not_the_one_that_was_filled(
@@ -246,7 +246,7 @@ def test_a_search_index_that_was_restored_from_a_snapshot_is_not_the_one_that_wa
             waits = {"wait_for_completion": "true"}
             client.snapshot.create(repository=unique, snapshot="older", body={"indices": index}, params=waits)
             trial.apply(CUSTOMERS.upsert(V + 2, id=2))
-            trial.sink.note("text", None)
+            trial.sink.save_position("text", None)
             assert trial.another().generation() == 1
             former = client.indices.get_settings(index=index)[index]["settings"]["index"]["uuid"]
             client.indices.close(index=index)

@@ -16,13 +16,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from cdc.config.store_shapes import WarehouseMode, WarehouseOptions
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.contract import Change, Json, Origin
+from sinks.contract import Change, Json, SourceOperation
 from sinks.errors import RefusedError
 from sinks.warehouse import statements
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.maintenance import Maintenance
 from sinks.warehouse.merging import PreparedTable
-from sinks.warehouse.naming import place
+from sinks.warehouse.naming import table_location
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
 from sinks.warehouse.staging import Stager, TableForm
@@ -83,7 +83,9 @@ class Warehouse:
     def read(self, table: TableId) -> list[dict[str, Any]]:
         """As any reader sees it."""
         catalog = SqlCatalog(CATALOG, **self.place.python_properties)
-        rows: list[dict[str, Any]] = catalog.load_table(place("shop", table).rows).scan().to_arrow().to_pylist()
+        rows: list[dict[str, Any]] = (
+            catalog.load_table(table_location("shop", table).rows).scan().to_arrow().to_pylist()
+        )
         catalog.close()
         return sorted(rows, key=lambda row: (row["ws_version"], row["id"] or 0))
 
@@ -132,7 +134,7 @@ def change(
     row: dict[str, Json] | None,
     unchanged: frozenset[str] = frozenset(),
 ) -> Change:
-    origin = Origin(operation, int(at(version).timestamp() * 1_000_000))
+    origin = SourceOperation(operation, int(at(version).timestamp() * 1_000_000))
     return Change(table, {"id": key}, version, row, 1, unchanged, origin)
 
 
@@ -325,7 +327,7 @@ def test_a_sweep_at_the_version_of_a_row_removes_the_rows_before_it(warehouse: W
     modes: dict[TableId, WarehouseMode] = {HISTORY: "history", LOG: "changelog"}
     for table, mode in modes.items():
         made = TableSchema(table, 1, 1, COLUMNS, ("id",), f"shop.{table}")
-        held, before = PreparedTable(place("shop", table), TableForm.of(made, mode)), warehouse.read(table)
+        held, before = PreparedTable(table_location("shop", table), TableForm.of(made, mode)), warehouse.read(table)
         engine.run(statements.remove_duplicates(held.place.rows, held.identity, held.kind, of_source=False))
         assert warehouse.read(table) == before
     for sink in sinks:

@@ -48,16 +48,16 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
         for captured in captures:
             captured.await_caught_up(300.0)
             complaints += _complaints(captured)
-        said = [log.read_text() for log in folder.glob("*/*.log")]
+        message = [log.read_text() for log in folder.glob("*/*.log")]
     if not complaints:
         shutil.rmtree(folder)
     return {
         "seed": seed,
         "broker_kills": KILLS,
         "capture_kills": deaths,
-        "ended": sum(text.count("hanging Kafka transaction ended") for text in said),
-        "noticed_alive": sum(text.count("a transaction hangs in topic") for text in said),
-        "gaps": sum(text.count("state GAP") for text in said),
+        "ended": sum(text.count("hanging Kafka transaction ended") for text in message),
+        "noticed_alive": sum(text.count("a transaction hangs in topic") for text in message),
+        "gaps": sum(text.count("state GAP") for text in message),
         "complaints": complaints,
     }
 

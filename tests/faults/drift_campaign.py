@@ -140,8 +140,8 @@ def _clean_runs(captured: Captured) -> dict[str, Any]:
         undecided.append(report["undecided"])
         if code not in (0, PARTIAL) or report["drift"] or not_compared(report):
             wrong.append(report)
-        said = f"run {len(seconds)} without drift: {seconds[-1]} s, exit code {code}, drift {report['drift']}"
-        print(f"{said}, undecided {report['undecided']}", flush=True)
+        message = f"run {len(seconds)} without drift: {seconds[-1]} s, exit code {code}, drift {report['drift']}"
+        print(f"{message}, undecided {report['undecided']}", flush=True)
     return {"clean_runs": len(seconds), "clean_s": seconds, "clean_undecided": undecided, "false_alarms": wrong}
 
 

@@ -54,7 +54,7 @@ from tests.support.http_server import free_port
 from tests.support.scripts import Step, chosen, read, shrunk, written
 from watershed import Waiter
 from watershed.devstack.stack import Stack
-from watershed.status.sink_letters import read_letters
+from watershed.status.dead_letters import read_dead_letters
 
 SEARCH_SHARE: Final = 0.4  # of the episodes have a search index, too
 SUPERVISED: Final = 0.5  # of the steps, before which everything that ended is started
@@ -264,7 +264,7 @@ class Episode:
         record = None if job is None else job.record("mirror")
         return {
             (letter.row.table_name, int(letter.row.key["id"]))
-            for letter in read_letters(load_config(self.pipeline.captured.config()), ["mirror"])
+            for letter in read_dead_letters(load_config(self.pipeline.captured.config()), ["mirror"])
             if record is not None and letter.generation == record.generation
         }
 

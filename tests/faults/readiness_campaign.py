@@ -93,18 +93,18 @@ def measure(server: HttpServer, fault: Fault) -> Measured:
     eventually(lambda: not reasons(server), SEEN_S_MAX, lambda: f"ready before {fault.name}: {reasons(server)}")
     fault.begin()
     began = time.monotonic()
-    said: list[str] = []
+    message: list[str] = []
 
     def is_red() -> bool:
-        said[:] = [reason for reason in reasons(server) if fault.says in reason]
-        return bool(said)
+        message[:] = [reason for reason in reasons(server) if fault.says in reason]
+        return bool(message)
 
     eventually(is_red, SEEN_S_MAX, lambda: f"{fault.name}: red because of {fault.says!r}: {reasons(server)}")
     red_s = time.monotonic() - began
     fault.end()
     ended = time.monotonic()
     eventually(lambda: not reasons(server), SEEN_S_MAX, lambda: f"{fault.name}: green again: {reasons(server)}")
-    return Measured(fault.name, fault.server, red_s, said[0], time.monotonic() - ended)
+    return Measured(fault.name, fault.server, red_s, message[0], time.monotonic() - ended)
 
 
 def faults(pipeline: Pipeline, stack: Stack) -> list[Fault]:

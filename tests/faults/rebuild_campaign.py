@@ -207,11 +207,11 @@ class Campaign:
             took_s = time.monotonic() - began
             self._job.kills_left = 0
             written = meanwhile.written
-        said = json.loads(done.stdout.splitlines()[-1])
+        message = json.loads(done.stdout.splitlines()[-1])
         told = {
             "step": " ".join(["rebuild", sink, *words]),
-            "status": said["status"],
-            "message": said["message"],
+            "status": message["status"],
+            "message": message["message"],
             "took_s": round(took_s, 1),
             "changes_per_s": round(written / took_s),
             "reads": meanwhile.reads[sink],

@@ -170,8 +170,8 @@ class SinkEpisode:
     def go_on(self) -> None:
         """A job that ended by itself is a complaint, and is started again."""
         if (code := self.machine.exit_code) is not None:
-            said = self.machine.said()[-1500:]
-            self.complaints.append(f"after {self.faults[-1:]} the job ended with exit code {code}: {said}")
+            message = self.machine.said()[-1500:]
+            self.complaints.append(f"after {self.faults[-1:]} the job ended with exit code {code}: {message}")
             self.machine.start()
 
     def catch_up(self, lsn: int) -> None:
@@ -330,9 +330,9 @@ class SinkEpisode:
             self.complaints.append(f"{name}: the job goes on after {ENDED_S_MAX:.0f} s\n{machine.said()[-1500:]}")
             machine.kill()
             return
-        said = machine.said()
-        if machine.exit_code != 1 or because not in said or "next" not in said:
-            self.complaints.append(f"{name}: the job ended with {machine.exit_code}:\n{said[-1500:]}")
+        message = machine.said()
+        if machine.exit_code != 1 or because not in message or "next" not in message:
+            self.complaints.append(f"{name}: the job ended with {machine.exit_code}:\n{message[-1500:]}")
 
 
 def sink_episode(stores: Sequence[str], faults: int, seed: int, stack: Stack, folder: Path) -> dict[str, Any]:

@@ -98,8 +98,8 @@ class Pair:
     def _ready(self) -> tuple[CaptureProcess, CaptureProcess]:
         """Any moment at which the second one stands by."""
         standby = self._standby
-        said = standby.said()
-        eventually(lambda: _stands_by(standby), ROUND_S_MAX, lambda: f"a standby; it said:\n{said}")
+        message = standby.said()
+        eventually(lambda: _stands_by(standby), ROUND_S_MAX, lambda: f"a standby; it said:\n{message}")
         self._watcher.seconds_until_published(time.time() + self._chance.random())
         return self.active, standby
 
@@ -109,8 +109,8 @@ class Pair:
 
 def _stands_by(process: CaptureProcess) -> bool:
     assert process.exit_code is None, process.said()
-    said = process.said()
-    return said.rfind("standing by") > max(said.rfind("taking over"), said.rfind("session lost"))
+    message = process.said()
+    return message.rfind("standing by") > max(message.rfind("taking over"), message.rfind("session lost"))
 
 
 def figures(seconds: Sequence[float]) -> dict[str, float]:

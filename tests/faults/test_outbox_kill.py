@@ -40,7 +40,7 @@ def event(number: int, n: int, key: str = "1", offset: int = 0) -> Record:
 def test_the_judge_sees_what_is_lost_doubled_invented_or_out_of_order() -> None:
     journal = {"e1": ("1", 1), "e2": ("1", 2)}
     assert list(complaints(journal, [event(1, 1), event(2, 2)])) == []
-    assert any("never came" in said for said in complaints(journal, [event(1, 1)]))
-    assert any("twice" in said for said in complaints(journal, [event(1, 1), event(2, 2), event(2, 2)]))
-    assert any("if it was" in said for said in complaints(journal, [event(1, 1), event(2, 2), event(3, 3)]))
-    assert any("behind" in said for said in complaints(journal, [event(2, 2), event(1, 1)]))
+    assert any("never came" in message for message in complaints(journal, [event(1, 1)]))
+    assert any("twice" in message for message in complaints(journal, [event(1, 1), event(2, 2), event(2, 2)]))
+    assert any("if it was" in message for message in complaints(journal, [event(1, 1), event(2, 2), event(3, 3)]))
+    assert any("behind" in message for message in complaints(journal, [event(2, 2), event(1, 1)]))

@@ -50,9 +50,9 @@ from tests.support.view_truth import compare_view
 from tests.support.views import BASE_SHAPES
 from tests.support.waiting import eventually
 from tests.support.workload import Workload
-from watershed.devstack.endpoints import Endpoints, Servers
+from watershed.devstack.endpoints import Endpoints, ServerStack
 from watershed.devstack.stack import Stack
-from watershed.verify.model import Kind, TableResult
+from watershed.verify.model import DriftKind, TableResult
 
 BASE: Final = "base"
 TARGETS: Final = ("sql", "search", "cache", "topic")
@@ -71,7 +71,7 @@ VIEWS_CONNECTIONS: Final = "watershed views"
 class ViewEpisode:
     """One seed: the pipeline, what happens to it, and what the views hold after each round of faults."""
 
-    def __init__(self, seed: int, servers: Servers, captured: Captured, queries: Mapping[str, Query]) -> None:
+    def __init__(self, seed: int, servers: ServerStack, captured: Captured, queries: Mapping[str, Query]) -> None:
         self.chance = random.Random(seed)
         self.faults: Counter[str] = Counter()
         self.failures: list[str] = []
@@ -200,12 +200,12 @@ class ViewEpisode:
 
         def is_equal() -> bool:
             found.append(compare_view(self._config, name, self._queries[name]))
-            return found[-1].counts[Kind.MISSING] == found[-1].drift == rejected
+            return found[-1].counts[DriftKind.MISSING] == found[-1].drift == rejected
 
         with suppress(AssertionError):  # the difference is told below
             eventually(is_equal, NOTICED_S_MAX)
         last, target = found[-1], self._config.views[name].target.type
-        is_told = last.counts[Kind.MISSING] == last.drift == rejected and (not rejected or target == "warehouse")
+        is_told = last.counts[DriftKind.MISSING] == last.drift == rejected and (not rejected or target == "warehouse")
         if len(found) > 1 and is_told:
             self.noticed_later.append(name)
         self.rows[name] += last.source_rows
@@ -217,9 +217,9 @@ class ViewEpisode:
         return self._machine.said()[-2000:]
 
     def _tracebacks(self) -> list[str]:
-        said = self._view.said() if self._view is not None else ""
-        at = said.find("Traceback")
-        found = [f"cdc view run: {said[max(0, at - 500) : at + 2500]}"] if at >= 0 else []
+        message = self._view.said() if self._view is not None else ""
+        at = message.find("Traceback")
+        found = [f"cdc view run: {message[max(0, at - 500) : at + 2500]}"] if at >= 0 else []
         return [*found, *self._machine.complaints()]
 
     # ---- faults of the views' process

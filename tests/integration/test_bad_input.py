@@ -89,9 +89,9 @@ def test_a_role_that_may_not_replicate(items: Captured, role: str) -> None:
     items.settings = {"source": {"dsn": make_conninfo(items.dsn, user=role)}}
     items.query("CREATE PUBLICATION watershed FOR TABLE items")
     items.query(sql.SQL("GRANT SELECT ON items TO {}").format(sql.Identifier(role)))
-    said = refusal(items)
-    assert "the role may not replicate" in said
-    assert "ALTER ROLE <role> REPLICATION" in said
+    message = refusal(items)
+    assert "the role may not replicate" in message
+    assert "ALTER ROLE <role> REPLICATION" in message
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +153,9 @@ def answers(dsn: str) -> bool:
 
 def test_a_server_without_logical_decoding(items: Captured, strict_server: PostgresServer) -> None:
     items.settings = {"source": {"dsn": strict_server.dsn}}
-    said = refusal(items)
-    assert "wal_level is replica, not logical" in said
-    assert "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL" in said
+    message = refusal(items)
+    assert "wal_level is replica, not logical" in message
+    assert "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL" in message
 
 
 @pytest.mark.parametrize("password", ["wrong", None])
@@ -172,8 +172,8 @@ def test_a_server_without_a_free_slot(items: Captured) -> None:
             connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
             connection.execute("SELECT pg_create_physical_replication_slot('others')")
         items.settings = {"source": {"dsn": server.superuser_dsn}}
-        said = refusal(items)
-        assert f"all 1 replication slots of the server are in use, so {items.name} can't be created" in said
+        message = refusal(items)
+        assert f"all 1 replication slots of the server are in use, so {items.name} can't be created" in message
 
 
 # ---- tables and publication
@@ -216,9 +216,9 @@ def test_a_name_in_sqls_quotes_is_told_how_it_is_written(items: Captured) -> Non
     with items.connect() as connection:
         connection.execute('CREATE TABLE "a""b" (id int PRIMARY KEY)')
     items.settings = {"source": {"tables": ['public."a""b"']}}
-    said = refusal(items)
-    assert 'table public."a""b" does not exist' in said
-    assert 'takes names of tables without the quotes of SQL: write public.a"b' in said
+    message = refusal(items)
+    assert 'table public."a""b" does not exist' in message
+    assert 'takes names of tables without the quotes of SQL: write public.a"b' in message
     items.settings = {"source": {"tables": ['public.a"b']}}
     items.cdc("check")
 
@@ -226,9 +226,9 @@ def test_a_name_in_sqls_quotes_is_told_how_it_is_written(items: Captured) -> Non
 def test_a_table_that_the_publication_of_somebody_else_lacks(items: Captured) -> None:
     """One that the role may alter takes it in."""
     items.query("CREATE PUBLICATION watershed FOR TABLE other")
-    said = refusal(items)
-    assert "publication watershed does not contain table public.items" in said
-    assert 'ALTER PUBLICATION "watershed" ADD TABLE ONLY "public"."items"' in said
+    message = refusal(items)
+    assert "publication watershed does not contain table public.items" in message
+    assert 'ALTER PUBLICATION "watershed" ADD TABLE ONLY "public"."items"' in message
 
 
 def test_a_partition_beside_its_root(items: Captured) -> None:
@@ -250,9 +250,9 @@ def test_a_publication_that_the_role_may_not_create(items: Captured, role: str) 
     items.query(sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role)))
     items.query(sql.SQL("GRANT SELECT ON items TO {}").format(sql.Identifier(role)))
     items.settings = {"source": {"dsn": make_conninfo(items.dsn, user=role)}}
-    said = refusal(items)
-    assert "publication watershed does not exist and the role may not create it" in said
-    assert 'CREATE PUBLICATION "watershed" FOR TABLE ONLY "public"."items"' in said
+    message = refusal(items)
+    assert "publication watershed does not exist and the role may not create it" in message
+    assert 'CREATE PUBLICATION "watershed" FOR TABLE ONLY "public"."items"' in message
 
 
 def test_a_table_that_the_role_may_not_read(items: Captured, role: str) -> None:
@@ -285,9 +285,9 @@ def test_a_partition_with_another_replica_identity_than_its_root(items: Captured
         connection.execute("CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (100)")
         connection.execute("ALTER TABLE parted REPLICA IDENTITY FULL")
     items.settings = {"source": {"tables": ["public.parted"]}}
-    said = refusal(items)
-    assert "partition public.low has another replica identity than its root public.parted" in said
-    assert "ALTER TABLE public.low REPLICA IDENTITY" in said
+    message = refusal(items)
+    assert "partition public.low has another replica identity than its root public.parted" in message
+    assert "ALTER TABLE public.low REPLICA IDENTITY" in message
 
 
 def test_logical_messages_that_the_role_may_not_write(items: Captured) -> None:
@@ -295,9 +295,9 @@ def test_logical_messages_that_the_role_may_not_write(items: Captured) -> None:
         "SELECT oid::regprocedure::text FROM pg_proc WHERE proname = 'pg_logical_emit_message'"
     ):
         items.query(sql.SQL(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{signature} FROM PUBLIC").format())
-    said = refusal(items)
-    assert "the role may not write logical messages" in said
-    assert "GRANT EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean,text,text,boolean) TO" in said
+    message = refusal(items)
+    assert "the role may not write logical messages" in message
+    assert "GRANT EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean,text,text,boolean) TO" in message
 
 
 def test_a_table_whose_rows_are_hidden_from_the_role(items: Captured, role: str) -> None:
@@ -312,9 +312,9 @@ def test_a_table_whose_rows_are_hidden_from_the_role(items: Captured, role: str)
 
 def test_a_slot_that_is_not_ours(items: Captured) -> None:
     items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
-    said = refusal(items)
-    assert f"slot {items.name} exists, but the topics of prefix {items.name} hold no position for it" in said
-    assert "choose another source.slot" in said
+    message = refusal(items)
+    assert f"slot {items.name} exists, but the topics of prefix {items.name} hold no position for it" in message
+    assert "choose another source.slot" in message
 
 
 # ---- configuration and Kafka
@@ -341,18 +341,18 @@ def test_an_override_with_mistakes(items: Captured, monkeypatch: pytest.MonkeyPa
 
 def test_brokers_that_do_not_answer(items: Captured) -> None:
     items.settings = {"kafka": {"bootstrap_servers": "127.0.0.1:1"}}
-    said = refusal(items, 3)
-    assert "no broker answers at 127.0.0.1:1" in said
-    assert "check kafka.bootstrap_servers" in said
+    message = refusal(items, 3)
+    assert "no broker answers at 127.0.0.1:1" in message
+    assert "check kafka.bootstrap_servers" in message
 
 
 @pytest.mark.parametrize("topic", ["public.items", "state", "control", "progress"])
 def test_a_topic_that_exists_and_is_not_compacted(items: Captured, topic: str) -> None:
     name = f"{items.name}.{topic}"
     create_topic(items.bootstrap_servers, name, "delete")
-    said = refusal(items)
-    assert f"topic {name} exists with cleanup.policy=delete, not compact" in said
-    assert "next: choose another topics.prefix, if another program uses the topic; otherwise set cleanup" in said
+    message = refusal(items)
+    assert f"topic {name} exists with cleanup.policy=delete, not compact" in message
+    assert "next: choose another topics.prefix, if another program uses the topic; otherwise set cleanup" in message
 
 
 @pytest.mark.parametrize("topic", ["state", "control", "progress", "signals"])
@@ -361,9 +361,9 @@ def test_a_topic_of_ours_that_exists_with_several_partitions(items: Captured, to
     with four it streamed, and never saw that there were rows to be read, or signals."""
     name = f"{items.name}.{topic}"
     create_topic(items.bootstrap_servers, name, "delete" if topic == "signals" else "compact", partitions=4)
-    said = refusal(items)
-    assert f"topic {name} exists with 4 partitions, but capture requires one" in said
-    assert f"next: choose another topics.prefix: {name} may be another program's" in said
+    message = refusal(items)
+    assert f"topic {name} exists with 4 partitions, but capture requires one" in message
+    assert f"next: choose another topics.prefix: {name} may be another program's" in message
 
 
 def check_refuses(items: Captured) -> str:
@@ -398,16 +398,16 @@ def test_check_finds_what_a_start_calls_a_gap(items: Captured) -> None:
         connection.execute("CREATE PUBLICATION watershed FOR TABLE items WITH (publish_via_partition_root)")
     assert "recreated" in check_refuses(items)
     items.query("SELECT pg_drop_replication_slot(%s)", items.name)
-    said = check_refuses(items)
-    assert f"slot {items.name} is gone" in said
-    assert "cdc snapshot heal" in said
+    message = check_refuses(items)
+    assert f"slot {items.name} is gone" in message
+    assert "cdc snapshot heal" in message
 
 
 def test_more_replicas_than_brokers(items: Captured) -> None:
     items.settings = {"topics": {"prefix": items.name, "replication_factor": 3}}
-    said = refusal(items)
-    assert f"can't create topic {items.name}." in said
-    assert "set topics.replication_factor to at most the number of brokers" in said
+    message = refusal(items)
+    assert f"can't create topic {items.name}." in message
+    assert "set topics.replication_factor to at most the number of brokers" in message
 
 
 def test_an_interrupted_load_drops_only_its_own_slot(items: Captured) -> None:

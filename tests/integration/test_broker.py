@@ -100,8 +100,8 @@ def test_a_fenced_producer_writes_nothing_more(
     assert keys(settings, topic) == [b'{"id":2}']
     second.produce([record(topic, 3)], do_nothing)
     second.commit(do_nothing)  # the first one's end has not fenced it
-    said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]  # nothing in between by librdkafka
-    assert {line["level"] for line in said} <= {"warning"}
+    message = [json.loads(line) for line in capfd.readouterr().err.splitlines()]  # nothing in between by librdkafka
+    assert {line["level"] for line in message} <= {"warning"}
 
 
 def test_end_offsets_lie_above_what_was_committed(settings: KafkaConfig, topic: str) -> None:

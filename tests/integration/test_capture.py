@@ -161,10 +161,10 @@ def test_of_instances_started_at_once_one_loads_and_the_others_stand_by(captured
     with Workload(captured.dsn, seed=6, transactions=20):
         active.kill()
     captured.await_caught_up()
-    said = [instance.said() for instance in instances]
-    assert sum(text.count("slot created") for text in said) == 1
-    assert sum(text.count(" streaming ") for text in said) == 2
-    assert all(instance.exit_code is None for instance in standbys), said
+    message = [instance.said() for instance in instances]
+    assert sum(text.count("slot created") for text in message) == 1
+    assert sum(text.count(" streaming ") for text in message) == 2
+    assert all(instance.exit_code is None for instance in standbys), message
     assert captured.judge().epoch == 1
 
 

@@ -331,9 +331,9 @@ def test_everything_is_found_at_once_and_printed_with_its_step(items: Captured) 
     }
     done = items.run_once("check")
     assert done.returncode == 1
-    said = done.stderr
-    assert said.count("fail ") == 3, said
-    assert said.count("  next: ") == 3
+    message = done.stderr
+    assert message.count("fail ") == 3, message
+    assert message.count("  next: ") == 3
     for about in ("table public.items", "table public.none", "brokers"):
-        assert f"fail {about}: " in said
+        assert f"fail {about}: " in message
     assert done.stdout.splitlines()[-1].endswith(" 3 fail")

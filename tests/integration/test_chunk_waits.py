@@ -152,10 +152,10 @@ def test_a_fence_waits_for_prepared_transactions_and_says_so(source18: Source) -
     with source18.reader(schema) as reader, capture_logs() as logs:
         began = time.monotonic()
         asked = reader.send(TransactionBarrier(nonce()))
-        said = eventually(lambda: [entry for entry in logs if "wait" in entry["event"]], 10.0, lambda: str(logs))[0]
+        message = eventually(lambda: [entry for entry in logs if "wait" in entry["event"]], 10.0, lambda: str(logs))[0]
         assert time.monotonic() - began >= QUIET_S
-        assert (said["transactions"], said["oldest"]) == (1, "prepared transaction here")
-        assert said["since"]
+        assert (message["transactions"], message["oldest"]) == (1, "prepared transaction here")
+        assert message["since"]
         assert reader.answers(asked) == []
         source18.execute("COMMIT PREPARED 'here'")
         answer = reader.wait(asked)

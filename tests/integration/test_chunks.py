@@ -187,7 +187,7 @@ def test_a_chunk_that_waited_behind_truncate_knows_it(source: Source) -> None:
 
 
 @pytest.mark.parametrize(
-    ("alteration", "said"),
+    ("alteration", "message"),
     [
         ("ALTER TABLE things ADD COLUMN more int", "column more was added"),
         ("ALTER TABLE things DROP COLUMN v", "column v was dropped"),
@@ -197,7 +197,7 @@ def test_a_chunk_that_waited_behind_truncate_knows_it(source: Source) -> None:
         ("ALTER TABLE things RENAME TO others", "no longer exists"),
     ],
 )
-def test_an_altered_table_is_read_no_further(source: Source, alteration: LiteralString, said: str) -> None:
+def test_an_altered_table_is_read_no_further(source: Source, alteration: LiteralString, message: str) -> None:
     schema = source.schema(THINGS)
     with source.reader(schema) as reader:
         begun = reader.begin(schema)
@@ -208,7 +208,7 @@ def test_an_altered_table_is_read_no_further(source: Source, alteration: Literal
     assert not chunk_failed.is_permanent, "who follows the catalog will tell the reader of another shape"
     assert not begin_failed.is_permanent
     assert "public.things" in begin_failed.error.message
-    assert said in begin_failed.error.message
+    assert message in begin_failed.error.message
     assert begin_failed.error.hint
 
 
@@ -272,7 +272,7 @@ def test_a_table_that_stays_locked_is_asked_for_again(source: Source) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ("nosuch = 1", 'column "nosuch" does not exist'),
         ("id >", "syntax error"),
@@ -285,13 +285,13 @@ def test_a_table_that_stays_locked_is_asked_for_again(source: Source) -> None:
         ("true)) TO STDOUT; DROP TABLE things; COPY (SELECT 1 AS id WHERE (true", "syntax error"),
     ],
 )
-def test_a_condition_that_is_wrong_ends_the_snapshot(source: Source, where: str, said: str) -> None:
+def test_a_condition_that_is_wrong_ends_the_snapshot(source: Source, where: str, message: str) -> None:
     schema = source.schema(THINGS)
     with source.reader(schema) as reader:
         begun = reader.begin(schema)
         failure = reader.fail(chunk(schema, begun.fingerprint, where=where))
         assert failure.is_permanent
-        assert said in failure.error.message
+        assert message in failure.error.message
         assert "v1" not in failure.error.message, "a row's value"
         assert len(ids(reader.chunk(schema, begun))) == 20
 

@@ -17,7 +17,7 @@ from tests.support.sink_job import sink_record, write_config
 from tests.support.spark_cluster import SparkCluster
 from tests.support.stores import sinks_section, stored_rows
 from tests.support.waiting import eventually
-from watershed.devstack.place import PortClaims, choose_ports
+from watershed.devstack.instance import PortClaims, choose_ports
 
 COLUMNS = {"id": (20, "bigint"), "name": (25, "text")}
 ROWS = 6000

@@ -139,14 +139,14 @@ def test_every_section_is_drawn_and_axe_finds_nothing(opener: Opener, theme: str
 def test_the_picture_and_the_charts_say_what_they_show(opener: Opener) -> None:
     page = opener.of(shop()).open("overview")
     flow = page.locator("svg.flow")
-    said = flow.get_attribute("aria-label") or ""
+    message = flow.get_attribute("aria-label") or ""
     for part in (
         "shop: PostgreSQL 18.1",
         "Capture: streaming",
         "Kafka: prefix shop",
         "warehouse: warehouse, catching up",
     ):
-        assert part in said
+        assert part in message
     assert flow.locator(".node").count() == 7
     charts = [figure.get_attribute("aria-label") or "" for figure in page.locator("svg.plot").all()]
     assert [text.split(",")[0] for text in charts] == ["Behind the source", "Throughput", "WAL held for the slot"]
@@ -378,8 +378,8 @@ def test_the_console_of_a_capture_that_runs(opener: Opener, items: Captured) -> 
     server.await_ready()
     console = opener.at(server)
     page = console.open("overview")
-    said = page.locator("svg.flow")
-    expect(said).to_have_attribute("aria-label", _with("Capture: streaming"))
+    message = page.locator("svg.flow")
+    expect(message).to_have_attribute("aria-label", _with("Capture: streaming"))
     expect(page.get_by_text("200 records published")).to_be_visible(timeout=20_000)
     items.query("INSERT INTO items SELECT n, 'y' FROM generate_series(1001, 1500) n")
     expect(page.get_by_text("700 records published")).to_be_visible(timeout=20_000)

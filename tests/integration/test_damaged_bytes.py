@@ -33,9 +33,9 @@ def test_a_value_that_was_damaged_once_is_read_again(items: Captured, proxy: Han
     assert proxy.damaged == 1
     assert items.unlike([ITEMS, OTHER]) == {}
     assert items.states()[ITEMS]["status"] == "captured"
-    said = capture.said()
-    assert "session ended by damaged bytes" in said
-    assert "SQL_ASCII" not in said
+    message = capture.said()
+    assert "session ended by damaged bytes" in message
+    assert "SQL_ASCII" not in message
     assert [change.op for change in items.changes() if change.table == ITEMS] == ["c", "c"]
 
 

@@ -14,7 +14,7 @@ from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
 from tests.support.stores import stored_rows
-from watershed.status.sink_letters import read_letters
+from watershed.status.dead_letters import read_dead_letters
 
 COLUMNS: Final = {
     "id": (20, "bigint"),
@@ -80,7 +80,7 @@ def test_exactly_the_poisoned_rows_are_letters_until_they_come_as_good_ones(pois
     feed = poisoned.feed
     with SinkJob(poisoned.config_path, "warehouse", log_level="info") as job:
         record = job.wait_applied(feed.progress(), "warehouse")["warehouse"]
-        found = read_letters(job.config, ["warehouse"])
+        found = read_dead_letters(job.config, ["warehouse"])
         assert {letter.row.key["id"] for letter in found} == poisoned.numbers
         assert record.dead_letters == POISONED
         columns = {letter.row.reason.partition(" (")[0] for letter in found}
@@ -92,6 +92,6 @@ def test_exactly_the_poisoned_rows_are_letters_until_they_come_as_good_ones(pois
             feed.upsert("people", op="r", **good(number))
         feed.commit()
         record = job.wait_applied(feed.progress(), "warehouse")["warehouse"]
-        assert (record.dead_letters, read_letters(job.config, ["warehouse"])) == (0, [])
+        assert (record.dead_letters, read_dead_letters(job.config, ["warehouse"])) == (0, [])
         assert held(job.config, feed) == set(range(poisoned.rows))
         assert job.terminate()[0] == 0

@@ -22,7 +22,7 @@ from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, start_lsn
 from cdc.pgoutput.messages import Commit
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.row_reader import Found, Wanted, WantedRow
+from cdc.ports.row_reader import FoundRows, RequestedRow, RowsRequest
 from cdc.postgres.connection import connect
 from cdc.postgres.exported_snapshot import SnapshotReader
 from cdc.postgres.replication import ReplicationConnection
@@ -156,9 +156,9 @@ def test_bytes_that_are_not_utf_8_are_read_by_key_as_they_are(postgres: Postgres
     with database_in("SQL_ASCII", postgres, b"Zo\xeb") as source:
         source.execute("INSERT INTO things VALUES ('l', 'other')")
         schema = source.schema(THINGS)
-        rows = tuple(WantedRow((schema.topic, key.encode()), (key,), 0, 0) for key in ("k", "l"))
+        rows = tuple(RequestedRow((schema.topic, key.encode()), (key,), 0, 0) for key in ("k", "l"))
         config = SourceConfig.model_validate({"dsn": source.dsn, "tables": (str(THINGS),)})
         with closing(PostgresRowReader(config, source.publication(THINGS))) as reader:
-            found = reader.read(Wanted(schema, ("v",), rows), 1 << 20, lambda: None)
-        assert isinstance(found, Found), found
+            found = reader.read(RowsRequest(schema, ("v",), rows), 1 << 20, lambda: None)
+        assert isinstance(found, FoundRows), found
         assert found.rows == ((b"Zo\xeb",), (b"other",))

@@ -21,16 +21,16 @@ from tests.support.views import killed
 from tests.support.waiting import eventually
 from watershed.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
 from watershed.status.view_facts import ViewFacts
-from watershed.views.event_log import EventLogKeeper, log_findings
+from watershed.views.event_log import EventLogSupervisor, log_findings
 from watershed.views.event_log_base import EventLogBase, EventLogFigures
-from watershed.views.event_records import EventConsumer, EventTopics
+from watershed.views.event_records import EventConsumer, EventTopicReader
 from watershed.views.maintainer import ViewMaintainer
 from watershed.views.targets import open_base
 
 MOMENTS: Final = (
     *((EventLogBase, name) for name in ("create", "offsets", "begin", "load", "_insert", "_advance", "note_filled")),
     *((EventConsumer, name) for name in ("assign", "read", "positions")),
-    *((EventTopics, name) for name in ("identities", "bounds")),
+    *((EventTopicReader, name) for name in ("identities", "bounds")),
 )
 OF_THE_VIEW: Final = ((EventLogBase, "wait"), (ViewMaintainer, "_computed"), (ViewMaintainer, "_apply"))
 LOST: Final = "DROP SCHEMA {schema} CASCADE"
@@ -102,13 +102,13 @@ def test_a_topic_that_was_created_again_stops_the_log_until_it_is_to_be_loaded_a
     accounts.publish(2)
     with pytest.raises(
         RefusedError, match=r"topic .* was deleted and created again; .*offset \d+ of partition"
-    ) as said:
+    ) as message:
         accounts.load()
-    assert "cdc view rebuild accounts" in said.value.hint
+    assert "cdc view rebuild accounts" in message.value.hint
     with pytest.raises(RefusedError, match="was deleted and created again"):
-        EventLogKeeper(accounts.settings, "accounts").keep(threading.Event())
+        EventLogSupervisor(accounts.settings, "accounts").run(threading.Event())
     shown = _counts(accounts)
-    assert (shown.state, shown.error, shown.next) == ("failed", said.value.message, said.value.hint)
+    assert (shown.state, shown.error, shown.next) == ("failed", message.value.message, message.value.hint)
     accounts.keep()
     assert accounts.view() == before
     _ask_rebuild(accounts)
@@ -182,7 +182,7 @@ def test_partitions_that_are_added_are_read_from_their_first_record(accounts: Ac
     accounts.load()
     admin = admin_of(accounts.servers)
     admin.create_partitions([NewPartitions(accounts.topic, PARTITIONS + 2)])[accounts.topic].result(10)
-    topics = EventTopics(accounts.settings.kafka, [accounts.topic])
+    topics = EventTopicReader(accounts.settings.kafka, [accounts.topic])
     eventually(lambda: topics.identities()[accounts.topic].partition_count == PARTITIONS + 2)
     producer = Producer({"bootstrap.servers": accounts.servers})
     producer.produce(accounts.topic, b"1", b"new", PARTITIONS + 1, headers=[("id", b"new"), ("kind", None)])
@@ -271,9 +271,9 @@ def test_a_log_is_removed_when_no_view_reads_it(accounts: Accounts, capsys: pyte
 def test_names_are_those_of_views_and_logs(accounts: Accounts) -> None:
     assert chosen_logs(accounts.settings, None) == ["accounts"]
     assert chosen_logs(accounts.settings, ["states"]) == []
-    with pytest.raises(ConfigError, match="no view 'nobody'") as said:
+    with pytest.raises(ConfigError, match="no view 'nobody'") as message:
         chosen_logs(accounts.settings, ["nobody"])
-    assert said.value.hint == "its views and logs: states, accounts"
+    assert message.value.hint == "its views and logs: states, accounts"
 
 
 def _ask_rebuild(accounts: Accounts) -> None:
@@ -286,7 +286,7 @@ def _counts(accounts: Accounts) -> ViewFacts:
 
 
 def _end(accounts: Accounts, partition: int) -> int:
-    topics = EventTopics(accounts.settings.kafka, [accounts.topic])
+    topics = EventTopicReader(accounts.settings.kafka, [accounts.topic])
     return topics.bounds(topics.identities())[accounts.topic, partition].end
 
 

@@ -60,8 +60,8 @@ def test_a_row_above_1_gib_of_text_ends_its_snapshot_and_in_the_stream_is_a_gap(
     items.query("INSERT INTO items VALUES (1, 'one')")
     items.query(f"INSERT INTO items VALUES (2, 'huge', {huge})")
     capture = items.start()
-    said = "existing rows of table public.items can't be read: the text of a row, or of a value, is above 1 GiB"
-    capture.await_said(said)
+    message = "existing rows of table public.items can't be read: the text of a row, or of a value, is above 1 GiB"
+    capture.await_said(message)
     items.query("DELETE FROM items WHERE id = 2")
     items.await_caught_up()
     items.query(f"INSERT INTO items VALUES (3, 'huge', {huge})")
@@ -106,11 +106,11 @@ def stopped(items: Captured) -> Callable[[], str]:
     def start_again() -> str:
         before = written(items)
         again = items.start()
-        said = again.await_refusal()
+        message = again.await_refusal()
         if again.exit_code is None:
             assert again.terminate() == 0
         assert written(items) == before
-        return said
+        return message
 
     return start_again
 

@@ -175,9 +175,11 @@ def told(connection: psycopg.Connection, table: str, *columns: str, **snapshot: 
 
 def test_a_key_without_a_unique_index_is_for_consistent_loads_only(source: psycopg.Connection) -> None:
     assert told(source, CODES, "code") == ""
-    said = told(source, VISITS, "place", "day")
-    assert "can't be read in chunks: no unique index has exactly its key columns (place, day), in this order" in said
-    assert 'CREATE UNIQUE INDEX CONCURRENTLY ON "public"."visits" ("place", "day"); or snapshot.method: consist' in said
+    message = told(source, VISITS, "place", "day")
+    assert "can't be read in chunks: no unique index has exactly its key columns (place, day), in this order" in message
+    assert (
+        'CREATE UNIQUE INDEX CONCURRENTLY ON "public"."visits" ("place", "day"); or snapshot.method: consist' in message
+    )
     assert told(source, VISITS, "place", "day", method="consistent") == ""
     source.execute("CREATE UNIQUE INDEX ON visits (day, place)")
     source.execute("CREATE UNIQUE INDEX ON visits (place, day) WHERE count > 0")
@@ -211,6 +213,6 @@ def test_a_key_lies_in_the_replica_identity_and_is_never_null(
     source: psycopg.Connection, statement: LiteralString, columns: list[str], says: str
 ) -> None:
     source.execute(statement)
-    said = told(source, CODES, *columns)
-    assert says in said
-    assert bool(says) == bool(said)
+    message = told(source, CODES, *columns)
+    assert says in message
+    assert bool(says) == bool(message)

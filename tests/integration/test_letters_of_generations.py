@@ -16,7 +16,7 @@ from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
 from tests.support.waiting import eventually
-from watershed.status.sink_letters import read_letters
+from watershed.status.dead_letters import read_dead_letters
 
 COLUMNS: Final = {"id": (20, "bigint"), "name": (25, "text")}
 TABLES: Final = ("people", "places")
@@ -55,7 +55,7 @@ class Rejecting:
         eventually(is_done, DEADLINE_S, f"the {action} is done")
 
     def letters(self, job: SinkJob) -> list[tuple[int | None, str, int]]:
-        found = read_letters(job.config, ["report"])
+        found = read_dead_letters(job.config, ["report"])
         return [(letter.generation, letter.row.table_name, letter.row.key["id"]) for letter in found]
 
 

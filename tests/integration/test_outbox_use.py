@@ -227,13 +227,13 @@ def test_what_a_gap_loses_is_told_and_rows_that_stand_are_published_again(shop: 
     (told,) = json.loads(checked(shop))["lost_events"]
     assert (told["epoch"], told["from_lsn"]) == (3, position["resume_lsn"])
     assert told["from_lsn"] < told["to_lsn"] < shop.log_end()
-    said = shop.run_once("check").stdout
-    assert f"epoch 3: events that committed between {begin} and" in said
-    republish(shop, said, before)
+    message = shop.run_once("check").stdout
+    assert f"epoch 3: events that committed between {begin} and" in message
+    republish(shop, message, before)
 
 
-def republish(shop: Captured, said: str, before: Sequence[Record]) -> None:
-    (since,) = re.findall(r", from (\S+) on may not be published", said)
+def republish(shop: Captured, message: str, before: Sequence[Record]) -> None:
+    (since,) = re.findall(r", from (\S+) on may not be published", message)
     standing = shop.query(
         "SELECT aggregatetype, type, id::text, created_at >= %s FROM cdc.outbox ORDER BY created_at", since
     )

@@ -58,9 +58,9 @@ def database(request: pytest.FixtureRequest) -> Iterator[psycopg.Connection]:
 def test_a_publication_is_read_as_the_server_tells_it(
     database: psycopg.Connection, what: LiteralString, via_roots: LiteralString
 ) -> None:
-    said = database.execute("SHOW server_version_num").fetchone()
+    message = database.execute("SHOW server_version_num").fetchone()
     options: list[LiteralString] = ["", ", publish_generated_columns = stored"]
-    for option in options[: 2 if said is not None and int(said[0]) >= 180_000 else 1]:
+    for option in options[: 2 if message is not None and int(message[0]) >= 180_000 else 1]:
         statement: LiteralString = "CREATE PUBLICATION p " + what + " WITH (" + ROOTS + " = " + via_roots + option + ")"
         database.execute("BEGIN")
         database.execute(statement)

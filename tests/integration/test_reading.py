@@ -67,7 +67,7 @@ def test_the_end_lies_behind_the_last_transactions_marker(
     assert offsets(pieces) == [0, 1, 2, 6], "three rows and a marker, an aborted row and its marker, one row"
     assert pieces[-1].positions == {partition: 8}
     ends = TopicEnds(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers))
-    ends.learn([partition.topic, "no.such.topic"])
+    ends.set_topics([partition.topic, "no.such.topic"])
     found = ends.ask()
     assert found.keys() == {partition.topic} and found[partition.topic].ends == (8,)
     assert len(found[partition.topic].topic_id) == 22

@@ -209,8 +209,8 @@ def test_stores_are_rebuilt_swapped_and_put_back_while_they_are_read(pipeline: P
             with disk_above_its_watermark(pipeline):
                 full = thread.submit(pipeline.refused, "search")
                 done = pipeline.done(("cache",), ("sql",))
-                said = full.result()
-            assert "cluster_block_exception" in said and "next: free space, then start" in said
+                message = full.result()
+            assert "cluster_block_exception" in message and "next: free space, then start" in message
             assert [told["generation"] - first[told["sink"]] for told in done] == [1, 1]
             eventually(lambda: len(pipeline.indexes()) == 1, 30.0, "the index that could not be written is deleted")
             same = [told["generation"] for told in pipeline.done(("search",), ("search",))]

@@ -12,7 +12,7 @@ import pytest
 
 from cdc.config.settings import SourceConfig
 from cdc.model.events import TableId, TableSchema
-from cdc.ports.row_reader import Found, Unreadable, Wanted, WantedRow
+from cdc.ports.row_reader import FoundRows, RequestedRow, RowsRequest, Unreadable
 from cdc.postgres.toast_reader import READ_S_MAX, PostgresRowReader
 from tests.conftest import PostgresServer, new_database
 from tests.support.chunk_reading import Source
@@ -43,9 +43,9 @@ def reading(source: Source) -> Iterator[tuple[PostgresRowReader, TableSchema]]:
         yield reader, schema
 
 
-def wanted(schema: TableSchema, *numbers: int, xid: int = 0, columns: tuple[str, ...] = ("body", "raw")) -> Wanted:
-    rows = tuple(WantedRow((schema.topic, b"%d" % n), (f"page {n}", str(n)), xid, xid) for n in numbers)
-    return Wanted(schema, columns, rows)
+def wanted(schema: TableSchema, *numbers: int, xid: int = 0, columns: tuple[str, ...] = ("body", "raw")) -> RowsRequest:
+    rows = tuple(RequestedRow((schema.topic, b"%d" % n), (f"page {n}", str(n)), xid, xid) for n in numbers)
+    return RowsRequest(schema, columns, rows)
 
 
 def nothing() -> None:
@@ -55,10 +55,10 @@ def nothing() -> None:
 def test_rows_are_read_by_their_keys_in_the_order_that_was_asked(source: Source) -> None:
     with reading(source) as (reader, schema):
         found = reader.read(wanted(schema, 9, 2, 77, 1), 1 << 20, nothing)
-        assert isinstance(found, Found)
+        assert isinstance(found, FoundRows)
         assert found.rows == ((b"I" * 5000, b"\\x00"), (b"B" * 5000, None), None, (b"A" * 5000, b"\\x00"))
         first = reader.read(wanted(schema, 9, 2, 1), 6_000, nothing)  # what does not fit is asked for again
-        assert isinstance(first, Found) and len(first.rows) == 1
+        assert isinstance(first, FoundRows) and len(first.rows) == 1
         assert reader.read(wanted(schema, 1), 1, nothing) == reader.read(wanted(schema, 1), 1 << 20, nothing)
 
 
@@ -67,10 +67,10 @@ def test_the_snapshot_tells_what_is_not_visible_yet(source: Source) -> None:
         (xid,) = writer.execute("SELECT pg_current_xact_id()::text::int8").fetchone() or (0,)
         writer.execute("UPDATE pages SET body = 'new' WHERE part = 1")
         found = reader.read(wanted(schema, 1, xid=xid), 1 << 20, nothing)
-        assert isinstance(found, Found) and not found.snapshot.sees(xid)
+        assert isinstance(found, FoundRows) and not found.snapshot.sees(xid)
         writer.commit()
         found = reader.read(wanted(schema, 1, xid=xid), 1 << 20, nothing)
-        assert isinstance(found, Found) and found.snapshot.sees(xid)
+        assert isinstance(found, FoundRows) and found.snapshot.sees(xid)
         assert found.rows == ((b"new", b"\\x00"),)
 
 
@@ -89,7 +89,7 @@ def test_what_is_read_is_flushed(source: Source) -> None:
                 [(lsn,)] = source.execute("SELECT pg_current_wal_insert_lsn()::text")
                 lazy += source.execute(flushed, lsn) == [(False,)]
                 found = reader.read(wanted(schema, 1, columns=("body",)), 1 << 20, nothing)
-                assert isinstance(found, Found) and found.rows == ((b"version %d" % number,),)
+                assert isinstance(found, FoundRows) and found.rows == ((b"version %d" % number,),)
                 assert source.execute(flushed, lsn) == [(True,)]
             assert lazy, "it was flushed anyway: this shows nothing"
         finally:
@@ -109,7 +109,7 @@ def test_what_is_read_is_flushed(source: Source) -> None:
 )
 def test_a_table_that_is_another_one_by_now_is_unreadable(source: Source, statement: LiteralString) -> None:
     with reading(source) as (reader, schema):
-        assert isinstance(reader.read(wanted(schema, 1), 1 << 20, nothing), Found)
+        assert isinstance(reader.read(wanted(schema, 1), 1 << 20, nothing), FoundRows)
         source.execute(statement)
         assert isinstance(reader.read(wanted(schema, 1), 1 << 20, nothing), Unreadable)
 
@@ -120,7 +120,7 @@ def test_rows_outside_the_publications_filter_are_not_there(source: Source) -> N
     source.execute("UPDATE pages SET n = 7 WHERE part = 3")
     with reading(source) as (reader, schema):
         found = reader.read(wanted(schema, 3, 4), 1 << 20, nothing)
-        assert isinstance(found, Found) and [row is None for row in found.rows] == [True, False]
+        assert isinstance(found, FoundRows) and [row is None for row in found.rows] == [True, False]
 
 
 def test_a_locked_table_is_not_waited_for_and_is_read_when_it_is_free(source: Source) -> None:
@@ -130,7 +130,7 @@ def test_a_locked_table_is_not_waited_for_and_is_read_when_it_is_free(source: So
         assert reader.read(wanted(schema, 1), 1 << 20, nothing) is None
         assert time.monotonic() - began < 2.0
         locker.rollback()
-        assert isinstance(reader.read(wanted(schema, 1), 1 << 20, nothing), Found)
+        assert isinstance(reader.read(wanted(schema, 1), 1 << 20, nothing), FoundRows)
 
 
 def test_a_server_that_hangs_is_waited_for_once_and_postgres_hears_from_us_meanwhile(source: Source) -> None:
@@ -148,4 +148,4 @@ def test_a_server_that_hangs_is_waited_for_once_and_postgres_hears_from_us_meanw
             os.kill(backend, signal.SIGCONT)
         assert len(calls) > 10
         answers = (reader.read(wanted(schema, 1), 1 << 20, nothing) for _ in range(20))
-        assert any(isinstance(answer, Found) for answer in answers)
+        assert any(isinstance(answer, FoundRows) for answer in answers)

@@ -96,7 +96,7 @@ def read_rows(connection: psycopg.Connection) -> list[dict[str, Any]]:
 def test_the_same_rows_meet_a_condition_here_and_in_postgresql(fresh_database: str) -> None:
     random = Random(17)
     with psycopg.connect(fresh_database, autocommit=True, options="-c timezone=UTC -c datestyle=ISO") as connection:
-        columns = ", ".join(f"{name} {said}" for name, (_, said, _) in COLUMNS.items())
+        columns = ", ".join(f"{name} {message}" for name, (_, message, _) in COLUMNS.items())
         connection.execute(f"CREATE TABLE mixed ({columns})")
         for number in range(ROWS):
             drawn = [

@@ -174,5 +174,5 @@ def test_a_mapping_that_does_not_fit_is_refused_and_changes_nothing(people: Capt
     assert cached(people.name, redis) == before
     done = people.run_once("check")
     assert done.returncode == 1
-    said = " ".join((done.stdout + done.stderr).split())
-    assert "mapping of public.people: rename names column nme" in said
+    message = " ".join((done.stdout + done.stderr).split())
+    assert "mapping of public.people: rename names column nme" in message

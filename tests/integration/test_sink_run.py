@@ -217,11 +217,11 @@ def test_a_row_that_one_store_cannot_hold_stops_its_sink_only(day: Day) -> None:
     day.feed.progress()
     day.job.wait_applied(after, "cache", "search")
     day.job.wait_said("sink stopped")
-    (said,) = [line for line in day.job.said().splitlines() if "sink stopped" in line]
+    (message,) = [line for line in day.job.said().splitlines() if "sink stopped" in line]
     topic = day.schemas["people"].topic
     for part in ("sink=warehouse", "public.people", "column born (date)", f"{topic}, partition 0"):
-        assert part in said
-    assert "infinity" not in said and "4711" not in said
+        assert part in message
+    assert "infinity" not in message and "4711" not in message
     day.compare("cache", "search")
     record = day.job.record("warehouse")
     assert record is not None and before <= record.applied_lsn < after, "nothing after the row is called applied"

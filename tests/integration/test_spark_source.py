@@ -285,9 +285,9 @@ def test_wrong_options_name_the_next_step(shop: Captured, session: "SparkSession
         given = {name: value for name, value in {**place(shop), **options}.items() if value}
         with pytest.raises(Exception) as error:
             session.read.format("watershed").options(**given).load().collect()
-        said = str(error.value)
-        assert "next: " in said
-        return said
+        message = str(error.value)
+        assert "next: " in message
+        return message
 
     assert f"there is no table public.nothing at prefix {shop.name}" in refused(table="public.nothing")
     assert f"its tables are {OTHER}, {THINGS}" in refused(table="public.nothing")

@@ -197,7 +197,7 @@ def test_check_names_the_tables_and_what_keeps_the_sink_from_making_them(shop: t
         "public.lines": {"table": "one.name", "indexes": [["nme"]]},
         "public.late": {"table": "public.lines"},
     }
-    said = [
+    message = [
         "foreigner.rows already exists",
         "SQL table of public.lines: indexes names column nme, which it does not have",
         "public.lines already exists, and the sink did not create it for this table",
@@ -205,5 +205,5 @@ def test_check_names_the_tables_and_what_keeps_the_sink_from_making_them(shop: t
     made.settings["sinks"]["report"] = report | {"shapes": shapes}
     done = made.run_once("check")
     output = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode == 1 and not [one for one in said if one not in output], output
+    assert done.returncode == 1 and not [one for one in message if one not in output], output
     assert "Traceback" not in output

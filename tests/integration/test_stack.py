@@ -24,9 +24,9 @@ from spark_jobs.jars.resolver import default_cache
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.waiting import eventually
 from watershed.devstack import startup_recorder
-from watershed.devstack.endpoints import SERVICES, Servers
+from watershed.devstack.endpoints import SERVICES, ServerStack
+from watershed.devstack.instance import HOST
 from watershed.devstack.kafka import Kafka
-from watershed.devstack.place import HOST
 from watershed.devstack.processes import Process, runs
 from watershed.devstack.stack import Stack
 from watershed.devstack.state import read_state, take_lock
@@ -177,7 +177,7 @@ class TestServers:
 class TestKillAndRestart:
     """Same address, same data: everything that was acknowledged before SIGKILL."""
 
-    def test_postgres(self, stack: Servers, fresh_database: str) -> None:
+    def test_postgres(self, stack: ServerStack, fresh_database: str) -> None:
         with psycopg.connect(fresh_database, autocommit=True) as connection:
             connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
             connection.execute("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')")
@@ -192,7 +192,7 @@ class TestKillAndRestart:
             slots = connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = current_database()")
             assert slots.fetchall() == [(1,)]
 
-    def test_kafka(self, stack: Servers, kafka: KafkaBroker, unique: str) -> None:
+    def test_kafka(self, stack: ServerStack, kafka: KafkaBroker, unique: str) -> None:
         servers = {"bootstrap.servers": kafka.bootstrap_servers}
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         admin.create_topics([NewTopic(unique, 1, 1)])[unique].result(15)
@@ -218,7 +218,7 @@ class TestKillAndRestart:
         consumer.close()
         assert values == [str(number).encode() for number in range(ROWS)]
 
-    def test_opensearch(self, stack: Servers, opensearch: str, unique: str) -> None:
+    def test_opensearch(self, stack: ServerStack, opensearch: str, unique: str) -> None:
         with OpenSearch(opensearch) as client:
             client.indices.create(index=unique, body={"settings": {"number_of_replicas": 0}})
             assert bulk(client, [{"_index": unique, "_id": n, "n": n} for n in range(ROWS)]) == (ROWS, [])
@@ -229,7 +229,7 @@ class TestKillAndRestart:
             assert client.count(index=unique)["count"] == ROWS
             assert client.get(index=unique, id="123")["_source"] == {"n": 123}
 
-    def test_redis(self, stack: Servers, redis: str, unique: str) -> None:
+    def test_redis(self, stack: ServerStack, redis: str, unique: str) -> None:
         with redis_client.Redis.from_url(redis) as client:
             for number in range(ROWS):
                 client.set(f"{unique}:{number}", number)

@@ -10,7 +10,7 @@ from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId
 from watershed.verify.equality import same
-from watershed.verify.table_rows import TableReader, TableShape
+from watershed.verify.table_rows import TableColumns, TableReader
 
 T = TableId("public", "things")
 
@@ -25,7 +25,7 @@ def config(connection: psycopg.Connection) -> SourceConfig:
     return SourceConfig(dsn=connection.info.dsn, tables=("public.things",))
 
 
-def shape_of(connection: psycopg.Connection, table: TableId = T) -> TableShape:
+def shape_of(connection: psycopg.Connection, table: TableId = T) -> TableColumns:
     with closing(TableReader(config(connection))) as reader:
         return reader.shape(table)
 

@@ -155,9 +155,9 @@ def test_stores_are_emptied_of_what_is_ours_alone(stores: Stores) -> None:
     assert stores.left() == before, "neither a dry run nor an unanswered question removes anything"
 
     stores.sql.execute("CREATE VIEW public.of_items AS SELECT * FROM public.items")
-    said = stores.teardown("--stores", "--yes", code=6)
-    assert "error: store of sink sql: " in said
-    assert "next: drop what depends on the sink's tables, such as views" in said
+    message = stores.teardown("--stores", "--yes", code=6)
+    assert "error: store of sink sql: " in message
+    assert "next: drop what depends on the sink's tables, such as views" in message
     only_others = {
         "search": [f"{name}.public.{OTHERS}"],
         "cache": [f"{name}.{OTHERS}"],

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, drop_database
 from tests.support.tutorials import TUTORIALS, Step, Tutorial, steps, with_our_commands
-from watershed.devstack.place import package_folder
+from watershed.devstack.instance import package_folder
 
 STORES = ("search", "cache", "warehouse", "sql", "view")
 

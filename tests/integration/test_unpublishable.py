@@ -98,15 +98,15 @@ def stops_and_starts_again(narrow: Captured, capture: CaptureProcess) -> None:
     capture.await_said("table stopped, the others continue")
     execute("INSERT INTO other VALUES (1)")
     narrow.await_caught_up()
-    said = " ".join(capture.said().split())
+    message = " ".join(capture.said().split())
     for words in (
         f"{ITEMS} (key column id) at ",
         "larger than topic",
         f"takes, {BYTES_MAX}",
         "capture.on_unpublishable",
     ):
-        assert words in said
-    assert "xxx" not in said
+        assert words in message
+    assert "xxx" not in message
     changes = narrow.changes()
     assert [change.key for change in changes if change.table == OTHER] == [{"id": 1}]
     assert last_rows(changes)[6] == 1  # what stands before it was published

@@ -18,7 +18,7 @@ from tests.support.http_server import free_port
 from tests.support.sink_job import SinkJob
 from tests.support.stores import sinks_section
 from tests.support.waiting import eventually
-from watershed.verify.schedule import Schedule, read_history
+from watershed.verify.schedule import VerifySchedule, read_history
 
 STORES = ("search", "cache", "sql")
 MAPPING: Final[dict[str, Any]] = {
@@ -79,7 +79,7 @@ def test_the_job_of_the_sinks_compares_its_stores_by_itself(goods: Captured) -> 
         return all(record is not None and any(run.is_scheduled for run in record.runs) for record in records)
 
     eventually(scheduled, 120.0, "every store was compared as verify.every says")
-    assert Schedule(config, goods.config(), STORES).due(time.time_ns() // 1000) == []
+    assert VerifySchedule(config, goods.config(), STORES).due(time.time_ns() // 1000) == []
 
 
 @pytest.mark.promise(8)

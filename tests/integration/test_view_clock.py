@@ -17,9 +17,9 @@ from tests.conformance.stores import url_of
 from tests.support.view_tables import INVOICES, PAGE, RECEIPTS, Query
 from tests.support.views import Views, base_config, base_sink, until_idle
 from tests.support.waiting import eventually
-from watershed.views import keeping
+from watershed.views import supervisor
 from watershed.views.base import Base
-from watershed.views.clock import ClockBase, ClockKeeper, bases_with_clock
+from watershed.views.clock import ClockBase, ClockSupervisor, bases_with_clock
 
 MINUTES_OF_A_DAY: Final = 24 * 60
 OVERDUE: Final = Query(
@@ -140,7 +140,7 @@ def sections(dsn: str) -> dict[str, Any]:
 def test_one_of_two_processes_keeps_the_clock_and_the_other_one_takes_over(
     fresh_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "RETRY_S_MIN", 0.05)
+    monkeypatch.setattr(supervisor, "RETRY_S_MIN", 0.05)
     settings = Config.model_validate(sections(fresh_database))
     assert bases_with_clock(settings, [*settings.views]) == ["copy"]
     assert bases_with_clock(settings, ["plain", "bad"]) == []
@@ -161,7 +161,7 @@ def test_one_of_two_processes_keeps_the_clock_and_the_other_one_takes_over(
             return found[0] if found else 0
 
     endings = [threading.Event(), threading.Event()]
-    threads = [threading.Thread(target=ClockKeeper(settings, "copy").keep, args=(ending,)) for ending in endings]
+    threads = [threading.Thread(target=ClockSupervisor(settings, "copy").run, args=(ending,)) for ending in endings]
     try:
         threads[0].start()
         (first,) = eventually(holders)

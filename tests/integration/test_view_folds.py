@@ -344,7 +344,7 @@ def notes(state: Any, event: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("text", "fold", "said"),
+    ("text", "fold", "message"),
     [
         ("SELECT id, count(*) AS no FROM customers GROUP BY id", {}, "does not return the rows of one table"),
         ("SELECT DISTINCT id, name AS no FROM customers", {}, "does not return the rows of one table"),
@@ -365,9 +365,11 @@ def notes(state: Any, event: Any) -> Any:
         ),
     ],
 )
-def test_a_fold_that_can_not_be_kept_is_refused(text: str, fold: dict[str, Any], said: str, shared: FoldViews) -> None:
+def test_a_fold_that_can_not_be_kept_is_refused(
+    text: str, fold: dict[str, Any], message: str, shared: FoldViews
+) -> None:
     shared.fold = {**FOLD, **fold}
-    with shared.base() as base, pytest.raises(ConfigError, match=f"view bad.*{said}"):
+    with shared.base() as base, pytest.raises(ConfigError, match=f"view bad.*{message}"):
         base.described(define("bad", shared.config(Query(text, ["id"])), base))
 
 

@@ -25,7 +25,7 @@ from tests.support.views import Views, base_sink, killed_at, until_idle
 from watershed.status.view_facts import ViewFacts
 from watershed.views.base import Base
 from watershed.views.maintainer import ViewMaintainer, define
-from watershed.views.target import Target, TargetGenerations
+from watershed.views.target import TargetGenerations, ViewTarget
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 
@@ -62,7 +62,7 @@ def test_readers_see_the_former_view_as_a_whole_until_the_changed_one_takes_its_
     seen = []
     begin = TargetGenerations.begin
 
-    def begin_and_read(*arguments: Any) -> Target:
+    def begin_and_read(*arguments: Any) -> ViewTarget:
         made = begin(*arguments)
         views.query("INSERT INTO customers (id, name) VALUES (9, 'later') ON CONFLICT DO NOTHING")
         seen.append(sorted(views.query("SELECT * FROM views.named")))
@@ -104,10 +104,10 @@ def read_by_somebody(views: Views) -> Iterator[None]:
 
 def keep_until_error(views: Views, query: Query) -> None:
     """As `cdc view run` does between two errors."""
-    with pytest.raises(SinkError) as said, views.job("named", query) as maintainer:
+    with pytest.raises(SinkError) as message, views.job("named", query) as maintainer:
         until_idle(maintainer)
     with views.base() as base:
-        base.note_error("named", said.value)
+        base.note_error("named", message.value)
 
 
 def test_a_filled_generation_follows_its_base_until_readers_let_it_take_its_place(views: Views) -> None:

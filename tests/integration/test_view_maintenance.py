@@ -181,9 +181,9 @@ def test_two_rows_of_one_key_are_named_and_the_last_good_state_is_kept(views: Vi
             found = base.key_finding(maintainer._definition)
             assert (found.level, found.message) == ("fail", shown)
             base.ask_rebuild("twice")
-        with pytest.raises(SinkError) as said:
+        with pytest.raises(SinkError) as message:
             until_idle(maintainer)
-        assert shown in said.value.message
+        assert shown in message.value.message
         assert views.query("SELECT region, name FROM views.twice ORDER BY 1") == [("north", "a"), ("south", "c")]
         shop.apply([customer(1, 2, name="a", region="west")])  # a moment later, as the source has it
         until_idle(maintainer)
@@ -255,7 +255,7 @@ def test_two_jobs_do_not_keep_one_view(views: Views, shop: SqlSink) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("SELECT id FROM nowhere", "it reads public.nowhere, which its base does not hold"),
         ("SELECT c.id, c.missing FROM customers c", "missing"),
@@ -288,8 +288,8 @@ def test_two_jobs_do_not_keep_one_view(views: Views, shop: SqlSink) -> None:
         ),
     ],
 )
-def test_a_query_that_can_not_be_kept_is_refused_by_name(text: str, said: str, views: Views, shop: SqlSink) -> None:
-    with views.base() as base, pytest.raises(ConfigError, match=f"view bad.*({said})"):
+def test_a_query_that_can_not_be_kept_is_refused_by_name(text: str, message: str, views: Views, shop: SqlSink) -> None:
+    with views.base() as base, pytest.raises(ConfigError, match=f"view bad.*({message})"):
         define("bad", views.config(Query(text, ["id"])), base)
 
 

@@ -32,8 +32,8 @@ from tests.support.view_tables import CUSTOMERS, DOCUMENTS, LINES, ORDERS, SAVED
 from tests.support.views import Workload, killed, until_idle
 from tests.support.waiting import eventually
 from watershed.views.base import Base
-from watershed.views.keeping import ViewKeeper
 from watershed.views.maintainer import ViewMaintainer, define
+from watershed.views.supervisor import ViewSupervisor
 from watershed.views.targets import open_target
 from watershed.views.topic import Published
 from watershed.views.topic_writer import ViewTopic
@@ -237,7 +237,7 @@ def keep(sections: dict[str, Any]) -> None:
     settings = Config.model_validate(sections)
     open_base = partial(Base, settings.sinks["copy"], settings.topics.prefix)  # type: ignore[arg-type]
     open_there = partial(open_target, settings, "totals")
-    ViewKeeper("totals", settings.views["totals"], open_base, open_there, do_nothing).keep(threading.Event())
+    ViewSupervisor("totals", settings.views["totals"], open_base, open_there, do_nothing).run(threading.Event())
 
 
 @pytest.mark.long  # test_the_last_record… ends jobs inside of one process
@@ -361,16 +361,16 @@ def test_a_record_that_the_topic_does_not_take_is_rejected_by_its_key(pipeline: 
 
 
 @pytest.mark.parametrize(
-    ("policy", "partitions", "said"),
+    ("policy", "partitions", "message"),
     [("delete", PARTITIONS, "cleanup.policy=delete"), ("compact", PARTITIONS, "a record that does not belong to view")],
 )
-def test_a_topic_of_others_is_refused(policy: str, partitions: int, said: str, pipeline: Pipeline) -> None:
+def test_a_topic_of_others_is_refused(policy: str, partitions: int, message: str, pipeline: Pipeline) -> None:
     pipeline.put(1, c1="a")
     create_topic(pipeline.kafka.bootstrap_servers, pipeline.topic, policy, partitions)
     producer = Producer({"bootstrap.servers": pipeline.kafka.bootstrap_servers})
     producer.produce(pipeline.topic, b"theirs", b"key")
     assert producer.flush(10) == 0
-    with pytest.raises((BrokerError, RefusedError), match=said):
+    with pytest.raises((BrokerError, RefusedError), match=message):
         pipeline.run()
 
 

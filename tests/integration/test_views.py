@@ -251,8 +251,8 @@ def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
             )
             done = run(["status", "--json", "--config", str(shop.config())], deadline_s=60.0)
             assert done.returncode == 1, done.stderr
-            said = json.loads(done.stdout)
-            assert {one["view"]: one["error"] for one in said["views"]} == {
+            message = json.loads(done.stdout)
+            assert {one["view"]: one["error"] for one in message["views"]} == {
                 "weights": failing["error"],
                 "unused": "",
             }

@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 from tests.test_monitoring import METRIC, expressions
 from watershed import Waiter
 from watershed.client.applied import WaitError
-from watershed.devstack.endpoints import Servers
+from watershed.devstack.endpoints import ServerStack
 from watershed.devstack.stack import Stack
 
 WRITES = 12  # a thousand, into every store, in tests/faults/wait_campaign.py
@@ -141,7 +141,7 @@ def test_a_sink_that_stands_still_is_seen_and_its_waiters_are_told(pipeline: Pip
     eventually(lambda: not pipeline.sink_http.reasons(), 30.0, "ready again")
 
 
-def test_a_store_that_is_away(pipeline: Pipeline, stack: Servers) -> None:
+def test_a_store_that_is_away(pipeline: Pipeline, stack: ServerStack) -> None:
     if not isinstance(stack, Stack):
         pytest.skip("only a native server can be frozen")
     with frozen(stack, "redis"):

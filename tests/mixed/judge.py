@@ -52,8 +52,8 @@ def events_are_the_ledger(ledger: Sequence[Written], records: Sequence[Record], 
             yield from _not_the_letter(record, event)
             continue
         if (record.key.decode(), record.value) != (event.aggregate, event.payload):
-            said = record.value if record.value is None else record.value[:200]
-            yield f"{record}: event {identity} of {record.key!r} is {said!r}, written was {event.payload!r}"
+            message = record.value if record.value is None else record.value[:200]
+            yield f"{record}: event {identity} of {record.key!r} is {message!r}, written was {event.payload!r}"
         if place[identity] <= last[record.topic, record.key]:
             yield f"{record}: event {identity} stands behind a later one of {record.key!r}"
         last[record.topic, record.key] = place[identity]
@@ -63,9 +63,9 @@ def events_are_the_ledger(ledger: Sequence[Written], records: Sequence[Record], 
 
 
 def _not_the_letter(record: Record, event: Written) -> Complaints:
-    said = parse(record.value or b"{}").get("event") or {}
-    if said.get("aggregateid") != event.aggregate:
-        yield f"{record}: the dead letter of event {event.id} says {said}"
+    message = parse(record.value or b"{}").get("event") or {}
+    if message.get("aggregateid") != event.aggregate:
+        yield f"{record}: the dead letter of event {event.id} says {message}"
 
 
 def _id(record: Record) -> str:

@@ -121,17 +121,17 @@ class Model:
             steps += [self._visible(state, frozenset({place})) for place, _ in self._logged(state)]
             if state.log:
                 steps.append(self._consumed(state))
-        for said, before in self._consumed_so_far(state):
+        for message, before in self._consumed_so_far(state):
             if before.log and before.log[0] < IS_TRANSACTION and not self.is_stepwise:
-                steps.append(_joined(said, *self._consumed(before)))
+                steps.append(_joined(message, *self._consumed(before)))
             if state.stage == IDLE:
                 after = self._settled(self._fenced(before._replace(stage=FENCE)))
-                steps.append(_joined(said, "a snapshot is asked for", after))
+                steps.append(_joined(message, "a snapshot is asked for", after))
             elif state.crashes:
-                steps.append(_joined(said, "the consumer dies", self._crashed(before)))
+                steps.append(_joined(message, "the consumer dies", self._crashed(before)))
         if state.stage in (FENCE, FENCED, LOOKED, READING, FENCE_AGAIN):
-            for said, before in self._visible_some(state):
-                self._read(said, before, steps)
+            for message, before in self._visible_some(state):
+                self._read(message, before, steps)
         self._write(state, steps)
         if state.forgets:
             self._forget(state, steps)
@@ -139,11 +139,11 @@ class Model:
 
     def _consumed_so_far(self, state: State) -> Iterator[Step]:
         """As it is, and after each transaction before the next mark."""
-        said = ""
-        yield said, state
+        message = ""
+        yield message, state
         while not self.is_stepwise and state.log and state.log[0] >= IS_TRANSACTION:
-            said, state = _joined(said, *self._consumed(state))
-            yield said, state
+            message, state = _joined(message, *self._consumed(state))
+            yield message, state
 
     # ---- transactions
 
@@ -171,7 +171,7 @@ class Model:
                 views[locked] = self._visible(state, locked)
             self._begin(*views[locked], number, steps)
 
-    def _begin(self, said: str, state: State, number: int, steps: list[Step]) -> None:
+    def _begin(self, message: str, state: State, number: int, steps: list[Step]) -> None:
         op = self._ops[number]
         rows = sum((key & 1) << k for k, key in enumerate(state.keys))
         if op.present & ~rows or op.absent & rows:
@@ -184,10 +184,10 @@ class Model:
         after = state._replace(transactions=state.transactions - 1)
         if self.size.writing:
             after = after._replace(others=(*state.others, made | WROTE << PHASE))
-            steps.append(_joined(said, op.name, self._settled(after)))
+            steps.append(_joined(message, op.name, self._settled(after)))
         else:
             after = after._replace(log=(*state.log, made | LOGGED << PHASE))
-            steps.append(_joined(said, op.name + ", and its commit is logged", self._settled(after)))
+            steps.append(_joined(message, op.name + ", and its commit is logged", self._settled(after)))
 
     def _logged(self, state: State) -> "list[tuple[Place, int]]":
         """Transactions that are not visible yet, with where they stand."""
@@ -323,7 +323,7 @@ class Model:
 
     # ---- the reader
 
-    def _read(self, said: str, state: State, steps: list[Step]) -> None:
+    def _read(self, message: str, state: State, steps: list[Step]) -> None:
         stage = state.stage
         if stage == FENCED:
             early = 0
@@ -331,19 +331,19 @@ class Model:
                 unseen = [t >> RANK & 63 for t in state.others if t >> RANK & 63 and t >> PHASE & 3 != SEEN]
                 early = min(unseen, default=0)
             after = self._snapshot(state._replace(stage=LOOKED, early=early), 1)
-            steps.append(_joined(said, "the table is looked at", self._settled(after)))
-        elif stage == LOOKED and not said:
+            steps.append(_joined(message, "the table is looked at", self._settled(after)))
+        elif stage == LOOKED and not message:
             after = state._replace(stage=BEGUN, log=(*state.log, BEGIN_MARK))
             steps.append(("the table's mark is logged", self._settled(after)))
         elif stage == READING:
             for c in range(len(state.chunks)):
-                self._read_chunk(said, state, c, steps)
+                self._read_chunk(message, state, c, steps)
 
-    def _read_chunk(self, said: str, state: State, c: int, steps: list[Step]) -> None:
+    def _read_chunk(self, message: str, state: State, c: int, steps: list[Step]) -> None:
         chunk = state.chunks[c]
         stage = chunk & 7
         before, behind = state.chunks[:c], state.chunks[c + 1 :]
-        if said and (stage == READ or (stage == UNREAD and self.rule.drops == "between")):
+        if message and (stage == READ or (stage == UNREAD and self.rule.drops == "between")):
             return  # a mark has no use for it
         if stage == READ:
             after = state._replace(chunks=(*before, chunk & ~7 | MARKED, *behind), log=(*state.log, c))
@@ -365,7 +365,7 @@ class Model:
         after = state._replace(keys=keys, chunks=(*before, chunk & ~7 | READ, *behind))
         if self.rule.drops == "unseen":
             after = self._snapshot(after, 2 << c)
-        steps.append(_joined(said, f"chunk {c + 1} is read", self._settled(after)))
+        steps.append(_joined(message, f"chunk {c + 1} is read", self._settled(after)))
 
     def _snapshot(self, state: State, bit: int) -> State:
         """One that does not see what is not visible."""
@@ -444,5 +444,5 @@ class Model:
         return None
 
 
-def _joined(said: str, what: str, after: State) -> Step:
-    return f"{said}; {what}" if said else what, after
+def _joined(message: str, what: str, after: State) -> Step:
+    return f"{message}; {what}" if message else what, after

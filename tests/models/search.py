@@ -31,10 +31,10 @@ def shortest(model: Model, states_max: int = 3_000_000) -> Found | None:
     while layer and len(came_from) < states_max:
         following: list[State] = []
         for state in layer:
-            for said, after in model.steps(state):
+            for message, after in model.steps(state):
                 if after in came_from:
                     continue
-                came_from[after] = said, state
+                came_from[after] = message, state
                 if after.stage != DONE:
                     following.append(after)
                 elif (wrong := model.verdict(after)) is not None:
@@ -44,13 +44,13 @@ def shortest(model: Model, states_max: int = 3_000_000) -> Found | None:
 
 
 def _path(came_from: dict[State, tuple[str, State] | None], end: State) -> tuple[str, ...]:
-    said: list[str] = []
+    message: list[str] = []
     at = end
     while (step := came_from[at]) is not None:
-        said.append(step[0])
+        message.append(step[0])
         at = step[1]
     rows = "".join(name for name, key in zip("abcd", at.keys, strict=False) if key & 1)
-    return (f"the source has {rows or 'no rows'}", *reversed(said))
+    return (f"the source has {rows or 'no rows'}", *reversed(message))
 
 
 SHARDS: Final = 256
@@ -184,23 +184,23 @@ def wander(model: Model, seed: int) -> tuple[str | None, tuple[str, ...]]:
     paces = {kind: chance.choice(PACES) for kind in ("begin", "show", "consume", "read")}
     paces["fail"] = 0.02
     state = chance.choice(list(model.beginnings()))
-    said: list[str] = []
-    while state.stage != DONE and len(said) < STEPS_MAX:
+    message: list[str] = []
+    while state.stage != DONE and len(message) < STEPS_MAX:
         steps: dict[str, list[Step]] = {}
         for step in model.steps(state):
             steps.setdefault(_kind(state, step), []).append(step)
         kinds = list(steps)
         name, state = chance.choice(steps[chance.choices(kinds, [paces[kind] for kind in kinds])[0]])
-        said.append(name)
-    return (model.verdict(state) if state.stage == DONE else None), tuple(said)
+        message.append(name)
+    return (model.verdict(state) if state.stage == DONE else None), tuple(message)
 
 
 def _kind(state: State, step: Step) -> str:
-    said, after = step
+    message, after = step
     if after.transactions < state.transactions:
         return "begin"
     if after.crashes < state.crashes or after.forgets < state.forgets:
         return "fail"
-    if said.startswith("becomes visible"):
+    if message.startswith("becomes visible"):
         return "show"
-    return "consume" if said.endswith("is received") or said.startswith("it is received") else "read"
+    return "consume" if message.endswith("is received") or message.startswith("it is received") else "read"

@@ -23,7 +23,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.messages import NULL, TupleValue
-from cdc.ports.row_reader import Found, Unreadable, Wanted
+from cdc.ports.row_reader import FoundRows, RowsRequest, Unreadable
 from cdc.ports.stream import WhileWaiting
 from tests.support import wire
 from tests.support.holes import COMMIT_US, CONTEXT, RELATION, SCHEMA, U, delete, insert, sees, update
@@ -90,13 +90,13 @@ class Reader:
     batch: Batch
     answers: bool
 
-    def read(self, wanted: Wanted, _bytes_max: int, _while_waiting: WhileWaiting) -> Found | Unreadable | None:
+    def read(self, wanted: RowsRequest, _bytes_max: int, _while_waiting: WhileWaiting) -> FoundRows | Unreadable | None:
         if not self.answers:
             return Unreadable("no privilege")
         numbers = [self.batch.rows.get(int(row.key[0])) for row in wanted.rows]
         texts = {"big": SECRET.encode(), "huge": b"\\x00"}
         found = tuple(None if n is None else tuple(texts[name] for name in wanted.columns) for n in numbers)
-        return Found(sees(1_000), found)
+        return FoundRows(sees(1_000), found)
 
 
 def assembler() -> Assembler:

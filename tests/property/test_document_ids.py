@@ -42,13 +42,13 @@ def test_an_id_is_what_opensearch_takes(value: Any) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30), st.booleans())))
-def test_a_reduced_batch_is_what_a_store_would_end_with(said: list[tuple[int, int, bool]]) -> None:
+def test_a_reduced_batch_is_what_a_store_would_end_with(message: list[tuple[int, int, bool]]) -> None:
     """Applying one after the other, guarded by version, and applying the reduced batch come to the same."""
     table = TableId("public", "t")
     # As in a topic, a version belongs to one key and says one thing.
     changes = [
         Change(table, {"id": key}, version * 4 + key, None if version % 3 == 0 else {"id": key, "v": version}, 1)
-        for key, version, _ in said
+        for key, version, _ in message
     ]
     held: dict[int, Change] = {}
     for change in changes:

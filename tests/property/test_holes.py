@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.capture.toast_batch import Batch
+from cdc.capture.toast_batch import ToastBatch
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.row_reader import Found, Unreadable, Wanted
+from cdc.ports.row_reader import FoundRows, RowsRequest, Unreadable
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from tests.support.holes import OID, U, consumed, delete, insert, update
 from tests.support.wire import truncate
@@ -88,16 +88,16 @@ def snapshot(chance: Random, visible: int) -> TransactionSnapshot:
     return TransactionSnapshot(XID + visible, xmax, frozenset(range(XID + visible, xmax)))
 
 
-def answer(chance: Random, wanted: Wanted, table: Table, visible: int) -> Found | Unreadable:
+def answer(chance: Random, wanted: RowsRequest, table: Table, visible: int) -> FoundRows | Unreadable:
     if chance.random() < 0.05:
         return Unreadable("no privilege")
     rows = [table.get(int(row.key[0])) for row in wanted.rows]
     assert wanted.columns == ("big",)
     found = tuple(None if row is None else (row[1].encode(),) for row in rows)
-    return Found(snapshot(chance, visible), found[: chance.choice((1, len(found)))])
+    return FoundRows(snapshot(chance, visible), found[: chance.choice((1, len(found)))])
 
 
-def fill(chance: Random, batch: Batch, told: Story, at_least: int) -> list[TopicRecord]:
+def fill(chance: Random, batch: ToastBatch, told: Story, at_least: int) -> list[TopicRecord]:
     """Until it is done; the log is ahead of what is visible, and now and then nobody waits for it."""
     records: list[TopicRecord] = []
     visible = chance.randrange(at_least, len(told.messages) + 1)
@@ -141,7 +141,7 @@ def test_every_hole_is_filled_with_what_the_row_had_or_has_later(seed: int, coun
     told = story(chance, count)
     begins = chance.randrange(count)
     transactions = [(XID + number, told.messages[number]) for number in range(begins, count)]
-    batch = Batch(consumed(*transactions))
+    batch = ToastBatch(consumed(*transactions))
     events = [event for event in told.events if event.transaction >= begins]
     check(fill(chance, batch, told, chance.choice((0, begins))), told, events)
 
@@ -152,12 +152,12 @@ def test_when_all_is_visible_only_what_is_gone_or_can_not_be_read_stays_unfilled
     chance = Random(seed)
     told = story(chance, count)
     begins = chance.randrange(count)
-    batch = Batch(consumed(*((XID + number, told.messages[number]) for number in range(begins, count))))
+    batch = ToastBatch(consumed(*((XID + number, told.messages[number]) for number in range(begins, count))))
     records = batch.ready()
     while not batch.is_done:
         for wanted in batch.wanted(chance.choice((1, 3, 500))):
             rows = tuple(told.tables[-1].get(int(row.key[0])) for row in wanted.rows)
-            batch.take(wanted, Found(snapshot(chance, count), tuple(row and (row[1].encode(),) for row in rows)))
+            batch.take(wanted, FoundRows(snapshot(chance, count), tuple(row and (row[1].encode(),) for row in rows)))
         records += batch.ready()
     assert batch.unfilled == []
     last = {r.key: json.loads(r.value) for r in records if r.value is not None and r.topic.endswith("pages")}

@@ -189,7 +189,7 @@ class FakeStream:
         self._next = 0  # in the log
         self._told = 0  # the newest position that the client can know
         self._confirmed = 0
-        self._heard_at = self._world.now_s
+        self._received_at = self._world.now_s
         self._is_cut = False
         self._is_asked = False  # for a keepalive
 
@@ -205,7 +205,7 @@ class FakeStream:
         log = self._postgres.log
         self._next = next((i for i, t in enumerate(log) if t.commit_lsn >= start), len(log))
         self._told = self._confirmed = slot.confirmed
-        self._heard_at = self._world.now_s
+        self._received_at = self._world.now_s
         self._frames.append(wire.keepalive(slot.confirmed))
         return True
 
@@ -238,7 +238,7 @@ class FakeStream:
         assert confirmed >= self._confirmed or confirmed <= slot.confirmed, "the confirmed position went back"
         assert confirmed <= received, "more confirmed than received"
         self._confirmed = confirmed
-        self._heard_at = self._world.now_s
+        self._received_at = self._world.now_s
         slot.confirmed = max(slot.confirmed, confirmed)  # whatever it is, the server believes it
         if self._world.chance.random() < 0.3:
             slot.on_disk = slot.confirmed
@@ -251,7 +251,7 @@ class FakeStream:
         slot = self._postgres.slot
         if slot is None or slot.user is not self:
             raise ConnectionLost("the connection was closed")
-        assert self._world.now_s - self._heard_at < TIMEOUT_S, "the server would have hung up: no status in time"
+        assert self._world.now_s - self._received_at < TIMEOUT_S, "the server would have hung up: no status in time"
         if self._world.happens(self._world.rates.lost_connection):
             if self._world.happens(self._world.rates.server_crash):
                 self._postgres.crash()

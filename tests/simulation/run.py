@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
-from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import Capture, Pipeline, Schedule
+from cdc.capture.kafka_transaction import PositionConstants, Publisher
+from cdc.capture.loop import Capture, LoopSchedule, Pipeline
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.format_options import FormatOptions
 from cdc.config.settings import CaptureConfig
@@ -247,7 +247,7 @@ class Process:
             self._run.events.add("load interrupted")
             self._step()
             self._postgres.slot = None
-        lineage = self._lineage(epoch, {topic: TopicState(topic_id=topic) for topic in TABLE_TOPICS})
+        constants = self._schema_history(epoch, {topic: TopicState(topic_id=topic) for topic in TABLE_TOPICS})
         intent = PositionRecord(
             phase="intent", epoch=epoch, seq=0, resume_lsn=0, source=IDENTITY, publication="p", protocol=PROTOCOL
         ).sealed()
@@ -258,7 +258,7 @@ class Process:
         self._world.step()
         load = self._run.parts.load(
             broker=broker,
-            publisher=self._run.parts.publisher(lineage, self._run.limits),
+            publisher=self._run.parts.publisher(constants, self._run.limits),
             unpublishable=Unpublishable(TOPICS),
             consistent_point=Lsn(point),
             clock=self._world,
@@ -330,10 +330,12 @@ class Process:
                 ),
                 backfill=no_backfill(self._world),
                 snapshots=Snapshots(engine, ScriptedReader(), ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {})),
-                publisher=self._run.parts.publisher(self._lineage(current.epoch, current.topics), self._run.limits),
+                publisher=self._run.parts.publisher(
+                    self._schema_history(current.epoch, current.topics), self._run.limits
+                ),
             ),
             topics=TOPICS,
-            schedule=Schedule(limits=self._run.limits),
+            schedule=LoopSchedule(limits=self._run.limits),
             should_stop=self._stops,
         )
         capture.run()
@@ -342,8 +344,8 @@ class Process:
     def _broker(self) -> FakeBroker:
         return FakeBroker(self._run.cluster, self._world, TABLE_TOPICS)
 
-    def _lineage(self, epoch: int, topics: Mapping[str, TopicState]) -> Lineage:
-        return Lineage(epoch, IDENTITY, "p", topics)
+    def _schema_history(self, epoch: int, topics: Mapping[str, TopicState]) -> PositionConstants:
+        return PositionConstants(epoch, IDENTITY, "p", topics)
 
 
 @lru_cache(maxsize=4)

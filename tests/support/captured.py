@@ -32,7 +32,7 @@ from tests.support.config_files import replace_text
 from tests.support.forked import CDC, Forked, run, start
 from tests.support.waiting import eventually
 from watershed.client.signal_sender import await_answer, send_signal
-from watershed.devstack.endpoints import Servers
+from watershed.devstack.endpoints import ServerStack
 from watershed.devstack.stack import Stack
 
 NAIVE = "tests.support.naive_capture"
@@ -110,16 +110,16 @@ class CaptureProcess:
             deadline_s,
             lambda: f"capture refuses to go on; it said:\n{self.said()}",
         )
-        said = self.said()
-        assert "Traceback" not in said
+        message = self.said()
+        assert "Traceback" not in message
         if self.exit_code is None:
-            assert said.count("state GAP") == 1
-            assert "next=" in said
-            return said[said.index("state GAP") :].replace("\\'", "'")
+            assert message.count("state GAP") == 1
+            assert "next=" in message
+            return message[message.index("state GAP") :].replace("\\'", "'")
         assert self.exit_code == 1
-        assert said.count("error: ") == 1
-        assert "\n  next: " in said
-        return " ".join(said[said.index("error: ") :].split())
+        assert message.count("error: ") == 1
+        assert "\n  next: " in message
+        return " ".join(message[message.index("error: ") :].split())
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -389,7 +389,7 @@ def under_capture(
 
 
 @contextmanager
-def frozen(servers: Servers, service: str) -> Iterator[None]:
+def frozen(servers: ServerStack, service: str) -> Iterator[None]:
     """The server takes connections and answers nothing."""
     if not isinstance(servers, Stack):
         pytest.skip("only a native server can be frozen")

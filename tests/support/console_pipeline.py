@@ -12,10 +12,11 @@ from tests.support.http_server import HttpServer, running
 from tests.support.standings import position
 from tests.support.status_facts import applied, source_end
 from watershed.client.applied import Positions
-from watershed.http.letters import Letters
+from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.routes import CAPTURE, application
 from watershed.http.server import http_server
 from watershed.http.waits import Waits
+from watershed.status.dead_letters import DeadLetter
 from watershed.status.model import (
     BrokerStatus,
     CaptureStatus,
@@ -29,7 +30,6 @@ from watershed.status.model import (
     ViewStatus,
     WalBudget,
 )
-from watershed.status.sink_letters import Letter
 from watershed.status.trend import INTERVAL_S, Trend
 
 GIB = 1 << 30
@@ -68,7 +68,7 @@ class ShownPipeline:
     sinks: tuple[str, ...] = STORES
     views: tuple[ViewStatus, ...] = ()
     problems: tuple[Problem, ...] = ()
-    letters: Sequence[Letter] = ()
+    letters: Sequence[DeadLetter] = ()
     state: str = "streaming"
     now: Status | None = None  # instead of the one that is made
     trend: Trend = field(default_factory=Trend)
@@ -226,7 +226,7 @@ def many_tables(number: int = 1_000) -> tuple[TableStatus, ...]:
     return tuple(found)
 
 
-def letter(sink: str, table_name: str, number: int, reason: str, row: dict[str, object] | None) -> Letter:
+def letter(sink: str, table_name: str, number: int, reason: str, row: dict[str, object] | None) -> DeadLetter:
     schema, _, name = table_name.partition(".")
     rejected = RejectedRow(
         table_schema=schema,
@@ -240,14 +240,14 @@ def letter(sink: str, table_name: str, number: int, reason: str, row: dict[str, 
         rejected_us=round((1.78e9 + number) * 1e6),
         row=row,
     )
-    return Letter(sink, f"shop.dead-letter.{sink}", f"1/{table_name}/{number}", rejected)
+    return DeadLetter(sink, f"shop.dead-letter.{sink}", f"1/{table_name}/{number}", rejected)
 
 
 @contextmanager
 def served(pipeline: ShownPipeline, port: int | None = None) -> Iterator[HttpServer]:
     """The server of the routes and of the console."""
     waits = Waits(lambda: source_end(10_000), lambda: Positions((applied(500),), position(500)))
-    letters = Letters(SETTINGS, lambda sinks: [one for one in pipeline.letters if one.sink in sinks])
+    letters = DeadLetterReader(SETTINGS, lambda sinks: [one for one in pipeline.letters if one.sink in sinks])
     app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters)
     with running(http_server(app, SETTINGS.http), port) as listening:
         yield HttpServer(listening)

@@ -24,12 +24,12 @@ from sinks.search.names import SearchNames
 from sinks.shaping.table import TableShape
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.engine import Conflict, Engine
-from sinks.warehouse.naming import place
+from sinks.warehouse.naming import table_location
 from sinks.warehouse.statements import full
 from tests.support.captured import Captured
 from tests.support.forked import run
-from watershed.verify.model import Kind
-from watershed.verify.verifier import table_lineages
+from watershed.verify.model import DriftKind
+from watershed.verify.verifier import read_schema_histories
 
 GOODS: Final = "public.goods"
 TABLE: Final = TableId("public", "goods")
@@ -40,8 +40,8 @@ FILL: LiteralString = """
 INSERT INTO goods SELECT n, 'name ' || n, n / 7.0, now(), repeat('ü', (n % 50)::int)
 FROM generate_series(1, 2000) AS n
 """
-KINDS: Final = (Kind.MISSING, Kind.EXTRA, Kind.STALE, Kind.WRONG, Kind.FUTURE)
-CACHE_KINDS: Final = (*KINDS, Kind.LOOKUP)  # of a cache with the shapes below
+KINDS: Final = (DriftKind.MISSING, DriftKind.EXTRA, DriftKind.STALE, DriftKind.WRONG, DriftKind.FUTURE)
+CACHE_KINDS: Final = (*KINDS, DriftKind.LOOKUP)  # of a cache with the shapes below
 OTHER: Final = 999  # a row that stays as it is, and that extra ones are made of
 HOT: Final = 1_000  # rows from here on are changed by the load
 STRANGERS: Final = 1_000_000  # ids that the source never has begin here
@@ -105,16 +105,16 @@ class Load(Background):
                     self.changes += 1
 
 
-def chosen(store: str, count: int, stores: Sequence[str]) -> dict[Kind, list[int]]:
+def chosen(store: str, count: int, stores: Sequence[str]) -> dict[DriftKind, list[int]]:
     """For each kind of difference the ids of its rows, others for each store."""
     first = 101 + stores.index(store) * 200
     kinds = CACHE_KINDS if store == "cache" else KINDS
     ids = {kind: list(range(first + at * count, first + (at + 1) * count)) for at, kind in enumerate(kinds)}
-    ids[Kind.EXTRA] = [STRANGERS + key for key in ids[Kind.EXTRA]]
+    ids[DriftKind.EXTRA] = [STRANGERS + key for key in ids[DriftKind.EXTRA]]
     return ids
 
 
-def inject(store: str, config: Config, ids: Mapping[Kind, Sequence[int]], engine: Callable[[], Engine]) -> None:
+def inject(store: str, config: Config, ids: Mapping[DriftKind, Sequence[int]], engine: Callable[[], Engine]) -> None:
     """Change the store's rows. Names of stale and wrong rows differ; of the future ones every second."""
     position = read_position(config)
     assert position is not None
@@ -131,10 +131,12 @@ def inject(store: str, config: Config, ids: Mapping[Kind, Sequence[int]], engine
             _sql(section, config, ids, old, ahead)
 
 
-def _search(section: SearchConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int) -> None:
+def _search(
+    section: SearchConfig, config: Config, ids: Mapping[DriftKind, Sequence[int]], old: int, ahead: int
+) -> None:
     index = SearchNames(config.topics.prefix).alias(TABLE)
     contents = SearchContents.open(section, config.topics.prefix, "search")
-    contents.attach(TableShape("search", section, table_lineages(config)[TABLE]).schema)
+    contents.attach(TableShape("search", section, read_schema_histories(config)[TABLE]).schema)
     with OpenSearch([section.url.get_secret_value()]) as client:
 
         def put(key: int, version: int, **changed: Any) -> None:
@@ -144,17 +146,17 @@ def _search(section: SearchConfig, config: Config, ids: Mapping[Kind, Sequence[i
             kind: Any = {"version": version, "version_type": "external_gte"}
             client.index(index=index, id=str(key), body=body, params=kind)
 
-        keys = [{"id": key} for key in (*ids[Kind.STALE], *ids[Kind.WRONG])]
+        keys = [{"id": key} for key in (*ids[DriftKind.STALE], *ids[DriftKind.WRONG])]
         held = {key["id"]: found for key, found in zip(keys, contents.held(TABLE, keys), strict=True) if found}
-        for key in ids[Kind.MISSING]:
+        for key in ids[DriftKind.MISSING]:
             client.delete(index=index, id=str(key))
-        for key in ids[Kind.EXTRA]:
+        for key in ids[DriftKind.EXTRA]:
             put(key, old)
-        for key in ids[Kind.WRONG]:
+        for key in ids[DriftKind.WRONG]:
             put(key, held[key].version, name="wrong")
-        for key in ids[Kind.FUTURE]:
+        for key in ids[DriftKind.FUTURE]:
             put(key, ahead + key, **({"name": "ahead"} if key % 2 else {}))
-        stale = {key: dict(held[key].row or {}) for key in ids[Kind.STALE]}
+        stale = {key: dict(held[key].row or {}) for key in ids[DriftKind.STALE]}
         contents.remove(TABLE, [({"id": key}, held[key].version) for key in stale])
         for key, row in stale.items():
             put(key, old, **row | {"name": "stale"})
@@ -162,7 +164,7 @@ def _search(section: SearchConfig, config: Config, ids: Mapping[Kind, Sequence[i
     contents.close()
 
 
-def _cache(section: CacheConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int) -> None:
+def _cache(section: CacheConfig, config: Config, ids: Mapping[DriftKind, Sequence[int]], old: int, ahead: int) -> None:
     versions = CacheKeys(config.topics.prefix).table(TABLE)
     with redis_client.Redis.from_url(section.url.get_secret_value(), decode_responses=True) as client:
 
@@ -176,19 +178,19 @@ def _cache(section: CacheConfig, config: Config, ids: Mapping[Kind, Sequence[int
                 entry: Any = client.hget(versions, str(key)) or ""
                 client.hset(versions, str(key), version_text(version) + entry[VERSION_DIGITS:])
 
-        for key in ids[Kind.MISSING]:
+        for key in ids[DriftKind.MISSING]:
             client.delete(f"{versions}{key}")
-        for key in ids[Kind.EXTRA]:
+        for key in ids[DriftKind.EXTRA]:
             put(key, old if key % 2 else None)  # or a key of which the sink knows nothing
-        for key in ids[Kind.STALE]:
+        for key in ids[DriftKind.STALE]:
             put(key, old, name="stale")
-        for key in ids[Kind.WRONG]:
+        for key in ids[DriftKind.WRONG]:
             held: Any = client.hget(versions, str(key))
             put(key, int(held[:VERSION_DIGITS]), name="wrong")
-        for key in ids[Kind.FUTURE]:
+        for key in ids[DriftKind.FUTURE]:
             put(key, ahead + key, **({"name": "ahead"} if key % 2 else {}))
 
-        for key in ids[Kind.LOOKUP]:
+        for key in ids[DriftKind.LOOKUP]:
             name = _lookup(config.topics.prefix, f"name {key}")
             match key % 3:
                 case 0:
@@ -199,44 +201,51 @@ def _cache(section: CacheConfig, config: Config, ids: Mapping[Kind, Sequence[int
                     client.set(_lookup(config.topics.prefix, f"stray {key}"), str(key))
 
 
-def _sql(section: SqlConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int) -> None:
+def _sql(section: SqlConfig, config: Config, ids: Mapping[DriftKind, Sequence[int]], old: int, ahead: int) -> None:
     versions = sql.Identifier(section.beginning(config.topics.prefix), f"versions:{GOODS}")
     listed = {kind: list(keys) for kind, keys in ids.items()}
     with psycopg.connect(section.url.get_secret_value()) as connection:  # one transaction
-        connection.execute("DELETE FROM goods WHERE id = ANY(%s)", (listed[Kind.MISSING],))
-        connection.execute("INSERT INTO goods SELECT unnest(%s::bigint[]), 'x', 1", (listed[Kind.EXTRA],))
+        connection.execute("DELETE FROM goods WHERE id = ANY(%s)", (listed[DriftKind.MISSING],))
+        connection.execute("INSERT INTO goods SELECT unnest(%s::bigint[]), 'x', 1", (listed[DriftKind.EXTRA],))
         statement = sql.SQL("INSERT INTO {} SELECT k, %s FROM unnest(%s::bigint[]) AS k WHERE k %% 2 = 1")
         connection.execute(
-            statement.format(versions), (old, listed[Kind.EXTRA])
+            statement.format(versions), (old, listed[DriftKind.EXTRA])
         )  # of the others the sink knows nothing
-        connection.execute("UPDATE goods SET name = 'stale' WHERE id = ANY(%s)", (listed[Kind.STALE],))
-        connection.execute("UPDATE goods SET name = 'wrong' WHERE id = ANY(%s)", (listed[Kind.WRONG],))
+        connection.execute("UPDATE goods SET name = 'stale' WHERE id = ANY(%s)", (listed[DriftKind.STALE],))
+        connection.execute("UPDATE goods SET name = 'wrong' WHERE id = ANY(%s)", (listed[DriftKind.WRONG],))
         statement = sql.SQL("UPDATE {} SET version = %s WHERE k0 = ANY(%s)")
-        connection.execute(statement.format(versions), (old, listed[Kind.STALE]))
+        connection.execute(statement.format(versions), (old, listed[DriftKind.STALE]))
         statement = sql.SQL("UPDATE {} SET version = %s + k0 WHERE k0 = ANY(%s)")
-        connection.execute(statement.format(versions), (ahead, listed[Kind.FUTURE]))
-        connection.execute("UPDATE goods SET name = 'ahead' WHERE id = ANY(%s) AND id %% 2 = 1", (listed[Kind.FUTURE],))
+        connection.execute(statement.format(versions), (ahead, listed[DriftKind.FUTURE]))
+        connection.execute(
+            "UPDATE goods SET name = 'ahead' WHERE id = ANY(%s) AND id %% 2 = 1", (listed[DriftKind.FUTURE],)
+        )
 
 
 def _warehouse(
-    section: WarehouseConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int, engine: Engine
+    section: WarehouseConfig,
+    config: Config,
+    ids: Mapping[DriftKind, Sequence[int]],
+    old: int,
+    ahead: int,
+    engine: Engine,
 ) -> None:
-    table = full(place(catalog_place(section, config.topics.prefix).namespace, TABLE).rows)
+    table = full(table_location(catalog_place(section, config.topics.prefix).namespace, TABLE).rows)
 
-    def listed(kind: Kind) -> str:
+    def listed(kind: DriftKind) -> str:
         return ", ".join(map(str, ids[kind]))
 
-    extra = ", ".join(f"({key}, 'x', 1.00, NULL, NULL, {old})" for key in ids[Kind.EXTRA])
+    extra = ", ".join(f"({key}, 'x', 1.00, NULL, NULL, {old})" for key in ids[DriftKind.EXTRA])
     statements = [
-        f"DELETE FROM {table} WHERE id IN ({listed(Kind.MISSING)})",
+        f"DELETE FROM {table} WHERE id IN ({listed(DriftKind.MISSING)})",
         f"INSERT INTO {table} (id, name, price, seen, note, ws_version) VALUES {extra}",
-        f"UPDATE {table} SET name = 'stale', ws_version = {old} WHERE id IN ({listed(Kind.STALE)})",
-        f"UPDATE {table} SET name = 'wrong' WHERE id IN ({listed(Kind.WRONG)})",
+        f"UPDATE {table} SET name = 'stale', ws_version = {old} WHERE id IN ({listed(DriftKind.STALE)})",
+        f"UPDATE {table} SET name = 'wrong' WHERE id IN ({listed(DriftKind.WRONG)})",
     ]
-    if ids[Kind.FUTURE]:
+    if ids[DriftKind.FUTURE]:
         name = "CASE WHEN id % 2 = 1 THEN 'ahead' ELSE name END"
         statements.append(
-            f"UPDATE {table} SET ws_version = {ahead} + id, name = {name} WHERE id IN ({listed(Kind.FUTURE)})"
+            f"UPDATE {table} SET ws_version = {ahead} + id, name = {name} WHERE id IN ({listed(DriftKind.FUTURE)})"
         )
     for statement in statements:
         for attempt in range(20):
@@ -268,7 +277,7 @@ def found(report: Mapping[str, Any], sink: str) -> dict[str, list[int]]:
     return {kind: sorted(keys) for kind, keys in by_kind.items()}
 
 
-def wanted(ids: Mapping[Kind, Sequence[int]]) -> dict[str, list[int]]:
+def wanted(ids: Mapping[DriftKind, Sequence[int]]) -> dict[str, list[int]]:
     return {kind.value: sorted(keys) for kind, keys in ids.items() if keys}
 
 

@@ -18,9 +18,9 @@ from tests.support.topics import create_topic
 from tests.support.views import until_idle
 from tests.support.waiting import eventually
 from watershed.views import event_log
-from watershed.views.event_log import EventLogKeeper, EventLogLoader, open_log_base, wait_for_log
+from watershed.views.event_log import EventLogLoader, EventLogSupervisor, open_log_base, wait_for_log
 from watershed.views.event_log_base import EventLogBase, behind
-from watershed.views.event_records import EventTopics
+from watershed.views.event_records import EventTopicReader
 from watershed.views.maintainer import ViewMaintainer, define
 from watershed.views.targets import open_base, open_target, target_generations
 
@@ -73,7 +73,7 @@ class Accounts:
     def create_topic(self) -> None:
         """Returns when its leaders are known."""
         create_topic(self.servers, self.topic, policy="delete", partitions=PARTITIONS)
-        topics = EventTopics(self.settings.kafka, [self.topic])
+        topics = EventTopicReader(self.settings.kafka, [self.topic])
 
         def has_leaders() -> bool:
             with suppress(ConnectionLost):
@@ -170,14 +170,14 @@ class Accounts:
         with open_log_base(self.settings, "accounts") as base, patch.object(event_log, "READ_S", 0.05):
             base.install()
             assert base.lock("accounts")
-            with closing(EventLogKeeper(self.settings, "accounts")._open_job(base)) as job:
+            with closing(EventLogSupervisor(self.settings, "accounts")._open_job(base)) as job:
                 yield job, base
 
     def load(self) -> None:
         """One job, until the log has what the topic has."""
         with self.loader() as (job, base):
             job.start()
-            topics = EventTopics(self.settings.kafka, [self.topic])
+            topics = EventTopicReader(self.settings.kafka, [self.topic])
             bounds = topics.bounds(topics.identities())
 
             def has_all() -> bool:

@@ -81,8 +81,8 @@ class Feed:
             version=version,
             oid=known.oid if known else 16384 + len(self.schemas),
             columns=tuple(
-                Column(name, oid, _modifier(said), said, name not in key, "b", oid)
-                for name, (oid, said) in columns.items()
+                Column(name, oid, _modifier(message), message, name not in key, "b", oid)
+                for name, (oid, message) in columns.items()
             ),
             key=tuple(key),
             topic=self.topic(table),

@@ -48,9 +48,9 @@ class HangingProxy:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
-        said = self._process.stdout.readline().removesuffix("\n")
-        assert said == what or said.isdecimal()
-        return said
+        message = self._process.stdout.readline().removesuffix("\n")
+        assert message == what or message.isdecimal()
+        return message
 
     def __enter__(self) -> Self:
         return self

@@ -90,7 +90,7 @@ def sees(*below: int, but: Iterable[int] = ()) -> TransactionSnapshot:
 
 def told(records: Iterable[TopicRecord]) -> list[dict[str, Any] | None]:
     """Each record's row, with what its source says of holes; None for deletes and tombstones."""
-    said: list[dict[str, Any] | None] = []
+    message: list[dict[str, Any] | None] = []
     for record in records:
         value = json.loads(record.value or b"{}")
         row = value.get("after")
@@ -99,5 +99,5 @@ def told(records: Iterable[TopicRecord]) -> list[dict[str, Any] | None]:
             if row
             else {}
         )
-        said.append(None if row is None else {**row, **lists})
-    return said
+        message.append(None if row is None else {**row, **lists})
+    return message

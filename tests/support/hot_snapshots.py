@@ -29,7 +29,7 @@ from tests.support.workload import Workload
 from watershed.verify.comparison import SourceRows, compare
 from watershed.verify.model import TableResult
 from watershed.verify.table_rows import TableReader
-from watershed.verify.verifier import table_lineages
+from watershed.verify.verifier import read_schema_histories
 
 SETTINGS: Final[Mapping[str, Any]] = {
     # Lag is no reason to pause: chunks are to meet as many changes as they can.
@@ -197,15 +197,15 @@ def published(given: Evidence) -> dict[str, Any]:
 def compare_stores(captured: Captured, stores: Sequence[str]) -> dict[str, list[TableResult]]:
     """Every row and column of each store with the source's, which is at rest."""
     config = load_config(captured.config())
-    lineages = table_lineages(config)
+    schema_histories = read_schema_histories(config)
     found: dict[str, list[TableResult]] = {store: [] for store in stores}
     with closing(TableReader(config.source)) as reader:
         for table in config.source.table_ids:
             shape = reader.shape(table)
             with SourceRows(table, shape.columns, shape.key, reader.rows(shape)) as source:
                 for store in stores:
-                    rows = stored_rows(config, store, lineages[table].newest)
-                    found[store].append(compare(store, source, rows, added=lineages[table].added))
+                    rows = stored_rows(config, store, schema_histories[table].newest)
+                    found[store].append(compare(store, source, rows, added=schema_histories[table].added))
     return found
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-from cdc.kafka.topic_reader import Place
+from cdc.kafka.topic_reader import PartitionId
 from cdc.kafka.transaction_log import PREPARE_ABORT, PREPARE_COMMIT, TOPIC, decode_entry, entry_key
-from watershed.devstack.endpoints import Servers
-from watershed.devstack.place import servers_home
+from watershed.devstack.endpoints import ServerStack
+from watershed.devstack.instance import servers_home
 from watershed.devstack.stack import Stack
 
 SEGMENT = "00000000000000000000.log"
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
     records: bytes  # uncompressed in Kafka's own topics
 
 
-def data_of(servers: Servers) -> Path:
+def data_of(servers: ServerStack) -> Path:
     """Kafka's data folder."""
     if not isinstance(servers, Stack):
         pytest.skip("only of a native server the files are at hand")
@@ -40,14 +40,14 @@ def is_over(data: Path, transactional_id: str) -> bool:
     return last_state in _OVER
 
 
-def last_transaction(data: Path, transactional_id: str) -> tuple[bool, frozenset[Place]]:
+def last_transaction(data: Path, transactional_id: str) -> tuple[bool, frozenset[PartitionId]]:
     """Whether the last one that was ended is committed, and where it wrote."""
     decided = [entry for entry in _entries(data, transactional_id) if entry[0] in (PREPARE_COMMIT, PREPARE_ABORT)]
     state, places = decided[-1]
     return state == PREPARE_COMMIT, places
 
 
-def _entries(data: Path, transactional_id: str) -> Iterator[tuple[int, frozenset[Place]]]:
+def _entries(data: Path, transactional_id: str) -> Iterator[tuple[int, frozenset[PartitionId]]]:
     wanted = entry_key(transactional_id)
     for batch in _batches(data / f"{TOPIC}-0" / SEGMENT):
         for key, value in _records(batch.records):
@@ -55,7 +55,7 @@ def _entries(data: Path, transactional_id: str) -> Iterator[tuple[int, frozenset
                 yield decode_entry(value)
 
 
-def forget_ends(data: Path, places: Collection[Place]) -> None:
+def forget_ends(data: Path, places: Collection[PartitionId]) -> None:
     """Take the last marker out of each partition's log, as if it had never been written."""
     for topic, partition in places:
         folder = data / f"{topic}-{partition}"
@@ -68,7 +68,7 @@ def forget_ends(data: Path, places: Collection[Place]) -> None:
                 snapshot.unlink()
 
 
-def lose_last(data: Path, place: Place, transactions: int) -> bool:
+def lose_last(data: Path, place: PartitionId, transactions: int) -> bool:
     """Takes so many of the last transactions out of the partition's log, if it has more than these."""
     topic, partition = place
     folder = data / f"{topic}-{partition}"

@@ -10,7 +10,7 @@ from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import ChangeMemory, Unseen
 from cdc.snapshots.chunk_engine import SnapshotEngine
-from cdc.snapshots.jobs import Job
+from cdc.snapshots.jobs import SnapshotJob
 from cdc.snapshots.ranges import OpenRequest, Range
 from watershed.cli.main import main
 
@@ -23,12 +23,12 @@ class NaiveEngine(SnapshotEngine):
         super().__init__(**arguments, memory=self._between)
         self._low: dict[str, int] = {}
 
-    def _read_chunk(self, job: Job, part: Range) -> Chunk:
+    def _read_chunk(self, job: SnapshotJob, part: Range) -> Chunk:
         request = super()._read_chunk(job, part)
         self._low[request.nonce] = len(self._between.touched)
         return request
 
-    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenRequest, *rest: Any) -> None:
+    def _merge(self, job: SnapshotJob, part: Range | AbsentKeys, chunk: OpenRequest, *rest: Any) -> None:
         since = self._between.touched[self._low[chunk.request.nonce] :]
         self._between.window = {key for topic, key in since if topic == job.schema.topic}
         super()._merge(job, part, chunk, *rest)

@@ -11,7 +11,7 @@ import redis
 
 from tests.support.http_server import free_port
 from tests.support.waiting import eventually
-from watershed.devstack.place import HOST, package_folder
+from watershed.devstack.instance import HOST, package_folder
 from watershed.devstack.redis import PACKAGE
 
 SLOTS = 16_384

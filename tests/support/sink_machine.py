@@ -75,9 +75,9 @@ class Machine:
     def complaints(self) -> list[str]:
         """What no log of a job may hold."""
         return [
-            f"{job.log}: a traceback: {said[max(0, at - 500) : at + 2500]}"
+            f"{job.log}: a traceback: {message[max(0, at - 500) : at + 2500]}"
             for job in self.jobs
-            if (at := (said := job.said()).find("Traceback")) >= 0
+            if (at := (message := job.said()).find("Traceback")) >= 0
         ]
 
     def rows(self, store: str, schema: TableSchema) -> list[StoredRow]:

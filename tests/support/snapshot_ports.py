@@ -12,7 +12,7 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import relation_differs
 from cdc.ports.chunk_reader import Answer, KeyPage, Request
-from cdc.ports.row_reader import Found, Unreadable, Wanted
+from cdc.ports.row_reader import FoundRows, RowsRequest, Unreadable
 from cdc.ports.stream import Clock, Signal, WhileWaiting
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
@@ -48,10 +48,10 @@ class ScriptedSignals:
 class ScriptedRows:
     """cdc.ports.row_reader.RowReader. Answers come in order; then nothing is answered."""
 
-    asked: list[Wanted] = field(default_factory=list)
-    coming: list[Found | Unreadable | None] = field(default_factory=list)
+    asked: list[RowsRequest] = field(default_factory=list)
+    coming: list[FoundRows | Unreadable | None] = field(default_factory=list)
 
-    def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
+    def read(self, wanted: RowsRequest, bytes_max: int, while_waiting: WhileWaiting) -> FoundRows | Unreadable | None:
         assert bytes_max > 0
         while_waiting()
         self.asked.append(wanted)

@@ -15,7 +15,7 @@ from watershed.client.source_facts import SlotFacts, SourceEnd, SourceFacts
 from watershed.status.compute import Moment, status_of
 from watershed.status.facts import Reading, TopicFacts
 from watershed.status.fill_progress import FillProgress
-from watershed.status.history import History
+from watershed.status.history import ObservationHistory
 from watershed.status.model import Status
 from watershed.status.view_facts import ViewFacts
 
@@ -140,7 +140,7 @@ class Clock:
 
     def __init__(self, settings: Config | None = None) -> None:
         self.config = settings or config()
-        self.history = History()
+        self.history = ObservationHistory()
         self.now_s = 0.0
 
     def status(self, observed: Reading, after_s: float = 1.0) -> Status:

@@ -247,11 +247,11 @@ def run_history(dsn: str, schema: str, steps: int, only: str | None = None) -> I
                     definition = define(query.name, query.config, base)
                     kept.append(KeptQuery(query, base, definition))
                 except ConfigError as error:
-                    said = f"{error.message}; next: {error.hint}"
+                    message = f"{error.message}; next: {error.hint}"
                     if query.refusal is None:
-                        yield f"{query.name} is refused: {said}"
-                    elif not re.search(query.refusal, said):
-                        yield f"{query.name} is refused for another reason: {said}"
+                        yield f"{query.name} is refused: {message}"
+                    elif not re.search(query.refusal, message):
+                        yield f"{query.name} is refused for another reason: {message}"
                 except Exception as error:  # noqa: BLE001 - a query that fails does not end the others
                     yield f"{query.name} fails: {type(error).__name__}: {error}"
                 else:

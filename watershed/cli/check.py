@@ -45,14 +45,14 @@ def check(
     lost = _lost_events(settings)
     has_failed = any(finding.level == "fail" for finding in findings)
     if as_json:
-        told = {
+        report = {
             "is_fit": not has_failed,
             "findings": [asdict(finding) for finding in findings],
             "sinks": [asdict(one) for one in planned],
             "lost_events": [record.model_dump(mode="json") for record in lost],
             "tables": [{"table": str(t.table), "key": list(t.key), "columns": len(t.columns)} for t in tables],
         }
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(report))
     else:
         for record in lost:
             then = "; rows that were still there are published again" if record.settled_us else f"; {NEXT_AFTER_LOSS}"

@@ -21,7 +21,7 @@ from cdc.model.events import TableId, TableSchema
 from cdc.model.topics import Topics
 from watershed.cli.options import CONFIG, ConfigFile, configuration, table_id
 from watershed.client.signal_sender import await_answer, send_signal
-from watershed.status.sink_letters import Letter, discard_letters, read_letters
+from watershed.status.dead_letters import DeadLetter, discard_dead_letters, read_dead_letters
 from watershed.status.snapshot_watch import SnapshotWatch
 
 ANSWER_S_MAX: Final = 20.0
@@ -38,30 +38,30 @@ app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")
-def list_letters(
+def list_dead_letters(
     sinks: Annotated[list[str] | None, typer.Argument(metavar="SINK...", help="Sinks to list; all by default.")] = None,
     as_json: AsJson = False,
     config: ConfigFile = CONFIG,
 ) -> None:
     """List the rows that a store rejected and has not replaced by a later version since."""
     loaded = _loaded(config, sinks or ())
-    letters = read_letters(loaded, sinks or loaded.sinks)
+    dead_letters = read_dead_letters(loaded, sinks or loaded.sinks)
     if as_json:
-        typer.echo(json.dumps({"dead_letters": [_as_json(letter) for letter in letters]}))
+        typer.echo(json.dumps({"dead_letters": [_as_json(dead_letter) for dead_letter in dead_letters]}))
         return
     shown = Table("sink", "generation", "table", "key", "reason", "version")
-    for letter in letters:
-        row = letter.row
-        generation = "" if letter.generation is None else str(letter.generation)
-        shown.add_row(letter.sink, generation, str(row.table), _key_text(row.key), row.reason, str(row.version))
-    Console().print(shown if letters else "no sink has dead letters")
+    for dead_letter in dead_letters:
+        row = dead_letter.row
+        generation = "" if dead_letter.generation is None else str(dead_letter.generation)
+        shown.add_row(dead_letter.sink, generation, str(row.table), _key_text(row.key), row.reason, str(row.version))
+    Console().print(shown if dead_letters else "no sink has dead letters")
 
 
 @app.command()
 def show(sink: Sink, table: TableOption = None, key: KeyOption = None, config: ConfigFile = CONFIG) -> None:
     """Print everything that is known about rejected rows, one JSON object per line."""
-    for letter in _chosen(_loaded(config, [sink]), sink, table, key):
-        typer.echo(json.dumps(_as_json(letter)))
+    for dead_letter in _chosen(_loaded(config, [sink]), sink, table, key):
+        typer.echo(json.dumps(_as_json(dead_letter)))
 
 
 @app.command()
@@ -70,13 +70,17 @@ def replay(
 ) -> None:
     """Publish the rows again, as they are in the source now. A dead letter ends when the store accepts its row."""
     loaded = _loaded(config, [sink])
-    letters = _chosen(loaded, sink, table, key)
+    dead_letters = _chosen(loaded, sink, table, key)
     schemas = read_captured(loaded).schemas
     asked: dict[str, int] = {}
-    for wanted in sorted({letter.row.table for letter in letters}):
+    for wanted in sorted({dead_letter.row.table for dead_letter in dead_letters}):
         # Two generations of the store may have rejected the same row.
         rows = list(
-            {_key_text(letter.row.key): letter.row.key for letter in letters if letter.row.table == wanted}.values()
+            {
+                _key_text(dead_letter.row.key): dead_letter.row.key
+                for dead_letter in dead_letters
+                if dead_letter.row.table == wanted
+            }.values()
         )
         _require_no_snapshot(loaded, wanted)
         if wanted not in schemas:
@@ -112,12 +116,12 @@ def discard(
     if everything == (table is not None):
         raise typer.BadParameter("name the rows with --table and --key, or use --all")
     loaded = _loaded(config, [sink])
-    letters = _chosen(loaded, sink, table, key)
-    discard_letters(loaded, letters)
+    dead_letters = _chosen(loaded, sink, table, key)
+    discard_dead_letters(loaded, dead_letters)
     if as_json:
-        typer.echo(json.dumps({"sink": sink, "discarded": len(letters)}))
+        typer.echo(json.dumps({"sink": sink, "discarded": len(dead_letters)}))
     else:
-        typer.echo(f"{len(letters)} dead letters of sink {sink} are discarded")
+        typer.echo(f"{len(dead_letters)} dead letters of sink {sink} are discarded")
 
 
 def _loaded(config: Path, sinks: Sequence[str]) -> Config:
@@ -127,15 +131,17 @@ def _loaded(config: Path, sinks: Sequence[str]) -> Config:
     return loaded
 
 
-def _chosen(config: Config, sink: str, table: str | None, keys: Sequence[str] | None) -> list[Letter]:
+def _chosen(config: Config, sink: str, table: str | None, keys: Sequence[str] | None) -> list[DeadLetter]:
     if keys and table is None:
         raise typer.BadParameter("--key requires --table")
     wanted = None if table is None else table_id(table)
-    found = [letter for letter in read_letters(config, [sink]) if wanted in (None, letter.row.table)]
+    found = [
+        dead_letter for dead_letter in read_dead_letters(config, [sink]) if wanted in (None, dead_letter.row.table)
+    ]
     if not keys:
         return found
-    chosen = [letter for letter in found if _key_text(letter.row.key) in keys]
-    missing = sorted(set(keys) - {_key_text(letter.row.key) for letter in chosen})
+    chosen = [dead_letter for dead_letter in found if _key_text(dead_letter.row.key) in keys]
+    missing = sorted(set(keys) - {_key_text(dead_letter.row.key) for dead_letter in chosen})
     if missing:
         raise WatershedError(
             f"sink {sink} has no dead letter of {table} with {len(missing)} of these keys", f"cdc dlq list {sink}"
@@ -169,9 +175,9 @@ def _key_text(key: dict[str, Any]) -> str:
     return json.dumps(values, ensure_ascii=False)
 
 
-def _as_json(letter: Letter) -> dict[str, Any]:
-    where = {"sink": letter.sink, "generation": letter.generation, "table": str(letter.row.table)}
-    return where | letter.row.model_dump(mode="json")
+def _as_json(dead_letter: DeadLetter) -> dict[str, Any]:
+    where = {"sink": dead_letter.sink, "generation": dead_letter.generation, "table": str(dead_letter.row.table)}
+    return where | dead_letter.row.model_dump(mode="json")
 
 
 KEYS_MAX: Final = 5_000  # keys in one condition

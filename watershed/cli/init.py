@@ -11,7 +11,7 @@ from cdc.config.settings import SourceConfig
 from cdc.model.errors import ConfigError, SourceError
 from cdc.postgres.connection import connect
 from watershed.cli.setup.new_file import NewConfiguration, configuration_text, source_sql
-from watershed.cli.setup.prospects import capture_dsn, database_settings, table_prospects
+from watershed.cli.setup.prospects import capture_dsn, database_settings, table_candidates
 
 
 def init(
@@ -37,10 +37,10 @@ def init(
     asked = SourceConfig(dsn=SecretStr(dsn), tables=("public.x",))  # only its address is used
     with connect(asked, application="watershed init") as connection:
         database, is_logical, has_limit, has_role = database_settings(connection, role)
-        tables = table_prospects(connection, schema or [])
+        tables = table_candidates(connection, schema or [])
     if not any(not found.trouble for found in tables):
         where = f"schema {', '.join(schema)}" if schema else f"database {database}"
-        troubles = "; ".join(f"{found.table}: {found.trouble}: {found.mend}" for found in tables)
+        troubles = "; ".join(f"{found.table}: {found.trouble}: {found.remedy}" for found in tables)
         raise SourceError(f"{where} has no table that can be captured", troubles or "create one, with a primary key")
     new = NewConfiguration(
         dsn=kept,

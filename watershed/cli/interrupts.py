@@ -8,11 +8,11 @@ from types import FrameType
 import typer
 
 from watershed.cli.exit_codes import INTERRUPTED
-from watershed.cli.snapshot_screen import Screen
+from watershed.cli.snapshot_screen import ProgressScreen
 
 
 @contextmanager
-def interrupted(screen: Screen, text: str) -> Iterator[None]:
+def interrupted(screen: ProgressScreen, text: str) -> Iterator[None]:
     """Makes Ctrl-C print `text` and end the command."""
     try:
         yield

@@ -140,6 +140,6 @@ def _require_published(settings: Config, table: TableId) -> None:
 def _chosen(settings: Config, table: str | None) -> list[OutboxTable]:
     tables = [found for found in settings.outbox.tables if table in (None, found.table)]
     if not tables:
-        said = f"table {table} is not" if table else "no table is"
-        raise ConfigError(f"{said} in outbox.tables", "correct --table, or add the table to outbox.tables")
+        which = f"table {table} is not" if table else "no table is"
+        raise ConfigError(f"{which} in outbox.tables", "correct --table, or add the table to outbox.tables")
     return tables

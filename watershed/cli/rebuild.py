@@ -21,7 +21,7 @@ from sinks.errors import SinkError
 from spark_jobs.generations import Checkpoints
 from watershed.cli.interrupts import interrupted, sigterm_as_interrupt
 from watershed.cli.options import CONFIG, ConfigFile, Timeout, Wait, configuration
-from watershed.cli.snapshot_screen import Screen, screen_for
+from watershed.cli.snapshot_screen import ProgressScreen, screen_for
 from watershed.cli.store_filling import SinkProcess
 from watershed.status.fill_progress import FillProgress, HistoryPosition, Rate, sink_progress
 from watershed.status.snapshot_watch import SnapshotWatch
@@ -59,7 +59,7 @@ def rebuild(
             "NAME, and switch readers to it",
         )
     screen = screen_for(Console(), as_json=as_json)
-    command = _Command(settings, config, sink, screen, as_json=as_json)
+    command = _RebuildCommand(settings, config, sink, screen, as_json=as_json)
     action: Action = "rollback" if rollback else "drop" if drop_old else "rebuild"
     with ExitStack() as stack:
         stack.enter_context(closing(screen))
@@ -80,13 +80,13 @@ def rebuild(
 
 
 @dataclass(frozen=True, slots=True)
-class _Command:
+class _RebuildCommand:
     """One call of the command."""
 
     config: Config
     config_file: Path
     sink: str
-    screen: Screen
+    screen: ProgressScreen
     as_json: bool
     rate: Rate = field(default_factory=Rate)
 
@@ -126,7 +126,7 @@ class _Command:
         """Waits until the request, or another one for the same action that replaced it, has ended. Raises
         WatershedError if the rebuild was not done."""
         began = time.monotonic()
-        heard: tuple[object, float] = (None, began)
+        last_change: tuple[object, float] = (None, began)
         job: SinkProcess | None = None
         while True:
             watch.poll(LOOK_S)
@@ -141,26 +141,26 @@ class _Command:
                     )
                 self.screen.say(f"{self.sink}: another command requested the same; this one follows it")
                 request = record.request
-            standing = self._standing(watch, record)
-            self.screen.show([standing])
+            progress = self._progress(watch, record)
+            self.screen.show([progress])
             if not record.is_open:
                 self._end(record)
                 return
             now = time.monotonic()
-            told = (record, standing.done)
-            heard = (told, now) if told != heard[0] else heard
+            state = (record, progress.done)
+            last_change = (state, now) if state != last_change[0] else last_change
             if job is not None:
                 job.check()
-            elif now - heard[1] > SILENCE_S_MAX and not self._runs_here():
+            elif now - last_change[1] > SILENCE_S_MAX and not self._runs_here():
                 job = stack.enter_context(SinkProcess(self.config, self.config_file, [self.sink]))
                 self.screen.say(f"no job of {self.sink} answers, so this command starts one; its log is {job.log}")
             if timeout_s is not None and now - began > timeout_s:
                 raise SinkError(
-                    f"{self.sink}: not done in {timeout_s:g} s ({standing.message or standing.status})",
+                    f"{self.sink}: not done in {timeout_s:g} s ({progress.message or progress.status})",
                     f"it continues while the sink's job runs: cdc rebuild --sink {self.sink} follows it",
                 )
 
-    def _standing(self, watch: SnapshotWatch, record: RebuildRecord) -> FillProgress:
+    def _progress(self, watch: SnapshotWatch, record: RebuildRecord) -> FillProgress:
         if record.status == "asked":
             return FillProgress("sink", self.sink, "waiting", 0, 0, 0.0, "the sink's job has not answered yet")
         sinks = [one for one in watch.sinks() if one.sink == self.sink and one.generation == record.generation]
@@ -174,8 +174,8 @@ class _Command:
     def _end(self, record: RebuildRecord) -> None:
         self.screen.close()
         if self.as_json:
-            told = {"what": "rebuild", **record.model_dump(mode="json", exclude={"asked_us", "keeps_old"})}
-            typer.echo(json.dumps(told))
+            state = {"what": "rebuild", **record.model_dump(mode="json", exclude={"asked_us", "keeps_old"})}
+            typer.echo(json.dumps(state))
         elif record.status == "done":
             self.screen.say(f"{self.sink}: {record.message}")
         if record.status == "cancelled":

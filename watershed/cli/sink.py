@@ -44,9 +44,9 @@ def run(
         scope = sinks_scope(frozenset(sinks))
         serve(settings, port, "http.sink_port", scope, conditions, view_readers(settings))
     if settings.verify.every is not None:
-        from watershed.verify.schedule import Schedule
+        from watershed.verify.schedule import VerifySchedule
 
-        Schedule(settings, config, sinks).start()
+        VerifySchedule(settings, config, sinks).start()
     run_sinks(settings, sinks, conditions)
 
 

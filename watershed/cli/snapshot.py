@@ -18,8 +18,8 @@ from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from watershed.cli.interrupts import interrupted, sigterm_as_interrupt
 from watershed.cli.options import CONFIG, ConfigFile, Timeout, Wait, configuration, table_id
-from watershed.cli.snapshot_screen import Screen, screen_for, status_table
-from watershed.cli.store_filling import Filling, SinkProcess, Store, generation_to_watch, read_store, tables_to_read
+from watershed.cli.snapshot_screen import ProgressScreen, screen_for, status_table
+from watershed.cli.store_filling import FillWatch, SinkProcess, Store, generation_to_watch, read_store, tables_to_read
 from watershed.client.signal_sender import await_answer, send_signal
 from watershed.status.fill_progress import FillProgress
 from watershed.status.snapshot_watch import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
@@ -127,13 +127,13 @@ def _signal(action: Action, tables: Sequence[str] | None) -> SignalRecord:
 
 def _command(
     config: Path, *, as_json: bool, timeout: float | None = None, answer_s_max: float = ANSWER_S_MAX
-) -> "_Command":
+) -> "_SnapshotCommand":
     ends = None if timeout is None else time.monotonic() + timeout
-    return _Command(configuration(config), config, Console(), as_json, timeout or answer_s_max, ends)
+    return _SnapshotCommand(configuration(config), config, Console(), as_json, timeout or answer_s_max, ends)
 
 
 @dataclass(frozen=True, slots=True)
-class _Command:
+class _SnapshotCommand:
     """One call of the command."""
 
     config: Config
@@ -146,11 +146,11 @@ class _Command:
     def status(self) -> None:
         with closing(SnapshotWatch.of(self.config)) as watch:
             watch.read_to_end()
-            standings = [watch.progress_of(record) for record in watch.snapshots().values()]
+            progress = [watch.progress_of(record) for record in watch.snapshots().values()]
         if self.as_json:
-            typer.echo(json.dumps({"tables": [standing.as_json() for standing in standings]}))
-        elif standings:
-            self.console.print(status_table(standings), soft_wrap=True)
+            typer.echo(json.dumps({"tables": [entry.as_json() for entry in progress]}))
+        elif progress:
+            self.console.print(status_table(progress), soft_wrap=True)
         else:
             typer.echo(f"no table of prefix {self.config.topics.prefix} has had a snapshot yet")
 
@@ -172,9 +172,9 @@ class _Command:
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
             followed = Followed(watch, requests)
             with interrupted(screen, GOES_ON):
-                told = self._follow(watch, screen, followed.statuses, lambda now: all(one.is_ended for one in now))
+                output = self._follow(watch, screen, followed.statuses, lambda now: all(one.is_ended for one in now))
             screen.close()
-            _require_done(told)
+            _require_done(output)
             if record.action == "heal":
                 _require_captured(watch)
 
@@ -184,8 +184,8 @@ class _Command:
         identity = send_signal(self.config.kafka, topics, record)
         answer = await_answer(self.config.kafka, topics, identity, self.answer_s_max)
         if self.as_json:
-            told = {"what": "answer", "signal": identity, **answer.model_dump(mode="json")}
-            typer.echo(json.dumps(told))
+            output = {"what": "answer", "signal": identity, **answer.model_dump(mode="json")}
+            typer.echo(json.dumps(output))
         if not answer.is_accepted:
             raise WatershedError(
                 f"refused: {answer.message}", answer.next or "`cdc snapshot status` shows all snapshots"
@@ -197,13 +197,13 @@ class _Command:
     def _follow(
         self,
         watch: SnapshotWatch,
-        screen: Screen,
-        standings: Callable[[], list[FillProgress]],
+        screen: ProgressScreen,
+        progress: Callable[[], list[FillProgress]],
         is_over: Callable[[Sequence[FillProgress]], bool],
         check: Callable[[], None] = lambda: None,
     ) -> list[FillProgress]:
         while True:
-            now = standings()
+            now = progress()
             screen.show(now)
             if is_over(now):
                 return now
@@ -230,14 +230,14 @@ class _Command:
             stack.enter_context(sigterm_as_interrupt())
             check = self._start(stack, screen, stores)
             requests = self._read_rows(watch, [table_id(name) for name in fresh] if fresh else None, is_fresh=is_fresh)
-            filling = Filling(watch, generations, requests, time.monotonic)
-            _require_done(self._follow(watch, screen, filling.standings, filling.is_over, check))
+            filling = FillWatch(watch, generations, requests, time.monotonic)
+            _require_done(self._follow(watch, screen, filling.progress, filling.is_over, check))
             screen.close()
             screen.say(f"filled: {', '.join(sinks)}")
             if keep_running:
                 self._keep_running(screen, check)
 
-    def _start(self, stack: ExitStack, screen: Screen, stores: Sequence[Store]) -> Callable[[], None]:
+    def _start(self, stack: ExitStack, screen: ProgressScreen, stores: Sequence[Store]) -> Callable[[], None]:
         """Starts the job of the sinks that no job runs. Returns a function that raises if this job has ended."""
         idle = [store.sink for store in stores if not store.is_running]
         if not idle:
@@ -260,7 +260,7 @@ class _Command:
             requests |= await_begun(watch, identity, map(table_id, answer.tables))
         return requests
 
-    def _keep_running(self, screen: Screen, check: Callable[[], None]) -> None:
+    def _keep_running(self, screen: ProgressScreen, check: Callable[[], None]) -> None:
         screen.say("its job keeps running until SIGTERM or Ctrl-C")
         try:
             while True:
@@ -270,16 +270,16 @@ class _Command:
             screen.say("stopping")
 
 
-def _require_done(standings: Sequence[FillProgress]) -> None:
+def _require_done(progress: Sequence[FillProgress]) -> None:
     """Raises WatershedError for the first one that has ended otherwise."""
-    for standing in standings:
-        if standing.is_ended and standing.status != "done":
-            verb = "has" if standing.status == "failed" else "was"
-            why = f": {standing.message}" if standing.message else ""
+    for entry in progress:
+        if entry.is_ended and entry.status != "done":
+            verb = "has" if entry.status == "failed" else "was"
+            why = f": {entry.message}" if entry.message else ""
             hint = "correct the cause, then `cdc snapshot resume`; start a new one to change its condition or range"
-            if standing.status == "replaced":
+            if entry.status == "replaced":
                 hint = "`cdc snapshot status` shows the new one: a user requested it, or the table was altered"
-            raise WatershedError(f"the snapshot of {standing.name} {verb} {standing.status}{why}", hint)
+            raise WatershedError(f"the snapshot of {entry.name} {verb} {entry.status}{why}", hint)
 
 
 def _require_captured(watch: SnapshotWatch) -> None:

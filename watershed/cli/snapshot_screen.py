@@ -20,20 +20,20 @@ BAR_WIDTH: Final = 24
 _UNITS: Final = {"table": "rows", "sink": "records"}
 
 
-class Screen(Protocol):
+class ProgressScreen(Protocol):
     """Shows progress as it is reported."""
 
     def say(self, text: str) -> None:
         """Prints a message, which stays on the screen."""
 
-    def show(self, standings: Sequence[FillProgress]) -> None:
+    def show(self, progress: Sequence[FillProgress]) -> None:
         """Shows the present progress; called several times a second."""
 
     def close(self) -> None:
         """Ends the output; the last state stays visible."""
 
 
-def screen_for(console: Console, *, as_json: bool) -> Screen:
+def screen_for(console: Console, *, as_json: bool) -> ProgressScreen:
     if as_json:
         return JsonLines()
     return Bars(console) if console.is_terminal else Lines()
@@ -56,21 +56,21 @@ class Bars:
     def say(self, text: str) -> None:
         self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def show(self, standings: Sequence[FillProgress]) -> None:
+    def show(self, progress: Sequence[FillProgress]) -> None:
         if not self._is_started:
             self._is_started = True
             self._progress.start()
-        for standing in standings:
-            name = standing.what, standing.name
+        for entry in progress:
+            name = entry.what, entry.name
             if name not in self._tasks:
-                self._tasks[name] = self._progress.add_task(standing.name, total=None, figures="")
-            is_done = standing.status == "done"
-            total = standing.total or (max(1, standing.done) if is_done else None)  # without: a bar that pulses
+                self._tasks[name] = self._progress.add_task(entry.name, total=None, figures="")
+            is_done = entry.status == "done"
+            total = entry.total or (max(1, entry.done) if is_done else None)  # without: a bar that pulses
             self._progress.update(
                 self._tasks[name],
                 total=total,
-                completed=total if is_done and total else standing.done,
-                figures=brief(standing),
+                completed=total if is_done and total else entry.done,
+                figures=brief(entry),
             )
         self._progress.refresh()
 
@@ -88,14 +88,14 @@ class Lines:
     def say(self, text: str) -> None:
         typer.echo(text)
 
-    def show(self, standings: Sequence[FillProgress]) -> None:
+    def show(self, progress: Sequence[FillProgress]) -> None:
         now = time.monotonic()
-        for standing in standings:
-            name = standing.what, standing.name
+        for entry in progress:
+            name = entry.what, entry.name
             status, at = self._shown.get(name, ("", 0.0))
-            if status != standing.status or (not standing.is_ended and now - at >= LINE_INTERVAL_S):
-                self._shown[name] = standing.status, now
-                typer.echo(f"{standing.name}: {standing.status}, {figures(standing)}")
+            if status != entry.status or (not entry.is_ended and now - at >= LINE_INTERVAL_S):
+                self._shown[name] = entry.status, now
+                typer.echo(f"{entry.name}: {entry.status}, {figures(entry)}")
 
     def close(self) -> None:
         """Does nothing: every line was printed at once."""
@@ -110,45 +110,45 @@ class JsonLines:
     def say(self, text: str) -> None:
         typer.echo(json.dumps({"what": "said", "text": text}))
 
-    def show(self, standings: Sequence[FillProgress]) -> None:
+    def show(self, progress: Sequence[FillProgress]) -> None:
         now = time.monotonic()
-        for standing in standings:
-            name = standing.what, standing.name
+        for entry in progress:
+            name = entry.what, entry.name
             last, at = self._shown.get(name, (None, 0.0))
-            is_due = last is None or last.status != standing.status or now - at >= JSON_INTERVAL_S
-            if standing != last and is_due:
-                self._shown[name] = standing, now
-                typer.echo(json.dumps(standing.as_json()))
+            is_due = last is None or last.status != entry.status or now - at >= JSON_INTERVAL_S
+            if entry != last and is_due:
+                self._shown[name] = entry, now
+                typer.echo(json.dumps(entry.as_json()))
 
     def close(self) -> None:
         """Does nothing: every object was printed at once."""
 
 
-def brief(standing: FillProgress) -> str:
+def brief(entry: FillProgress) -> str:
     """Returns a description that fits beside a bar in a terminal of 80 columns."""
-    if standing.status != "running":
-        return ", ".join(filter(None, (standing.status, standing.message or f"{standing.done:,}")))
-    parts = [f"{standing.done:,} of {standing.total:,}" if standing.total else f"{standing.done:,}"]
-    if standing.per_s:
-        parts.append(f"{standing.per_s:,.0f}/s")
-    if (eta_s := standing.eta_s) is not None:
+    if entry.status != "running":
+        return ", ".join(filter(None, (entry.status, entry.message or f"{entry.done:,}")))
+    parts = [f"{entry.done:,} of {entry.total:,}" if entry.total else f"{entry.done:,}"]
+    if entry.per_s:
+        parts.append(f"{entry.per_s:,.0f}/s")
+    if (eta_s := entry.eta_s) is not None:
         parts.append(f"{span(eta_s)} left")
-    return ", ".join([*parts, *filter(None, [standing.message])])
+    return ", ".join([*parts, *filter(None, [entry.message])])
 
 
-def figures(standing: FillProgress) -> str:
+def figures(entry: FillProgress) -> str:
     """Returns a description of the progress: rows, share, rate, time left, and the reason for waiting."""
-    unit = _UNITS[standing.what]
-    parts = [f"{standing.done:,} {unit}"]
-    if standing.total and not standing.is_ended:
-        parts = [f"{standing.done:,} of about {standing.total:,} {unit} ({standing.done * 100 // standing.total} %)"]
-    if standing.per_s and not standing.is_ended:
-        parts.append(f"{standing.per_s:,.0f}/s")
-    if (eta_s := standing.eta_s) is not None:
+    unit = _UNITS[entry.what]
+    parts = [f"{entry.done:,} {unit}"]
+    if entry.total and not entry.is_ended:
+        parts = [f"{entry.done:,} of about {entry.total:,} {unit} ({entry.done * 100 // entry.total} %)"]
+    if entry.per_s and not entry.is_ended:
+        parts.append(f"{entry.per_s:,.0f}/s")
+    if (eta_s := entry.eta_s) is not None:
         parts.append(f"{span(eta_s)} left")
-    if standing.message:
-        waits = "waits for " if standing.status == "waiting" and standing.what == "table" else ""
-        parts.append(waits + standing.message)
+    if entry.message:
+        waits = "waits for " if entry.status == "waiting" and entry.what == "table" else ""
+        parts.append(waits + entry.message)
     return ", ".join(parts)
 
 
@@ -162,9 +162,9 @@ def span(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02} m"
 
 
-def status_table(standings: Sequence[FillProgress]) -> Table:
+def status_table(progress: Sequence[FillProgress]) -> Table:
     """Returns the table of `cdc snapshot status`."""
     table = Table("table", "status", "rows", box=None)
-    for standing in standings:
-        table.add_row(standing.name, standing.status, figures(standing))
+    for entry in progress:
+        table.add_row(entry.name, entry.status, figures(entry))
     return table

@@ -180,12 +180,12 @@ def comparisons_table(status: Status) -> Table:
 
 
 def _remark(run: RunStatus) -> str:
-    said = ["repair" if run.is_repair else "scheduled" if run.is_scheduled else ""]
-    said += ["sample" if run.is_sample else "", f"{run.repaired:,} repaired" if run.repaired else ""]
-    said += [f"{count:,} {kind}" for kind, count in run.drift.items()]
-    said += [f"{run.undecided:,} undecided" if run.undecided else ""]
-    said += [f"{table} not compared" for table in run.not_compared]
-    return ", ".join(filter(None, said))
+    parts = ["repair" if run.is_repair else "scheduled" if run.is_scheduled else ""]
+    parts += ["sample" if run.is_sample else "", f"{run.repaired:,} repaired" if run.repaired else ""]
+    parts += [f"{count:,} {kind}" for kind, count in run.drift.items()]
+    parts += [f"{run.undecided:,} undecided" if run.undecided else ""]
+    parts += [f"{table} not compared" for table in run.not_compared]
+    return ", ".join(filter(None, parts))
 
 
 def size(count: int | None) -> str:

@@ -170,7 +170,7 @@ def tables_to_read(
     return wanted, running
 
 
-class Filling:
+class FillWatch:
     """Watches until each sink has applied everything that was published when this began, and all rows of the snapshots
     if rows of the source were requested."""
 
@@ -189,7 +189,7 @@ class Filling:
         self._rates = {sink: Rate() for sink in generations}
         self._goal: HistoryPosition | None = None
 
-    def standings(self) -> list[FillProgress]:
+    def progress(self) -> list[FillProgress]:
         """Returns the progress of each table that is read, then of each sink."""
         tables = self._tables.statuses()
         if self._goal is None and all(table.status == "done" for table in tables):
@@ -211,8 +211,8 @@ class Filling:
         return None if position is None else HistoryPosition.published(position)
 
     @staticmethod
-    def is_over(standings: Sequence[FillProgress]) -> bool:
+    def is_over(progress: Sequence[FillProgress]) -> bool:
         """Says whether nothing more will come: all have ended, or a table has ended in a way that leaves its topic
         incomplete."""
-        failed = [table for table in standings if table.what == "table" and table.is_ended and table.status != "done"]
-        return bool(failed) or all(standing.is_ended for standing in standings)
+        failed = [table for table in progress if table.what == "table" and table.is_ended and table.status != "done"]
+        return bool(failed) or all(entry.is_ended for entry in progress)

@@ -90,15 +90,15 @@ def _run(steps: list[Step], *, removes: bool, as_json: bool) -> tuple[list[str],
     step, the slot, fails."""
     done: list[str] = []
     failed: list[WatershedError] = []
-    told = []
+    outcomes = []
     for step in steps:
         try:
             outcome = step.run(removes)
             done.append(step.name)
-            told.append({"what": step.name, "outcome": outcome, "next": ""})
+            outcomes.append({"what": step.name, "outcome": outcome, "next": ""})
         except WatershedError as error:
             failed.append(error)
-            told.append({"what": step.name, "outcome": error.message, "next": error.hint})
+            outcomes.append({"what": step.name, "outcome": error.message, "next": error.hint})
             if not as_json:
                 typer.echo(f"error: {step.name}: {error}", err=True)
             if removes and not done:
@@ -107,7 +107,7 @@ def _run(steps: list[Step], *, removes: bool, as_json: bool) -> tuple[list[str],
             if not as_json:
                 typer.echo(f"{step.name}: {outcome}")
     if as_json:
-        typer.echo(json.dumps({"is_complete": not failed, "is_dry_run": not removes, "steps": told}))
+        typer.echo(json.dumps({"is_complete": not failed, "is_dry_run": not removes, "steps": outcomes}))
     return done, failed
 
 

@@ -18,14 +18,14 @@ from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from watershed.cli.exit_codes import DRIFT, PARTIAL
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
-from watershed.cli.snapshot_screen import Screen, screen_for
+from watershed.cli.snapshot_screen import ProgressScreen, screen_for
 from watershed.status.fill_progress import FillProgress
 from watershed.verify.history import run_of, with_run
 from watershed.verify.model import TableResult
+from watershed.verify.pipeline_reader import PipelineReader
 from watershed.verify.repairing import Repair
 from watershed.verify.schedule import read_history
-from watershed.verify.verifier import Verifier, Wanted
-from watershed.verify.world import World
+from watershed.verify.verifier import Selection, Verifier
 
 TIMEOUT_S: Final = 120.0
 SHOWN_MAX: Final = 100  # differences of one table and sink in a terminal
@@ -56,8 +56,8 @@ def verify(
     """Compare stores with the source while both are being written. Exits with 5 if a store differs, 6 if a table or a
     row could not be compared."""
     is_strict = bool(sink) and not is_scheduled
-    wanted = Wanted(tuple(sink or ()), tuple(table or ("*",)), sample, source_share, is_strict)
-    _run(config, wanted, timeout, as_json=as_json, is_scheduled=is_scheduled)
+    selection = Selection(tuple(sink or ()), tuple(table or ("*",)), sample, source_share, is_strict)
+    _run(config, selection, timeout, as_json=as_json, is_scheduled=is_scheduled)
 
 
 def repair(
@@ -71,31 +71,37 @@ def repair(
     """Compare stores with the source, have capture publish rows that differ again, and wait until the stores show them.
     Rows whose version capture never published are first removed from the stores. Exits with 5 if a store still differs,
     6 if a table or a row could not be compared."""
-    wanted = Wanted(tuple(sink or ()), tuple(table or ("*",)), None, source_share, bool(sink))
-    _run(config, wanted, timeout, as_json=as_json, repairs=True)
+    selection = Selection(tuple(sink or ()), tuple(table or ("*",)), None, source_share, bool(sink))
+    _run(config, selection, timeout, as_json=as_json, repairs=True)
 
 
 def _run(
-    path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: bool = False, is_scheduled: bool = False
+    path: Path,
+    selection: Selection,
+    timeout: float,
+    *,
+    as_json: bool,
+    repairs: bool = False,
+    is_scheduled: bool = False,
 ) -> None:
     config = configuration(path, log_level="error")
     began_us, began = time.time_ns() // 1000, time.monotonic()
-    tell = _Telling(None if as_json else screen_for(Console(stderr=True), as_json=False))
+    report_progress = _ProgressPrinter(None if as_json else screen_for(Console(stderr=True), as_json=False))
     with (
-        closing(tell),
+        closing(report_progress),
         closing(_Removal(config)) as removal,
-        World(config, timeout) as world,
-        Verifier(config, wanted, world, tell, removal) as verifier,
+        PipelineReader(config, timeout) as pipeline,
+        Verifier(config, selection, pipeline, report_progress, removal) as verifier,
     ):
-        results = list(verifier.run(Repair(config, world, tell) if repairs else None))
+        results = list(verifier.run(Repair(config, pipeline, report_progress) if repairs else None))
         run = RunRecord(
             begun_us=began_us,
             seconds=round(time.monotonic() - began, 3),
             is_scheduled=is_scheduled,
             is_repair=repairs,
-            is_sample=wanted.sample is not None,
+            is_sample=selection.sample is not None,
         )
-        _record(config, world, run, results)
+        _record(config, pipeline, run, results)
     if as_json:
         typer.echo(json.dumps(_as_json(results)))
     else:
@@ -106,7 +112,7 @@ def _run(
         raise typer.Exit(PARTIAL)
 
 
-def _record(config: Config, world: World, run: RunRecord, results: Sequence[TableResult]) -> None:
+def _record(config: Config, pipeline: PipelineReader, run: RunRecord, results: Sequence[TableResult]) -> None:
     """Adds the run to the history of each sink. Without the right to write to its topic, only prints a warning."""
     from spark_jobs.progress_writer import ProgressWriter
 
@@ -114,7 +120,7 @@ def _record(config: Config, world: World, run: RunRecord, results: Sequence[Tabl
     try:
         for sink in dict.fromkeys(result.sink for result in results):
             own = [result for result in results if result.sink == sink]
-            applied = world.record(sink)
+            applied = pipeline.record(sink)
             found = run_of(run.model_copy(update={"applied_lsn": applied.applied_lsn if applied else 0}), own)
             writer.send(with_run(read_history(config, sink), sink, found, own))
     except WatershedError as error:
@@ -142,22 +148,22 @@ class _Removal:
             self._made.close()
 
 
-class _Telling:
+class _ProgressPrinter:
     """Shows the progress of each table: a bar in a terminal, a line every few seconds elsewhere."""
 
-    def __init__(self, screen: Screen | None) -> None:
+    def __init__(self, screen: ProgressScreen | None) -> None:
         self._screen = screen
-        self._standings: dict[str, FillProgress] = {}
+        self._progress: dict[str, FillProgress] = {}
 
     def __call__(self, sink: str, table: TableId, what: str, done: int, total: int) -> None:
         if self._screen is None:
             return
         name = f"{table} in {sink}" if sink else str(table)
         status = "done" if what == "done" else "running"
-        self._standings[name] = FillProgress(
+        self._progress[name] = FillProgress(
             "table", name, status, done, max(done, total), 0.0, "" if what == "done" else what
         )
-        self._screen.show(list(self._standings.values()))
+        self._screen.show(list(self._progress.values()))
 
     def close(self) -> None:
         if self._screen is not None:

@@ -29,15 +29,15 @@ def _of_base(settings: Config, base: str, views: tuple[str, ...]) -> ViewReader:
     section = sink_config(settings.sinks, base)
     assert isinstance(section, SqlConfig), "the configuration was checked"
     connect = partial(ViewFigures, section, settings.topics.prefix, CONNECT_TIMEOUT_S)
-    return _Reader(views, connect, lambda figures: {name: figures.of(name) for name in views})
+    return _FigureReader(views, connect, lambda figures: {name: figures.of(name) for name in views})
 
 
 def _of_log(settings: Config, log: str) -> ViewReader:
     connect = partial(EventLogFigures, settings, log, CONNECT_TIMEOUT_S)
-    return _Reader((log,), connect, lambda figures: {log: figures.counts()})
+    return _FigureReader((log,), connect, lambda figures: {log: figures.counts()})
 
 
-class _Reader(Generic[Figures]):
+class _FigureReader(Generic[Figures]):
     """Implements ViewReader. Connects when it reads, and again after an error."""
 
     def __init__(

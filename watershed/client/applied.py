@@ -31,7 +31,7 @@ class WaitError(WatershedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WaitTarget:
     """The LSN that a store must show, and its history."""
 
     lsn: int
@@ -49,7 +49,7 @@ class Positions:
     progress: ProgressRecord | None = None
 
 
-def target_of(lsn: int, source: SourceEnd, position: PositionRecord | None, timeline: int | None = None) -> Target:
+def target_of(lsn: int, source: SourceEnd, position: PositionRecord | None, timeline: int | None = None) -> WaitTarget:
     """Makes the target. `timeline`: the LSN's, if the caller knows it. Raises WaitError for an LSN that the source has
     not reached, GapError if the published changes are of another history than the source's."""
     if position is None or position.phase != "streaming":
@@ -72,7 +72,7 @@ def target_of(lsn: int, source: SourceEnd, position: PositionRecord | None, time
             f"LSN {format_lsn(lsn)} is beyond the end of the source's WAL, {format_lsn(source.insert_lsn)}",
             "use SELECT pg_current_wal_insert_lsn(), read after the commit and on the primary that source.dsn names",
         )
-    return Target(_without_header(lsn, source), position.epoch)
+    return WaitTarget(_without_header(lsn, source), position.epoch)
 
 
 def _without_header(lsn: int, source: SourceEnd) -> int:
@@ -83,7 +83,7 @@ def _without_header(lsn: int, source: SourceEnd) -> int:
     return lsn - place if place <= (SEGMENT_HEADER_BYTES if is_first else PAGE_HEADER_BYTES) else lsn
 
 
-def obstacle(target: Target, sink: str, positions: Positions) -> str | None:
+def obstacle(target: WaitTarget, sink: str, positions: Positions) -> str | None:
     """Says why a reader of the store may not see everything up to the target yet; None if it does. Raises WaitError for
     a sink that has never published a position, for a table that the store does not hold, and for rejected rows;
     GapError if a new epoch has begun since the wait started."""
@@ -107,14 +107,14 @@ def obstacle(target: Target, sink: str, positions: Positions) -> str | None:
     return None
 
 
-def is_reached(target: Target, sink: str, positions: Positions) -> bool:
+def is_reached(target: WaitTarget, sink: str, positions: Positions) -> bool:
     """Says whether the sink has applied the target, whatever is owed or rejected below it. Raises as `obstacle`."""
     record = serving(target, sink, positions.sinks, positions.capture)
     return record is not None and record.epoch == target.epoch and record.applied_lsn >= target.lsn
 
 
 def serving(
-    target: Target, sink: str, records: Iterable[SinkRecord], position: PositionRecord | None
+    target: WaitTarget, sink: str, records: Iterable[SinkRecord], position: PositionRecord | None
 ) -> SinkRecord | None:
     """Returns the record of the generation that readers see. None while another one is about to take over: its record
     will tell. Raises WaitError for a sink that has never published a position, GapError if a new epoch has begun since
@@ -148,11 +148,11 @@ def _is_of_these_topics(record: SinkRecord, progress: ProgressRecord) -> bool:
     )
 
 
-def _concerns(target: Target, record: SinkRecord, table: str) -> bool:
+def _concerns(target: WaitTarget, record: SinkRecord, table: str) -> bool:
     return table not in record.excluded and (not target.tables or table in target.tables)
 
 
-def _require_none_rejected(target: Target, record: SinkRecord, progress: ProgressRecord | None) -> None:
+def _require_none_rejected(target: WaitTarget, record: SinkRecord, progress: ProgressRecord | None) -> None:
     """Raises WaitError if rows are missing because the store or capture could not take them."""
     for table, count in sorted(record.rejected.items()):
         if count and _concerns(target, record, table):

@@ -18,7 +18,7 @@ from typing import Final, Self
 from cdc.config.settings import PipelineConfig, load_pipeline
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import Lsn, format_lsn, parse_lsn
-from watershed.client.applied import Positions, Target, WaitError, obstacle, target_of
+from watershed.client.applied import Positions, WaitError, WaitTarget, obstacle, target_of
 from watershed.client.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
 from watershed.client.source_reader import PostgresSourceReader
 
@@ -91,7 +91,7 @@ class Waiter:
         self._source.close()
         self._watch.close()
 
-    def _wait(self, sink: str | Sequence[str] | None, target: Target, deadline: float, timeout_s: float) -> None:
+    def _wait(self, sink: str | Sequence[str] | None, target: WaitTarget, deadline: float, timeout_s: float) -> None:
         watch = self._watch
         looked = time.monotonic()
         while True:
@@ -108,7 +108,7 @@ class Waiter:
             watch.poll(min(POLL_S, max(0.0, deadline - now)))
 
 
-def obstacles(target: Target, sink: str | Sequence[str] | None, positions: Positions) -> dict[str, str]:
+def obstacles(target: WaitTarget, sink: str | Sequence[str] | None, positions: Positions) -> dict[str, str]:
     """Returns, for each sink to wait for that does not show the target, the reason. Raises as `obstacle`."""
     names = sinks_of(sink, [record.sink for record in positions.sinks])
     found = {name: obstacle(target, name, positions) for name in names}
@@ -131,7 +131,7 @@ def sinks_of(sink: str | Sequence[str] | None, known: Sequence[str]) -> list[str
     return names
 
 
-def too_late(target: Target, late: Mapping[str, str], timeout_s: float) -> WaitTimeoutError:
+def too_late(target: WaitTarget, late: Mapping[str, str], timeout_s: float) -> WaitTimeoutError:
     """Returns the error of a wait that took too long. `late`: sink → what is missing."""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in late.items())
     return WaitTimeoutError(

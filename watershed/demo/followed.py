@@ -31,7 +31,7 @@ from watershed.demo.stores import (
     warehouse_order,
 )
 from watershed.demo.topic_tail import TopicTail
-from watershed.verify.verifier import table_lineages
+from watershed.verify.verifier import read_schema_histories
 
 # The shop's clients know nothing of this order and its customer, so neither is changed or deleted by them.
 ORDER: Final = 10**12 + 1
@@ -139,7 +139,7 @@ class FollowedOrder:
 
     def start(self) -> None:
         """Begins to change the order, which capture has published."""
-        self._lineage = table_lineages(self._config)[ORDERS]
+        self._schema_history = read_schema_histories(self._config)[ORDERS]
         self._thread.start()
 
     def rest(self) -> None:
@@ -162,7 +162,7 @@ class FollowedOrder:
     def read_warehouse(self) -> None:
         """Reads the order in the warehouse. For a thread of the caller, while the order is followed."""
         if self._thread.ident is not None:
-            self._see("warehouse", warehouse_order(self._config, self._lineage, ORDER))
+            self._see("warehouse", warehouse_order(self._config, self._schema_history, ORDER))
 
     # ---- the thread
 

@@ -35,7 +35,7 @@ from watershed.demo.keeping import Keeping, console_line
 from watershed.demo.place import demo_folder, write_config
 from watershed.demo.programs import Programs
 from watershed.demo.rows import Stock
-from watershed.demo.screen import Figures, Screen, View, print_balance, print_drift, print_figures, print_results
+from watershed.demo.screen import DemoScreen, Figures, View, print_balance, print_drift, print_figures, print_results
 from watershed.demo.shop_views import BASE, NARROWED_SEARCH, NEW_SEARCH, SAVED_SEARCHES, create_base, execute
 from watershed.demo.stores import STORES, redis_url
 from watershed.demo.workload import Workload, create_shop, flushed_lsn
@@ -45,8 +45,8 @@ from watershed.status.model import SinkStatus, Status
 from watershed.status.monitor import Monitor
 from watershed.status.topic_facts import KafkaTopicReader
 from watershed.verify.model import TableResult
-from watershed.verify.verifier import Verifier, Wanted
-from watershed.verify.world import World
+from watershed.verify.pipeline_reader import PipelineReader
+from watershed.verify.verifier import Selection, Verifier
 
 if TYPE_CHECKING:
     from watershed.demo.view_watch import ViewWatch
@@ -79,7 +79,7 @@ def run_demo(options: Options, console: Console) -> int:
     if options.bootstrap and options.bootstrap not in STORES:
         raise WatershedError(f"there is no store {options.bootstrap!r}", f"the stores are {', '.join(STORES)}")
     with _sigterm_as_interrupt(), demo_folder(options.folder) as folder, ExitStack() as closing:
-        screen = closing.enter_context(Screen(console))
+        screen = closing.enter_context(DemoScreen(console))
         screen.say("starting PostgreSQL, Kafka, OpenSearch and Redis")
         began = time.monotonic()
         # The demo starts its own servers even if the environment names others, since it fills and empties them.
@@ -102,7 +102,7 @@ class _Demo:
         self,
         options: Options,
         folder: Path,
-        screen: Screen,
+        screen: DemoScreen,
         servers: Stack,
         programs: Programs,
         closing: ExitStack,
@@ -336,9 +336,9 @@ class _Demo:
         def show(sink: str, table: object, step: str, *_: int) -> None:
             self._screen.show(View(f"{step} {table}{f' in {sink}' if sink else ''}", time.monotonic() - began))
 
-        wanted = Wanted(source_share=1.0, is_strict=True)
+        wanted = Selection(source_share=1.0, is_strict=True)
         with (
-            World(self._config, self._catch_up_s_max) as world,
+            PipelineReader(self._config, self._catch_up_s_max) as world,
             Verifier(self._config, wanted, world, show) as verifier,
         ):
             results = list(verifier.run())

@@ -49,7 +49,7 @@ class View:
     memory_mib: Mapping[str, int] = field(default_factory=dict)
 
 
-class Screen:
+class DemoScreen:
     """Prints lines with `say`, and a live view with `show`, which replaces the view before. A context manager."""
 
     def __init__(self, console: Console) -> None:

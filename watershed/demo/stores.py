@@ -12,9 +12,9 @@ from cdc.config.stores import CacheConfig, SearchConfig
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys
-from sinks.lineage import Lineage
 from sinks.reduction import document_id
 from sinks.registry import open_contents
+from sinks.schema_history import SchemaHistory
 from sinks.search.names import SearchNames
 
 STORES: Final = ("search", "cache", "warehouse")
@@ -73,7 +73,7 @@ def searched_order(client: OpenSearch, alias: str, number: int) -> Any:
     return hits[0]["_source"] if hits and "id" in hits[0]["_source"] else None
 
 
-def warehouse_order(config: Config, orders: Lineage, number: int) -> Any:
+def warehouse_order(config: Config, orders: SchemaHistory, number: int) -> Any:
     """Returns an order's row; None where there is none, or its files were just replaced."""
     try:
         contents = open_contents("warehouse", config.sinks["warehouse"], config.topics.prefix)

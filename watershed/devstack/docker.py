@@ -14,7 +14,7 @@ from typing import Any, Self
 from cdc.model.errors import StackError
 from watershed.devstack import kafka, opensearch, postgres, redis
 from watershed.devstack.endpoints import SERVICES, Endpoints
-from watershed.devstack.place import HOST, PortClaims, choose_ports
+from watershed.devstack.instance import HOST, PortClaims, choose_ports
 from watershed.devstack.server import POLL_S
 
 START_TIMEOUT_S = 180.0  # an image may have to be pulled before

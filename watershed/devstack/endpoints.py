@@ -51,7 +51,7 @@ class Endpoints:
         return self.addresses[service]
 
 
-class Servers(Protocol):
+class ServerStack(Protocol):
     """The interface of a stack, native or in containers."""
 
     def start(self, *services: str) -> Endpoints:

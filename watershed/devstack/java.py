@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cdc.model.errors import StackError
 from spark_jobs.jars.java import SYSTEM_FOLDERS, ask, candidates, install_command, spark_java
-from watershed.devstack.place import package_folder
+from watershed.devstack.instance import package_folder
 
 SERVER_MAJOR_MIN = 21  # OpenSearch 3's; Kafka 4 would run on 17
 DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # each release of Debian has one of them

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 from cdc.model.errors import StackError
 from spark_jobs.jars.resolver import resolve
 from watershed.devstack import startup_cache
+from watershed.devstack.instance import HOST, ServerInstance
 from watershed.devstack.java import JVM_OPTIONS, Jvm, server_java
 from watershed.devstack.keeper import Command
-from watershed.devstack.place import HOST, Place
 from watershed.devstack.server import base_environment, see_log
 
 if TYPE_CHECKING:
@@ -64,60 +64,64 @@ class Kafka:
     start_timeout_s: ClassVar[float] = 180.0  # a loaded machine takes ten times as long as an idle one
     jar_sets: ClassVar[tuple[str, ...]] = ("kafka",)
 
-    def prepare(self, place: Place) -> Command:
-        place.folder.mkdir(parents=True, exist_ok=True)
-        configuration = place.folder / "server.properties"
-        configuration.write_text(properties(place), encoding="utf-8")
-        jvm = self.jvm(place)
-        self._format(jvm.argv(*startup_cache.options(self.name, jvm, place)), configuration, place)
+    def prepare(self, instance: ServerInstance) -> Command:
+        instance.folder.mkdir(parents=True, exist_ok=True)
+        configuration = instance.folder / "server.properties"
+        configuration.write_text(properties(instance), encoding="utf-8")
+        jvm = self.jvm(instance)
+        self._format(jvm.argv(*startup_cache.options(self.name, jvm, instance)), configuration, instance)
         return Command(
-            [*jvm.argv(*startup_cache.options(self.name, jvm, place, self.record)), "kafka.Kafka", str(configuration)],
-            cwd=place.folder,
-            log=place.log,
-            env=base_environment(place.folder),
+            [
+                *jvm.argv(*startup_cache.options(self.name, jvm, instance, self.record)),
+                "kafka.Kafka",
+                str(configuration),
+            ],
+            cwd=instance.folder,
+            log=instance.log,
+            env=base_environment(instance.folder),
         )
 
-    def jvm(self, place: Place) -> Jvm:
+    def jvm(self, instance: ServerInstance) -> Jvm:
         return Jvm(
             server_java().home,
             ("-Xms128m", "-Xmx512m", *JVM_OPTIONS),
             ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",),
-            tuple(resolve("kafka", place.cache)),
+            tuple(resolve("kafka", instance.cache)),
         )
 
     def recording(self, file: Path) -> "Kafka":
         return Kafka(record=file)
 
-    def _format(self, java: Sequence[str], configuration: Path, place: Place) -> None:
+    def _format(self, java: Sequence[str], configuration: Path, instance: ServerInstance) -> None:
         """Formats the data folder once, with the stack's identity as the cluster id. The marker file is written
         last.
         """
-        marker = place.folder / "formatted"
+        marker = instance.folder / "formatted"
         if marker.exists():
             return
-        shutil.rmtree(place.folder / "data", ignore_errors=True)
-        tool = ["kafka.tools.StorageTool", "format", "-t", place.identity, "-c", str(configuration)]
-        with place.log.open("a", encoding="utf-8") as log:
+        shutil.rmtree(instance.folder / "data", ignore_errors=True)
+        tool = ["kafka.tools.StorageTool", "format", "-t", instance.identity, "-c", str(configuration)]
+        with instance.log.open("a", encoding="utf-8") as log:
             done = subprocess.run(
                 [*java, *tool],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=place.folder,
-                env=base_environment(place.folder),
+                cwd=instance.folder,
+                env=base_environment(instance.folder),
                 check=False,
             )
         if done.returncode:
-            raise StackError(f"Kafka's storage tool ended with exit code {done.returncode}", see_log(place.log))
+            raise StackError(f"Kafka's storage tool ended with exit code {done.returncode}", see_log(instance.log))
         marker.touch()
 
-    def answering_pid(self, place: Place) -> int | None:
-        metadata = _client(bootstrap_servers(place)).list_topics(timeout=2)
+    def answering_pid(self, instance: ServerInstance) -> int | None:
+        metadata = _client(bootstrap_servers(instance)).list_topics(timeout=2)
         if not metadata.brokers:
             return None
-        if metadata.cluster_id != place.identity:
+        if metadata.cluster_id != instance.identity:
             raise StackError(
-                f"another Kafka (cluster id {metadata.cluster_id}) answers on port {place.ports['kafka']}",
+                f"another Kafka (cluster id {metadata.cluster_id}) answers on port {instance.ports['kafka']}",
                 "stop it, then start the stack again",
             )
         return 0  # a broker does not report its pid, but the cluster id is unique to this place
@@ -128,8 +132,8 @@ def has_brokers(servers: str) -> bool:
     return bool(_client(servers).list_topics(timeout=2).brokers)
 
 
-def bootstrap_servers(place: Place) -> str:
-    return f"{HOST}:{place.ports['kafka']}"
+def bootstrap_servers(instance: ServerInstance) -> str:
+    return f"{HOST}:{instance.ports['kafka']}"
 
 
 @cache
@@ -140,12 +144,12 @@ def _client(servers: str) -> "AdminClient":
     return AdminClient({"bootstrap.servers": servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
 
 
-def properties(place: Place) -> str:
-    broker, controller = place.ports["kafka"], place.ports["controller"]
+def properties(instance: ServerInstance) -> str:
+    broker, controller = instance.ports["kafka"], instance.ports["controller"]
     settings = SETTINGS | {
         "controller.quorum.voters": f"1@{HOST}:{controller}",
         "listeners": f"PLAINTEXT://{HOST}:{broker},CONTROLLER://{HOST}:{controller}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{broker}",
-        "log.dirs": str(place.folder / "data"),
+        "log.dirs": str(instance.folder / "data"),
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -28,7 +28,7 @@ END_GRACE_S = 5.0  # an immediate shutdown of PostgreSQL takes a fraction of it
 _PR_SET_PDEATHSIG = 1
 
 
-class Servers:
+class ChildProcesses:
     """The keeper's child processes."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ def _wait_points(owner: int) -> tuple[selectors.BaseSelector, int]:
 
 
 def main() -> None:
-    servers = Servers()
+    servers = ChildProcesses()
     pending = b""
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -138,7 +138,7 @@ def main() -> None:
                     answer = {} if request["do"] == "release" else servers.answer(request)
                     os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
                     if request["do"] == "release":
-                        servers = Servers()
+                        servers = ChildProcesses()
                         return
             if "owner ended" in ready:
                 return

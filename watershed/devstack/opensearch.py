@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from spark_jobs.jars.lock import Lock, read_lock
 from spark_jobs.jars.resolver import resolve_sets
 from watershed.devstack import startup_cache
+from watershed.devstack.instance import HOST, ServerInstance, grant_read, link_or_copy
 from watershed.devstack.java import JVM_OPTIONS, Jvm, server_java
 from watershed.devstack.keeper import Command
-from watershed.devstack.place import HOST, Place, grant_read, link_or_copy
 from watershed.devstack.server import base_environment
 
 VERSION = "3.8.0"
@@ -55,21 +55,21 @@ class OpenSearch:
     start_timeout_s: ClassVar[float] = 180.0  # a loaded machine takes ten times as long as an idle one
     jar_sets: ClassVar[tuple[str, ...]] = ("opensearch", "icu")
 
-    def prepare(self, place: Place) -> Command:
-        folder = place.own()
-        data, temporary, logs = place.own("data"), place.own("tmp"), place.own("logs")
-        home = lay_out(place, read_lock())
-        configuration = place.own("config")
+    def prepare(self, instance: ServerInstance) -> Command:
+        folder = instance.own()
+        data, temporary, logs = instance.own("data"), instance.own("tmp"), instance.own("logs")
+        home = lay_out(instance, read_lock())
+        configuration = instance.own("config")
         settings = {
-            "cluster.name": cluster_name(place),
+            "cluster.name": cluster_name(instance),
             "node.name": "watershed",
             "discovery.type": "single-node",
             "network.host": HOST,
-            "http.port": place.ports["http"],
-            "transport.port": place.ports["transport"],
+            "http.port": instance.ports["http"],
+            "transport.port": instance.ports["transport"],
             "path.data": str(data),
             "path.logs": str(logs),
-            "path.repo": [str(place.own("snapshots"))],
+            "path.repo": [str(instance.own("snapshots"))],
             "cluster.routing.allocation.disk.threshold_enabled": False,
             "action.auto_create_index": False,
             # The default is four: the indexes of 120 tables then took 40 s, because every few indexes cause a change of
@@ -80,8 +80,8 @@ class OpenSearch:
         (configuration / "opensearch.yml").write_text("".join(lines), encoding="utf-8")
         (configuration / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
         grant_read(configuration)
-        jvm = self.jvm(place)
-        startup = startup_cache.options(self.name, jvm, place, self.record)
+        jvm = self.jvm(instance)
+        startup = startup_cache.options(self.name, jvm, instance, self.record)
         paths = {
             "opensearch.path.home": home,
             "opensearch.path.conf": configuration,
@@ -92,19 +92,19 @@ class OpenSearch:
         return Command(
             [*jvm.argv(*startup, *properties), "org.opensearch.bootstrap.OpenSearch"],
             cwd=folder,
-            log=place.log,
+            log=instance.log,
             env=base_environment(folder),
-            uid=place.unprivileged,
+            uid=instance.unprivileged,
         )
 
-    def jvm(self, place: Place) -> Jvm:
+    def jvm(self, instance: ServerInstance) -> Jvm:
         java = server_java()
-        home = lay_out(place, read_lock())
+        home = lay_out(instance, read_lock())
         # The runtime from the wheel lacks the locales that the analysis module loads; ICU's jars contain them.
         locales = () if java.has_all_locales else ("-Djava.locale.providers=CLDR,SPI",)
         folders = ("lib",) if java.has_all_locales else ("lib", "icu")
         return Jvm(
-            place.public(java.home),
+            instance.public(java.home),
             (*HEAP, *JVM_OPTIONS, "--enable-native-access=ALL-UNNAMED", *locales, *os.environ.get(OPTIONS, "").split()),
             (
                 "-Dopensearch.distribution.type=tar",
@@ -118,19 +118,19 @@ class OpenSearch:
     def recording(self, file: Path) -> "OpenSearch":
         return OpenSearch(record=file)
 
-    def answering_pid(self, place: Place) -> int | None:
-        if not is_healthy(url(place)):
+    def answering_pid(self, instance: ServerInstance) -> int | None:
+        if not is_healthy(url(instance)):
             return None
-        (node,) = _get(url(place) + "/_nodes/_local/process")["nodes"].values()
+        (node,) = _get(url(instance) + "/_nodes/_local/process")["nodes"].values()
         return int(node["process"]["id"])
 
 
-def url(place: Place) -> str:
-    return f"http://{HOST}:{place.ports['http']}"
+def url(instance: ServerInstance) -> str:
+    return f"http://{HOST}:{instance.ports['http']}"
 
 
-def cluster_name(place: Place) -> str:
-    return f"watershed-{place.identity}"
+def cluster_name(instance: ServerInstance) -> str:
+    return f"watershed-{instance.identity}"
 
 
 def is_healthy(address: str) -> bool:
@@ -144,16 +144,16 @@ def _get(address: str) -> Any:
         return json.load(answer)
 
 
-def lay_out(place: Place, lock: Lock) -> Path:
+def lay_out(instance: ServerInstance, lock: Lock) -> Path:
     """Creates the home folder that OpenSearch expects, with hard links to the cached jars. It has another name until it
     is complete.
     """
-    home = place.folder / f"home-{VERSION}"
+    home = instance.folder / f"home-{VERSION}"
     if home.exists():
         return home
     partial = home.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    files = resolve_sets(["opensearch", "icu"], place.cache, lock=lock)
+    files = resolve_sets(["opensearch", "icu"], instance.cache, lock=lock)
     for set_name, prefix in (("opensearch", ""), ("icu", "icu")):
         for file, (_, folder) in zip(files[set_name], lock.placed(set_name), strict=True):
             target = partial / prefix / folder

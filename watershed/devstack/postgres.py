@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from cdc.model.errors import StackError
+from watershed.devstack.instance import HOST, ServerInstance, package_folder
 from watershed.devstack.keeper import Command
-from watershed.devstack.place import HOST, Place, package_folder
 from watershed.devstack.processes import send, wait_until_gone, within
 from watershed.devstack.server import base_environment, see_log
 
@@ -64,24 +64,24 @@ class Postgres:
                 f"there is no PostgreSQL {self.version} in the stack", f"choose from {', '.join(map(str, VERSIONS))}"
             )
 
-    def prepare(self, place: Place) -> Command:
-        programs = _programs(place, self.version)
-        data = place.own() / f"data-{self.version}"
+    def prepare(self, instance: ServerInstance) -> Command:
+        programs = _programs(instance, self.version)
+        data = instance.own() / f"data-{self.version}"
         if not data.exists():
-            self._create(programs, data, place)
+            self._create(programs, data, instance)
         end_orphans(data)
-        settings = SETTINGS | {"port": str(place.ports["postgres"]), "listen_addresses": HOST}
+        settings = SETTINGS | {"port": str(instance.ports["postgres"]), "listen_addresses": HOST}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return Command(
             [str(programs / "postgres"), "-D", str(data), *options],
-            cwd=place.folder,
-            log=place.log,
-            env=base_environment(place.folder),
-            uid=place.unprivileged,
+            cwd=instance.folder,
+            log=instance.log,
+            env=base_environment(instance.folder),
+            uid=instance.unprivileged,
             end_signal=signal.SIGQUIT,  # immediate: unlike SIGKILL, it frees the shared memory segment
         )
 
-    def _create(self, programs: Path, data: Path, place: Place) -> None:
+    def _create(self, programs: Path, data: Path, instance: ServerInstance) -> None:
         """Creates cluster, role and database, in a folder with another name until it is complete."""
         partial = data.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -91,20 +91,21 @@ class Postgres:
             else ["--locale=C"]
         )
         initdb = [programs / "initdb", "-D", partial, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-sync"]
-        _run([*map(str, initdb), *locale], place)
+        _run([*map(str, initdb), *locale], instance)
         single = [programs / "postgres", "--single", "-F", "-D", partial, "-c", "log_checkpoints=off", "postgres"]
-        _run([*map(str, single)], place, _BOOTSTRAP_SQL)
+        _run([*map(str, single)], instance, _BOOTSTRAP_SQL)
         partial.rename(data)
 
-    def answering_pid(self, place: Place) -> int | None:
+    def answering_pid(self, instance: ServerInstance) -> int | None:
         import psycopg
 
-        data = place.folder / f"data-{self.version}"
-        with psycopg.connect(superuser_dsn(place), connect_timeout=2) as connection:
+        data = instance.folder / f"data-{self.version}"
+        with psycopg.connect(superuser_dsn(instance), connect_timeout=2) as connection:
             row = connection.execute("SELECT current_setting('data_directory')").fetchone()
         if row is None or Path(row[0]) != data:
             raise StackError(
-                f"another PostgreSQL answers on port {place.ports['postgres']}", "stop it, then start the stack again"
+                f"another PostgreSQL answers on port {instance.ports['postgres']}",
+                "stop it, then start the stack again",
             )
         return _pid_in(data / PID_FILE)
 
@@ -150,41 +151,41 @@ def connects(address: str) -> bool:
         return True
 
 
-def dsn(place: Place) -> str:
-    return f"postgresql://{ROLE}@{HOST}:{place.ports['postgres']}/{DATABASE}"
+def dsn(instance: ServerInstance) -> str:
+    return f"postgresql://{ROLE}@{HOST}:{instance.ports['postgres']}/{DATABASE}"
 
 
-def superuser_dsn(place: Place) -> str:
-    return f"postgresql://{SUPERUSER}@{HOST}:{place.ports['postgres']}/postgres"
+def superuser_dsn(instance: ServerInstance) -> str:
+    return f"postgresql://{SUPERUSER}@{HOST}:{instance.ports['postgres']}/postgres"
 
 
-def _programs(place: Place, version: int) -> Path:
+def _programs(instance: ServerInstance, version: int) -> Path:
     """Returns a folder of initdb and postgres from which the server's account can run them."""
     if version not in VERSIONS:
         return DEBIAN / str(version) / "bin"
     package = package_folder(PACKAGE)
     libraries = package.with_name(f"{PACKAGE}.libs")
     if libraries.is_dir():
-        place.public(libraries)  # the programs search for them beside their package
-    return place.public(package) / VERSIONS[version] / "bin"
+        instance.public(libraries)  # the programs search for them beside their package
+    return instance.public(package) / VERSIONS[version] / "bin"
 
 
-def _run(argv: list[str], place: Place, stdin: str = "") -> None:
-    with place.log.open("a", encoding="utf-8") as log:
+def _run(argv: list[str], instance: ServerInstance, stdin: str = "") -> None:
+    with instance.log.open("a", encoding="utf-8") as log:
         done = subprocess.run(
             argv,
             input=stdin,
             text=True,
             stdout=log,
             stderr=subprocess.STDOUT,
-            cwd=place.folder,
-            env=base_environment(place.folder),
-            user=place.unprivileged,
-            group=place.unprivileged,
-            extra_groups=None if place.unprivileged is None else [],
+            cwd=instance.folder,
+            env=base_environment(instance.folder),
+            user=instance.unprivileged,
+            group=instance.unprivileged,
+            extra_groups=None if instance.unprivileged is None else [],
             check=False,
         )
     if done.returncode:
         raise StackError(
-            f"PostgreSQL's {Path(argv[0]).name} ended with exit code {done.returncode}", see_log(place.log)
+            f"PostgreSQL's {Path(argv[0]).name} ended with exit code {done.returncode}", see_log(instance.log)
         )

@@ -51,10 +51,10 @@ def within(folder: Path) -> list[Process]:
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             try:
-                place = (entry / "cwd").readlink()
+                instance = (entry / "cwd").readlink()
             except OSError:  # it has ended, or belongs to another account
                 continue
-            if place == folder and (process := identify(int(entry.name))):
+            if instance == folder and (process := identify(int(entry.name))):
                 found.append(process)
     return found
 

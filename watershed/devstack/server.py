@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from cdc.model.errors import StackError
+from watershed.devstack.instance import ServerInstance
 from watershed.devstack.keeper import Command
-from watershed.devstack.place import Place
 
 LOG_LINES = 12  # of a dead server's log, in the error
 POLL_S = 0.05
@@ -25,10 +25,10 @@ class Server(Protocol):
     start_timeout_s: ClassVar[float]
     jar_sets: ClassVar[tuple[str, ...]]
 
-    def prepare(self, place: Place) -> Command:
+    def prepare(self, instance: ServerInstance) -> Command:
         """Creates missing files in the place, and returns the command that runs the server. Raises StackError."""
 
-    def answering_pid(self, place: Place) -> int | None:
+    def answering_pid(self, instance: ServerInstance) -> int | None:
         """Returns the pid of the server that answers on the place's ports and is ready; 0 if other evidence shows that
         it is this place's server; None if none is ready yet. May raise anything while none is ready.
         """
@@ -41,7 +41,7 @@ def base_environment(folder: Path) -> dict[str, str]:
 
 def wait_until_ready(
     server: Server,
-    place: Place,
+    instance: ServerInstance,
     pid: int,
     log_start: int,
     exit_code: Callable[[], int | None],
@@ -57,9 +57,11 @@ def wait_until_ready(
             raise StackError(f"the start of {server.title} was abandoned", "see the failure of the other server")
         code = exit_code()
         if code is not None:
-            raise StackError(f"{server.title} ended while it started ({_ending(code)})", see_log(place.log, log_start))
+            raise StackError(
+                f"{server.title} ended while it started ({_ending(code)})", see_log(instance.log, log_start)
+            )
         try:
-            answering = server.answering_pid(place)
+            answering = server.answering_pid(instance)
         except StackError:
             raise
         except ImportError as error:
@@ -72,14 +74,14 @@ def wait_until_ready(
         if answering is not None:
             if answering not in (0, pid):
                 raise StackError(
-                    f"another {server.title} (process {answering}) answers on port {min(place.ports.values())}",
+                    f"another {server.title} (process {answering}) answers on port {min(instance.ports.values())}",
                     "stop it, then start the stack again",
                 )
             return
         if time.monotonic() > deadline:
             raise StackError(
                 f"{server.title} was not ready within {server.start_timeout_s:.0f} s{obstacle}",
-                see_log(place.log, log_start),
+                see_log(instance.log, log_start),
             )
         time.sleep(POLL_S)
 

@@ -26,20 +26,20 @@ from rich.console import Console
 from cdc.model.errors import StackError
 from spark_jobs.jars.resolver import default_cache, resolve_sets
 from watershed.devstack import kafka, opensearch, postgres, redis
-from watershed.devstack.endpoints import SERVICES, VARIABLES, Endpoints, Servers, given_addresses
-from watershed.devstack.keeper import Keeper
-from watershed.devstack.place import (
-    Place,
+from watershed.devstack.endpoints import SERVICES, VARIABLES, Endpoints, ServerStack, given_addresses
+from watershed.devstack.instance import (
     PortClaims,
+    ServerInstance,
     choose_ports,
     is_free,
     make_home,
     servers_home,
     unprivileged_account,
 )
+from watershed.devstack.keeper import Keeper
 from watershed.devstack.processes import Process, identify, runs, send, wait_until_gone, with_descendants
 from watershed.devstack.server import Server, wait_until_ready
-from watershed.devstack.state import STATE_FILE, FolderLock, State, new_state, read_state, take_lock
+from watershed.devstack.state import STATE_FILE, FolderLock, StackState, new_state, read_state, take_lock
 
 STOP_TIMEOUT_S = 15.0
 
@@ -83,7 +83,7 @@ class Stack:
         self._folder_lock: FolderLock | None = None
         self._claims = PortClaims()
         self._keeper: Keeper | None = None
-        self._state: State | None = None
+        self._state: StackState | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -144,8 +144,8 @@ class Stack:
     @property
     def endpoints(self) -> Endpoints:
         """The addresses of given services and of those that run."""
-        places = {name: self._place(name) for name in SERVICES if name not in self._given and self._running(name)}
-        addresses = self._given | {name: _address(name, place) for name, place in places.items()}
+        places = {name: self._instance(name) for name in SERVICES if name not in self._given and self._running(name)}
+        addresses = self._given | {name: _address(name, instance) for name, instance in places.items()}
         return Endpoints(addresses, postgres.superuser_dsn(places["postgres"]) if "postgres" in places else None)
 
     def status(self) -> list[ServerStatus]:
@@ -157,13 +157,13 @@ class Stack:
         state = self._known()
         if state is None or service not in state.ports:
             return ServerStatus(service, "stopped", None, None, None)
-        place = self._place(service)
+        instance = self._instance(service)
         if process := self._running(service):
-            superuser = postgres.superuser_dsn(place) if service == "postgres" else None
-            return ServerStatus(service, "running", _address(service, place), process.pid, place.log, superuser)
-        return ServerStatus(service, "died" if service in state.servers else "stopped", None, None, place.log)
+            superuser = postgres.superuser_dsn(instance) if service == "postgres" else None
+            return ServerStatus(service, "running", _address(service, instance), process.pid, instance.log, superuser)
+        return ServerStatus(service, "died" if service in state.servers else "stopped", None, None, instance.log)
 
-    def _launch(self, wanted: Iterable[Server], state: State) -> None:
+    def _launch(self, wanted: Iterable[Server], state: StackState) -> None:
         starting = [server for server in wanted if not self._running(server.name)]
         if not starting:
             return
@@ -180,7 +180,7 @@ class Stack:
             self._keeper.release()
             self._keeper = None
 
-    def _start_all(self, servers: Iterable[Server], state: State) -> None:
+    def _start_all(self, servers: Iterable[Server], state: StackState) -> None:
         """Starts each server in a thread. The first failure, or Ctrl-C, ends the other waits."""
         abandoned = threading.Event()
         with ThreadPoolExecutor(len(SERVICES)) as pool:
@@ -191,18 +191,18 @@ class Stack:
                 abandoned.set()
                 raise
 
-    def _start(self, server: Server, state: State, abandoned: threading.Event) -> None:
-        place = self._place(server.name)
-        for port in place.ports.values():
+    def _start(self, server: Server, state: StackState, abandoned: threading.Event) -> None:
+        instance = self._instance(server.name)
+        for port in instance.ports.values():
             if not is_free(port):
                 raise StackError(
                     f"port {port}, which belongs to {server.title} in this stack, is used by another process",
                     "end that process, or use another --folder for the stack, for which free ports are chosen",
                 )
-        command = server.prepare(place)
+        command = server.prepare(instance)
         if abandoned.is_set():
             return
-        log_start = place.log.stat().st_size if place.log.exists() else 0
+        log_start = instance.log.stat().st_size if instance.log.exists() else 0
         assert self._keeper
         keeper = self._keeper
         pid = keeper.spawn(command, bound=not self._detached)
@@ -210,7 +210,7 @@ class Stack:
             with self._writes:
                 state.servers[server.name] = process
                 state.write(self.folder)
-        wait_until_ready(server, place, pid, log_start, lambda: keeper.exit_code(pid), abandoned.is_set)
+        wait_until_ready(server, instance, pid, log_start, lambda: keeper.exit_code(pid), abandoned.is_set)
 
     def _stop_servers(self, services: Iterable[str]) -> None:
         running = {name: process for name in services if (process := self._running(name))}
@@ -227,7 +227,7 @@ class Stack:
                 self._state.servers.pop(name, None)
             self._state.write(self.folder)
 
-    def _assign_ports(self, state: State, servers: Iterable[Server]) -> None:
+    def _assign_ports(self, state: StackState, servers: Iterable[Server]) -> None:
         """Chooses ports once and stores them, so that clients find a server at the same address after a restart."""
         for server in servers:
             if server.name not in state.ports:
@@ -238,7 +238,7 @@ class Stack:
                 self._claims.claim(port)  # a port of an earlier run: the start reports another process that uses it
         state.write(self.folder)
 
-    def _open(self) -> State:
+    def _open(self) -> StackState:
         """Locks the folder for this process. Raises StackError while another process has it."""
         if self._state is None:
             self._folder_lock = take_lock(self.folder)
@@ -249,7 +249,7 @@ class Stack:
                 raise
         return self._state
 
-    def _checked(self, state: State) -> State:
+    def _checked(self, state: StackState) -> StackState:
         running = [name for name, process in state.servers.items() if runs(process)]
         if running and not self._detached:
             raise StackError(
@@ -283,7 +283,7 @@ class Stack:
             self._folder_lock.release()
             self._folder_lock = None
 
-    def _known(self) -> State | None:
+    def _known(self) -> StackState | None:
         return self._state or read_state(self.folder)
 
     def _running(self, service: str) -> Process | None:
@@ -305,10 +305,10 @@ class Stack:
             )
         return service
 
-    def _place(self, service: str) -> Place:
+    def _instance(self, service: str) -> ServerInstance:
         state = self._known()
         assert state
-        return Place(
+        return ServerInstance(
             folder=servers_home(self.folder) / service,
             ports=state.ports[service],
             identity=state.identity,
@@ -331,16 +331,16 @@ def _server(name: str, postgres_version: int) -> Server:
             raise StackError(f"the stack has no {other!r}", f"choose from {', '.join(SERVICES)}")
 
 
-def _address(service: str, place: Place) -> str:
+def _address(service: str, instance: ServerInstance) -> str:
     match service:
         case "postgres":
-            return postgres.dsn(place)
+            return postgres.dsn(instance)
         case "kafka":
-            return kafka.bootstrap_servers(place)
+            return kafka.bootstrap_servers(instance)
         case "opensearch":
-            return opensearch.url(place)
+            return opensearch.url(instance)
         case _:
-            return redis.url(place)
+            return redis.url(instance)
 
 
 def _await_end(service: str, family: list[Process]) -> None:
@@ -361,7 +361,7 @@ def open_stack(
     temporary: bool = False,
     progress: Console | None = None,
     given: Mapping[str, str] | None = None,
-) -> Iterator[Servers]:
+) -> Iterator[ServerStack]:
     """Yields servers that end with this block, and with this process however it ends. `given`: addresses of servers
     that run already, by default those that the environment names. Raises StackError.
     """

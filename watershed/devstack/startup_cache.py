@@ -10,19 +10,19 @@ not fit its version or the jars; servers then start without a cache, as they do 
 import hashlib
 from pathlib import Path
 
+from watershed.devstack.instance import ServerInstance
 from watershed.devstack.java import Jvm
-from watershed.devstack.place import Place
 
 OPTION = "-XX:AOT"
 
 
-def options(name: str, jvm: Jvm, place: Place, record: Path | None = None) -> list[str]:
+def options(name: str, jvm: Jvm, instance: ServerInstance, record: Path | None = None) -> list[str]:
     """Returns Java options that write loaded classes to `record`, or use the cache if there is a suitable one."""
     if record:
         return [f"{OPTION}Mode=record", f"{OPTION}Configuration={record}"]
-    file = cache_file(name, jvm, place.cache)
+    file = cache_file(name, jvm, instance.cache)
     # Java would log a warning for each part of the cache that it can't use.
-    return [f"{OPTION}Cache={place.public(file)}", "-Xlog:aot*=off"] if file.exists() else []
+    return [f"{OPTION}Cache={instance.public(file)}", "-Xlog:aot*=off"] if file.exists() else []
 
 
 def cache_file(name: str, jvm: Jvm, cache: Path) -> Path:

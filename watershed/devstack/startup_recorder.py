@@ -17,11 +17,11 @@ from rich.console import Console
 
 from cdc.model.errors import StackError
 from spark_jobs.jars.resolver import default_cache, resolve_sets
+from watershed.devstack.instance import PortClaims, ServerInstance, choose_ports, unprivileged_account
 from watershed.devstack.java import Jvm
 from watershed.devstack.kafka import Kafka
 from watershed.devstack.keeper import Command, Keeper
 from watershed.devstack.opensearch import OpenSearch
-from watershed.devstack.place import Place, PortClaims, choose_ports, unprivileged_account
 from watershed.devstack.server import Server, see_log, wait_until_ready
 from watershed.devstack.startup_cache import OPTION, cache_file
 from watershed.devstack.state import new_state
@@ -33,7 +33,7 @@ EXIT_TIMEOUT_S = 120.0
 class JavaServer(Server, Protocol):
     """A server whose start can be recorded."""
 
-    def jvm(self, place: Place) -> Jvm: ...
+    def jvm(self, instance: ServerInstance) -> Jvm: ...
 
     def recording(self, file: Path) -> "JavaServer":
         """Returns the same server, started so that it writes its loaded classes to `file` when it ends."""
@@ -46,16 +46,16 @@ def make(server: JavaServer, cache: Path) -> bool:
         folder = Path(name)
         folder.chmod(0o711)  # the server may run under another account
         ports = dict(zip(server.port_names, choose_ports(len(server.port_names), claims), strict=True))
-        place = Place(folder / server.name, ports, new_state().identity, unprivileged_account(), cache)
-        jvm = server.jvm(place)
+        instance = ServerInstance(folder / server.name, ports, new_state().identity, unprivileged_account(), cache)
+        jvm = server.jvm(instance)
         target = cache_file(server.name, jvm, cache)
         if target.exists():
             return True
         if jvm.major < JAVA_MAJOR_MIN:
             return False
-        classes, made = place.own("startup") / "classes", place.own("startup") / "cache"
-        command = server.recording(classes).prepare(place)
-        _run_once(server, place, command)
+        classes, made = instance.own("startup") / "classes", instance.own("startup") / "cache"
+        command = server.recording(classes).prepare(instance)
+        _run_once(server, instance, command)
         _create(command, [f"{OPTION}Mode=create", f"{OPTION}Configuration={classes}", f"{OPTION}Cache={made}"])
         target.parent.mkdir(parents=True, exist_ok=True)
         for outdated in target.parent.glob(f"{server.name}-*.aot"):
@@ -66,15 +66,15 @@ def make(server: JavaServer, cache: Path) -> bool:
     return True
 
 
-def _run_once(server: JavaServer, place: Place, command: Command) -> None:
+def _run_once(server: JavaServer, instance: ServerInstance, command: Command) -> None:
     """Runs the server until it is ready, and ends it cleanly, at which it writes the recording."""
     keeper = Keeper()
     try:
         pid = keeper.spawn(command, bound=True)
-        wait_until_ready(server, place, pid, 0, lambda: keeper.exit_code(pid), lambda: False)
+        wait_until_ready(server, instance, pid, 0, lambda: keeper.exit_code(pid), lambda: False)
         os.kill(pid, signal.SIGTERM)
         if not keeper.wait(pid, EXIT_TIMEOUT_S):
-            raise StackError(f"{server.title} does not end", see_log(place.log))
+            raise StackError(f"{server.title} does not end", see_log(instance.log))
     finally:
         keeper.close()
 

@@ -19,7 +19,7 @@ LOCK_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
-class State:
+class StackState:
     identity: str
     ports: dict[str, dict[str, int]] = field(default_factory=dict)  # server → port's name → port
     servers: dict[str, Process] = field(default_factory=dict)
@@ -38,12 +38,12 @@ class State:
         partial.replace(folder / STATE_FILE)
 
 
-def read_state(folder: Path) -> State | None:
+def read_state(folder: Path) -> StackState | None:
     """Returns the stored state; None if there is none. Raises StackError for a file that can't be read."""
     path = folder / STATE_FILE
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-        return State(
+        return StackState(
             content["identity"],
             content["ports"],
             {name: Process(int(p["pid"]), str(p["started"])) for name, p in content["servers"].items()},
@@ -56,12 +56,12 @@ def read_state(folder: Path) -> State | None:
         raise StackError(f"{path} can't be read: {error}", hint) from error
 
 
-def new_state() -> State:
+def new_state() -> StackState:
     """Returns the state of a new stack."""
     while True:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not identity.startswith("-"):  # Kafka's storage tool would read it as an option
-            return State(identity)
+            return StackState(identity)
 
 
 class FolderLock:

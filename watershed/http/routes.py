@@ -19,7 +19,7 @@ from cdc import __version__
 from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
 from watershed.client.applied import WaitError
 from watershed.client.waiting import WaitTimeoutError
-from watershed.http.letters import DeadLetters, Letters
+from watershed.http.dead_letters import DeadLetterReader, DeadLetters
 from watershed.http.metrics import CONTENT_TYPE, metrics_text
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Question, Waits
 from watershed.status.model import Node, Part, Problem, SinkStatus, Status, TableStatus, ViewStatus
@@ -96,7 +96,7 @@ def _not_begun(sink: str) -> Problem:
 
 
 def application(
-    status: Callable[[], Status], scope: Scope, waits: Waits, recent: Callable[[], Recent], letters: Letters
+    status: Callable[[], Status], scope: Scope, waits: Waits, recent: Callable[[], Recent], letters: DeadLetterReader
 ) -> Starlette:
     """Makes the application. `status` and `recent` are called for each request."""
 
@@ -261,7 +261,7 @@ def description() -> dict[str, Any]:
     _, schemas = models_json_schema(
         [(model, "serialization") for model in _MODELS], ref_template="#/components/schemas/{model}"
     )
-    paths: dict[str, Any] = {path: {"get": _operation(path, *said)} for path, said in _PATHS.items()}
+    paths: dict[str, Any] = {path: {"get": _operation(path, *documented)} for path, documented in _PATHS.items()}
     text = {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
     paths["/metrics"] = {"get": {"summary": "Metrics.", "responses": {"200": text}}}
     return {

@@ -16,13 +16,13 @@ from cdc.model.errors import ConfigError
 from watershed.client.pipeline_watch import FollowedPositions
 from watershed.client.source_reader import PostgresSourceReader
 from watershed.http.connections import bounded
+from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.hosts import CheckedHost, KnownHosts
-from watershed.http.letters import Letters
 from watershed.http.routes import Scope, application
 from watershed.http.waits import Waits
+from watershed.status.dead_letters import read_dead_letters
 from watershed.status.facts import ViewReader
 from watershed.status.monitor import Monitor
-from watershed.status.sink_letters import read_letters
 from watershed.status.topic_facts import KafkaTopicReader
 from watershed.status.trend import Trend
 
@@ -47,8 +47,8 @@ def serve(
     monitor = make_monitor(config, conditions, views)
     waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
     trend = Trend()
-    letters = Letters(config, lambda sinks: read_letters(config, sinks))
-    server = http_server(application(monitor.status, scope, waits, trend.recent, letters), config.http)
+    dead_letters = DeadLetterReader(config, lambda sinks: read_dead_letters(config, sinks))
+    server = http_server(application(monitor.status, scope, waits, trend.recent, dead_letters), config.http)
 
     def run() -> None:
         # SIGTERM is for the thread that waits for it. Threads that are started here inherit this.

@@ -10,7 +10,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from cdc.model.errors import UnreachableError
-from watershed.client.applied import Positions, Target, target_of
+from watershed.client.applied import Positions, WaitTarget, target_of
 from watershed.client.source_facts import SourceEnd
 from watershed.client.waiting import obstacles, read_lsn, too_late
 
@@ -65,7 +65,7 @@ class Waits:
                 raise too_late(target, late, timeout_s)
             await anyio.sleep(max(LOOK_S_MIN, self._waiting / LOOKS_PER_S))
 
-    def _target(self, question: Question) -> Target:
+    def _target(self, question: Question) -> WaitTarget:
         lsn = read_lsn(question.lsn)
         with self._asking:
             end = self._read_end()

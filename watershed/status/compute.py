@@ -14,7 +14,7 @@ from cdc.model.topics import Topics
 from watershed.client.source_facts import SlotFacts, SourceFacts
 from watershed.status.facts import Reading, TopicFacts
 from watershed.status.fill_progress import FillProgress, passed
-from watershed.status.history import History
+from watershed.status.history import ObservationHistory
 from watershed.status.model import (
     BrokerStatus,
     CaptureStatus,
@@ -42,7 +42,7 @@ class Moment:
     unix_us: int
 
 
-def status_of(config: Config, reading: Reading, history: History, now: Moment) -> Status:
+def status_of(config: Config, reading: Reading, history: ObservationHistory, now: Moment) -> Status:
     """Returns the status at this moment, and adds the observation to `history`."""
     end = _end(reading)
     if end is not None:
@@ -78,7 +78,7 @@ def _end(reading: Reading) -> int | None:
 # ---- source
 
 
-def _source(config: Config, facts: SourceFacts | None, history: History, now: Moment) -> SourceStatus:
+def _source(config: Config, facts: SourceFacts | None, history: ObservationHistory, now: Moment) -> SourceStatus:
     if facts is None:
         return SourceStatus(is_reachable=False)
     slot = facts.slot
@@ -124,7 +124,7 @@ def wal_budget(facts: SourceFacts, slot: SlotFacts | None, wal_bytes_max: int | 
 # ---- capture
 
 
-def _capture(reading: Reading, history: History, now: Moment, end: int | None) -> CaptureStatus:
+def _capture(reading: Reading, history: ObservationHistory, now: Moment, end: int | None) -> CaptureStatus:
     own = [condition for condition in reading.conditions if condition.part == "capture"]
     position, progress = reading.topics.position, reading.topics.progress
     lost = sum(1 for record in reading.topics.lost_events if not record.settled_us)
@@ -134,10 +134,10 @@ def _capture(reading: Reading, history: History, now: Moment, end: int | None) -
     commit_ts_us = progress.commit_ts_us if progress is not None else 0
     place = (position.epoch, position.resume_lsn)
     state = own[0].state if own else _phase(position, reading.source)
-    told_us = progress.published_ts_us if progress is not None and progress.epoch == position.epoch else 0
-    told_s = (now.unix_us - told_us) / _US if told_us else 0.0
+    reported_at_us = progress.published_ts_us if progress is not None and progress.epoch == position.epoch else 0
+    reported_age_s = (now.unix_us - reported_at_us) / _US if reported_at_us else 0.0
     reached = (position.epoch, position.seq, position.resume_lsn)
-    silent_s = history.silent_s("capture", reached, now.monotonic_s, told_s)
+    silent_s = history.silent_s("capture", reached, now.monotonic_s, reported_age_s)
     return CaptureStatus(
         state=state,
         epoch=position.epoch,
@@ -145,7 +145,7 @@ def _capture(reading: Reading, history: History, now: Moment, end: int | None) -
         lsn=format_lsn(position.resume_lsn),
         lag_bytes=None if end is None else max(0, end - position.resume_lsn),
         # A start that has seen no commit yet knows when it was in step.
-        lag_seconds=_lag_s(history, place, commit_ts_us or told_us, now),
+        lag_seconds=_lag_s(history, place, commit_ts_us or reported_at_us, now),
         silent_seconds=round(silent_s, 3),
         last_commit_unix_seconds=commit_ts_us / _US if commit_ts_us else None,
         lost_events=lost,
@@ -165,7 +165,7 @@ def _is_streamed(source: SourceFacts) -> bool:
     return source.slot is not None and source.slot.is_active
 
 
-def _lag_s(history: History, place: tuple[int, int], commit_ts_us: int, now: Moment) -> float:
+def _lag_s(history: ObservationHistory, place: tuple[int, int], commit_ts_us: int, now: Moment) -> float:
     """Returns the lag in seconds. If the beginning of the lag was not observed, it is the age of the newest covered
     commit: an upper bound."""
     behind_s, is_observed = history.behind_s(place, now.monotonic_s)
@@ -179,10 +179,10 @@ def _lag_s(history: History, place: tuple[int, int], commit_ts_us: int, now: Mom
 
 def _table(table: TableId, reading: Reading) -> TableStatus:
     topics = reading.topics
-    record, standing = topics.tables.get(table), topics.snapshots.get(table)
+    record, progress = topics.tables.get(table), topics.snapshots.get(table)
     is_stopped = record is not None and record.status == "stopped"
-    is_captured = record is not None or standing is not None
-    is_read = standing is not None and standing.status in ("running", "waiting", "paused")
+    is_captured = record is not None or progress is not None
+    is_read = progress is not None and progress.status in ("running", "waiting", "paused")
     is_followed = reading.source is None or _is_streamed(reading.source)
     followed = "streaming" if is_followed else "not streaming"
     state = "snapshotting" if is_read else followed if is_captured else "not captured"
@@ -196,25 +196,27 @@ def _table(table: TableId, reading: Reading) -> TableStatus:
         dead_letters=topics.dead_letters.get(table, 0),
         skipped=topics.skipped.get(table, 0),
         owed=owed.get(str(table), ""),
-        snapshot=None if standing is None else _snapshot(standing),
+        snapshot=None if progress is None else _snapshot(progress),
     )
 
 
-def _snapshot(standing: FillProgress) -> SnapshotStatus:
+def _snapshot(progress: FillProgress) -> SnapshotStatus:
     return SnapshotStatus(
-        status=standing.status,
-        rows=standing.done,
-        rows_total=standing.total,
-        rows_per_second=round(standing.per_s, 1),
-        seconds_left=standing.eta_s,
-        message=standing.message,
+        status=progress.status,
+        rows=progress.done,
+        rows_total=progress.total,
+        rows_per_second=round(progress.per_s, 1),
+        seconds_left=progress.eta_s,
+        message=progress.message,
     )
 
 
 # ---- sinks
 
 
-def _sinks(config: Config, reading: Reading, history: History, now: Moment, end: int | None) -> tuple[SinkStatus, ...]:
+def _sinks(
+    config: Config, reading: Reading, history: ObservationHistory, now: Moment, end: int | None
+) -> tuple[SinkStatus, ...]:
     conditions = {condition.name: condition for condition in reading.conditions if condition.part == "sink"}
     records, published = reading.topics.sinks, reading.topics.progress
     found = [newest(records, name) for name in sorted({record.sink for record in records})]
@@ -248,14 +250,14 @@ def _sink(
     kind: str,
     missing: int,
     end: int | None,
-    history: History,
+    history: ObservationHistory,
     now: Moment,
     condition: Condition | None,
 ) -> SinkStatus:
     """`kind`: the type of its store. `end`: the end of the source's log, if it is in the record's epoch."""
     name, applied = record.sink, (record.generation, record.end_offsets, record.applied_lsn)
-    told_s = (now.unix_us - record.applied_ts_us) / _US
-    silent_s = history.silent_s(f"sink/{name}", applied, now.monotonic_s, told_s)
+    reported_age_s = (now.unix_us - record.applied_ts_us) / _US
+    silent_s = history.silent_s(f"sink/{name}", applied, now.monotonic_s, reported_age_s)
     waiting_s = history.silent_s(f"waiting/{name}", missing > 0, now.monotonic_s)
     place = (record.epoch, record.applied_lsn)
     lag_s = _lag_s(history, place, record.commit_ts_us, now) if record.applied_lsn else None

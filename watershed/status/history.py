@@ -10,17 +10,17 @@ SAMPLES_MAX: Final = 1_000
 # pg_current_wal_flush_lsn() may be after a page header that no record has reached: 40 bytes at most.
 PAGE_HEADER_BYTES: Final = 64
 
-Place = tuple[int, int]  # epoch, LSN
+EpochLsn = tuple[int, int]  # epoch, LSN
 
 
-class History:
+class ObservationHistory:
     """Remembers observations, which are added one at a time. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._ends: deque[tuple[float, Place]] = deque(maxlen=SAMPLES_MAX)
+        self._ends: deque[tuple[float, EpochLsn]] = deque(maxlen=SAMPLES_MAX)
         self._values: dict[str, tuple[Any, float, bool]] = {}  # name → value, since when, whether it had another
 
-    def observe_end(self, now: float, end: Place) -> None:
+    def observe_end(self, now: float, end: EpochLsn) -> None:
         """Adds an observation of the end of the source's log."""
         if self._ends and end < self._ends[-1][1]:
             self._ends.clear()  # another history: LSNs went back
@@ -37,7 +37,7 @@ class History:
         self._values[name] = (value, since, has_moved)
         return now - since if has_moved else max(now - since, before_s)
 
-    def behind_s(self, place: Place, now: float) -> tuple[float, bool]:
+    def behind_s(self, place: EpochLsn, now: float) -> tuple[float, bool]:
         """Returns how long ago the log's end first lay after `place` (0: it does not), and whether that was observed:
         otherwise it is a lower bound."""
         found = 0.0

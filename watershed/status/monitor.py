@@ -13,7 +13,7 @@ from cdc.model.errors import WatershedError
 from watershed.client.source_facts import SourceFacts
 from watershed.status.compute import Moment, status_of
 from watershed.status.facts import Reading, SourceReader, TopicFacts, TopicReader, ViewReader
-from watershed.status.history import History
+from watershed.status.history import ObservationHistory
 from watershed.status.model import Status
 from watershed.status.view_facts import ViewFacts
 
@@ -105,7 +105,7 @@ class Monitor:
             (self._topics, topics.close),
             *((poll, one.close) for one, poll in self._views),
         )
-        self._history = History()
+        self._history = ObservationHistory()
         self._lock = threading.Lock()
 
     def start(self) -> None:

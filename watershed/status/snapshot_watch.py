@@ -29,7 +29,7 @@ class SnapshotWatch(PipelineWatch):
         """`clock`: monotonic seconds."""
         super().__init__(topics, tail)
         self._clock = clock
-        self._heard: dict[str, float] = {}  # key → time of the last record, monotonic seconds
+        self._received_at: dict[str, float] = {}  # key → time of the last record, monotonic seconds
         self._began = clock()
 
     def read_to_end(self) -> None:
@@ -44,7 +44,7 @@ class SnapshotWatch(PipelineWatch):
 
     def _heard_of(self, changed: set[tuple[str, str]]) -> set[tuple[str, str]]:
         now = self._clock()
-        self._heard.update({key: now for _, key in changed if key.startswith(SnapshotProgress.KEY)})
+        self._received_at.update({key: now for _, key in changed if key.startswith(SnapshotProgress.KEY)})
         return changed
 
     def snapshots(self) -> dict[TableId, SnapshotRecord]:
@@ -54,7 +54,7 @@ class SnapshotWatch(PipelineWatch):
 
     def progress_of(self, record: SnapshotRecord) -> FillProgress:
         key = SnapshotRecord.key_of(record.table)
-        silent_s = self._clock() - max(self._began, self._heard.get(key, 0.0))
+        silent_s = self._clock() - max(self._began, self._received_at.get(key, 0.0))
         return table_progress(record, self.progress(SnapshotProgress, key), silent_s)
 
     def stopped(self) -> dict[TableId, TableRecord]:

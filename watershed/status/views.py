@@ -9,7 +9,7 @@ from cdc.config.views import ViewConfig
 from cdc.model.errors import WatershedError
 from cdc.model.sink_records import STALLED_S
 from watershed.status.facts import Reading
-from watershed.status.history import History
+from watershed.status.history import ObservationHistory
 from watershed.status.model import Problem, Status, ViewStatus
 from watershed.status.view_facts import ViewFacts
 
@@ -18,14 +18,14 @@ LOG: Final = "event log"
 _NOT_ANSWERED: Final = WatershedError("its base has not answered yet", "try again in a moment")
 
 
-def view_statuses(config: Config, reading: Reading, history: History, now: float) -> tuple[ViewStatus, ...]:
+def view_statuses(config: Config, reading: Reading, history: ObservationHistory, now: float) -> tuple[ViewStatus, ...]:
     """Returns the status of each configured view and event log. `now`: monotonic seconds, for `history`."""
     sections: dict[str, ViewConfig | EventLogConfig] = {**config.views, **config.event_logs}
     return tuple(_status(name, section, reading, history, now) for name, section in sections.items())
 
 
 def _status(
-    name: str, section: ViewConfig | EventLogConfig, reading: Reading, history: History, now: float
+    name: str, section: ViewConfig | EventLogConfig, reading: Reading, history: ObservationHistory, now: float
 ) -> ViewStatus:
     found = reading.views.get(name, _NOT_ANSWERED)
     facts = found if isinstance(found, ViewFacts) else None

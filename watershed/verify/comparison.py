@@ -17,7 +17,7 @@ import orjson
 from cdc.model.events import TableId
 from sinks.contract import Json, StoredRow
 from watershed.verify.equality import key_form, same, source_form, store_form
-from watershed.verify.model import ColumnDifference, Difference, Kind, TableResult, shown
+from watershed.verify.model import ColumnDifference, DriftKind, RowDifference, TableResult, shown
 
 CACHE_KIB = 64 * 1024  # SQLite's page cache; everything else is in its temporary file
 INSERT_ROWS = 10_000  # rows for each executemany
@@ -129,16 +129,16 @@ def compare(sink: str, source: SourceRows, store: Iterable[StoredRow], added: Co
         result.store_rows += 1
         match = source.find(stored.key)
         if match is None:
-            result.add(Difference(_object(stored.key), Kind.EXTRA, version=stored.version))
+            result.add(RowDifference(_object(stored.key), DriftKind.EXTRA, version=stored.version))
             continue
         number, row = match
         if not seen.add(number):
-            result.add(Difference(source.key_of(row), Kind.TWICE, version=stored.version))
+            result.add(RowDifference(source.key_of(row), DriftKind.TWICE, version=stored.version))
         elif columns := tuple(_differing(source, row, stored.row, added)):
-            result.add(Difference(source.key_of(row), Kind.WRONG, columns, stored.version))
+            result.add(RowDifference(source.key_of(row), DriftKind.WRONG, columns, stored.version))
     for number, row in source:
         if number not in seen:
-            result.add(Difference(source.key_of(row), Kind.MISSING))
+            result.add(RowDifference(source.key_of(row), DriftKind.MISSING))
     return result
 
 

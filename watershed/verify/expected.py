@@ -10,14 +10,14 @@ from decimal import Decimal
 from typing import Any
 
 from cdc.config.masking import Mask
-from cdc.config.store_mapping import Held as Section
+from cdc.config.store_mapping import StoredTables as Section
 from cdc.formats.masks import masked
 from cdc.model.events import TableSchema
 from sinks.contents import Key
 from sinks.contract import Json
 from sinks.errors import RefusedError
-from sinks.lineage import Lineage
 from sinks.records import decode_json, encode_json
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.table import TableShape
 from watershed.verify.comparison import shown_text
 from watershed.verify.equality import UNLIKE, same, source_form, store_form
@@ -35,26 +35,26 @@ class ExpectedRows:
         self,
         sink: str,
         section: Section,
-        lineage: Lineage,
+        schema_history: SchemaHistory,
         types: Mapping[str, str],
         masks: Mapping[str, Mask],
         uncompared: Container[str] = (),
     ) -> None:
         """`types`: of the schema's columns, named as in watershed.verify.equality. `masks`: capture's, by column."""
-        self._shape = TableShape(sink, section, lineage)
+        self._shape = TableShape(sink, section, schema_history)
         self._names = self._shape.names
         self._source_names = {stored: name for name, stored in self._names.items()}
-        self._columns = [column.name for column in lineage.newest.columns]
+        self._columns = [column.name for column in schema_history.newest.columns]
         self._types = dict(types)
         self._masks = {name: _on_text(mask) for name, mask in masks.items()}
         self._store_masks = {name: _on_text(mask) for name, mask in self._shape.masks.items()}
         self._constants = self._shape.constants
-        self._key = lineage.newest.key
-        self._added = lineage.added
+        self._key = schema_history.newest.key
+        self._added = schema_history.added
         self._uncompared = uncompared
         if name := next((name for name in self._shape.schema.key if name in uncompared), None):
             raise RefusedError(
-                f"sink {sink}: rows of {lineage.newest.table} can't be compared: its shape chooses the type of "
+                f"sink {sink}: rows of {schema_history.newest.table} can't be compared: its shape chooses the type of "
                 f"{name}, a column of its key",
                 "leave the table out with --table, or remove the column from the shape's types",
             )

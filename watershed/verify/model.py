@@ -13,7 +13,7 @@ LISTED_MAX: Final = 10_000
 VALUE_CHARS_MAX: Final = 40  # of a value in a difference
 
 
-class Kind(StrEnum):
+class DriftKind(StrEnum):
     """The kind of difference between a store's row and the source's."""
 
     MISSING = "missing"  # the source has the row, the store has not
@@ -35,26 +35,26 @@ class ColumnDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RowDifference:
     """A row that differs. Two readings of both sides have shown that no write in progress explains it."""
 
     key: bytes  # record key
-    kind: Kind
+    kind: DriftKind
     columns: tuple[ColumnDifference, ...] = ()
     version: int | None = None  # in the store; also that of a deleted row
     is_foreign: bool = False  # later changes would be stale, or two rows have the key: the row must be removed
     rejected: str = ""  # why the store rejected the row: the reason of its open dead letter
 
     def as_json(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"key": self.key.decode("utf-8", "replace"), "kind": self.kind.value}
+        result: dict[str, Any] = {"key": self.key.decode("utf-8", "replace"), "kind": self.kind.value}
         if self.columns:
-            said["columns"] = [{"column": c.column, "source": c.source, "store": c.store} for c in self.columns]
+            result["columns"] = [{"column": c.column, "source": c.source, "store": c.store} for c in self.columns]
         if self.version is not None:
-            said["version"] = self.version
-        return said | ({"rejected": self.rejected} if self.rejected else {})
+            result["version"] = self.version
+        return result | ({"rejected": self.rejected} if self.rejected else {})
 
 
-STRAY: Final = ColumnDifference("(lookup key)", "absent", "a key that leads to no row with this value")
+ORPHANED_LOOKUP: Final = ColumnDifference("(lookup key)", "absent", "a key that leads to no row with this value")
 
 
 @dataclass(slots=True)
@@ -65,28 +65,28 @@ class TableResult:
     table: TableId
     source_rows: int = 0  # that were compared
     store_rows: int = 0
-    counts: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
-    differences: list[Difference] = field(default_factory=list)  # LISTED_MAX at most
+    counts: dict[DriftKind, int] = field(default_factory=lambda: dict.fromkeys(DriftKind, 0))
+    differences: list[RowDifference] = field(default_factory=list)  # LISTED_MAX at most
     undecided: int = 0  # rows that changed at each reading, or whose transactions did not end
     why_not: str = ""  # the reason why the table was not compared, or only in part
     repaired: int = 0
-    strays: list[str] = field(default_factory=list)  # lookup keys that lead to no row that has them
+    orphans: list[str] = field(default_factory=list)  # lookup keys that lead to no row that has them
 
     @property
     def drift(self) -> int:
         """The number of rows that differ."""
         return sum(self.counts.values())
 
-    def add(self, difference: Difference) -> None:
+    def add(self, difference: RowDifference) -> None:
         self.counts[difference.kind] += 1
         if len(self.differences) < LISTED_MAX:
             self.differences.append(difference)
 
-    def add_strays(self, names: Iterable[str]) -> None:
+    def add_orphaned_lookups(self, names: Iterable[str]) -> None:
         """Count and list lookup keys that lead to no row that has them."""
         for name in names:
-            self.strays.append(name)
-            self.add(Difference(name.encode("utf-8", "surrogateescape"), Kind.LOOKUP, (STRAY,)))
+            self.orphans.append(name)
+            self.add(RowDifference(name.encode("utf-8", "surrogateescape"), DriftKind.LOOKUP, (ORPHANED_LOOKUP,)))
 
     def lines(self, count_max: int) -> Iterator[str]:
         """Describes the first `count_max` differences: a line for each row, and an indented one for each column."""

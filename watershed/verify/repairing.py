@@ -16,12 +16,12 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from watershed.client.signal_sender import await_answer, send_signal
-from watershed.verify.model import STRAY, Difference, Kind, TableResult
+from watershed.verify.model import ORPHANED_LOOKUP, DriftKind, RowDifference, TableResult
+from watershed.verify.pipeline_reader import PipelineReader
 from watershed.verify.settling import Side, settle, with_stale_rows
 from watershed.verify.source_rows import VerifiedTable
 from watershed.verify.suspects import Suspects
-from watershed.verify.verifier import Tell
-from watershed.verify.world import World
+from watershed.verify.verifier import ProgressCallback
 
 ANSWER_S_MAX: Final = 30.0
 KEYS_BYTES_MAX: Final = 128 * 1024  # of one signal
@@ -31,33 +31,33 @@ ATTEMPTS_MAX: Final = 30
 
 
 class Repair:
-    """Implements watershed.verify.verifier.Mend."""
+    """Implements watershed.verify.verifier.RepairCallback."""
 
-    def __init__(self, config: Config, world: World, tell: Tell) -> None:
+    def __init__(self, config: Config, pipeline: PipelineReader, report_progress: ProgressCallback) -> None:
         self._config = config
         self._topics = Topics(config.topics.prefix)
-        self._world = world
-        self._tell = tell
+        self._pipeline = pipeline
+        self._report_progress = report_progress
 
-    def __call__(self, source: VerifiedTable, found: Sequence[tuple[Side, TableResult, list[Difference]]]) -> None:
+    def __call__(self, source: VerifiedTable, found: Sequence[tuple[Side, TableResult, list[RowDifference]]]) -> None:
         table = source.schema.table
         for side, result, differences in found:
-            if result.strays:
-                side.contents.remove_lookups(table, result.strays)
+            if result.orphans:
+                side.contents.remove_lookups(table, result.orphans)
             foreign = [
                 (side.expected.store_key(one.key), one.version)
                 for one in differences
                 if one.is_foreign and one.version is not None
             ]
             if foreign:
-                self._tell(side.sink, table, "removing", 0, len(foreign))
+                self._report_progress(side.sink, table, "removing", 0, len(foreign))
                 side.contents.remove(side.expected.schema.table, foreign)
         keys = sorted({one.key for _, _, differences in found for one in differences})
         done = 0
         for page in _pages(keys):
             self._publish(table, page)
             done += len(page)
-            self._tell("", table, "done" if done == len(keys) else "publishing", done, len(keys))
+            self._report_progress("", table, "done" if done == len(keys) else "publishing", done, len(keys))
         for side, result, differences in found:
             self._compare_again(side, result, differences)
 
@@ -78,43 +78,43 @@ class Repair:
         else:
             raise WatershedError(f"capture does not publish rows again: {answer.message}", answer.next)
         deadline = time.monotonic() + PUBLISHED_S_MAX
-        while self._world.has_requested_keys(table):
+        while self._pipeline.has_requested_keys(table):
             if time.monotonic() > deadline:
                 raise WatershedError(
                     f"capture has not published rows of {table} again in {PUBLISHED_S_MAX:g} s",
                     "capture publishes them when open transactions have ended; then run cdc verify",
                 )
 
-    def _compare_again(self, side: Side, result: TableResult, differences: Sequence[Difference]) -> None:
+    def _compare_again(self, side: Side, result: TableResult, differences: Sequence[RowDifference]) -> None:
         """Compares the rows again, and sets the result to the remaining differences."""
-        left: list[Difference] = []
+        left: list[RowDifference] = []
         with Suspects() as suspects:
             for one in differences:
                 suspects.add(one.key)
-            for found in settle(side, self._world, suspects):
+            for found in settle(side, self._pipeline, suspects):
                 left += found
             undecided = len(suspects)
         left = with_stale_rows(self._config.kafka, side.source.schema, left)
         reasons = {one.key: one.rejected for one in differences}
-        strays, result.strays = result.strays, []
+        orphans, result.orphans = result.orphans, []
         kept = (
-            dict.fromkeys(name for name in side.contents.stray_lookups(result.table) if name in strays)
-            if strays
+            dict.fromkeys(name for name in side.contents.orphaned_lookups(result.table) if name in orphans)
+            if orphans
             else {}
         )
-        result.counts[Kind.LOOKUP] -= len(strays)
-        result.differences = [one for one in result.differences if one.columns != (STRAY,)]
-        result.add_strays(kept)
-        alien = [one for one in result.differences if one.key not in reasons]
-        result.repaired = len(differences) - len(left) - undecided + len(strays) - len(kept)
+        result.counts[DriftKind.LOOKUP] -= len(orphans)
+        result.differences = [one for one in result.differences if one.columns != (ORPHANED_LOOKUP,)]
+        result.add_orphaned_lookups(kept)
+        unrelated = [one for one in result.differences if one.key not in reasons]
+        result.repaired = len(differences) - len(left) - undecided + len(orphans) - len(kept)
         result.undecided += undecided
-        result.differences = alien
+        result.differences = unrelated
         for one in differences:
             result.counts[one.kind] -= 1
         for one in left:
             rejected = reasons.get(one.key, "")
-            result.add(Difference(one.key, one.kind, one.columns, one.version, one.is_foreign, rejected))
-        self._tell(side.sink, result.table, "done", result.store_rows, result.store_rows)
+            result.add(RowDifference(one.key, one.kind, one.columns, one.version, one.is_foreign, rejected))
+        self._report_progress(side.sink, result.table, "done", result.store_rows, result.store_rows)
 
 
 def _pages(keys: Sequence[bytes]) -> Iterator[list[bytes]]:

@@ -38,7 +38,7 @@ def read_history(config: Config, sink: str) -> ComparisonRecord | None:
     return None if value is None else ComparisonRecord.decode(value, f"topic {topic}, key {key}")
 
 
-class Schedule:
+class VerifySchedule:
     """Starts comparisons of these sinks when they are due, in a thread. The history in the topics decides what is due,
     so a restart starts none, and of two jobs one compares."""
 
@@ -101,8 +101,8 @@ class Schedule:
             what = {0: "nothing differs", 5: "rows differ", 6: "not everything was compared"}[done.returncode]
             log.info("stores were compared", sinks=" ".join(sinks), result=what, took_s=took_s)
             return True
-        said = done.stderr.decode(errors="replace").strip()[-ERROR_CHARS:]
-        log.warning("stores were not compared", sinks=" ".join(sinks), exit_code=done.returncode, error=said)
+        message = done.stderr.decode(errors="replace").strip()[-ERROR_CHARS:]
+        log.warning("stores were not compared", sinks=" ".join(sinks), exit_code=done.returncode, error=message)
         return False
 
 

@@ -18,13 +18,13 @@ from typing import Final
 
 from cdc.config.settings import KafkaConfig
 from cdc.model.events import TableSchema
-from sinks.contents import Held, StoreContents
+from sinks.contents import StoreContents, StoredEntry
 from watershed.verify.expected import ExpectedRows, plain_key
-from watershed.verify.model import ColumnDifference, Difference, Kind
+from watershed.verify.model import ColumnDifference, DriftKind, RowDifference
+from watershed.verify.pipeline_reader import PipelineReader
 from watershed.verify.source_rows import RowsTooLargeError, SourceRow, VerifiedTable
 from watershed.verify.suspects import Suspect, Suspects
 from watershed.verify.topic_versions import last_versions
-from watershed.verify.world import World
 
 ROUNDS_MAX: Final = 10
 BLIND_ROUNDS_MAX: Final = 3  # each waits for writers, snapshots and rows that are being completed
@@ -46,7 +46,7 @@ class Side:
     source: VerifiedTable
     is_partial: bool  # rows may be absent from the store without being missing
 
-    def held(self, keys: Sequence[bytes]) -> dict[bytes, Held | None]:
+    def held(self, keys: Sequence[bytes]) -> dict[bytes, StoredEntry | None]:
         schema = self.expected.schema
         found = self.contents.held(schema.table, [self.expected.store_key(key) for key in keys])
         return dict(zip(keys, found, strict=True))
@@ -54,7 +54,9 @@ class Side:
     def rows(self, keys: Sequence[bytes]) -> dict[bytes, SourceRow]:
         return {plain_key(key): row for key, row in self.source.by_keys(keys).items()}
 
-    def difference(self, key: bytes, row: SourceRow | None, held: Held | None, ceiling: int) -> Difference | None:
+    def difference(
+        self, key: bytes, row: SourceRow | None, held: StoredEntry | None, ceiling: int
+    ) -> RowDifference | None:
         """Returns the difference between the source's row and the store's, None if there is none. WRONG includes
         STALE.
         """
@@ -63,27 +65,27 @@ class Side:
         is_stored = held is not None and held.row is not None
         is_future = held is not None and held.version > ceiling and (is_wanted or is_stored)
         columns: tuple[ColumnDifference, ...] = ()
-        kind: Kind | None = None
+        kind: DriftKind | None = None
         if is_wanted and not is_stored:
-            kind = None if self.is_partial else Kind.MISSING
+            kind = None if self.is_partial else DriftKind.MISSING
         elif is_stored and not is_wanted:
-            kind = Kind.EXTRA
+            kind = DriftKind.EXTRA
         elif is_wanted and row is not None and held is not None and held.row is not None:
             columns = self.expected.differences(row.texts, held.row)
             if held.is_edited:
                 columns = (*columns, ColumnDifference("(version)", str(held.version), "another one in the document"))
-            kind = Kind.WRONG if columns else Kind.LOOKUP if held.lookups else None
+            kind = DriftKind.WRONG if columns else DriftKind.LOOKUP if held.lookups else None
             columns += tuple(ColumnDifference(name, "a lookup key of the row", what) for name, what in held.lookups)
             if held.copies > 1:
-                kind = Kind.TWICE
+                kind = DriftKind.TWICE
         if is_future:
-            kind = Kind.FUTURE
+            kind = DriftKind.FUTURE
         if kind is None:
             return None
-        return Difference(key, kind, columns, version, is_foreign=is_future or kind is Kind.TWICE)
+        return RowDifference(key, kind, columns, version, is_foreign=is_future or kind is DriftKind.TWICE)
 
 
-def settle(side: Side, world: World, suspects: Suspects) -> Iterator[list[Difference]]:
+def settle(side: Side, pipeline: PipelineReader, suspects: Suspects) -> Iterator[list[RowDifference]]:
     """Yields the suspects that are drift, after each page of them: perhaps none. Suspects that could not be decided
     remain in the set, all others are removed from it. A round waits once for all keys, so that the number of waits does
     not depend on the number of keys. Raises WatershedError.
@@ -100,16 +102,16 @@ def settle(side: Side, world: World, suspects: Suspects) -> Iterator[list[Differ
         if number:
             time.sleep(PAUSE_S)
         began = time.monotonic()
-        is_visible = _await_writers(side.source) and not world.unsettled(table)
+        is_visible = _await_writers(side.source) and not pipeline.unsettled(table)
         waited_s += time.monotonic() - began
         blind += not is_visible
         for keys in suspects.pages():
             _read_source(side, suspects, keys)
         began = time.monotonic()
-        world.reach(side.sink)
+        pipeline.wait_until_applied(side.sink)
         waited_s += time.monotonic() - began
         for page in suspects.readings():
-            yield _decide(side, suspects, page, world.ceiling(), is_visible=is_visible)
+            yield _decide(side, suspects, page, pipeline.ceiling(), is_visible=is_visible)
 
 
 def _read_source(side: Side, suspects: Suspects, keys: Sequence[bytes]) -> None:
@@ -123,10 +125,10 @@ def _read_source(side: Side, suspects: Suspects, keys: Sequence[bytes]) -> None:
 
 def _decide(
     side: Side, suspects: Suspects, page: Sequence[Suspect], ceiling: int, *, is_visible: bool
-) -> list[Difference]:
+) -> list[RowDifference]:
     """Reads the store's entries, removes what is decided from the suspects, and returns the drift. `ceiling`: read
     after the store had reached what the source had."""
-    confirmed: list[Difference] = []
+    confirmed: list[RowDifference] = []
     decided: list[bytes] = []
     now = side.held([suspect.key for suspect in page])
     for suspect in page:
@@ -136,10 +138,10 @@ def _decide(
             decided.append(suspect.key)
             continue
         is_same_write = after is not None and suspect.version == after.version
-        if found.kind is Kind.LOOKUP:
+        if found.kind is DriftKind.LOOKUP:
             # A lookup key changes with other rows too: those changes had to be shown since the reading before.
             is_same_write = is_same_write and suspect.has_wrong_lookups
-        is_same_row = suspect.again >= SAME_READINGS and found.kind is not Kind.FUTURE
+        is_same_row = suspect.again >= SAME_READINGS and found.kind is not DriftKind.FUTURE
         if is_visible and (is_same_write or is_same_row):
             confirmed.append(found)
             decided.append(suspect.key)
@@ -163,16 +165,18 @@ def _await_writers(source: VerifiedTable) -> bool:
     return True
 
 
-def with_stale_rows(kafka: KafkaConfig, schema: TableSchema, differences: Sequence[Difference]) -> list[Difference]:
+def with_stale_rows(
+    kafka: KafkaConfig, schema: TableSchema, differences: Sequence[RowDifference]
+) -> list[RowDifference]:
     """Returns the differences; rows with other values are STALE if their version is lower than that of their key's last
     record.
     """
-    wrong = {one.key: one for one in differences if one.kind is Kind.WRONG}
+    wrong = {one.key: one for one in differences if one.kind is DriftKind.WRONG}
     if not wrong:
         return list(differences)
     last = last_versions(kafka, schema.topic, wrong.keys(), plain_key)
     return [
-        Difference(one.key, Kind.STALE, one.columns, one.version)
+        RowDifference(one.key, DriftKind.STALE, one.columns, one.version)
         if one.key in wrong and one.version is not None and one.version < last.get(one.key, 0)
         else one
         for one in differences

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from sinks.contents import Held
+from sinks.contents import StoredEntry
 from watershed.verify.source_rows import SourceRow
 
 CACHE_KIB: Final = 4 * 1024
@@ -67,7 +67,7 @@ class Suspects:
             yield page
             last = page[-1].key
 
-    def note_store(self, found: Mapping[bytes, Held | None]) -> None:
+    def note_store(self, found: Mapping[bytes, StoredEntry | None]) -> None:
         """Sets what the store has of these keys."""
         rows = [
             (None, False, key) if held is None else (held.version, bool(held.lookups), key)

@@ -61,7 +61,7 @@ ORDER BY k.place
 
 
 @dataclass(frozen=True, slots=True)
-class TableShape:
+class TableColumns:
     """The columns and the key of a table. Types are named as in _COLUMNS."""
 
     table: TableId
@@ -80,7 +80,7 @@ class TableReader:
         self._connection = connect(source, application=APPLICATION)
         self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
-    def shape(self, table: TableId) -> TableShape:
+    def shape(self, table: TableId) -> TableColumns:
         """Returns the columns and the key. Raises SourceError for a table that does not exist or has no key."""
         try:
             found = self._connection.execute(
@@ -100,9 +100,9 @@ class TableReader:
             raise lost(error) from error
         if not key:
             raise SourceError(f"table {table} has no key", "give it a primary key, or REPLICA IDENTITY USING INDEX")
-        return TableShape(table, columns, key, is_partitioned)
+        return TableColumns(table, columns, key, is_partitioned)
 
-    def rows(self, shape: TableShape) -> Iterator[tuple[str | None, ...]]:
+    def rows(self, shape: TableColumns) -> Iterator[tuple[str | None, ...]]:
         """Yields every row as texts in the order of `shape.columns`, None for NULL, without rows of inheritance
         children. Holds one row in memory at a time."""
         query = sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(

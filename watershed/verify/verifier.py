@@ -25,32 +25,32 @@ from cdc.model.topics import Topics
 from cdc.postgres.chunk_table import TableUnlikeError
 from sinks.contents import Removal, StoreContents
 from sinks.errors import RefusedError, SinkError
-from sinks.lineage import Lineage
 from sinks.records import encode_json
 from sinks.registry import open_contents
-from watershed.status.sink_letters import read_letters
+from sinks.schema_history import SchemaHistory
+from watershed.status.dead_letters import read_dead_letters
 from watershed.verify.comparison import Marks, SourceRows
 from watershed.verify.expected import ExpectedRows, plain_key
-from watershed.verify.model import LISTED_MAX, Difference, Kind, TableResult
+from watershed.verify.model import LISTED_MAX, DriftKind, RowDifference, TableResult
+from watershed.verify.pipeline_reader import PipelineReader, SinkStalledError
 from watershed.verify.settling import Side, settle, with_stale_rows
 from watershed.verify.source_rows import VerifiedTable
 from watershed.verify.suspects import Suspects
-from watershed.verify.world import StandsStillError, World
 
-TELL_ROWS: Final = 1_000
+PROGRESS_ROWS: Final = 1_000
 SCHEMA_S_MAX: Final = 10.0  # until the newest schema of a table is published, and the store has it
 CHECK_S: Final = 0.2
 REPAIRED_MAX: Final = 100_000  # rows of one table and sink that one command repairs: they are in memory
 
-Tell = Callable[[str, TableId, str, int, int], None]
+ProgressCallback = Callable[[str, TableId, str, int, int], None]
 """Reports progress: sink ("" for the source), table, step, rows so far, rows in total (0: not known)."""
 
-Mend = Callable[[VerifiedTable, Sequence[tuple[Side, TableResult, list[Difference]]]], None]
+RepairCallback = Callable[[VerifiedTable, Sequence[tuple[Side, TableResult, list[RowDifference]]]], None]
 """Repairs the differences of one table, in all its sinks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Selection:
     """The selection of what is compared."""
 
     sinks: tuple[str, ...] = ()  # all that are configured by default
@@ -60,7 +60,7 @@ class Wanted:
     is_strict: bool = False  # a sink that can't be compared is an error, not a remark
 
 
-def table_lineages(config: Config) -> dict[TableId, Lineage]:
+def read_schema_histories(config: Config) -> dict[TableId, SchemaHistory]:
     """Returns the versions of each table's schema, from the control topic."""
     known: dict[TableId, list[TableSchema]] = {}
     control = Topics(config.topics.prefix).control
@@ -68,30 +68,35 @@ def table_lineages(config: Config) -> dict[TableId, Lineage]:
         if key.startswith(SchemaRecord.KEY):
             schema = SchemaRecord.decode(value, f"topic {control}, key {key}").table_schema_of()
             known.setdefault(schema.table, []).append(schema)
-    return {table: Lineage.of(schemas) for table, schemas in known.items()}
+    return {table: SchemaHistory.of(schemas) for table, schemas in known.items()}
 
 
 class Verifier:
     """Compares tables with stores; a context manager. Methods raise WatershedError."""
 
     def __init__(
-        self, config: Config, wanted: Wanted, world: World, tell: Tell, removal: Removal | None = None
+        self,
+        config: Config,
+        selection: Selection,
+        pipeline: PipelineReader,
+        report_progress: ProgressCallback,
+        removal: Removal | None = None,
     ) -> None:
         """`removal`: needed to repair a warehouse. Raises ConfigError for a sink or a table that is not configured."""
         self._config = config
-        self._wanted = wanted
-        self._world = world
-        self._tell = tell
-        self._sections = {name: sink_config(config.sinks, name) for name in wanted.sinks or config.sinks}
+        self._selection = selection
+        self._pipeline = pipeline
+        self._report_progress = report_progress
+        self._sections = {name: sink_config(config.sinks, name) for name in selection.sinks or config.sinks}
         if not self._sections:
             raise ConfigError("no sink is configured", "add a store to section sinks")
         stored = config.source.stored_table_ids
-        self._tables = [table for table in stored if any(matches(pattern, table) for pattern in wanted.tables)]
+        self._tables = [table for table in stored if any(matches(pattern, table) for pattern in selection.tables)]
         self._removal = removal
         self._open = ExitStack()
         self._contents: dict[str, StoreContents] = {}
-        self._away: dict[str, str] = {}  # sinks that were not requested by name and can't be compared → reason
-        for pattern in wanted.tables:
+        self._unavailable: dict[str, str] = {}  # sinks that were not requested by name and can't be compared → reason
+        for pattern in selection.tables:
             if not any(matches(pattern, table) for table in self._tables):
                 names = ", ".join(map(str, stored)) or "none"
                 raise ConfigError(f"no table that stores hold matches {pattern}", f"tables are: {names}")
@@ -101,124 +106,128 @@ class Verifier:
             for name in self._sections:
                 try:
                     self._open_sink(name)
-                except (SinkError, StandsStillError) as error:
-                    if self._wanted.is_strict:
+                except (SinkError, SinkStalledError) as error:
+                    if self._selection.is_strict:
                         raise
-                    self._away[name] = error.message
+                    self._unavailable[name] = error.message
         except BaseException:
             self._open.close()
             raise
         return self
 
     def _open_sink(self, name: str) -> None:
-        self._world.require_sink(name)
+        self._pipeline.require_sink(name)
         contents = open_contents(name, self._sections[name], self._config.topics.prefix, self._removal)
         self._open.callback(contents.close)
-        self._world.reach(name)
+        self._pipeline.wait_until_applied(name)
         self._contents[name] = contents
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def run(self, mend: Mend | None = None) -> Iterator[TableResult]:
-        """Compares all tables, one after the other. `mend`: repairs each table's differences."""
-        lineages = table_lineages(self._config)
+    def run(self, repair: RepairCallback | None = None) -> Iterator[TableResult]:
+        """Compares all tables, one after the other. `repair`: repairs each table's differences."""
+        schema_histories = read_schema_histories(self._config)
         records = read_state(self._config).tables
         for table in self._tables:
             held = [name for name, section in self._sections.items() if section.holds(table)]
-            yield from (TableResult(name, table, why_not=self._away[name]) for name in held if name in self._away)
+            yield from (
+                TableResult(name, table, why_not=self._unavailable[name]) for name in held if name in self._unavailable
+            )
             sinks = [name for name in held if name in self._contents]
             record = records.get(table)
             if record is not None and record.status == "stopped":
                 reason = f"capture has stopped the table: {record.message or 'cdc table list says why'}"
-            elif table not in lineages:
+            elif table not in schema_histories:
                 reason = "capture has not published the table yet"
             else:
-                reason = self._world.unsettled(table)
+                reason = self._pipeline.unsettled(table)
             if reason or not sinks:
                 yield from (TableResult(sink, table, why_not=reason) for sink in sinks)
                 continue
-            yield from self._table(lineages[table], sinks, mend)
+            yield from self._table(schema_histories[table], sinks, repair)
 
     # ---- one table
 
-    def _table(self, lineage: Lineage, sinks: Sequence[str], mend: Mend | None) -> list[TableResult]:
-        table = lineage.newest.table
+    def _table(
+        self, schema_history: SchemaHistory, sinks: Sequence[str], repair: RepairCallback | None
+    ) -> list[TableResult]:
+        table = schema_history.newest.table
         results = [TableResult(sink, table) for sink in sinks]
-        found: list[tuple[Side, TableResult, list[Difference]]] = []
+        found: list[tuple[Side, TableResult, list[RowDifference]]] = []
         try:
-            lineage, opened = self._open_table(lineage)
+            schema_history, opened = self._open_table(schema_history)
             with opened as source, ExitStack() as open_rows:
                 rows = None
-                if self._wanted.sample is None:
+                if self._selection.sample is None:
                     rows = open_rows.enter_context(self._read(source))
                 for result in results:
                     try:
-                        side = self._side(result.sink, lineage, source)
-                        differences = self._compare(side, result, rows, keep=mend is not None)
+                        side = self._side(result.sink, schema_history, source)
+                        differences = self._compare(side, result, rows, keep=repair is not None)
                     except RefusedError as error:  # this store can't be compared, for example a change log
                         result.why_not = error.message
-                    except (SinkError, StandsStillError) as error:
+                    except (SinkError, SinkStalledError) as error:
                         source.require_unaltered()  # else the store's table may have a later schema
-                        self._leave(result, error)
+                        self._skip_sink(result, error)
                     else:
                         found.append((side, result, differences))
-                if mend is not None and any(differences or result.strays for _, result, differences in found):
-                    mend(source, found)
+                if repair is not None and any(differences or result.orphans for _, result, differences in found):
+                    repair(source, found)
         except (SourceError, RefusedError) as error:  # the table was altered, is locked, or has no key to read it by
             for result in results:
                 result.why_not = error.message
         return results
 
-    def _open_table(self, lineage: Lineage) -> tuple[Lineage, VerifiedTable]:
+    def _open_table(self, schema_history: SchemaHistory) -> tuple[SchemaHistory, VerifiedTable]:
         """Opens the table. One that was altered is opened with the schema that capture has published since."""
         deadline = time.monotonic() + SCHEMA_S_MAX
         while True:
             try:
-                return lineage, VerifiedTable(self._config.source, lineage.newest)
+                return schema_history, VerifiedTable(self._config.source, schema_history.newest)
             except TableUnlikeError:
                 if time.monotonic() > deadline:
                     raise
             time.sleep(CHECK_S)
-            lineage = table_lineages(self._config).get(lineage.newest.table, lineage)
+            schema_history = read_schema_histories(self._config).get(schema_history.newest.table, schema_history)
 
     def _read(self, source: VerifiedTable) -> SourceRows:
         schema = source.schema
 
         def rows() -> Iterator[Sequence[str | None]]:
             count = 0
-            for row in source.rows(self._wanted.source_share):
-                if count % TELL_ROWS == 0:
-                    self._tell("", schema.table, "reading", count, source.rows_estimated)
+            for row in source.rows(self._selection.source_share):
+                if count % PROGRESS_ROWS == 0:
+                    self._report_progress("", schema.table, "reading", count, source.rows_estimated)
                 count += 1
                 yield row
-            self._tell("", schema.table, "done", count, count)
+            self._report_progress("", schema.table, "done", count, count)
 
         return SourceRows(schema.table, source.types, schema.key, rows())
 
-    def _leave(self, result: TableResult, error: SinkError | StandsStillError) -> None:
+    def _skip_sink(self, result: TableResult, error: SinkError | SinkStalledError) -> None:
         """A store went away, or its sink stands still: its other tables are not compared either."""
-        if self._wanted.is_strict:
+        if self._selection.is_strict:
             raise error
-        result.why_not = self._away[result.sink] = error.message
+        result.why_not = self._unavailable[result.sink] = error.message
         del self._contents[result.sink]
 
-    def _side(self, sink: str, lineage: Lineage, source: VerifiedTable) -> Side:
-        if reason := self._not_filled(sink, lineage.newest.table):
+    def _side(self, sink: str, schema_history: SchemaHistory, source: VerifiedTable) -> Side:
+        if reason := self._not_filled(sink, schema_history.newest.table):
             raise RefusedError(reason, "restart the sink, which fills the table again; then compare again")
-        masks = masks_of(lineage.newest, self._config.masking.masks(self._config.source.table_ids))
+        masks = masks_of(schema_history.newest, self._config.masking.masks(self._config.source.table_ids))
         contents = self._contents[sink]
-        uncompared = contents.uncompared(lineage.newest.table)
-        expected = ExpectedRows(sink, self._sections[sink], lineage, source.types, masks, uncompared)
+        uncompared = contents.uncompared(schema_history.newest.table)
+        expected = ExpectedRows(sink, self._sections[sink], schema_history, source.types, masks, uncompared)
         contents.attach(expected.schema)
         self._await_prepared(sink, contents, expected.schema.table)
-        return Side(sink, contents, expected, source, contents.is_partial(lineage.newest.table))
+        return Side(sink, contents, expected, source, contents.is_partial(schema_history.newest.table))
 
     def _await_prepared(self, sink: str, contents: StoreContents, table: TableId) -> None:
         """Waits until the sink has given the store's table the newest schema."""
         if contents.is_prepared(table):
             return
-        self._world.reach(sink)
+        self._pipeline.wait_until_applied(sink)
         deadline = time.monotonic() + SCHEMA_S_MAX
         while not contents.is_prepared(table):
             if time.monotonic() > deadline:
@@ -230,7 +239,7 @@ class Verifier:
 
     def _not_filled(self, sink: str, table: TableId) -> str:
         """Says why the store does not hold the table as the configuration describes it; "" if it does."""
-        record, section = self._world.record(sink), self._sections[sink]
+        record, section = self._pipeline.record(sink), self._sections[sink]
         if record is None:
             return ""
         if str(table) in record.excluded:
@@ -239,23 +248,23 @@ class Verifier:
             return f"sink {sink} has filled {table} with a mapping that differs from the present configuration"
         return ""
 
-    def _compare(self, side: Side, result: TableResult, rows: SourceRows | None, *, keep: bool) -> list[Difference]:
+    def _compare(self, side: Side, result: TableResult, rows: SourceRows | None, *, keep: bool) -> list[RowDifference]:
         """Returns up to REPAIRED_MAX differences if `keep`; the result lists up to LISTED_MAX."""
         generation = self._generation(side.sink)
-        letters = self._letters(side.sink, generation, result.table)
+        dead_letters = self._dead_letters(side.sink, generation, result.table)
         with Suspects() as suspects:
             if rows is None:
-                assert self._wanted.sample is not None
-                self._sample(side, result, suspects, self._wanted.sample)
+                assert self._selection.sample is not None
+                self._sample(side, result, suspects, self._selection.sample)
             else:
                 self._scan(side, result, suspects, rows)
-            kept = self._decide(side, result, suspects, letters, keep=keep)
+            kept = self._decide(side, result, suspects, dead_letters, keep=keep)
         if rows is not None:
             # A row whose lookup key leads elsewhere is a difference already; publishing the row again corrects the key.
             named = {column.column for one in result.differences for column in one.columns}
-            names = (name for name in side.contents.stray_lookups(result.table) if name not in named)
-            result.add_strays(islice(dict.fromkeys(names), LISTED_MAX))
-        self._tell(side.sink, result.table, "done", result.store_rows, result.store_rows)
+            names = (name for name in side.contents.orphaned_lookups(result.table) if name not in named)
+            result.add_orphaned_lookups(islice(dict.fromkeys(names), LISTED_MAX))
+        self._report_progress(side.sink, result.table, "done", result.store_rows, result.store_rows)
         if self._generation(side.sink) != generation:
             result.why_not = (
                 f"the store of {side.sink} was rebuilt, and its new generation took over while the table was compared"
@@ -263,23 +272,23 @@ class Verifier:
         return kept
 
     def _decide(
-        self, side: Side, result: TableResult, suspects: Suspects, letters: Mapping[bytes, str], *, keep: bool
-    ) -> list[Difference]:
+        self, side: Side, result: TableResult, suspects: Suspects, dead_letters: Mapping[bytes, str], *, keep: bool
+    ) -> list[RowDifference]:
         """Adds the suspects that are drift to the result. Returns those that are kept."""
         total = len(suspects)
-        first: list[Difference] = []  # those that are listed: only they are looked up in the topic
-        others: list[Difference] = []
-        for found in settle(side, self._world, suspects):
+        first: list[RowDifference] = []  # those that are listed: only they are looked up in the topic
+        others: list[RowDifference] = []
+        for found in settle(side, self._pipeline, suspects):
             room = LISTED_MAX - len(first)
             first += found[:room]
             for one in found[room:]:
                 result.counts[one.kind] += 1
                 if keep and len(others) < REPAIRED_MAX - LISTED_MAX:
-                    others.append(replace(one, rejected=letters.get(one.key, "")))
-            self._tell(side.sink, result.table, "deciding", total - len(suspects), total)
+                    others.append(replace(one, rejected=dead_letters.get(one.key, "")))
+            self._report_progress(side.sink, result.table, "deciding", total - len(suspects), total)
         result.undecided += len(suspects)
         listed = [
-            replace(one, rejected=letters.get(one.key, ""))
+            replace(one, rejected=dead_letters.get(one.key, ""))
             for one in with_stale_rows(self._config.kafka, side.source.schema, first)
         ]
         for one in listed:
@@ -287,24 +296,26 @@ class Verifier:
         return [*listed, *others] if keep else []
 
     def _generation(self, sink: str) -> int | None:
-        self._world.read_on()
-        record = self._world.record(sink)
+        self._pipeline.read_on()
+        record = self._pipeline.record(sink)
         return None if record is None else record.generation
 
     def _scan(self, side: Side, result: TableResult, suspects: Suspects, rows: SourceRows) -> None:
         result.source_rows = rows.count
         seen = Marks(rows.count)
-        expected, ceiling = side.expected, self._world.ceiling()
+        expected, ceiling = side.expected, self._pipeline.ceiling()
         for key, held in side.contents.rows(expected.schema.table):
-            if result.store_rows % TELL_ROWS == 0:
-                self._tell(side.sink, result.table, "comparing", result.store_rows, rows.count)
-                self._world.read_on()
-                ceiling = self._world.ceiling()
+            if result.store_rows % PROGRESS_ROWS == 0:
+                self._report_progress(side.sink, result.table, "comparing", result.store_rows, rows.count)
+                self._pipeline.read_on()
+                ceiling = self._pipeline.ceiling()
             result.store_rows += 1
             name = expected.record_key(key)
             if name is None:
                 # No row of the source and no record can have this key, so capture can't delete it.
-                result.add(Difference(encode_json({n: str(v) for n, v in key.items()}), Kind.EXTRA, (), held.version))
+                result.add(
+                    RowDifference(encode_json({n: str(v) for n, v in key.items()}), DriftKind.EXTRA, (), held.version)
+                )
                 continue
             match = rows.find(expected.source_key(key))
             if match is None:
@@ -333,9 +344,9 @@ class Verifier:
             if (name := side.expected.record_key(stored)) is not None:
                 suspects.add(name)
 
-    def _letters(self, sink: str, generation: int | None, table: TableId) -> Mapping[bytes, str]:
+    def _dead_letters(self, sink: str, generation: int | None, table: TableId) -> Mapping[bytes, str]:
         """Returns record key → reason of the rows that this generation of the store has rejected."""
-        letters: Iterator[RejectedRow] = (
-            letter.row for letter in read_letters(self._config, [sink]) if letter.generation == generation
+        dead_letters: Iterator[RejectedRow] = (
+            letter.row for letter in read_dead_letters(self._config, [sink]) if letter.generation == generation
         )
-        return {encode_json(row.key): row.reason for row in letters if row.table == table}
+        return {encode_json(row.key): row.reason for row in dead_letters if row.table == table}

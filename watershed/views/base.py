@@ -33,7 +33,7 @@ from cdc.model.findings import Finding
 from cdc.postgres.catalog import column_types
 from sinks.errors import SinkError
 from watershed.views import statements
-from watershed.views.connection import Key, Texts, base_error, explained, is_away, is_of_rows, said, texts
+from watershed.views.connection import Key, Texts, base_error, error_text, explained, is_away, is_of_rows, texts
 from watershed.views.definition import ViewDefinition
 from watershed.views.dialects import advice
 from watershed.views.event_log_tables import existing_logs
@@ -57,14 +57,14 @@ def refused(definition: ViewDefinition) -> Iterator[None]:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(
-            f"view {definition.name}: PostgreSQL refuses its sql: {said(error)}",
+            f"view {definition.name}: PostgreSQL refuses its sql: {error_text(error)}",
             "grant the user of its base SELECT on the tables, EXECUTE on the functions and TEMPORARY on the database",
         ) from None
     except psycopg.errors.Error as error:
         if is_away(error) or isinstance(error, psycopg.errors.UndefinedTable):  # dropped just now
             raise base_error(error) from error
         raise ConfigError(
-            f"view {definition.name}: PostgreSQL refuses its sql: {said(error)}",
+            f"view {definition.name}: PostgreSQL refuses its sql: {error_text(error)}",
             advice(definition.config.sql) or "correct it",
         ) from None
 
@@ -317,7 +317,7 @@ class Base(States):
                     except psycopg.Error as of_key:
                         if not is_of_rows(of_key):
                             raise
-                        failed[key] = f"the query fails: {said(of_key)}"
+                        failed[key] = f"the query fails: {error_text(of_key)}"
         self.check_shape(definition)
         rows: dict[Key, Texts | None] = {}
         for key, some in found.items():

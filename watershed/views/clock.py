@@ -15,9 +15,9 @@ from cdc.config.stores import SqlConfig, sink_config
 from cdc.config.views import MINUTES
 from cdc.model.errors import ConfigError
 from watershed.views.connection import explained
-from watershed.views.keeping import Keeper
 from watershed.views.parsing import named_tables
 from watershed.views.states import States
+from watershed.views.supervisor import Supervisor
 
 POLL_S: Final = 1.0  # between two readings of the clock
 _CREATE: LiteralString = "CREATE TABLE IF NOT EXISTS {minutes} (at timestamptz PRIMARY KEY)"
@@ -66,7 +66,7 @@ class ClockBase(States):
         return sql.SQL(text).format(minutes=minutes, now=sql.SQL(_NOW), **parts)
 
 
-class Clock:
+class ClockJob:
     """Implements Job. Its base has the lock of the clock."""
 
     def __init__(self, base: ClockBase, days: int) -> None:
@@ -88,7 +88,7 @@ class Clock:
         """Does nothing: nothing is open."""
 
 
-class ClockKeeper(Keeper[ClockBase]):
+class ClockSupervisor(Supervisor[ClockBase]):
     """Keeps the clock of one base until the process is to end. Another process is a standby."""
 
     def __init__(self, settings: Config, base: str) -> None:
@@ -97,8 +97,8 @@ class ClockKeeper(Keeper[ClockBase]):
         super().__init__("clock", str(MINUTES), partial(ClockBase, section, settings.topics.prefix))
         self._days = settings.clock.days
 
-    def _open_job(self, base: ClockBase) -> Clock:
-        return Clock(base, self._days)
+    def _open_job(self, base: ClockBase) -> ClockJob:
+        return ClockJob(base, self._days)
 
 
 def bases_with_clock(settings: Config, views: list[str]) -> list[str]:

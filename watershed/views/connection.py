@@ -58,9 +58,9 @@ def base_error(error: psycopg.Error) -> SinkError:
             "check that it is running, and the url of the base's sink; the job tries again",
         )
     if is_of_rows(error):
-        return SinkError(f"the view's query fails: {said(error)}", NEXT_QUERY_FAILS)
+        return SinkError(f"the view's query fails: {error_text(error)}", NEXT_QUERY_FAILS)
     return SinkError(
-        f"the base of the view refuses a statement: {said(error)}",
+        f"the base of the view refuses a statement: {error_text(error)}",
         "see the server's log for this error; the job tries again",
     )
 
@@ -70,7 +70,7 @@ def is_of_rows(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.DataError | psycopg.errors.CardinalityViolation)
 
 
-def said(error: psycopg.Error) -> str:
+def error_text(error: psycopg.Error) -> str:
     """Returns the first line of PostgreSQL's message."""
     return (error.diag.message_primary or type(error).__name__).partition("\n")[0]
 

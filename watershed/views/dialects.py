@@ -116,14 +116,14 @@ _TEXT: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 def syntax_advice(query: str) -> str | None:
     """Says what to write instead of a construct of another database; None: the query has none that is known."""
     text = _TEXT.sub("''", query)
-    return next((said for pattern, said in _SYNTAX if re.search(pattern, text, re.IGNORECASE)), None)
+    return next((advice for pattern, advice in _SYNTAX if re.search(pattern, text, re.IGNORECASE)), None)
 
 
 def advice(query: str) -> str | None:
     """Says what to write instead of a construct or a function of another database; None: nothing in the query is known
     to be that. PostgreSQL has functions of some of these names, too, so ask only about a query that was refused."""
-    if said := syntax_advice(query):
-        return said
+    if message := syntax_advice(query):
+        return message
     for name in _CALL.findall(_TEXT.sub("''", query)):
         if instead := _INSTEAD.get(name.lower()):
             return f"write {instead} instead of {name}"

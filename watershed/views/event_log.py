@@ -16,19 +16,19 @@ from cdc.config.settings import KafkaConfig
 from cdc.model.errors import WatershedError
 from cdc.model.findings import Finding
 from sinks.errors import RefusedError, SinkError
-from watershed.views.event_log_base import Batch, EventLogBase, Loaded, Rejected, base_of_log, behind
+from watershed.views.event_log_base import EventBatch, EventLogBase, Loaded, Rejected, base_of_log, behind
 from watershed.views.event_log_rows import EventRow, MalformedError, event_row
 from watershed.views.event_records import (
     Bounds,
     EventConsumer,
     EventRecord,
-    EventTopics,
+    EventTopicReader,
     OutOfRangeError,
-    Place,
+    PartitionId,
     TopicIdentity,
 )
-from watershed.views.keeping import Keeper
 from watershed.views.states import ViewState
+from watershed.views.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ class EventLogLoader:
     """One event log, loaded by this object alone: its connection to the base has the log's lock."""
 
     def __init__(
-        self, name: str, form: EventForm, base: EventLogBase, topics: EventTopics, consumer: EventConsumer
+        self, name: str, form: EventForm, base: EventLogBase, topics: EventTopicReader, consumer: EventConsumer
     ) -> None:
         self._name = name
         self._form = form
@@ -50,8 +50,8 @@ class EventLogLoader:
         self._topics = topics
         self._consumer = consumer
         self._identities: Mapping[str, TopicIdentity] = {}
-        self._loaded: dict[Place, Loaded] = {}
-        self._goal: Mapping[Place, int] = {}  # offsets with which the log is filled
+        self._loaded: dict[PartitionId, Loaded] = {}
+        self._goal: Mapping[PartitionId, int] = {}  # offsets with which the log is filled
 
     def close(self) -> None:
         self._consumer.close()
@@ -103,7 +103,7 @@ class EventLogLoader:
             self.start()
             return True
         if moved:
-            rejected = self._base.load(self._name, Batch(*self._rows(records), moved))
+            rejected = self._base.load(self._name, EventBatch(*self._rows(records), moved))
             self._loaded |= moved
             self._report(rejected)
         if state.state == "filling" and all(self._loaded[place].next >= end for place, end in self._goal.items()):
@@ -130,7 +130,7 @@ class EventLogLoader:
             )
 
 
-class EventLogKeeper(Keeper[EventLogBase]):
+class EventLogSupervisor(Supervisor[EventLogBase]):
     """Keeps one event log until the process is to end."""
 
     def __init__(self, settings: Config, name: str) -> None:
@@ -140,7 +140,9 @@ class EventLogKeeper(Keeper[EventLogBase]):
 
     def _open_job(self, base: EventLogBase) -> EventLogLoader:
         form, kafka = event_form(self._section, self._settings.outbox), self._settings.kafka
-        return EventLogLoader(self._name, form, base, EventTopics(kafka, self._section.topics), EventConsumer(kafka))
+        return EventLogLoader(
+            self._name, form, base, EventTopicReader(kafka, self._section.topics), EventConsumer(kafka)
+        )
 
 
 def open_log_base(settings: Config, name: str) -> EventLogBase:
@@ -149,8 +151,8 @@ def open_log_base(settings: Config, name: str) -> EventLogBase:
 
 
 def beginnings(
-    loaded: Mapping[Place, Loaded], identities: Mapping[str, TopicIdentity], bounds: Mapping[Place, Bounds]
-) -> dict[Place, Loaded]:
+    loaded: Mapping[PartitionId, Loaded], identities: Mapping[str, TopicIdentity], bounds: Mapping[PartitionId, Bounds]
+) -> dict[PartitionId, Loaded]:
     """Returns from where partitions are loaded that have no offset yet: those of a new topic from what it still has,
     those that were added to a topic from their first record."""
     followed = {topic for topic, _ in loaded}
@@ -164,9 +166,9 @@ def beginnings(
 def require_continuity(
     name: str,
     topics: Sequence[str],
-    loaded: Mapping[Place, Loaded],
+    loaded: Mapping[PartitionId, Loaded],
     identities: Mapping[str, TopicIdentity],
-    bounds: Mapping[Place, Bounds],
+    bounds: Mapping[PartitionId, Bounds],
 ) -> None:
     """Raises RefusedError if one of the topics had events that the log has not loaded and that may be gone, SinkError
     if the topic itself is gone."""
@@ -205,7 +207,7 @@ def require_continuity(
 def wait_for_log(settings: Config, name: str, should_end: Callable[[], bool]) -> None:
     """Returns when the log has every event that its topics have now. Raises SinkError if it has stopped, or if it is
     not there yet and the wait should end."""
-    topics = EventTopics(settings.kafka, settings.event_logs[name].topics)
+    topics = EventTopicReader(settings.kafka, settings.event_logs[name].topics)
     bounds = topics.bounds(topics.identities())
     with open_log_base(settings, name) as base:
         while count := behind(base.offsets(name), bounds):
@@ -228,7 +230,7 @@ def log_findings(settings: Config, name: str) -> Iterator[Finding]:
                 hint = "grant CREATE on the database, or on this schema, to the role of the base's sink"
                 yield Finding(about, "fail", f"the role may not create tables in schema {base.schema}", hint)
             loaded = base.offsets(name) if base.counts(name) else {}
-        topics = EventTopics(settings.kafka, section.topics)
+        topics = EventTopicReader(settings.kafka, section.topics)
         identities = topics.identities()
         bounds = topics.bounds(identities)
         for topic in section.topics:
@@ -240,7 +242,11 @@ def log_findings(settings: Config, name: str) -> Iterator[Finding]:
 
 
 def _topic_findings(
-    about: str, topic: str, policy: str | None, loaded: Mapping[Place, Loaded], bounds: Mapping[Place, Bounds]
+    about: str,
+    topic: str,
+    policy: str | None,
+    loaded: Mapping[PartitionId, Loaded],
+    bounds: Mapping[PartitionId, Bounds],
 ) -> Iterator[Finding]:
     if policy is None:
         hint = "nothing to do if no such event was written yet; otherwise correct topics"
@@ -259,7 +265,7 @@ def _topic_findings(
 
 
 def _form_findings(
-    about: str, kafka: KafkaConfig, form: EventForm, bounds: Mapping[Place, Bounds]
+    about: str, kafka: KafkaConfig, form: EventForm, bounds: Mapping[PartitionId, Bounds]
 ) -> Iterator[Finding]:
     """Reads a record, which shows the rights and the form."""
     consumer = EventConsumer(kafka)

@@ -28,10 +28,10 @@ from cdc.model.errors import WatershedError
 from sinks.errors import SinkError
 from watershed.status.view_facts import ViewFacts
 from watershed.views import event_log_tables as tables
-from watershed.views.connection import CONNECT_TIMEOUT_S, connect, explained, said
+from watershed.views.connection import CONNECT_TIMEOUT_S, connect, error_text, explained
 from watershed.views.event_log_rows import EventRow
 from watershed.views.event_log_tables import existing_logs
-from watershed.views.event_records import Bounds, EventRecord, EventTopics, Place
+from watershed.views.event_records import Bounds, EventRecord, EventTopicReader, PartitionId
 from watershed.views.statements import COUNTED_MAX, schema_of
 from watershed.views.states import States, read_counts
 from watershed.views.triggers import brief_locks
@@ -53,7 +53,7 @@ class EventLogFigures:
         self._log = log
         self._schema = schema_of(settings.topics.prefix)
         self._connection = connect(base_of_log(settings, log), connect_timeout_s)
-        self._topics = EventTopics(settings.kafka, section.topics)
+        self._topics = EventTopicReader(settings.kafka, section.topics)
 
     def close(self) -> None:
         with suppress(psycopg.Error):
@@ -76,14 +76,14 @@ def base_of_log(settings: Config, log: str) -> SqlConfig:
     return section
 
 
-def behind(loaded: Mapping[Place, Loaded], bounds: Mapping[Place, Bounds]) -> int:
+def behind(loaded: Mapping[PartitionId, Loaded], bounds: Mapping[PartitionId, Bounds]) -> int:
     """Returns the number of offsets that are not loaded, markers of transactions among them."""
     return sum(
         max(0, one.end - (loaded[place].next if place in loaded else one.start)) for place, one in bounds.items()
     )
 
 
-def read_offsets(connection: psycopg.Connection[Any], schema: str, log: str) -> dict[Place, Loaded]:
+def read_offsets(connection: psycopg.Connection[Any], schema: str, log: str) -> dict[PartitionId, Loaded]:
     """Returns the place up to which each partition was loaded."""
     statement = "SELECT topic, partition, topic_id, next FROM {s}.log_offsets WHERE log = %s"
     with explained():
@@ -112,12 +112,12 @@ class Rejected(NamedTuple):
     reason: str
 
 
-class Batch(NamedTuple):
+class EventBatch(NamedTuple):
     """Records, as rows or as rejected, and the offsets after them."""
 
     rows: Sequence[tuple[EventRow, EventRecord]]
     rejected: Sequence[Rejected]
-    offsets: Mapping[Place, Loaded]
+    offsets: Mapping[PartitionId, Loaded]
 
 
 class EventLogBase(States):
@@ -148,11 +148,11 @@ class EventLogBase(States):
             row = self._connection.execute(tables.CAN_CREATE, {"schema": self.schema}).fetchone()
         return bool(row and row[0])
 
-    def offsets(self, log: str) -> dict[Place, Loaded]:
+    def offsets(self, log: str) -> dict[PartitionId, Loaded]:
         """Returns the place up to which each partition was loaded."""
         return read_offsets(self._connection, self.schema, log)
 
-    def load(self, log: str, batch: Batch) -> list[Rejected]:
+    def load(self, log: str, batch: EventBatch) -> list[Rejected]:
         """Writes the batch, and returns all of it that is not in the log: records that were rejected before, those that
         PostgreSQL can't hold, and other events with the id of one that the log has. An event that the log has already
         is left out."""
@@ -172,12 +172,12 @@ class EventLogBase(States):
                 self._connection.execute(self._sql("UPDATE {s}.views SET applied_at = now() WHERE name = %s"), (log,))
         return rejected
 
-    def begin(self, log: str, offsets: Mapping[Place, Loaded]) -> None:
+    def begin(self, log: str, offsets: Mapping[PartitionId, Loaded]) -> None:
         """Records the first offsets of partitions that have no offset yet."""
         with explained(), self._connection.transaction():
             self._advance(log, offsets)
 
-    def _advance(self, log: str, offsets: Mapping[Place, Loaded]) -> None:
+    def _advance(self, log: str, offsets: Mapping[PartitionId, Loaded]) -> None:
         columns = [(topic, partition, *loaded) for (topic, partition), loaded in offsets.items()]
         if columns:
             self._connection.execute(self._sql(tables.ADVANCE), (log, *map(list, zip(*columns, strict=True))))
@@ -209,7 +209,7 @@ class EventLogBase(States):
             except psycopg.Error as error:
                 if not _is_of_values(error):
                     raise
-                reason = f"PostgreSQL can't hold it: {said(error)}"
+                reason = f"PostgreSQL can't hold it: {error_text(error)}"
             if reason is not None:
                 rejected.append(Rejected(record, reason))
         return rejected
@@ -228,7 +228,7 @@ class EventLogBase(States):
             return None
         return f"another event has the same id: that of partition {found[0]}, offset {found[1]}"
 
-    def reload(self, log: str, starts: Mapping[Place, int]) -> None:
+    def reload(self, log: str, starts: Mapping[PartitionId, int]) -> None:
         """Forgets everything that the topics have from `starts` on, and everything of other topics, to load it again.
         Views of the log lose their triggers, so that each is filled again when the log has been loaded."""
         columns = [(topic, partition, start) for (topic, partition), start in starts.items()]

@@ -23,7 +23,7 @@ from sinks.errors import SinkError
 END_MS: Final = 100  # within which the end of a partition is reported
 _BUFFER_KB: Final = 16 * 1024  # of records that the client has fetched ahead
 
-Place = tuple[str, int]  # topic, partition
+PartitionId = tuple[str, int]  # topic, partition
 
 
 class EventRecord(NamedTuple):
@@ -60,7 +60,7 @@ class OutOfRangeError(SinkError):
     """A partition has no record at the offset that is to be read next."""
 
 
-class EventTopics:
+class EventTopicReader:
     """The topics of one reader. Methods raise UnreachableError, ConnectionLost and BrokerError."""
 
     def __init__(self, kafka: KafkaConfig, names: Sequence[str]) -> None:
@@ -84,7 +84,7 @@ class EventTopics:
         """Returns cleanup.policy of those topics that exist."""
         return {name: topic.cleanup_policy for name, topic in self._admin.describe(self.names).items()}
 
-    def bounds(self, topics: Mapping[str, TopicIdentity]) -> dict[Place, Bounds]:
+    def bounds(self, topics: Mapping[str, TopicIdentity]) -> dict[PartitionId, Bounds]:
         """Returns the bounds of each partition at this moment."""
         counts = {name: topic.partition_count for name, topic in topics.items()}
         starts = self._admin.request_end_offsets(counts, of_start=True)
@@ -108,9 +108,9 @@ class EventConsumer:
             "queued.max.messages.kbytes": _BUFFER_KB,
         }
         self._consumer = new_client(Consumer, reading_settings(kafka, "watershed-event-log", **settings))
-        self._places: Collection[Place] = ()
+        self._places: Collection[PartitionId] = ()
 
-    def assign(self, starts: Mapping[Place, int]) -> None:
+    def assign(self, starts: Mapping[PartitionId, int]) -> None:
         self._places = list(starts)
         self._consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
 
@@ -144,7 +144,7 @@ class EventConsumer:
         if isinstance(refused, BrokerError):
             raise refused
 
-    def positions(self) -> dict[Place, int]:
+    def positions(self) -> dict[PartitionId, int]:
         """Returns the next offset of each partition that has been read from, behind the records that `read` has
         returned and the markers of transactions that follow them."""
         asked = [TopicPartition(*place) for place in self._places]

@@ -82,7 +82,7 @@ class Fold:
             try:
                 state = written(self._returned(self.function(_read(state), event)))
             except Exception as error:  # noqa: BLE001 - code of the user, whose key is rejected
-                raise FoldError(f"{self.config.function} fails at the event {shown}: {_said(error)}") from None
+                raise FoldError(f"{self.config.function} fails at the event {shown}: {_error_text(error)}") from None
             last = dict(zip(self.order, order, strict=True))
         return state, None if last is None else written(last)
 
@@ -142,7 +142,7 @@ def _loaded(where: str, reference: str) -> tuple[Function, str]:
         imported, digest = _module(module)
     except Exception as error:  # noqa: BLE001 - code of the user, whose error is shown to them
         raise ConfigError(
-            f"{where}: module {module} can't be imported: {_said(error)}",
+            f"{where}: module {module} can't be imported: {_error_text(error)}",
             "put it in the folder of the configuration file or on PYTHONPATH, and correct its errors",
         ) from None
     function = getattr(imported, name, None)
@@ -191,7 +191,7 @@ def _event(text: str) -> dict[str, Any]:
     try:
         event: dict[str, Any] = _read(text)
     except ValueError as error:  # an integer of more digits than Python reads
-        raise FoldError(f"an event can't be read: {_said(error)}") from None
+        raise FoldError(f"an event can't be read: {_error_text(error)}") from None
     return event
 
 
@@ -229,7 +229,7 @@ def _name(name: object) -> str:
     return json.dumps(name)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Returns the error as one line of text that PostgreSQL can store."""
     message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     line = f"{type(error).__name__}: {message.partition(chr(10))[0]}".replace("\0", "")

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from sinks.errors import SinkError
-from watershed.views.connection import Key, Texts, is_of_rows, said, texts
+from watershed.views.connection import Key, Texts, error_text, is_of_rows, texts
 from watershed.views.definition import ViewDefinition
 from watershed.views.fold import NO_STATE, Fold, FoldError
 from watershed.views.statements import restored
@@ -232,7 +232,7 @@ class Folding:
             except psycopg.Error as error:
                 if not is_of_rows(error):
                     raise
-                failed[key] = f"the state does not fit the columns of the fold: {said(error)}"
+                failed[key] = f"the state does not fit the columns of the fold: {error_text(error)}"
         return rows, failed
 
     def _typed(self, states: Mapping[Key, str]) -> dict[Key, list[Texts]]:

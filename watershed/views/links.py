@@ -58,32 +58,32 @@ def memberships(condition: exp.Expr | None) -> Iterator[tuple[list[exp.Expressio
             yield _members(part.this), query.unnest()
 
 
-class Place(NamedTuple):
+class ColumnRef(NamedTuple):
     """A column of an occurrence."""
 
     occurrence: int
     column: str
 
 
-class Link(NamedTuple):
+class JoinEdge(NamedTuple):
     """An equality, directed from a column of one occurrence to that of another."""
 
-    start: Place
-    end: Place
+    start: ColumnRef
+    end: ColumnRef
 
 
 @dataclass(slots=True)
-class Found:
+class ScopeFindings:
     """The findings of the walk through the scopes of a query."""
 
     numbers: Mapping[int, int]  # where the text names a table → the occurrence's number
     occurrences: dict[tuple[int, str], int] = field(default_factory=dict)  # scope's id, alias → number
     tables: dict[int, TableId] = field(default_factory=dict)  # by number
     used: dict[TableId, set[str]] = field(default_factory=dict)
-    links: list[Link] = field(default_factory=list)
+    links: list[JoinEdge] = field(default_factory=list)
 
 
-def walk(scope: Scope, found: Found) -> None:
+def walk(scope: Scope, found: ScopeFindings) -> None:
     for child in scope.traverse():
         for alias, source in child.sources.items():
             if isinstance(source, exp.Table) and (id(child), alias) not in found.occurrences:
@@ -96,7 +96,7 @@ def walk(scope: Scope, found: Found) -> None:
                 found.used.setdefault(table_of(source), set())
     for child in scope.traverse():
         for column in child.columns:
-            place = place_of(column, child, found)
+            place = column_ref(column, child, found)
             if place is not None:
                 found.used[found.tables[place.occurrence]].add(place.column)
         found.links += _links(child, found)
@@ -117,7 +117,7 @@ def _owner(column: exp.Column, scope: Scope) -> Scope | None:
     return None
 
 
-def place_of(column: exp.Expr, scope: Scope, found: Found) -> Place | None:
+def column_ref(column: exp.Expr, scope: Scope, found: ScopeFindings) -> ColumnRef | None:
     """The base table's column that a column is, through derived tables; None: it is computed."""
     if not isinstance(column, exp.Column):
         return None
@@ -126,11 +126,11 @@ def place_of(column: exp.Expr, scope: Scope, found: Found) -> Place | None:
         return None
     source = owner.sources[column.table]
     if isinstance(source, exp.Table):
-        return Place(found.occurrences[id(owner), column.table], column.name)
+        return ColumnRef(found.occurrences[id(owner), column.table], column.name)
     if not isinstance(source, Scope):
         return None
     projection = projection_of(column.name, source)
-    return None if projection is None else place_of(projection.unalias(), source, found)
+    return None if projection is None else column_ref(projection.unalias(), source, found)
 
 
 def projection_of(name: str, source: Scope) -> exp.Expression | None:
@@ -144,7 +144,7 @@ def projection_of(name: str, source: Scope) -> exp.Expression | None:
     return None
 
 
-def _links(scope: Scope, found: Found) -> Iterator[Link]:
+def _links(scope: Scope, found: ScopeFindings) -> Iterator[JoinEdge]:
     select = scope.expression
     if not isinstance(select, exp.Select):
         return
@@ -156,10 +156,10 @@ def _links(scope: Scope, found: Found) -> Iterator[Link]:
         if inner is None or len(columns) != len(subquery.expressions):
             continue
         for column, projection in zip(columns, subquery.expressions, strict=True):
-            start = None if is_chosen(subquery, projection) else place_of(projection.unalias(), inner, found)
-            end = place_of(column, scope, found)
+            start = None if is_chosen(subquery, projection) else column_ref(projection.unalias(), inner, found)
+            end = column_ref(column, scope, found)
             if start and end:
-                yield Link(start, end)
+                yield JoinEdge(start, end)
     for join in select.args.get("joins") or ():
         nullable = join.alias_or_name if join.side == "LEFT" else None
         for left, right in equalities(join.args.get("on")):
@@ -167,11 +167,11 @@ def _links(scope: Scope, found: Found) -> Iterator[Link]:
 
 
 def _linked(
-    left: exp.Expression, right: exp.Expression, scope: Scope, found: Found, nullable: str | None
-) -> Iterator[Link]:
+    left: exp.Expression, right: exp.Expression, scope: Scope, found: ScopeFindings, nullable: str | None
+) -> Iterator[JoinEdge]:
     """`nullable`: the alias that an outer join adds, if the equality is of its ON."""
     for one, other in ((left, right), (right, left)):
-        start, end = place_of(one, scope, found), place_of(other, scope, found)
+        start, end = column_ref(one, scope, found), column_ref(other, scope, found)
         if start is None or end is None or start.occurrence == end.occurrence:
             continue
         assert isinstance(one, exp.Column)
@@ -181,4 +181,4 @@ def _linked(
             continue  # from the outside to the inside
         if nullable is not None and ends_here and other.table == nullable:
             continue
-        yield Link(start, end)
+        yield JoinEdge(start, end)

@@ -29,7 +29,7 @@ from watershed.views.definition import ViewDefinition
 from watershed.views.fold import fold_of
 from watershed.views.parsing import named_tables
 from watershed.views.states import ViewState
-from watershed.views.target import Gathering, Target, TargetGenerations
+from watershed.views.target import Gathering, TargetGenerations, ViewTarget
 from watershed.views.tracing import trace
 
 log = structlog.get_logger(__name__)
@@ -80,7 +80,7 @@ def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
     return base.with_read_columns(ViewDefinition(name, config, query, held, columns, fold))
 
 
-def kept_elsewhere(kind: str, name: str) -> SinkError:
+def locked_elsewhere(kind: str, name: str) -> SinkError:
     return SinkError(
         f"{kind} {name}: another process runs it",
         "nothing to do: this process takes over when the other ends; or stop one of them",
@@ -133,7 +133,7 @@ class ViewMaintainer:
         self,
         definition: ViewDefinition,
         base: Base,
-        open_target: Callable[[], Target],
+        open_target: Callable[[], ViewTarget],
         wait_for_base: Callable[[], None],
         gathering: Gathering | None = None,
         generations: TargetGenerations | None = None,
@@ -147,7 +147,7 @@ class ViewMaintainer:
         self._gathering = gathering or Gathering(definition.config.keys_per_batch)
         base.install()
         if not base.lock(definition.name):
-            raise kept_elsewhere("view", definition.name)
+            raise locked_elsewhere("view", definition.name)
         self._encoder = RowEncoder(definition, base.described(definition))
         self._open_target = open_target
         self._generations = generations

@@ -80,8 +80,8 @@ def parsed(where: str, text: str) -> exp.Expression:
     try:
         statements = [one for one in parse(text, dialect=DIALECT) if one is not None]
     except SqlglotError as error:
-        said = str(error).partition("\n")[0]
-        raise ConfigError(f"{where}: its sql can't be read: {said}", advice(text) or WRITE) from None
+        message = str(error).partition("\n")[0]
+        raise ConfigError(f"{where}: its sql can't be read: {message}", advice(text) or WRITE) from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Select | exp.SetOperation):
         raise ConfigError(f"{where}: its sql is not one SELECT", WRITE)
     return normalize_identifiers(statements[0], dialect=DIALECT)
@@ -109,8 +109,8 @@ def qualified(where: str, tree: exp.Expression, columns: Mapping[TableId, Sequen
     try:
         tree = qualify(copy, schema=schema, dialect=DIALECT, validate_qualify_columns=True, expand_alias_refs=False)
     except SqlglotError as error:
-        said = str(error).partition(chr(10))[0]
-        raise ConfigError(f"{where}: {said}", advice(text) or "correct the names of its columns") from None
+        message = str(error).partition(chr(10))[0]
+        raise ConfigError(f"{where}: {message}", advice(text) or "correct the names of its columns") from None
     for call in list(tree.find_all(exp.Coalesce)):
         if not call.meta.get("is_written"):
             call.replace(call.this)  # a column of USING: in an inner or left join it is the left table's

@@ -73,7 +73,7 @@ def is_chosen(select: exp.Expr, projection: exp.Expr) -> str | None:
     distinct = select.args.get("distinct")
     on = distinct.args.get("on") if distinct is not None else None
     if on is not None:
-        listed = [_meant(one, select) for one in (on.expressions if isinstance(on, exp.Tuple) else [on.unnest()])]
+        listed = [_referenced(one, select) for one in (on.expressions if isinstance(on, exp.Tuple) else [on.unnest()])]
         if value not in listed:
             return "DISTINCT ON"
     for window in select.find_all(exp.Window):
@@ -87,7 +87,7 @@ def is_limited(select: exp.Expr) -> bool:
     return bool(select.args.get("limit") or select.args.get("offset") or select.args.get("fetch"))
 
 
-def _meant(expression: exp.Expr, select: exp.Expr) -> exp.Expr:
+def _referenced(expression: exp.Expr, select: exp.Expr) -> exp.Expr:
     """The expression that a number or a name of a result in DISTINCT ON stands for."""
     if isinstance(expression, exp.Literal) and not expression.is_string:
         numbered: exp.Expr = select.expressions[int(expression.name) - 1].unalias()

@@ -20,10 +20,10 @@ from cdc.model.errors import WatershedError
 from sinks.errors import SinkError
 from watershed.client.source_reader import PostgresSourceReader
 from watershed.client.waiting import Waiter, WaitTimeoutError
-from watershed.views.clock import ClockKeeper, bases_with_clock
-from watershed.views.event_log import EventLogKeeper, wait_for_log
-from watershed.views.keeping import ViewKeeper
+from watershed.views.clock import ClockSupervisor, bases_with_clock
+from watershed.views.event_log import EventLogSupervisor, wait_for_log
 from watershed.views.parsing import named_tables
+from watershed.views.supervisor import ViewSupervisor
 from watershed.views.target import TargetGenerations
 from watershed.views.targets import gathering, open_base, open_target, target_generations
 
@@ -50,9 +50,9 @@ def run_views(
         _warehouses(settings, views) as warehouses,
         ThreadPoolExecutor(len(views) + len(logs) + len(clocks), thread_name_prefix="view") as pool,
     ):
-        jobs = {pool.submit(_keeper(settings, name, ending, warehouses).keep, ending): name for name in views}
-        jobs |= {pool.submit(EventLogKeeper(settings, name).keep, ending): name for name in logs}
-        jobs |= {pool.submit(ClockKeeper(settings, base).keep, ending): f"the clock of {base}" for base in clocks}
+        jobs = {pool.submit(_supervisor(settings, name, ending, warehouses).run, ending): name for name in views}
+        jobs |= {pool.submit(EventLogSupervisor(settings, name).run, ending): name for name in logs}
+        jobs |= {pool.submit(ClockSupervisor(settings, base).run, ending): f"the clock of {base}" for base in clocks}
         try:
             _report(jobs, conditions, warehouses, say)
         except KeyboardInterrupt:
@@ -87,9 +87,11 @@ def _warehouses(settings: Config, chosen: Mapping[str, ViewConfig]) -> Iterator[
         yield warehouses
 
 
-def _keeper(settings: Config, name: str, ending: threading.Event, warehouses: "WarehouseTargets | None") -> ViewKeeper:
+def _supervisor(
+    settings: Config, name: str, ending: threading.Event, warehouses: "WarehouseTargets | None"
+) -> ViewSupervisor:
     section = settings.views[name]
-    return ViewKeeper(
+    return ViewSupervisor(
         name,
         section,
         partial(open_base, settings, name),

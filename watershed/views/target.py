@@ -16,7 +16,7 @@ from sinks.contract import Change, Result
 from sinks.slots import Slots, slot_of
 
 
-class Target(Protocol):
+class ViewTarget(Protocol):
     """The parts of sinks.contract.Sink that a view needs, with its promises; but what `apply` writes must survive a
     kill -9 only when `make_readable` has returned."""
 
@@ -61,12 +61,12 @@ class TargetGenerations:
     """The generations of one target whose store can hold two of them. Methods raise SinkError for a store that does
     not answer."""
 
-    def __init__(self, open_slots: Callable[[], Slots], open_slot: Callable[[str], Target]) -> None:
+    def __init__(self, open_slots: Callable[[], Slots], open_slot: Callable[[str], ViewTarget]) -> None:
         """`open_slot`: opens the target of the generation in this slot, see sinks.slots."""
         self._open_slots = open_slots
         self._open_slot = open_slot
 
-    def begin(self, generation: int) -> Target:
+    def begin(self, generation: int) -> ViewTarget:
         """Opens an empty target for this generation. What was begun earlier and did not serve is deleted. Raises
         SinkError if the store has no room for a second generation, or other objects depend on the readers' table."""
         self.drop_others()
@@ -74,7 +74,7 @@ class TargetGenerations:
             slots.check_room()
         return self._open_slot(slot_of(generation))
 
-    def resume(self, generation: int) -> Target | None:
+    def resume(self, generation: int) -> ViewTarget | None:
         """Opens the target of a generation that was filled and does not serve; None if it no longer exists."""
         slot = slot_of(generation)
         with closing(self._open_slots()) as slots:

@@ -19,7 +19,7 @@ from sinks.slots import Slots
 from watershed.views.base import Base
 from watershed.views.definition import SCHEMA_OF_VIEWS
 from watershed.views.statements import schema_of
-from watershed.views.target import Gathering, Target, TargetGenerations
+from watershed.views.target import Gathering, TargetGenerations, ViewTarget
 from watershed.views.topic import Published, TopicSink
 
 KEYS_PER_COMMIT_MAX: Final = 10_000
@@ -34,10 +34,10 @@ def open_base(settings: Config, name: str) -> Base:
     return Base(section, settings.topics.prefix, [*kept, MINUTES])
 
 
-OpenWarehouse = Callable[[str, WarehouseConfig], Target]  # by the view's name
+OpenWarehouse = Callable[[str, WarehouseConfig], ViewTarget]  # by the view's name
 
 
-def open_target(settings: Config, name: str, open_warehouse: OpenWarehouse | None = None) -> Target:
+def open_target(settings: Config, name: str, open_warehouse: OpenWarehouse | None = None) -> ViewTarget:
     """Connects to the target of this view. `open_warehouse`: of a process that has Spark. Raises SinkError."""
     target = settings.views[name].target
     if isinstance(target, TopicTarget):

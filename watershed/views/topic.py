@@ -94,7 +94,7 @@ class Published:
             self._connection.execute(self._sql("DELETE FROM {s}.published WHERE view = %s"), (self._view,))
             for keys in live:
                 self._forget([key for key, is_live in keys.items() if not is_live])
-                self._intend([key for key, is_live in keys.items() if is_live], 0)
+                self._record_pending([key for key, is_live in keys.items() if is_live], 0)
             self._note(topic)
 
     def digests(self, keys: Sequence[str]) -> dict[str, bytes | None]:
@@ -111,10 +111,10 @@ class Published:
                 (version, self._view, list(keys), version),
             )
 
-    def intend(self, keys: Sequence[str], version: int) -> None:
+    def record_pending(self, keys: Sequence[str], version: int) -> None:
         """Notes that records of these keys are about to be written."""
         with explained():
-            self._intend(keys, version)
+            self._record_pending(keys, version)
 
     def confirm(self, digests: Mapping[str, bytes | None], version: int) -> None:
         """Notes what the topic holds now; None: the key was deleted. Another writer's later notes stay."""
@@ -145,7 +145,7 @@ class Published:
             (self._view, *topic),
         )
 
-    def _intend(self, keys: Sequence[str], version: int) -> None:
+    def _record_pending(self, keys: Sequence[str], version: int) -> None:
         self._connection.execute(
             self._sql(
                 "INSERT INTO {s}.published (view, key, version) SELECT %s, key, %s FROM unnest(%s::text[]) key "
@@ -294,7 +294,7 @@ class TopicSink:
         if not rows:
             return
         headers = ("view", self._view_header), ("version", str(version).encode())
-        self._published.intend([row.key for row in rows], version)
+        self._published.record_pending([row.key for row in rows], version)
         self._topic.write([ViewRecord(row.key.encode(), row.value, headers) for row in rows])
         self._published.confirm({row.key: row.digest for row in rows}, version)
 

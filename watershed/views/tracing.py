@@ -18,7 +18,7 @@ from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from watershed.views.branches import single_branches
 from watershed.views.dialects import syntax_advice
-from watershed.views.links import Found, Link, Place, conjuncts, place_of, projection_of, walk
+from watershed.views.links import ColumnRef, JoinEdge, ScopeFindings, column_ref, conjuncts, projection_of, walk
 from watershed.views.parsing import Named, as_written, base_tables, parsed, pieces, qualified
 from watershed.views.refusals import DIALECT, SETS, called, is_chosen, refusals
 
@@ -51,7 +51,7 @@ class Trace:
     table: TableId
     occurrence: int
     # Each step joins an occurrence of a table to those before it: end = start for each of its links.
-    steps: tuple[tuple[int, TableId, tuple[Link, ...]], ...]
+    steps: tuple[tuple[int, TableId, tuple[JoinEdge, ...]], ...]
     keys: tuple[exp.Expression, ...]  # over columns that are named `t<occurrence>.<column>`
     conditions: tuple[exp.Expression, ...]  # over the same columns: rows that do not meet them concern no key
     functions: tuple[Function, ...] = ()  # in FROM, that make columns of the key
@@ -96,7 +96,7 @@ def _traced(where: str, text: str, key: Sequence[str], columns: Mapping[TableId,
     traces: dict[str, Trace] = {}
     used: dict[TableId, set[str]] = {}
     for branch in single_branches(where, qualified(where, tree, columns, text)):
-        found = Found(numbers)
+        found = ScopeFindings(numbers)
         for one in _traces(where, text, key, branch, found):
             # A table outside of a UNION may have the same way to the key in several of its branches.
             traces.setdefault(repr(one), one)
@@ -113,7 +113,7 @@ def _traced(where: str, text: str, key: Sequence[str], columns: Mapping[TableId,
     )
 
 
-def _traces(where: str, text: str, key: Sequence[str], tree: exp.Expression, found: Found) -> Iterator[Trace]:
+def _traces(where: str, text: str, key: Sequence[str], tree: exp.Expression, found: ScopeFindings) -> Iterator[Trace]:
     """Yields the traces of a query without set operations."""
     root = build_scope(tree)
     assert root is not None, "a SELECT has a scope"
@@ -144,7 +144,7 @@ class _Key:
     """The key's columns over columns of base tables, which are named `t<occurrence>.<column>`, and over functions in
     FROM."""
 
-    def __init__(self, where: str, text: str, root: Scope, found: Found) -> None:
+    def __init__(self, where: str, text: str, root: Scope, found: ScopeFindings) -> None:
         self._where = where
         self._text = text
         self._root = root
@@ -205,7 +205,7 @@ class _Key:
             raise self._refused(
                 name, f"is computed from {column.table}, which an outer join adds", "choose another key, or write JOIN"
             )
-        place = place_of(column, scope, self._found)
+        place = column_ref(column, scope, self._found)
         if place is not None:
             return _column(place)
         source = scope.selected_sources.get(column.table, (None, None))
@@ -247,7 +247,7 @@ class _Key:
         return ConfigError(f"{self._where}: column {name} of its key {why}", instead)
 
 
-def _conditions(needed: set[int], root: Scope, found: Found) -> list[exp.Expression]:
+def _conditions(needed: set[int], root: Scope, found: ScopeFindings) -> list[exp.Expression]:
     """The conditions of WHERE that concern the key's tables alone. A row that does not meet them is part of no row of
     the view, neither before nor after its change, so no key is computed from it: its values may be absurd. That is not
     so for the tables that an outer join adds, whose absence is a row, too."""
@@ -259,7 +259,7 @@ def _conditions(needed: set[int], root: Scope, found: Found) -> list[exp.Express
         if part.find(exp.Select) or any(not isinstance(call, _REWRITTEN_EXACTLY) for call in part.find_all(exp.Func)):
             continue
         columns = list(part.find_all(exp.Column))
-        places = {column: place_of(column, root, found) for column in columns}
+        places = {column: column_ref(column, root, found) for column in columns}
         is_own = all(
             place is not None
             and f"t{place.occurrence}" in owners
@@ -291,7 +291,7 @@ def _is_constant(expression: exp.Expr) -> bool:
     )
 
 
-def _column(place: Place) -> exp.Column:
+def _column(place: ColumnRef) -> exp.Column:
     return exp.column(
         exp.to_identifier(place.column, quoted=True), exp.to_identifier(f"t{place.occurrence}", quoted=True)
     )
@@ -303,7 +303,9 @@ def _owners(parts: Sequence[exp.Expression]) -> set[int]:
     return {int(column.table[1:]) for column in columns if column.table.startswith("t")}
 
 
-def _steps(where: str, start: int, needed: set[int], found: Found) -> tuple[tuple[int, TableId, tuple[Link, ...]], ...]:
+def _steps(
+    where: str, start: int, needed: set[int], found: ScopeFindings
+) -> tuple[tuple[int, TableId, tuple[JoinEdge, ...]], ...]:
     """The shortest ways from this occurrence to those that the key's parts need."""
     before: dict[int, int] = {start: start}
     queue = [start]

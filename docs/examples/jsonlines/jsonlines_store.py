@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from cdc.config.stores import StoreConfig, StoreType
 from cdc.model.events import TableId, TableSchema
-from sinks.contents import Held, Key, StoreContents
+from sinks.contents import Key, StoreContents, StoredEntry
 from sinks.contract import Change, Outcome, Result, StoredRow, lost_writes
 from sinks.errors import SinkError
 from sinks.reduction import document_id, with_kept
@@ -68,17 +68,17 @@ class JsonLinesSink:
             with self._locked():
                 self._write_state({"generation": generation, "files": []})
 
-    def disown(self, table: TableId) -> None:
+    def reset_versions(self, table: TableId) -> None:
         self.discard(table)
 
-    def note(self, text: str, before: str | None) -> None:
+    def save_position(self, text: str, before: str | None) -> None:
         with self._locked():
             state = self._read_state()
             if before is not None and state.get("note") not in (before, text):
                 raise lost_writes(f"JSON lines: {self._folder}")
             self._write_state(state | {"note": text})
 
-    def noted(self) -> str | None:
+    def saved_position(self) -> str | None:
         with self._locked():
             note: str | None = self._read_state().get("note")
             return note
@@ -212,14 +212,14 @@ class JsonLinesContents(StoreContents):
         del table
         return False
 
-    def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+    def rows(self, table: TableId) -> Iterator[tuple[Key, StoredEntry]]:
         for stored in self._sink.rows(table):
-            yield stored.key, Held(stored.version, stored.row)
+            yield stored.key, StoredEntry(stored.version, stored.row)
 
-    def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
+    def held(self, table: TableId, keys: Sequence[Key]) -> list[StoredEntry | None]:
         lines = self._sink.lines(table)
         found = [lines.get(document_id(dict(key))) for key in keys]
-        return [None if line is None else Held(line["version"], line["row"]) for line in found]
+        return [None if line is None else StoredEntry(line["version"], line["row"]) for line in found]
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
         with self._sink.edited(table) as rows:

@@ -15,17 +15,17 @@ from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.coordination import Snapshots
-from cdc.snapshots.jobs import Job
-from sinks.cache.notes import Notes
+from cdc.snapshots.jobs import SnapshotJob
+from sinks.cache.saved_position import SavedPosition
 from sinks.cache.sink import CacheSink
 from sinks.errors import SinkError
 from sinks.search.sink import SearchSink
 from sinks.sql.preparation import Preparation
 from sinks.sql.sink import SqlSink
 from spark_jobs import serving
-from spark_jobs.applied import AppliedPosition, Lives
-from spark_jobs.dead_letters import DeadLetters
-from spark_jobs.rejections import Letters
+from spark_jobs.applied import AppliedPosition, Invalidations
+from spark_jobs.dead_letters import DeadLetterTopic
+from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.rounds import RoundReport, TopicEnds
 from spark_jobs.sync import SinkSync
 from watershed.cli.main import main
@@ -48,11 +48,11 @@ def _offsets_without_incarnations() -> None:
 
 def _begins_at_former_offsets() -> None:
     """Also where the topic that exists now has no records at them yet."""
-    take = SinkSync._take
+    take = SinkSync._add_report
 
-    def took(sync: SinkSync, report: RoundReport, lives: Lives) -> None:
+    def took(sync: SinkSync, report: RoundReport, invalidations: Invalidations) -> None:
         report.lost.clear()
-        take(sync, report, lives)
+        take(sync, report, invalidations)
 
     _offsets_without_incarnations()
     _put(SinkSync, "_take", took)
@@ -71,14 +71,14 @@ def _lets_former_rows_win() -> None:
 
 def _replaces_a_snapshot_that_owes() -> None:
     execute, add = Snapshots._execute, SnapshotEngine.add
-    owed = Job.owed
+    owed = SnapshotJob.owed
 
     def executed(snapshots: Snapshots, identity: str, signal: SignalRecord) -> Any:
-        _put(Job, "owed", property(lambda _: ""))
+        _put(SnapshotJob, "owed", property(lambda _: ""))
         try:
             return execute(snapshots, identity, signal)
         finally:
-            _put(Job, "owed", owed)
+            _put(SnapshotJob, "owed", owed)
 
     def added(engine: SnapshotEngine, record: SnapshotRecord) -> list[TopicRecord]:
         before = engine.jobs.pop(record.table, None)
@@ -106,14 +106,14 @@ def _misses_sweeps() -> None:
 
 def _brokers_refuse_letters() -> None:
     """No defect: dead letters can't be published at times, and nothing may be lost."""
-    publish, chance = DeadLetters.publish, random.Random()
+    publish, chance = DeadLetterTopic.publish, random.Random()
 
-    def stumbling(box: DeadLetters, letters: Letters) -> None:
-        if letters and chance.random() < FAILURES:
+    def stumbling(box: DeadLetterTopic, dead_letters: DeadLetterUpdates) -> None:
+        if dead_letters and chance.random() < FAILURES:
             raise BrokerError("no dead letters now", "nothing to do")
-        publish(box, letters)
+        publish(box, dead_letters)
 
-    _put(DeadLetters, "publish", stumbling)
+    _put(DeadLetterTopic, "publish", stumbling)
 
 
 def _forgets_letters() -> None:
@@ -121,8 +121,8 @@ def _forgets_letters() -> None:
 
     def publish(sync: SinkSync) -> None:
         with sync._state:
-            letters, sync._readable_letters = sync._readable_letters, {}
-        sync._world.letters.publish(letters)
+            dead_letters, sync._readable_dead_letters = sync._readable_dead_letters, {}
+        sync._environment.dead_letters.publish(dead_letters)
 
     _brokers_refuse_letters()
     _put(SinkSync, "_publish_letters", publish)
@@ -146,14 +146,14 @@ def _forgets_refreshes() -> None:
     def show(sync: SinkSync) -> None:
         with sync._store:
             with sync._state:
-                offsets, lives = dict(sync._position.written), dict(sync._position.lives)
-                tables, letters = sync._written_tables, sync._letters
-                sync._written_tables, sync._letters = set(), {}
+                offsets, invalidations = dict(sync._position.written), dict(sync._position.invalidations)
+                tables, dead_letters = sync._written_tables, sync._dead_letters
+                sync._written_tables, sync._dead_letters = set(), {}
             if tables:
                 sync._sink.make_readable(tables)
             with sync._state:
-                sync._readable_letters |= letters
-                sync._position.reach(offsets, lives)
+                sync._readable_dead_letters |= dead_letters
+                sync._position.mark_readable(offsets, invalidations)
 
     _stores_refuse_refreshes()
     _put(SinkSync, "_show", show)
@@ -174,7 +174,7 @@ def _counts_partitions_once() -> None:
 def _trusts_the_store() -> None:
     """The position that this job has noted counts, whatever the store holds."""
     _put(SinkSync, "_check_generation", lambda _: None)
-    for owner, name in ((Notes, "write"), (Preparation, "note")):
+    for owner, name in ((SavedPosition, "write"), (Preparation, "note")):
         _write_whatever_was_noted(owner, name)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import Capture, Pipeline, Schedule
+from cdc.capture.kafka_transaction import PositionConstants, Publisher
+from cdc.capture.loop import Capture, LoopSchedule, Pipeline
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable
@@ -160,7 +160,7 @@ class Process:
                 publisher=self._publisher(position),
             ),
             topics=TOPICS,
-            schedule=Schedule(limits=run.limits, watch=tracker.watch),
+            schedule=LoopSchedule(limits=run.limits, watch=tracker.watch),
             should_stop=self._stops,
         )
         capture.run()
@@ -212,10 +212,10 @@ class Process:
         return OutboxStream(PREFIX, tables, (messages, KEY), self._run.format)
 
     def _publisher(self, position: PositionRecord) -> Publisher:
-        lineage = Lineage(
+        constants = PositionConstants(
             position.epoch, IDENTITY, PUBLICATION, {topic: position.topics[topic] for topic in TABLE_TOPICS}
         )
-        return Publisher(lineage, self._run.limits)
+        return Publisher(constants, self._run.limits)
 
     def _pause(self, seconds: float) -> None:
         """The source lives on meanwhile."""

@@ -254,7 +254,7 @@ class MixedStream(Stream):
         self._mixed = source
         self._wal_end = slot.confirmed
         self._told = deque([wire.keepalive(slot.confirmed)])
-        self._heard_at = world.now_s
+        self._received_at = world.now_s
 
     def start(self, lsn: int) -> bool:
         """False while another process streams."""
@@ -263,7 +263,7 @@ class MixedStream(Stream):
             return False
         self._slot.user = self
         super().__init__(self._world.chance, self._mixed, max(lsn, self._slot.confirmed))
-        self._heard_at = self._world.now_s
+        self._received_at = self._world.now_s
         return True
 
     def close(self) -> None:
@@ -302,14 +302,14 @@ class MixedStream(Stream):
             self._told.append(wire.keepalive(self._wal_end))
         assert confirmed <= self._slot.recorded(), "more confirmed than is recorded"
         assert confirmed <= received, "more confirmed than received"
-        self._heard_at = self._world.now_s
+        self._received_at = self._world.now_s
         self._slot.confirmed = max(self._slot.confirmed, confirmed)
 
     def _step(self) -> None:
         self._world.step()
         if self._slot.user is not self:
             raise ConnectionLost("the connection was closed")
-        assert self._world.now_s - self._heard_at < TIMEOUT_S, "the server would have hung up: no status in time"
+        assert self._world.now_s - self._received_at < TIMEOUT_S, "the server would have hung up: no status in time"
         if self._world.happens(self._world.rates.lost_connection):
             self.close()
             raise ConnectionLost("the connection was closed")

@@ -19,7 +19,7 @@ from sinks.errors import RefusedError
 from spark_jobs.applied import BUILT_AGAIN
 from tests.simulation.operators.brokers import Brokers
 from tests.simulation.operators.capture import Capture
-from tests.simulation.operators.job import NAME, SinkJob, is_rebuilt, open_letters, patched
+from tests.simulation.operators.job import NAME, SinkJob, is_rebuilt, open_dead_letters, patched
 from tests.simulation.operators.judge import Finding, claimed, require_letters_of_rejected_rows, require_not_early
 from tests.simulation.operators.rules import ALWAYS, CHECK_S, SHARE, WEIGHTS, Rules
 from tests.simulation.operators.source import (
@@ -96,8 +96,8 @@ class Campaign(Rules):
 
     def _look(self) -> None:
         if not self._is_blind:
-            letters = self._lost_letters | open_letters(self.brokers)
-            require_not_early(self.capture, self.source, self.store, self._held(), letters)
+            dead_letters = self._lost_letters | open_dead_letters(self.brokers)
+            require_not_early(self.capture, self.source, self.store, self._held(), dead_letters)
 
     def _settle(self) -> None:
         """Nothing goes wrong any more, and the operator does what documentation and messages say."""
@@ -109,8 +109,8 @@ class Campaign(Rules):
             self.sink_turn()
             self._look()
             if self._is_in_step():
-                letters = open_letters(self.brokers)
-                require_letters_of_rejected_rows(self.capture, self.source, self._held(), letters, BAD)
+                dead_letters = open_dead_letters(self.brokers)
+                require_letters_of_rejected_rows(self.capture, self.source, self._held(), dead_letters, BAD)
                 return
         state = self.capture.state
         raise Finding("stuck", f"never in step: {self.capture.gap or state}; {self._last_error}")
@@ -197,7 +197,7 @@ class Campaign(Rules):
         if self.job is None:
             return
         job, is_over = self.job, []
-        self._work(lambda: is_over.append(job.tend()))
+        self._work(lambda: is_over.append(job.run_housekeeping()))
         if is_over and job.keeps_in_step and self._changed_s < self.world.now_s - CHECK_S:
             self._is_blind = False
         if is_over == [True]:

@@ -180,7 +180,7 @@ class Capture:
         """The first start, or a heal: a new slot, and all tables are read. As cdc/daemon/first_start.py."""
         before, published, captured = self.state, self.progress(), self._captured()
         recorded = {} if before is None else {topic_of(table): known for table, known in before.topics.items()}
-        told = published_states(published)
+        on_error = published_states(published)
         stopped = {} if before is None else before.stopped
         chosen = sorted(self._used - stopped.keys()) or sorted(self._used)
         self._histories += 1
@@ -192,7 +192,7 @@ class Capture:
         for table in chosen:
             now = self._topic(table)
             assert now is not None
-            known = [states[topic_of(table)] for states in (recorded, told) if topic_of(table) in states]
+            known = [states[topic_of(table)] for states in (recorded, on_error) if topic_of(table) in states]
             is_unsure = table in captured and not (continues and topic_of(table) in recorded)
             incarnation = incarnation_of(now, known, str(epoch), is_unsure=is_unsure)
             topic = now.model_copy(update={"incarnation": incarnation, "end_offsets": ()})

@@ -19,17 +19,17 @@ from cdc.kafka import topic_reader
 from cdc.model.control import Record
 from cdc.model.errors import WatershedError
 from cdc.model.job_records import RebuildRecord
-from cdc.model.rejected_rows import RejectedRow, letters_generation
+from cdc.model.rejected_rows import RejectedRow, dead_letter_generation
 from cdc.model.sink_records import SinkRecord
 from spark_jobs import building, reading, rebuild, rejections, rounds, serving, tasks, worker
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
-from spark_jobs.rejections import Letters
+from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
-from spark_jobs.sync import Ended, SinkSync
-from spark_jobs.tasks import Job, Limits
-from spark_jobs.worker import Link, OpenSink
+from spark_jobs.sync import QueryStopped, SinkSync
+from spark_jobs.tasks import Limits, SinkTaskConfig
+from spark_jobs.worker import OpenSink, PipelineConnections
 from tests.simulation.operators.brokers import TOPICS, Brokers
 from tests.simulation.operators.source import PREFIX
 from tests.simulation.operators.store import FakeSink, FakeSlots, FakeTarget, Store
@@ -83,7 +83,7 @@ class _Session:
 
 
 class FakeLetters:
-    """Implements spark_jobs.dead_letters.LetterBox on the brokers."""
+    """Implements spark_jobs.dead_letters.DeadLetterQueue on the brokers."""
 
     def __init__(self, brokers: Brokers, generation: int) -> None:
         self._brokers = brokers
@@ -96,36 +96,36 @@ class FakeLetters:
         self._brokers.world.call("brokers")
         self.open = {
             key: version
-            for key, version in open_letters(self._brokers).items()
-            if letters_generation(key) == self._generation
+            for key, version in open_dead_letters(self._brokers).items()
+            if dead_letter_generation(key) == self._generation
         }
 
     def close_others(self, generations: Collection[int]) -> None:
         kept = {self._generation, *generations}
-        self.publish({key: None for key in open_letters(self._brokers) if letters_generation(key) not in kept})
+        self.publish({key: None for key in open_dead_letters(self._brokers) if dead_letter_generation(key) not in kept})
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def publish(self, letters: Letters) -> None:
-        if not letters:
+    def publish(self, dead_letters: DeadLetterUpdates) -> None:
+        if not dead_letters:
             return
 
         def effect() -> None:
             self._brokers.write(
-                (LETTERS, 0, key.encode(), None if letter is None else letter.encode(), None)
-                for key, letter in letters.items()
+                (LETTERS, 0, key.encode(), None if dead_letter is None else dead_letter.encode(), None)
+                for key, dead_letter in dead_letters.items()
             )
 
         self._brokers.world.call("brokers.letters", effect)
-        for key, letter in letters.items():
-            if letter is None:
+        for key, dead_letter in dead_letters.items():
+            if dead_letter is None:
                 self.open.pop(key, None)
             else:
-                self.open[key] = letter.version
+                self.open[key] = dead_letter.version
 
 
-def open_letters(brokers: Brokers) -> dict[str, int]:
+def open_dead_letters(brokers: Brokers) -> dict[str, int]:
     return {key: RejectedRow.decode(value, key).version for key, value in brokers.latest(LETTERS).items()}
 
 
@@ -150,14 +150,14 @@ class _Watched:
 
     brokers: Brokers
     _sync: SinkSync | None = None
-    admission = 0
+    query_number = 0
     is_over: Callable[[], bool] = staticmethod(lambda: False)
 
-    def _keep_in_step(self, sync: SinkSync, generation: int, is_over: Callable[[], bool]) -> None:
+    def _run_queries(self, sync: SinkSync, generation: int, is_over: Callable[[], bool]) -> None:
         del generation
         self._sync = sync
         self.is_over = is_over
-        self.admission = sync.admit()
+        self.query_number = sync.start_query()
         raise _Begun
 
     @contextmanager
@@ -166,7 +166,7 @@ class _Watched:
         del opened
         yield
 
-    def _open_letters(self, generation: int) -> Any:
+    def _open_dead_letters(self, generation: int) -> Any:
         return FakeLetters(self.brokers, generation)
 
     def _report(self, state: str, error: Exception | None = None) -> None:
@@ -177,7 +177,7 @@ class SimulatedBuilder(_Watched, Builder):
     """The builder of a generation, whose thread is a part of the job's."""
 
     world: World
-    link: Callable[[], Link]
+    link: Callable[[], PipelineConnections]
     failed = False
 
     def start(self) -> None:
@@ -198,12 +198,12 @@ class SimulatedBuilder(_Watched, Builder):
                 with suppress(_Begun):
                     self._work(ExitStack(), self.link())
             assert self._sync is not None
-            self._sync.apply_batch(self.admission)
-            self._sync.tend()
+            self._sync.apply_batch(self.query_number)
+            self._sync.run_housekeeping()
             self.is_over()
         except WatershedError as error:
             self._sync = None
-            if self._ends_with(error):
+            if self._is_permanent(error):
                 self.refusal = error
 
 
@@ -224,7 +224,7 @@ class SinkJob:
         *,
         has_slots: bool,
     ) -> None:
-        self._world = world
+        self._environment = world
         self._brokers = brokers
         self._store = store
         self._section = section
@@ -250,7 +250,7 @@ class SinkJob:
         """The worker waits: for a schema, or for a generation that is built while none serves."""
         if self._worker._sync is None:
             raise _Begun
-        self._world.now_s += seconds
+        self._environment.now_s += seconds
         return False
 
     def _open_sink(self, slot: str | None) -> OpenSink:
@@ -260,16 +260,16 @@ class SinkJob:
         sink = FakeSink(self._store, slot)
 
         def opened(generation: int) -> SparkRounds:
-            job = Job(NAME, KAFKA, self._section, PREFIX, generation, slot=slot)
+            job = SinkTaskConfig(NAME, KAFKA, self._section, PREFIX, generation, slot=slot)
             return SparkRounds(_Session(), job, limits, 1, lambda *_: FakeTarget(sink))  # type: ignore[arg-type]
 
         return OpenSink(sink, opened, 0.0, lambda: None, slots, slot)
 
-    def _link(self) -> Link:
+    def _link(self) -> PipelineConnections:
         control = ControlReader(KAFKA, TOPICS, self._section.holds)
-        news = control.read()
+        update = control.read()
         writer = Writer(self._brokers, self._on_published)
-        return Link(control, writer, partial(FakeLetters, self._brokers), news)  # type: ignore[arg-type]
+        return PipelineConnections(control, writer, partial(FakeLetters, self._brokers), update)  # type: ignore[arg-type]
 
     @property
     def keeps_in_step(self) -> bool:
@@ -287,7 +287,7 @@ class SinkJob:
     def begin(self) -> bool:
         """Starts the job. Returns False if capture has published no table yet. Raises WatershedError."""
         self.link = self._link()
-        if not self.link.news.lineages:
+        if not self.link.update.schema_histories:
             return False
         with suppress(_Begun):
             self._worker._work(self._stack, self.link)
@@ -298,13 +298,13 @@ class SinkJob:
         sync = self._worker._sync
         if sync is None:
             return
-        self._world.meanwhile = meanwhile
+        self._environment.meanwhile = meanwhile
         try:
-            sync.apply_batch(self._worker.admission)
-        except Ended:  # the watching thread has failed meanwhile
+            sync.apply_batch(self._worker.query_number)
+        except QueryStopped:  # the watching thread has failed meanwhile
             pass
         finally:
-            self._world.meanwhile = lambda: None
+            self._environment.meanwhile = lambda: None
         if self.watch_failed is not None:
             raise self.watch_failed
 
@@ -315,16 +315,16 @@ class SinkJob:
         if sync is None or self.watch_failed is not None:
             return
         try:
-            sync.tend()
+            sync.run_housekeeping()
         except WatershedError as error:
             self.watch_failed = error
-            sync.dismiss()
+            sync.stop_query()
 
-    def tend(self) -> bool:
+    def run_housekeeping(self) -> bool:
         """The watching thread works. Returns whether the job must start again, behind a swap. Raises WatershedError."""
         sync = self._worker._sync
         if sync is not None:
-            sync.tend()
+            sync.run_housekeeping()
         else:
             self.link.control.read()
         rebuild = self._worker._rebuild
@@ -339,7 +339,7 @@ class SinkJob:
             builder.turn()
         if is_over and rebuild is not None and rebuild.is_ready:
             if sync is not None:
-                sync.dismiss()
+                sync.stop_query()
             self._worker._replace(rebuild, sync, self.link)
             return True
         return False
@@ -369,15 +369,15 @@ def request_rebuild(brokers: Brokers, action: str, number: int) -> bool:
     return True
 
 
-def _run_task(open_target: Any, share: Any, job: Job, catalog: Any, limits: Limits, take: Any) -> Any:
+def _run_task(open_target: Any, share: Any, job: SinkTaskConfig, catalog: Any, limits: Limits, take: Any) -> Any:
     runner = tasks.TaskRunner(open_target, reading.PartitionReader)
     if take is None:
         return runner.run(share, job, catalog, limits)
 
     def report_to(report: Any) -> bool:
-        goes_on = bool(take(report))
+        continues = bool(take(report))
         CLOCK.world.meanwhile()
-        return goes_on
+        return continues
 
     return runner.run(share, job, catalog, limits, report_to)
 

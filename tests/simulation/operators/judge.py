@@ -11,7 +11,7 @@ from tests.simulation.operators.capture import Capture
 from tests.simulation.operators.job import NAME
 from tests.simulation.operators.source import KEYS, TABLES, Row, Source
 from tests.simulation.operators.store import Store
-from watershed.client.applied import Positions, Target, obstacle
+from watershed.client.applied import Positions, WaitTarget, obstacle
 
 KEYS_SEEN: Final = range(KEYS)
 ALONE: Final = {table: frozenset({str(table)}) for table in TABLES}
@@ -20,8 +20,8 @@ ALONE: Final = {table: frozenset({str(table)}) for table in TABLES}
 class Finding(AssertionError):  # noqa: N818
     """A promise that was broken. `kind`: early, different, stuck, letters."""
 
-    def __init__(self, kind: str, told: str) -> None:
-        super().__init__(f"{kind}: {told}")
+    def __init__(self, kind: str, on_error: str) -> None:
+        super().__init__(f"{kind}: {on_error}")
         self.kind = kind
 
 
@@ -34,11 +34,11 @@ def claimed(capture: Capture, lsn: int, held: Iterable[TableId]) -> list[TableId
     return [
         table
         for table in held
-        if _is_answered(Target(lsn, position.epoch, ALONE[table], accepts_rejected=True), positions)
+        if _is_answered(WaitTarget(lsn, position.epoch, ALONE[table], accepts_rejected=True), positions)
     ]
 
 
-def _is_answered(target: Target, positions: Positions) -> bool:
+def _is_answered(target: WaitTarget, positions: Positions) -> bool:
     try:
         return obstacle(target, NAME, positions) is None
     except WatershedError:
@@ -46,7 +46,7 @@ def _is_answered(target: Target, positions: Positions) -> bool:
 
 
 def require_not_early(
-    capture: Capture, source: Source, store: Store, held: Iterable[TableId], letters: dict[str, int]
+    capture: Capture, source: Source, store: Store, held: Iterable[TableId], dead_letters: dict[str, int]
 ) -> None:
     """Whatever the newest position covers must be in the store, or something later."""
     record = newest(capture.sinks(), NAME)
@@ -54,40 +54,40 @@ def require_not_early(
         return
     lsn = min(record.applied_lsn, source.end)
     for table in claimed(capture, lsn, held):
-        if told := first_difference(source, store, table, lsn, of_generation(letters, record.generation)):
-            raise Finding("early", f"LSN {lsn} counts as shown, but {told}; {_told(record)}")
+        if on_error := first_difference(source, store, table, lsn, of_generation(dead_letters, record.generation)):
+            raise Finding("early", f"LSN {lsn} counts as shown, but {on_error}; {_on_error(record)}")
 
 
-def first_difference(source: Source, store: Store, table: TableId, lsn: int, letters: dict[str, int]) -> str:
+def first_difference(source: Source, store: Store, table: TableId, lsn: int, dead_letters: dict[str, int]) -> str:
     """Returns what a reader of the table sees that no state from this LSN on has; "" if there is nothing. A row with an
     open dead letter may be an older one."""
     shown = store.shown(table)
     for key in KEYS_SEEN:
         row, possible = _without_nulls(shown.get(key)), source.states_from(table, key, lsn)
-        if row not in possible and f"{table_key(table)}/{key}" not in letters:
+        if row not in possible and f"{table_key(table)}/{key}" not in dead_letters:
             return f"row {key} of {table} is {row}, not one of {possible}"
     return ""
 
 
-def of_generation(letters: dict[str, int], generation: int) -> dict[str, int]:
+def of_generation(dead_letters: dict[str, int], generation: int) -> dict[str, int]:
     """Returns the letters of this generation, by what follows it in their keys."""
     beginning = f"{generation}/"
-    return {key.removeprefix(beginning): version for key, version in letters.items() if key.startswith(beginning)}
+    return {key.removeprefix(beginning): version for key, version in dead_letters.items() if key.startswith(beginning)}
 
 
 def require_letters_of_rejected_rows(
-    capture: Capture, source: Source, held: Iterable[TableId], letters: dict[str, int], bad: str
+    capture: Capture, source: Source, held: Iterable[TableId], dead_letters: dict[str, int], bad: str
 ) -> None:
     """At rest, the open dead letters of what readers see are those of rows that the store can't hold."""
     tables = {table_key(table): table for table in held}
     record = newest(capture.sinks(), NAME)
-    for letter in of_generation(letters, 0 if record is None else record.generation):
-        name, key = letter.split("/", 1)
+    for dead_letter in of_generation(dead_letters, 0 if record is None else record.generation):
+        name, key = dead_letter.split("/", 1)
         if name not in tables:
             continue
         row = source.rows[tables[name]].get(int(key))
         if row is None or not row["v"].startswith(bad):
-            raise Finding("letters", f"the dead letter {letter} is open, but the row is {row}")
+            raise Finding("letters", f"the dead letter {dead_letter} is open, but the row is {row}")
 
 
 def _without_nulls(row: Row | None) -> Row | None:
@@ -95,5 +95,5 @@ def _without_nulls(row: Row | None) -> Row | None:
     return None if row is None else {name: value for name, value in row.items() if value is not None}
 
 
-def _told(record: SinkRecord) -> str:
+def _on_error(record: SinkRecord) -> str:
     return f"generation {record.generation}, epoch {record.epoch}, offsets {record.end_offsets}, owed {record.owed}"

@@ -36,7 +36,7 @@ def _offsets_without_incarnations() -> Iterator[None]:
     with (
         mock.patch.object(AppliedPosition, "_identify", identify),
         mock.patch.object(AppliedPosition, "_is_of_these_topics", lambda *_: True),
-        mock.patch.object(AppliedPosition, "meets", lambda *_: None),
+        mock.patch.object(AppliedPosition, "check_topic", lambda *_: None),
     ):
         yield
 
@@ -63,23 +63,23 @@ def _forgets_what_it_shows(sync: SinkSync) -> None:
     """The set of tables is emptied before the call that may fail."""
     with sync._store:
         with sync._state:
-            offsets, lives = dict(sync._position.written), dict(sync._position.lives)
+            offsets, invalidations = dict(sync._position.written), dict(sync._position.invalidations)
             tables, sync._written_tables = sync._written_tables, set()
         if tables:
             sync._sink.make_readable(tables)
         with sync._state:
-            sync._position.reach(offsets, lives)
+            sync._position.mark_readable(offsets, invalidations)
 
 
 def _forgets_letters(sync: SinkSync) -> None:
     with sync._state:
-        letters, sync._letters = sync._letters, {}
-    sync._world.letters.publish(letters)
+        dead_letters, sync._dead_letters = sync._dead_letters, {}
+    sync._environment.dead_letters.publish(dead_letters)
 
 
 def _publishes_before_it_shows(sync: SinkSync) -> None:
     with sync._state:
-        sync._position.reach(dict(sync._position.written))
+        sync._position.mark_readable(dict(sync._position.written))
 
 
 def _misses_sweeps(position: AppliedPosition, sweep: SweepRecord) -> None:
@@ -106,15 +106,15 @@ MUTANTS: dict[str, Mutant] = {
     "2: continues a store of another history": replaced(
         serving, "continued", lambda marker, noted, _: noted if noted and noted.generation == marker else None
     ),
-    "2: lets rows of a former history win": replaced(FakeSink, "disown", _disowns_nothing),
+    "2: lets rows of a former history win": replaced(FakeSink, "reset_versions", _disowns_nothing),
     "3: takes a part of a table for all of it": replaced(Snapshot, "is_whole", property(lambda _: True)),
     "4: capture says only later what a stop owes": replaced(Capture, "_newly_owed", lambda *_: []),
     "4: answers whatever is owed": replaced(judge, "obstacle", _asks_only_for_the_lsn),
     "4: does not pass on what is owed": replaced(AppliedPosition, "owed", property(lambda _: {})),
     "4: misses a sweep that compaction removed": replaced(AppliedPosition, "_learn_sweep", _misses_sweeps),
-    "5: forgets a refresh that failed": replaced(SinkSync, "_show", _forgets_what_it_shows),
-    "5: publishes before the refresh": replaced(SinkSync, "_show", _publishes_before_it_shows),
-    "5: forgets letters that were not published": replaced(SinkSync, "_publish_letters", _forgets_letters),
+    "5: forgets a refresh that failed": replaced(SinkSync, "_make_readable", _forgets_what_it_shows),
+    "5: publishes before the refresh": replaced(SinkSync, "_make_readable", _publishes_before_it_shows),
+    "5: forgets letters that were not published": replaced(SinkSync, "_publish_dead_letters", _forgets_letters),
     "6: counts partitions once": _partitions_counted_once,
     "7: lets a generation that is not continued promise the former": replaced(
         ServingWorker, "_publish_held", lambda *_: None

@@ -12,7 +12,7 @@ from typing import Any, Final
 from cdc.model.topics import DELETES_KEPT_S
 from tests.simulation.operators.brokers import TOPICS, Brokers
 from tests.simulation.operators.capture import Capture
-from tests.simulation.operators.job import SinkJob, open_letters, request_rebuild
+from tests.simulation.operators.job import SinkJob, open_dead_letters, request_rebuild
 from tests.simulation.operators.source import (
     BAD,
     KEYS,
@@ -226,7 +226,7 @@ class Rules(ABC):
         if not self._broker_copies or self.source.slot is None:
             return False
         topics, state = self._choose.choice(self._broker_copies)
-        self._lost_letters |= open_letters(self.brokers)
+        self._lost_letters |= open_dead_letters(self.brokers)
         self.kill_sink()
         self.capture.kill()
         self.brokers.restore(topics)
@@ -249,16 +249,16 @@ class Rules(ABC):
     # ---- the store
 
     def copy_store(self) -> None:
-        self._copies.append((self.store.copied(), open_letters(self.brokers)))
+        self._copies.append((self.store.copied(), open_dead_letters(self.brokers)))
 
     def restore_store(self) -> bool:
         if not self._copies:
             return False
-        copy, letters = self._choose.choice(self._copies)
+        copy, dead_letters = self._choose.choice(self._copies)
         generation = self.store.serving_generation
         self.store.restore(copy)
         if self.store.serving_generation != generation:
-            self._lost_letters |= letters  # those of a generation that was replaced are closed
+            self._lost_letters |= dead_letters  # those of a generation that was replaced are closed
         self._blind()
         return True
 

@@ -96,7 +96,7 @@ class FakeSink:
 
         self._call(effect)
 
-    def disown(self, table: TableId) -> None:
+    def reset_versions(self, table: TableId) -> None:
         def effect() -> None:
             for rows in (self._content.rows, self._content.readable):
                 held = rows.get(table, {})
@@ -104,7 +104,7 @@ class FakeSink:
 
         self._call(effect)
 
-    def note(self, text: str, before: str | None) -> None:
+    def save_position(self, text: str, before: str | None) -> None:
         def effect() -> None:
             if before is not None and self._content.noted != before:
                 raise SinkError("the store has lost its last writes", "nothing to do")
@@ -112,7 +112,7 @@ class FakeSink:
 
         self._call(effect, "note")
 
-    def noted(self) -> str | None:
+    def saved_position(self) -> str | None:
         self._call()
         return self._content.noted
 
@@ -180,7 +180,7 @@ class FakeSink:
 
 
 class FakeTarget:
-    """Implements spark_jobs.pieces.Target: the same store, in a task."""
+    """Implements spark_jobs.pieces.ChangeWriter: the same store, in a task."""
 
     def __init__(self, sink: FakeSink) -> None:
         self._sink = sink

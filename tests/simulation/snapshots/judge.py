@@ -108,20 +108,20 @@ def _is_of_its_time(encoded: bytes, name: str, key: int, row: Row | None, source
     """A row that was read is the one that the source had at the commit at which it counts: neither older nor newer. An
     event's row is what was written; a large value that was read for it may be newer, never older."""
     value = json.loads(encoded)
-    said = value["source"]
+    message = value["source"]
     if value["op"] == "r":
-        rows = source.rows_at(name, said["commit_lsn"])
+        rows = source.rows_at(name, message["commit_lsn"])
         assert rows.get(key) == row, f"{name} {key}: {row} published, {rows} in the log"
-    elif said["snapshot"] == "incremental":
-        assert key not in source.rows_at(name, said["commit_lsn"]), f"{name} {key}: deleted, and in the log"
+    elif message["snapshot"] == "incremental":
+        assert key not in source.rows_at(name, message["commit_lsn"]), f"{name} {key}: deleted, and in the log"
     elif row is not None:
-        op = source.op_at(said["commit_lsn"], said["tx_index"])
+        op = source.op_at(message["commit_lsn"], message["tx_index"])
         assert op.new is not None and op.new[0] == key
         written = op.new[1]
         assert row.v == written.v, f"{name} {key}: {row} published, {written} written"
-        if row.big == HOLE or said.get("filled"):
+        if row.big == HOLE or message.get("filled"):
             assert op.has_hole, f"{name} {key}: {row} published, the log has all of {written}"
-            later = {written.big, *(other.big for other in source.rows_since(name, key, said["commit_lsn"])), HOLE}
+            later = {written.big, *(other.big for other in source.rows_since(name, key, message["commit_lsn"])), HOLE}
             assert row.big in later, f"{name} {key}: {row} published, {written} written, then {later}"
         else:
             assert row.big == written.big, f"{name} {key}: {row} published, {written} written"

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from cdc.capture import toast_backfill as backfill
 from cdc.capture.toast_backfill import ToastBackfill
-from cdc.capture.toast_batch import Batch, BatchRecord, DraftRecord, _Outcome, _Row, _Rows
+from cdc.capture.toast_batch import BatchRecord, DraftRecord, ToastBatch, _Outcome, _Row, _Rows
 from cdc.model.control import SnapshotRecord
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
@@ -22,7 +22,7 @@ from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import ChangeMemory, Unseen
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
-from cdc.snapshots.jobs import Job
+from cdc.snapshots.jobs import SnapshotJob
 from cdc.snapshots.ranges import OpenRequest, Range, WatermarkedAnswer
 from cdc.snapshots.sweeps import Sweeps
 from tests.simulation.snapshots.rows import RowReader
@@ -97,7 +97,7 @@ class DeafToTruncate(SnapshotEngine):
 class FloorAtTheMark(SnapshotEngine):
     """The naive floor: where the snapshot of the table began."""
 
-    def _on_described(self, job: Job, described: WatermarkedAnswer | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: SnapshotJob, described: WatermarkedAnswer | None, seq: SeqCounter) -> None:
         if job.sweeps and job.floor is None:
             job.floor = pack_version(self.sweeps.epoch, seq.next)
         super()._on_described(job, described, seq)
@@ -113,7 +113,7 @@ class FloorFixedTooEarly(SnapshotEngine):
                 job.early = self.memory.lowest_unseen_seq(job.schema.topic, answer.snapshot)  # type: ignore[attr-defined]
         super().take(answers, now)
 
-    def _on_described(self, job: Job, described: WatermarkedAnswer | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: SnapshotJob, described: WatermarkedAnswer | None, seq: SeqCounter) -> None:
         early: int | None = job.early  # type: ignore[attr-defined]
         if job.sweeps and job.floor is None:
             job.floor = pack_version(self.sweeps.epoch, seq.next if early is None else early)
@@ -162,7 +162,7 @@ class DeletesWhatWasTouched(SnapshotEngine):
         super().__init__(**arguments)
         self._row_records = _OfAllAbsent(arguments["row_records"]._context)
 
-    def _read_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
+    def _read_keys(self, job: SnapshotJob, absent: AbsentKeys) -> KeyPage:
         page = super()._read_keys(job, absent)
         absent.since = None
         return page
@@ -178,7 +178,7 @@ class _OfAllAbsent(RowRecords):
 class DeletesWhatMeetsNoCondition(SnapshotEngine):
     """Rows of the source that the snapshot's condition leaves out are taken for gone."""
 
-    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenRequest, *rest: Any) -> None:
+    def _merge(self, job: SnapshotJob, part: Range | AbsentKeys, chunk: OpenRequest, *rest: Any) -> None:
         read = chunk.answer
         if job.where and isinstance(read, LookedUp) and isinstance(chunk.request, Lookup):
             odd = tuple(key for key in chunk.request.keys if json.loads(key)["id"] % 2)
@@ -202,7 +202,7 @@ class SeesEverything(RowReader):
         return TransactionSnapshot(now.xmax + 1_000, now.xmax + 1_000, frozenset())
 
 
-class TakesFromFormerLives(Batch):
+class TakesFromFormerLives(ToastBatch):
     """A row that moved to a key takes what was there before."""
 
     def _follow(self, i: int, outcome: _Outcome | None, rows: _Rows) -> None:
@@ -217,7 +217,7 @@ class TakesFromFormerLives(Batch):
 
 class FillsFromFormerLives(ToastBackfill):
     def fill(self, records: Sequence[BatchRecord], while_waiting: WhileWaiting) -> Iterator[Sequence[TopicRecord]]:
-        with patch.object(backfill, "Batch", TakesFromFormerLives):
+        with patch.object(backfill, "ToastBatch", TakesFromFormerLives):
             yield from super().fill(records, while_waiting)
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from cdc.ports.row_reader import Found, Unreadable, Wanted
+from cdc.ports.row_reader import FoundRows, RowsRequest, Unreadable
 from cdc.ports.stream import WhileWaiting
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from tests.simulation.snapshots.source import Source
@@ -15,7 +15,7 @@ class RowReader:
         self._chance = chance
         self._source = source
 
-    def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
+    def read(self, wanted: RowsRequest, bytes_max: int, while_waiting: WhileWaiting) -> FoundRows | Unreadable | None:
         assert bytes_max > 0
         while_waiting()
         table = wanted.schema.table.name
@@ -24,7 +24,7 @@ class RowReader:
         if self._chance.random() < 0.02:
             return Unreadable("no privilege")
         asked = wanted.rows[: self._chance.choice((1, 2, len(wanted.rows)))]
-        return Found(self.snapshot(), tuple(self._found(table, int(row.key[0]), wanted.columns) for row in asked))
+        return FoundRows(self.snapshot(), tuple(self._found(table, int(row.key[0]), wanted.columns) for row in asked))
 
     def snapshot(self) -> TransactionSnapshot:
         return self._source.snapshot()

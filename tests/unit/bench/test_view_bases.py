@@ -36,7 +36,7 @@ class FoldedBase:
     def documents(self, computed: Any) -> dict[int, Document | None]:
         return dict(computed)
 
-    def tend(self) -> None:
+    def run_if_due(self) -> None:
         pass
 
     def sizes(self) -> dict[str, float]:

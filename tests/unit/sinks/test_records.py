@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from sinks.contract import Change, Origin
+from sinks.contract import Change, SourceOperation
 from sinks.errors import SinkError
-from sinks.lineage import Lineage
 from sinks.records import UnknownSchemaError, decode_json, encode_json, ordinary_change, read_record
+from sinks.schema_history import SchemaHistory
 
 TOPIC = "shop.public.order_lines"
 SCHEMA = TableSchema(
@@ -22,7 +22,7 @@ SCHEMA = TableSchema(
     key=("order_id", "line_no"),
     topic=TOPIC,
 )
-LINEAGE = Lineage((SCHEMA,))
+SCHEMA_HISTORY = SchemaHistory((SCHEMA,))
 KEY = b'{"order_id":7,"line_no":1}'
 ROW = {"order_id": 7, "line_no": 1, "remark": "ünï\n"}
 VERSION = pack_version(2, 17)
@@ -38,7 +38,7 @@ def read(value: Any, key: bytes | None = KEY, headers: list[tuple[str, bytes | N
     content = value if value is None or isinstance(value, bytes) else orjson.dumps(value)
     ordinary = ordinary_change(SCHEMA, key, content)
     try:
-        change = read_record({TOPIC: LINEAGE}, TOPIC, 3, 99, key, content, headers)
+        change = read_record({TOPIC: SCHEMA_HISTORY}, TOPIC, 3, 99, key, content, headers)
     except SinkError:
         assert ordinary is None
         raise
@@ -49,7 +49,9 @@ def read(value: Any, key: bytes | None = KEY, headers: list[tuple[str, bytes | N
 @pytest.mark.parametrize("op", ["c", "u", "r"])
 def test_a_row_record_is_its_after_block_at_its_version(op: str) -> None:
     change = read(envelope(op=op))
-    assert change == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, ROW, 3, origin=Origin(op, AT_US))
+    assert change == Change(
+        SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, ROW, 3, origin=SourceOperation(op, AT_US)
+    )
     assert ordinary_change(SCHEMA, KEY, orjson.dumps(envelope(op=op))) == change
 
 
@@ -60,11 +62,13 @@ def holed(op: str, unchanged: object = ("remark",), row: object = None) -> dict[
 
 def test_a_row_that_lacks_large_values_says_which() -> None:
     key = {"order_id": 7, "line_no": 1}
-    assert read(holed("u")) == Change(SCHEMA.table, key, VERSION, key, 3, frozenset({"remark"}), Origin("u", AT_US))
+    assert read(holed("u")) == Change(
+        SCHEMA.table, key, VERSION, key, 3, frozenset({"remark"}), SourceOperation("u", AT_US)
+    )
 
 
 def test_a_row_that_moved_here_and_is_not_whole_is_not_known_yet() -> None:
-    origin = Origin("c", AT_US)
+    origin = SourceOperation("c", AT_US)
     assert read(holed("c")) == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, 3, origin=origin)
 
 
@@ -76,7 +80,7 @@ def test_a_list_that_does_not_fit_the_row_is_refused(unchanged: object) -> None:
 
 def test_a_delete_has_no_row_whatever_it_knows_of_the_old_one() -> None:
     assert read(envelope(op="d", before=ROW, after=None)) == Change(
-        SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, 3, origin=Origin("d", AT_US)
+        SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, 3, origin=SourceOperation("d", AT_US)
     )
 
 
@@ -96,7 +100,7 @@ OLDER = replace(SCHEMA, version=2, columns=(*SCHEMA.columns[:2], Column("gone", 
 def read_older(row: dict[str, Any], op: str = "u", *versions: TableSchema, **source: Any) -> Change:
     value = envelope(after=row, op=op)
     value["source"] = value["source"] | {"schema_version": 2} | source
-    return read_record({TOPIC: Lineage.of([*versions, SCHEMA])}, TOPIC, 3, 99, KEY, orjson.dumps(value), None)
+    return read_record({TOPIC: SchemaHistory.of([*versions, SCHEMA])}, TOPIC, 3, 99, KEY, orjson.dumps(value), None)
 
 
 def test_a_row_of_an_older_schema_is_in_the_newest_ones_shape() -> None:
@@ -159,9 +163,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_value_that_is_no_change_is_refused_with_its_coordinates(value: Any, said: str) -> None:
-    with pytest.raises(SinkError, match=re.escape(said)) as caught:
+@pytest.mark.parametrize(("value", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_value_that_is_no_change_is_refused_with_its_coordinates(value: Any, message: str) -> None:
+    with pytest.raises(SinkError, match=re.escape(message)) as caught:
         read(value)
     assert f"{TOPIC}, partition 3, offset 99" in caught.value.message
     assert caught.value.hint
@@ -169,7 +173,7 @@ def test_a_value_that_is_no_change_is_refused_with_its_coordinates(value: Any, s
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "message"),
     [
         (None, "it has no key"),
         (b"7", "its key is not a JSON object"),
@@ -179,8 +183,8 @@ def test_a_value_that_is_no_change_is_refused_with_its_coordinates(value: Any, s
         (b'{"order_id":7,"line_no":null}', "its key holds a null"),
     ],
 )
-def test_a_key_that_is_not_the_tables_is_refused(key: bytes | None, said: str) -> None:
-    with pytest.raises(SinkError, match=re.escape(said)):
+def test_a_key_that_is_not_the_tables_is_refused(key: bytes | None, message: str) -> None:
+    with pytest.raises(SinkError, match=re.escape(message)):
         read(envelope(), key=key)
 
 

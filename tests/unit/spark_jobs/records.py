@@ -7,11 +7,11 @@ from typing import Any
 from cdc.config.stores import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
-from sinks.lineage import Lineage
 from sinks.reduction import reduce_changes
+from sinks.schema_history import SchemaHistory
 from spark_jobs.reading import Partition, Piece
-from spark_jobs.task_report import Catalog
-from spark_jobs.tasks import Job
+from spark_jobs.task_report import SchemaCatalog
+from spark_jobs.tasks import SinkTaskConfig
 
 TOPIC = "shop.public.a"
 PARTITION = Partition(TOPIC, 0)
@@ -22,8 +22,14 @@ def schema(name: str = "a", version: int = 1) -> TableSchema:
     return TableSchema(TableId("public", name), version, 16385, columns, ("id",), f"shop.public.{name}")
 
 
-def catalog(*lineages: Lineage, name: str = "first") -> Catalog:
-    return Catalog(name, {lineage.newest.topic: lineage for lineage in lineages or (Lineage((schema(),)),)})
+def catalog(*schema_histories: SchemaHistory, name: str = "first") -> SchemaCatalog:
+    return SchemaCatalog(
+        name,
+        {
+            schema_history.newest.topic: schema_history
+            for schema_history in schema_histories or (SchemaHistory((schema(),)),)
+        },
+    )
 
 
 class Record:
@@ -135,10 +141,10 @@ class FakeTarget:
         self.is_closed = True
 
 
-def job(generation: int = 1, on_rejected: str = "dead_letter") -> Job:
+def job(generation: int = 1, on_rejected: str = "dead_letter") -> SinkTaskConfig:
     from cdc.config.settings import KafkaConfig
 
-    return Job(
+    return SinkTaskConfig(
         "search",
         KafkaConfig(bootstrap_servers="127.0.0.1:1"),
         SearchConfig.model_validate({"url": "http://127.0.0.1:1", "on_rejected": on_rejected}),

@@ -19,7 +19,7 @@ from spark_jobs.applied import (
     FoundTopic,
     Offsets,
     covers,
-    furthest,
+    max_offsets,
 )
 
 
@@ -64,12 +64,12 @@ def test_an_empty_partition_is_covered_unseen() -> None:
 
 
 def test_furthest_takes_the_greater_offset_of_each_partition() -> None:
-    assert furthest({"t": (3, 1), "u": (9,)}, {"t": (2, 5, 7), "v": (1,)}) == {"t": (3, 5, 7), "u": (9,), "v": (1,)}
+    assert max_offsets({"t": (3, 1), "u": (9,)}, {"t": (2, 5, 7), "v": (1,)}) == {"t": (3, 5, 7), "u": (9,), "v": (1,)}
 
 
 def test_a_partition_that_is_not_known_is_at_its_beginning() -> None:
-    assert furthest({"t": (0,)}, {"t": (0, 0)}) == {"t": (0, 0)}
-    assert furthest({"t": (0, 0)}, {"t": (0,)}) == {"t": (0, 0)}
+    assert max_offsets({"t": (0,)}, {"t": (0, 0)}) == {"t": (0, 0)}
+    assert max_offsets({"t": (0, 0)}, {"t": (0,)}) == {"t": (0, 0)}
 
 
 def test_the_position_of_a_record_is_taken_as_a_whole() -> None:
@@ -84,7 +84,7 @@ def test_the_position_of_a_record_is_taken_as_a_whole() -> None:
 
 def test_an_adopted_position_is_taken_where_it_is_further_and_its_sweeps_are_done() -> None:
     position = AppliedPosition({"t": (5, 9)}, {"public.u": 7}, Applied(1, 100, 1000))
-    position.learn([progress(150, t=(6, 9))], [sweep(120, 30), sweep(140, 40)])
+    position.add_published([progress(150, t=(6, 9))], [sweep(120, 30), sweep(140, 40)])
     position.adopt(published(130, {"t": (6, 8)}, {"public.t": 30, "public.u": 4}))
     assert position.offsets == {"t": (6, 9)} and position.sweeps == {"public.t": 30, "public.u": 7}
     assert position.applied == Applied(1, 130, 1300), "150 waits for the other sweep"
@@ -96,7 +96,7 @@ def test_an_adopted_position_is_taken_where_it_is_further_and_its_sweeps_are_don
 
 def test_sweeps_that_another_job_has_done_are_not_due_and_hold_nothing() -> None:
     position = AppliedPosition({"t": (5,)}, applied=Applied(1, 100, 1000))
-    position.learn([progress(150, t=(5,))], [sweep(120, 30), sweep(140, 40), sweep(140, 50, table="u")])
+    position.add_published([progress(150, t=(5,))], [sweep(120, 30), sweep(140, 40), sweep(140, 50, table="u")])
     position.adopt(published(100, {"t": (5,)}, {"public.t": 40, "public.u": 49}))
     assert position.due_sweeps() == [sweep(140, 50, table="u")]
     position.adopt(published(100, {"t": (5,)}, {"public.u": 50}))
@@ -105,36 +105,36 @@ def test_sweeps_that_another_job_has_done_are_not_due_and_hold_nothing() -> None
 
 def test_nothing_is_applied_before_anything_is_known() -> None:
     position = AppliedPosition()
-    position.reach({"t": (10,)})
+    position.mark_readable({"t": (10,)})
     assert position.applied == NOTHING
 
 
 def test_the_largest_covered_lsn_is_applied() -> None:
     position = AppliedPosition()
-    position.learn([progress(100, t=(1,)), progress(200, t=(2,)), progress(300, t=(3,))], [])
+    position.add_published([progress(100, t=(1,)), progress(200, t=(2,)), progress(300, t=(3,))], [])
     assert position.applied == NOTHING
-    position.reach({"t": (2,)})
+    position.mark_readable({"t": (2,)})
     assert position.applied == Applied(1, 200, 2000)
-    position.reach({"t": (3,)})
+    position.mark_readable({"t": (3,)})
     assert position.applied.lsn == 300
 
 
 def test_offsets_that_are_reached_first_count_when_the_record_comes() -> None:
     position = AppliedPosition()
-    position.reach({"t": (5,)})
-    position.learn([progress(100, t=(4,))], [])
+    position.mark_readable({"t": (5,)})
+    position.add_published([progress(100, t=(4,))], [])
     assert position.applied.lsn == 100
 
 
 def test_every_partition_of_every_topic_counts() -> None:
     position = AppliedPosition()
-    position.learn([progress(100, t=(1, 1), u=(1,))], [])
+    position.add_published([progress(100, t=(1, 1), u=(1,))], [])
     for offsets in ({"t": (1, 0), "u": (1,)}, {"t": (0, 1)}):
-        position.reach(offsets)
+        position.mark_readable(offsets)
     assert position.applied.lsn == 100
     other = AppliedPosition()
-    other.learn([progress(100, t=(1, 1), u=(1,))], [])
-    other.reach({"t": (1, 1)})
+    other.add_published([progress(100, t=(1, 1), u=(1,))], [])
+    other.mark_readable({"t": (1, 1)})
     assert other.applied == NOTHING
 
 
@@ -142,11 +142,11 @@ def test_every_partition_of_every_topic_counts() -> None:
 def test_applied_never_passes_an_unfinished_sweep() -> None:
     position = AppliedPosition()
     wanted = sweep(as_of=150, floor=7)
-    position.learn([progress(100, t=(1,)), progress(150, t=(2,)), progress(200, t=(3,))], [wanted])
+    position.add_published([progress(100, t=(1,)), progress(150, t=(2,)), progress(200, t=(3,))], [wanted])
     assert position.due_sweeps() == []
-    position.reach({"t": (1,)})
+    position.mark_readable({"t": (1,)})
     assert (position.applied.lsn, position.due_sweeps()) == (100, [])
-    position.reach({"t": (3,)})
+    position.mark_readable({"t": (3,)})
     assert (position.applied.lsn, position.due_sweeps()) == (100, [wanted])
     position.finish(wanted)
     assert (position.applied.lsn, position.due_sweeps()) == (200, [])
@@ -155,22 +155,24 @@ def test_applied_never_passes_an_unfinished_sweep() -> None:
 
 def test_a_jump_over_a_sweep_stops_at_the_last_position_before_it() -> None:
     position = AppliedPosition()
-    position.learn([progress(100, t=(1,)), progress(140, t=(2,)), progress(200, t=(3,))], [sweep(as_of=150, floor=7)])
-    position.reach({"t": (3,)})
+    position.add_published(
+        [progress(100, t=(1,)), progress(140, t=(2,)), progress(200, t=(3,))], [sweep(as_of=150, floor=7)]
+    )
+    position.mark_readable({"t": (3,)})
     assert position.applied.lsn == 140
 
 
 def test_a_sweep_that_was_finished_before_is_not_due_again() -> None:
     position = AppliedPosition(offsets={"t": (1,)}, sweeps={"public.t": 7}, applied=Applied(1, 100, 0))
-    position.learn([progress(200, t=(1,))], [sweep(as_of=150, floor=7)])
+    position.add_published([progress(200, t=(1,))], [sweep(as_of=150, floor=7)])
     assert (position.applied.lsn, position.due_sweeps()) == (200, [])
 
 
 def test_a_later_sweep_of_the_same_table_is_due_by_itself() -> None:
     position = AppliedPosition(sweeps={"public.t": 7})
     later = sweep(as_of=150, floor=9)
-    position.learn([progress(200, t=(1,))], [later])
-    position.reach({"t": (1,)})
+    position.add_published([progress(200, t=(1,))], [later])
+    position.mark_readable({"t": (1,)})
     assert position.due_sweeps() == [later]
 
 
@@ -178,8 +180,8 @@ def test_of_each_tables_sweeps_only_the_highest_is_due_and_it_finishes_the_lower
     """A sink that catches up meets every TRUNCATE since; to do each is to read the store through for each."""
     position = AppliedPosition()
     low, high, other = sweep(100, 5), sweep(100, 9), sweep(100, 7, table="u")
-    position.learn([progress(200, t=(1,))], [high, low, other])
-    position.reach({"t": (1,)})
+    position.add_published([progress(200, t=(1,))], [high, low, other])
+    position.mark_readable({"t": (1,)})
     assert position.due_sweeps() == [other, high]
     position.finish(high)
     assert position.due_sweeps() == [other]
@@ -188,21 +190,21 @@ def test_of_each_tables_sweeps_only_the_highest_is_due_and_it_finishes_the_lower
 def test_a_sweep_does_not_wait_for_a_higher_one_whose_position_is_not_reached() -> None:
     position = AppliedPosition()
     low, high = sweep(100, 5), sweep(300, 9)
-    position.learn([progress(200, t=(1,)), progress(300, t=(2,))], [low, high])
-    position.reach({"t": (1,)})
+    position.add_published([progress(200, t=(1,)), progress(300, t=(2,))], [low, high])
+    position.mark_readable({"t": (1,)})
     assert position.due_sweeps() == [low]
     position.finish(low)
-    position.reach({"t": (2,)})
+    position.mark_readable({"t": (2,)})
     assert position.due_sweeps() == [high]
 
 
 def test_a_new_epoch_is_later_whatever_its_lsn() -> None:
     """After a failover or a restore LSNs may be lower than before."""
     position = AppliedPosition()
-    position.learn([progress(900, t=(1,)), progress(50, epoch=2, t=(2,))], [sweep(as_of=40, floor=7, epoch=2)])
-    position.reach({"t": (1,)})
+    position.add_published([progress(900, t=(1,)), progress(50, epoch=2, t=(2,))], [sweep(as_of=40, floor=7, epoch=2)])
+    position.mark_readable({"t": (1,)})
     assert position.applied[:2] == (1, 900)
-    position.reach({"t": (2,)})
+    position.mark_readable({"t": (2,)})
     (due,) = position.due_sweeps()
     assert position.applied[:2] == (1, 900)
     position.finish(due)
@@ -211,8 +213,8 @@ def test_a_new_epoch_is_later_whatever_its_lsn() -> None:
 
 def test_offsets_of_a_topic_that_was_made_anew_do_not_hold_up_what_came_later() -> None:
     position = AppliedPosition()
-    position.learn([progress(100, t=(1000,)), progress(200, epoch=2, t=(5,))], [])
-    position.reach({"t": (5,)})
+    position.add_published([progress(100, t=(1000,)), progress(200, epoch=2, t=(5,))], [])
+    position.mark_readable({"t": (5,)})
     assert position.applied[:2] == (2, 200)
 
 
@@ -220,20 +222,20 @@ def test_a_long_backlog_is_thinned_and_its_end_is_kept() -> None:
     position = AppliedPosition()
     last = PENDING_MAX * 5
     for lsn in range(1, last + 1):
-        position.learn([progress(lsn, t=(lsn,))], [])
+        position.add_published([progress(lsn, t=(lsn,))], [])
     assert len(position._pending) <= PENDING_MAX
-    position.reach({"t": (last // 2,)})
+    position.mark_readable({"t": (last // 2,)})
     assert last // 2 - last // 50 <= position.applied.lsn <= last // 2
-    position.reach({"t": (last,)})
+    position.mark_readable({"t": (last,)})
     assert position.applied.lsn == last and position._pending == []
 
 
 def test_the_last_progress_record_is_kept_whenever_others_are_left_out() -> None:
     for count in (PENDING_MAX + 1, PENDING_MAX + 2, 4 * PENDING_MAX + 3):
         position = AppliedPosition()
-        position.learn([progress(lsn, t=(lsn,)) for lsn in range(1, count + 1)], [])
+        position.add_published([progress(lsn, t=(lsn,)) for lsn in range(1, count + 1)], [])
         assert len(position._pending) <= PENDING_MAX
-        position.reach({"t": (count,)})
+        position.mark_readable({"t": (count,)})
         assert position.applied.lsn == count
 
 
@@ -261,11 +263,11 @@ def test_every_interleaving_of_a_small_world_ends_at_the_definition() -> None:
         for step in order:
             match step:
                 case "learn":
-                    position.learn(records, [wanted])
+                    position.add_published(records, [wanted])
                     known = records
                 case name:
-                    offsets = furthest(offsets, {"t": ({"one": 1, "two": 2, "three": 3}[name],)})
-                    position.reach(offsets)
+                    offsets = max_offsets(offsets, {"t": ({"one": 1, "two": 2, "three": 3}[name],)})
+                    position.mark_readable(offsets)
             expected = _truth(offsets, known, [wanted])
             assert position.applied[:2] == expected, order
         assert position.applied[:2] == (1, 100)
@@ -302,20 +304,20 @@ def _worlds(draw: st.DrawFn) -> tuple[list[ProgressRecord], list[SweepRecord], l
 @given(_worlds(), st.randoms(use_true_random=False))
 @pytest.mark.invariant(11)
 def test_in_any_order_the_position_is_the_definitions(
-    world: tuple[list[ProgressRecord], list[SweepRecord], list[Offsets]], random: object
+    environment: tuple[list[ProgressRecord], list[SweepRecord], list[Offsets]], random: object
 ) -> None:
     """Progress comes in order, and a sweep before any record that reaches it; batches and finishing come whenever."""
-    records, sweeps, steps = world
+    records, sweeps, steps = environment
     position = AppliedPosition()
     unfinished = {sweep.floor: sweep for sweep in sweeps}
     offsets: Offsets = {}
     known: list[ProgressRecord] = []
     best = (0, 0)
-    position.learn([], sweeps)
+    position.add_published([], sweeps)
     for event in _shuffled(records, steps, random):
         match event:
             case ProgressRecord():
-                position.learn([event], [])
+                position.add_published([event], [])
                 known.append(event)
             case None:
                 for due in position.due_sweeps():
@@ -323,8 +325,8 @@ def test_in_any_order_the_position_is_the_definitions(
                     for floor in [f for f, s in unfinished.items() if s.table == due.table and f <= due.floor]:
                         del unfinished[floor]
             case ends:
-                position.reach(ends)
-                offsets = furthest(offsets, ends)
+                position.mark_readable(ends)
+                offsets = max_offsets(offsets, ends)
         # What was said stays said: positions known before a sweep was finished are not forgotten.
         best = max(best, _truth(offsets, known, list(unfinished.values())))
         assert position.applied[:2] <= best
@@ -358,109 +360,109 @@ def of_topic(lsn: int, end: int, incarnation: str, owes: str = "") -> ProgressRe
 
 def test_offsets_of_a_former_incarnation_cover_nothing() -> None:
     position = AppliedPosition.of(published(100, {"t": (60,), "u": (5,)}, incarnations={"t": "a", "u": "b"}))
-    position.learn([of_topic(200, 20, "a#2")], [])
+    position.add_published([of_topic(200, 20, "a#2")], [])
     assert position.offsets == position.written == {"u": (5,)} and position.applied.lsn == 100
-    position.reach({"t": (20,)})
+    position.mark_readable({"t": (20,)})
     assert position.applied.lsn == 200
 
 
 def test_offsets_of_an_unknown_incarnation_cover_nothing() -> None:
     """Of a record that does not name it."""
     position = AppliedPosition.of(published(100, {"t": (60,)}))
-    position.learn([of_topic(200, 20, "a")], [])
-    assert position.offsets == position.written == {} and position.lives == {"t": 1}
+    position.add_published([of_topic(200, 20, "a")], [])
+    assert position.offsets == position.written == {} and position.invalidations == {"t": 1}
     fresh = AppliedPosition()
-    fresh.learn([of_topic(200, 20, "a")], [])
-    assert fresh.lives == {}, "nothing of it was read"
+    fresh.add_published([of_topic(200, 20, "a")], [])
+    assert fresh.invalidations == {}, "nothing of it was read"
 
 
 def test_progress_of_a_former_incarnation_is_not_reached_by_offsets_of_the_new_one() -> None:
     position = AppliedPosition()
-    position.learn([of_topic(100, 60, "a")], [])
-    position.learn([of_topic(90, 70, "b")], [])
-    position.reach({"t": (65,)})
+    position.add_published([of_topic(100, 60, "a")], [])
+    position.add_published([of_topic(90, 70, "b")], [])
+    position.mark_readable({"t": (65,)})
     assert position.applied == NOTHING
-    position.reach({"t": (70,)})
+    position.mark_readable({"t": (70,)})
     assert position.applied.lsn == 90
 
 
 def test_the_history_is_that_of_the_newest_progress_record_that_names_one() -> None:
     position = AppliedPosition(history="former")
-    position.learn([progress(100, t=(1,))], [])
+    position.add_published([progress(100, t=(1,))], [])
     assert position.history == "former"
-    position.learn([of_topic(200, 1, "a")], [])
+    position.add_published([of_topic(200, 1, "a")], [])
     assert position.history == "h"
 
 
 def test_older_progress_records_do_not_void_the_position_of_a_restarted_job() -> None:
     position = AppliedPosition.of(published(100, {"t": (20,)}, incarnations={"t": "b"}))
-    position.learn([of_topic(50, 60, "a"), of_topic(100, 20, "b")], [])
+    position.add_published([of_topic(50, 60, "a"), of_topic(100, 20, "b")], [])
     assert position.offsets == {"t": (20,)}
 
 
 def test_offsets_of_work_that_began_before_a_topic_was_void_are_ignored() -> None:
     position = AppliedPosition()
-    position.learn([of_topic(100, 60, "a")], [])
-    lives = dict(position.lives)
-    position.learn([of_topic(200, 20, "b")], [])
-    assert position.write({"t": (60,)}, lives)
-    position.reach({"t": (60,)}, lives)
+    position.add_published([of_topic(100, 60, "a")], [])
+    invalidations = dict(position.invalidations)
+    position.add_published([of_topic(200, 20, "b")], [])
+    assert position.mark_written({"t": (60,)}, invalidations)
+    position.mark_readable({"t": (60,)}, invalidations)
     assert position.written == {} and position.offsets == {}
-    assert not position.write({"t": (7,)}, dict(position.lives))
+    assert not position.mark_written({"t": (7,)}, dict(position.invalidations))
     assert position.written == {"t": (7,)} and position.offsets == {}
-    position.reach({"t": (6,), "u": (1,)}, dict(position.lives))
+    position.mark_readable({"t": (6,), "u": (1,)}, dict(position.invalidations))
     assert position.written == {"t": (7,), "u": (1,)} and position.offsets == {"t": (6,), "u": (1,)}
 
 
 def test_the_topic_that_the_brokers_have_must_be_the_published_one() -> None:
     position = AppliedPosition()
-    assert position.meets("t", FoundTopic("a", (9,), (0,))) is None, "nothing was published yet"
-    position.learn([of_topic(100, 60, "a#7").model_copy(update={"starts": {"t": (20,)}})], [])
-    assert position.meets("t", FoundTopic("a", (60,), (20,))) is None, "capture knows that it does not begin at 0"
-    assert position.meets("t", FoundTopic("a", (60,), (21,))) is not None
-    assert "another one" in (position.meets("t", FoundTopic("b", (60,))) or "")
-    position.reach({"t": (60,)})
-    assert position.meets("t", FoundTopic("a", (60,), (0,))) is None
+    assert position.check_topic("t", FoundTopic("a", (9,), (0,))) is None, "nothing was published yet"
+    position.add_published([of_topic(100, 60, "a#7").model_copy(update={"starts": {"t": (20,)}})], [])
+    assert position.check_topic("t", FoundTopic("a", (60,), (20,))) is None, "capture knows that it does not begin at 0"
+    assert position.check_topic("t", FoundTopic("a", (60,), (21,))) is not None
+    assert "another one" in (position.check_topic("t", FoundTopic("b", (60,))) or "")
+    position.mark_readable({"t": (60,)})
+    assert position.check_topic("t", FoundTopic("a", (60,), (0,))) is None
     assert position.offsets == {"t": (60,)}, "it goes on"
-    assert position.meets("t", FoundTopic("a", (59,))) is None, "it is readable"
+    assert position.check_topic("t", FoundTopic("a", (59,))) is None, "it is readable"
     assert position.offsets == {}, "but from the beginning"
-    position.reach({"t": (60, 5)})
-    position.meets("t", FoundTopic("a", (99, 4)))
+    position.mark_readable({"t": (60, 5)})
+    position.check_topic("t", FoundTopic("a", (99, 4)))
     assert position.offsets == {}, "one partition has lost a record"
 
 
 def test_records_that_were_deleted_before_they_were_read_are_not_jumped_over() -> None:
     position = AppliedPosition()
-    position.learn([of_topic(100, 60, "a")], [])
-    assert "were deleted before they were read" in (position.meets("t", FoundTopic("a", (60,), (20,))) or "")
-    assert position.meets("t", FoundTopic("a", (60,), (1,))) is not None, "one"
-    assert position.meets("t", FoundTopic("a", (60, 5), (0, 1))) is not None, "of another partition"
-    position.reach({"t": (20,)})
-    assert position.meets("t", FoundTopic("a", (60,), (20,))) is None, "all of them were read"
+    position.add_published([of_topic(100, 60, "a")], [])
+    assert "were deleted before they were read" in (position.check_topic("t", FoundTopic("a", (60,), (20,))) or "")
+    assert position.check_topic("t", FoundTopic("a", (60,), (1,))) is not None, "one"
+    assert position.check_topic("t", FoundTopic("a", (60, 5), (0, 1))) is not None, "of another partition"
+    position.mark_readable({"t": (20,)})
+    assert position.check_topic("t", FoundTopic("a", (60,), (20,))) is None, "all of them were read"
 
 
 def test_an_adopted_position_of_another_incarnation_brings_no_offsets() -> None:
     position = AppliedPosition()
-    position.learn([of_topic(200, 20, "b")], [])
+    position.add_published([of_topic(200, 20, "b")], [])
     position.adopt(published(100, {"t": (60,)}, incarnations={"t": "a"}))
     assert position.offsets == {} and position.applied.lsn == 100
 
 
 def test_rows_are_owed_until_a_later_progress_record_is_covered() -> None:
     position = AppliedPosition()
-    position.learn([of_topic(100, 1, "a", "snapshot")], [])
-    position.reach({"t": (1,)})
+    position.add_published([of_topic(100, 1, "a", "snapshot")], [])
+    position.mark_readable({"t": (1,)})
     assert position.owed == {"public.t": "snapshot"}
-    position.learn([of_topic(100, 5, "a")], [])
+    position.add_published([of_topic(100, 5, "a")], [])
     assert position.owed == {"public.t": "snapshot"}, "its rows are published, and not in the store"
-    position.reach({"t": (5,)})
+    position.mark_readable({"t": (5,)})
     assert position.owed == {}
 
 
 def test_rows_stay_owed_while_a_sweep_is_due() -> None:
     position = AppliedPosition()
-    position.learn([of_topic(100, 1, "a", "snapshot"), of_topic(150, 5, "a")], [sweep(120, 30)])
-    position.reach({"t": (5,)})
+    position.add_published([of_topic(100, 1, "a", "snapshot"), of_topic(150, 5, "a")], [sweep(120, 30)])
+    position.mark_readable({"t": (5,)})
     assert position.owed == {"public.t": "snapshot"}
     position.finish(sweep(120, 30))
     assert position.owed == {} and position.applied.lsn == 150
@@ -470,9 +472,9 @@ def test_what_was_owed_at_a_restart_is_owed_until_what_was_published_then_is_cov
     """Records in between may have been compacted."""
     restarted = published(100, {"t": (1,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": "it"}})
     position = AppliedPosition.of(restarted)
-    position.learn([of_topic(50, 0, "a"), of_topic(200, 9, "a")], [])
+    position.add_published([of_topic(50, 0, "a"), of_topic(200, 9, "a")], [])
     assert position.owed == {"public.t": "it"}, "the covered record is an older one"
-    position.reach({"t": (9,)})
+    position.mark_readable({"t": (9,)})
     assert position.owed == {}
 
 
@@ -480,19 +482,19 @@ def test_what_was_owed_is_paid_by_a_progress_record_of_the_same_position() -> No
     """An idle source has no later one."""
     restarted = published(100, {"t": (1,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": "it"}})
     position = AppliedPosition.of(restarted)
-    position.learn([of_topic(100, 9, "a")], [])
+    position.add_published([of_topic(100, 9, "a")], [])
     assert position.owed == {"public.t": "it"}, "its rows are published, and not in the store"
-    position.reach({"t": (9,)})
+    position.mark_readable({"t": (9,)})
     assert position.owed == {}
 
 
 def test_what_was_owed_is_paid_by_the_newest_progress_record_of_those_that_come_together() -> None:
     restarted = published(100, {"t": (1,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": "it"}})
     position = AppliedPosition.of(restarted)
-    position.learn([of_topic(100, 5, "a", "it"), of_topic(200, 9, "a")], [])
-    position.reach({"t": (8,)})
+    position.add_published([of_topic(100, 5, "a", "it"), of_topic(200, 9, "a")], [])
+    position.mark_readable({"t": (8,)})
     assert position.owed == {"public.t": "it"}
-    position.reach({"t": (9,)})
+    position.mark_readable({"t": (9,)})
     assert position.owed == {}
 
 
@@ -500,8 +502,8 @@ def test_a_generation_that_must_be_built_again_owes_rows_for_ever() -> None:
     reason = f"{BUILT_AGAIN}too old"
     last = published(50, {"t": (1,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": reason}})
     position = AppliedPosition.of(last)
-    position.learn([of_topic(200, 2, "a", "snapshot"), of_topic(300, 2, "a")], [])
-    position.reach({"t": (2,)})
+    position.add_published([of_topic(200, 2, "a", "snapshot"), of_topic(300, 2, "a")], [])
+    position.mark_readable({"t": (2,)})
     assert position.owed == {"public.t": reason} and position.applied.lsn == 300
 
 
@@ -509,9 +511,9 @@ def test_what_was_owed_is_not_paid_by_an_older_progress_record() -> None:
     """Of brokers that were restored from an older copy."""
     last = published(100, {"t": (9,)}, incarnations={"t": "a"}).model_copy(update={"owed": {"public.t": "it"}})
     position = AppliedPosition.of(last)
-    position.learn([of_topic(50, 5, "a")], [])
+    position.add_published([of_topic(50, 5, "a")], [])
     assert position.owed == {"public.t": "it"}
-    position.learn([of_topic(120, 9, "a")], [])
+    position.add_published([of_topic(120, 9, "a")], [])
     assert position.owed == {}
 
 
@@ -521,10 +523,10 @@ def test_the_topics_of_the_applied_position_are_known() -> None:
     both = of_topic(200, 1, "a").model_copy(
         update={"incarnations": {"t": "a", "u": "b"}, "end_offsets": {"t": (1,), "u": (2,)}}
     )
-    position.learn([of_topic(100, 1, "a"), both], [])
-    position.reach({"t": (1,)})
+    position.add_published([of_topic(100, 1, "a"), both], [])
+    position.mark_readable({"t": (1,)})
     assert (position.applied.lsn, position.shown) == (100, {"t": "a"})
-    position.reach({"u": (2,)})
+    position.mark_readable({"u": (2,)})
     assert (position.applied.lsn, position.shown) == (200, {"t": "a", "u": "b"})
 
 
@@ -532,11 +534,11 @@ def test_a_sweep_that_compaction_removed_holds_the_position() -> None:
     """Seen: of two TRUNCATEs control keeps the second; the position passed the first, whose rows were still there."""
     second = sweep(300, 40).model_copy(update={"previous_floor": 20})
     position = AppliedPosition(sweeps={"public.t": 10})
-    position.learn([of_topic(200, 5, "a")], [second])
-    position.reach({"t": (5,)})
+    position.add_published([of_topic(200, 5, "a")], [second])
+    position.mark_readable({"t": (5,)})
     assert position.applied == NOTHING, "the first one may belong to an LSN below 200"
-    position.learn([of_topic(400, 6, "a")], [])
-    position.reach({"t": (6,)})
+    position.add_published([of_topic(400, 6, "a")], [])
+    position.mark_readable({"t": (6,)})
     assert position.due_sweeps() == [second]
     position.finish(second)
     assert position.applied.lsn == 400
@@ -545,17 +547,17 @@ def test_a_sweep_that_compaction_removed_holds_the_position() -> None:
 def test_a_sweep_after_a_known_one_does_not_hold_the_position() -> None:
     second = sweep(300, 40).model_copy(update={"previous_floor": 20})
     for known in (AppliedPosition(sweeps={"public.t": 20}), AppliedPosition()):
-        known.learn([], [sweep(100, 20)])
-        known.learn([of_topic(50, 5, "a")], [second])
-        known.reach({"t": (5,)})
+        known.add_published([], [sweep(100, 20)])
+        known.add_published([of_topic(50, 5, "a")], [second])
+        known.mark_readable({"t": (5,)})
         assert known.applied.lsn == 50
 
 
 def test_rows_at_version_0_are_removed_when_what_was_published_is_there() -> None:
     position = AppliedPosition(sweeps={"public.t": 0})
-    position.learn([of_topic(100, 5, "a")], [])
+    position.add_published([of_topic(100, 5, "a")], [])
     assert position.due_sweeps() == []
-    position.reach({"t": (5,)})
+    position.mark_readable({"t": (5,)})
     (removal,) = position.due_sweeps()
     assert (removal.table, removal.floor, removal.previous_floor) == (TableId("public", "t"), 1, 0)
     assert position.applied == NOTHING
@@ -566,10 +568,10 @@ def test_rows_at_version_0_are_removed_when_what_was_published_is_there() -> Non
 def test_nothing_is_applied_while_rows_at_version_0_may_be_there() -> None:
     """Positions from before their removal included."""
     position = AppliedPosition(sweeps={"public.t": 0})
-    position.learn([of_topic(100, 5, "a"), of_topic(200, 9, "a")], [])
-    position.reach({"t": (5,)})
+    position.add_published([of_topic(100, 5, "a"), of_topic(200, 9, "a")], [])
+    position.mark_readable({"t": (5,)})
     assert position.due_sweeps() == [] and position.applied == NOTHING
-    position.reach({"t": (9,)})
+    position.mark_readable({"t": (9,)})
     (removal,) = position.due_sweeps()
     position.finish(removal)
     assert position.applied.lsn == 200

@@ -15,9 +15,9 @@ from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs import control_reader
-from spark_jobs.control_reader import ControlReader, News
+from spark_jobs.control_reader import ControlReader, ControlUpdate
 from spark_jobs.progress_writer import ProgressWriter
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
@@ -37,11 +37,13 @@ def reader(config: KafkaConfig, unique: str) -> Iterator[ControlReader]:
         yield made
 
 
-def found(reader: ControlReader) -> News:
+def found(reader: ControlReader) -> ControlUpdate:
     """The first news that hold a table: a client may take a moment to hear of a topic that was just created."""
-    news = eventually(lambda: news if (news := reader.read()).lineages else None, 15, "the table's schema was read")
-    assert news is not None
-    return news
+    update = eventually(
+        lambda: update if (update := reader.read()).schema_histories else None, 15, "the table's schema was read"
+    )
+    assert update is not None
+    return update
 
 
 def test_news_follow_each_other_with_the_newest_of_each_table() -> None:
@@ -50,22 +52,22 @@ def test_news_follow_each_other_with_the_newest_of_each_table() -> None:
     ]
     sweeps = [SweepRecord(table_schema="public", table_name="a", floor=floor, as_of_lsn=1, epoch=1) for floor in (5, 6)]
     first, second, other = (
-        Lineage((TableSchema(TableId("public", name), version, 0, (), ("id",), f"shop.public.{name}"),))
+        SchemaHistory((TableSchema(TableId("public", name), version, 0, (), ("id",), f"shop.public.{name}"),))
         for name, version in (("a", 1), ("a", 2), ("b", 1))
     )
-    before = News((progress[0],), (sweeps[0],), (first, other))
-    both = before.followed_by(News((progress[1],), (sweeps[1],), (second,)))
+    before = ControlUpdate((progress[0],), (sweeps[0],), (first, other))
+    both = before.followed_by(ControlUpdate((progress[1],), (sweeps[1],), (second,)))
     assert (both.progress, both.sweeps) == (tuple(progress), tuple(sweeps))
-    assert both.lineages == (second, other)
+    assert both.schema_histories == (second, other)
 
 
 def test_topics_that_do_not_exist_yet_are_empty(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
-    assert reader.read().lineages == ()
+    assert reader.read().schema_histories == ()
     feed = Feed(kafka.bootstrap_servers, unique)
     feed.add_table("customers", COLUMNS, ["id"])
-    (lineage,) = found(reader).lineages
-    assert lineage.newest == feed.schemas["customers"]
-    assert reader.read().lineages == ()
+    (schema_history,) = found(reader).schema_histories
+    assert schema_history.newest == feed.schemas["customers"]
+    assert reader.read().schema_histories == ()
 
 
 def test_news_come_once_and_in_order(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
@@ -74,12 +76,12 @@ def test_news_come_once_and_in_order(reader: ControlReader, kafka: KafkaBroker, 
     feed.sweep("customers", floor=7, as_of_lsn=50)
     feed.progress(100)
     feed.progress(200)
-    news = found(reader)
-    assert [record.lsn for record in news.progress] == [100, 200]
-    assert [(sweep.floor, sweep.as_of_lsn) for sweep in news.sweeps] == [(7, 50)]
+    update = found(reader)
+    assert [record.lsn for record in update.progress] == [100, 200]
+    assert [(sweep.floor, sweep.as_of_lsn) for sweep in update.sweeps] == [(7, 50)]
     feed.progress(300)
-    news = reader.read()
-    assert ([record.lsn for record in news.progress], news.sweeps, news.lineages) == ([300], (), ())
+    update = reader.read()
+    assert ([record.lsn for record in update.progress], update.sweeps, update.schema_histories) == ([300], (), ())
     assert reader.read().progress == ()
 
 
@@ -93,12 +95,12 @@ def test_a_new_version_of_a_schema_comes_with_those_before(
     feed.alter_table("customers", COLUMNS | {"name": (25, "text")})
     feed.commit()
     second = feed.schemas["customers"]
-    assert found(reader).lineages == (Lineage((first, second)),)
+    assert found(reader).schema_histories == (SchemaHistory((first, second)),)
     feed.begin()
     feed.alter_table("customers", COLUMNS)
     feed.commit()
-    assert found(reader).lineages == (Lineage((first, second, feed.schemas["customers"])),)
-    assert reader.read().lineages == ()
+    assert found(reader).schema_histories == (SchemaHistory((first, second, feed.schemas["customers"])),)
+    assert reader.read().schema_histories == ()
 
 
 def test_a_table_without_a_key_is_left_out(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
@@ -108,11 +110,11 @@ def test_a_table_without_a_key_is_left_out(reader: ControlReader, kafka: KafkaBr
     feed.add_table("customers", COLUMNS, ["id"])
     feed.sweep("audit", floor=7, as_of_lsn=50)
     feed.progress(100)
-    news = found(reader)
-    assert news.lineages == (Lineage((feed.schemas["customers"],)),)
-    assert reader.lineages.keys() == {feed.schemas["customers"].table}
-    assert news.sweeps == ()
-    assert [record.end_offsets.keys() for record in news.progress] == [{feed.topic("customers")}]
+    update = found(reader)
+    assert update.schema_histories == (SchemaHistory((feed.schemas["customers"],)),)
+    assert reader.schema_histories.keys() == {feed.schemas["customers"].table}
+    assert update.sweeps == ()
+    assert [record.end_offsets.keys() for record in update.progress] == [{feed.topic("customers")}]
 
 
 def test_a_table_that_is_excluded_is_left_out(config: KafkaConfig, kafka: KafkaBroker, unique: str) -> None:
@@ -122,11 +124,11 @@ def test_a_table_that_is_excluded_is_left_out(config: KafkaConfig, kafka: KafkaB
     feed.sweep("audit", floor=7, as_of_lsn=50)
     feed.progress(100)
     with closing(ControlReader(config, Topics(unique), lambda table: table != TableId("public", "audit"))) as reader:
-        news = found(reader)
+        update = found(reader)
         assert reader.excluded == {TableId("public", "audit")}
-    assert [lineage.newest.table.name for lineage in news.lineages] == ["customers"]
-    assert news.sweeps == ()
-    assert [record.end_offsets.keys() for record in news.progress] == [{feed.topic("customers")}]
+    assert [schema_history.newest.table.name for schema_history in update.schema_histories] == ["customers"]
+    assert update.sweeps == ()
+    assert [record.end_offsets.keys() for record in update.progress] == [{feed.topic("customers")}]
 
 
 def test_a_progress_record_that_came_after_control_was_read_waits(

@@ -100,7 +100,7 @@ def test_small_files_become_one_beside_readers(engine: SparkEngine, monkeypatch:
     monkeypatch.setattr(maintenance, "SMALL_FILE_COUNT_MAX", 2)
     for number in range(3):
         insert(engine, number)
-    Maintenance(engine, time.time).tend(TABLE, nullcontext())
+    Maintenance(engine, time.time).run_if_due(TABLE, nullcontext())
     newest = next(engine.history(TABLE))
     assert (newest.summary["total-data-files"], newest.summary["total-records"]) == ("1", "3")
     assert engine.query("SELECT id FROM watershed.shop.t ORDER BY id").column("id").to_pylist() == [0, 1, 2]
@@ -170,9 +170,9 @@ def test_columns_and_properties_change_at_once_or_not_at_all(engine: SparkEngine
     assert engine.query("SELECT id FROM watershed.shop.t").column("id").to_pylist() == [None], "another column"
     with pytest.raises(Conflict):
         engine.evolve(TABLE, Evolution(dropped=("tags",)), found, {"noted": "2"})
-    noted = engine.table_properties(TABLE)
-    assert noted is not None and noted["noted"] == "1"
-    engine.evolve(TABLE, Evolution(widened=(("id", "bigint"), ("price", "decimal(9,2)"))), noted, {"noted": "2"})
+    saved = engine.table_properties(TABLE)
+    assert saved is not None and saved["noted"] == "1"
+    engine.evolve(TABLE, Evolution(widened=(("id", "bigint"), ("price", "decimal(9,2)"))), saved, {"noted": "2"})
     assert dict(engine.table_columns(TABLE)) == {"id": "bigint", "price": "decimal(9,2)", "tags": "array<string>"}
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cdc.config.store_mapping import Held
+from cdc.config.store_mapping import StoredTables
 from cdc.model.events import TableId
 from sinks.errors import SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.generations import (
     LOCAL_FOLDER,
     Checkpoints,
@@ -77,12 +77,12 @@ def test_the_lock_tells_whether_a_process_runs_the_sink(tmp_path: Path) -> None:
 
 
 A, B = TableId("public", "a"), TableId("public", "b")
-LINEAGES = [Lineage((schema("a"),)), Lineage((schema("b"),))]
-OFFSETS = {lineage.newest.topic: (1,) for lineage in LINEAGES}
+SCHEMA_HISTORIES = [SchemaHistory((schema("a"),)), SchemaHistory((schema("b"),))]
+OFFSETS = {schema_history.newest.topic: (1,) for schema_history in SCHEMA_HISTORIES}
 
 
-def section(**mapping: Any) -> Held:
-    return Held.model_validate({"mapping": {f"public.{table}": entry for table, entry in mapping.items()}})
+def section(**mapping: Any) -> StoredTables:
+    return StoredTables.model_validate({"mapping": {f"public.{table}": entry for table, entry in mapping.items()}})
 
 
 def test_only_tables_whose_rows_get_another_shape_are_named() -> None:
@@ -90,18 +90,18 @@ def test_only_tables_whose_rows_get_another_shape_are_named() -> None:
     record = sink_record(1, 5).model_copy(
         update={"end_offsets": OFFSETS, "mappings": recorded_mappings(before, [A, B], {})}
     )
-    assert reshaped_tables(before, LINEAGES, record) == []
-    assert reshaped_tables(section(), LINEAGES, record) == [A]
-    assert reshaped_tables(section(a={"exclude": ["y"]}, b={"exclude": ["y"]}), LINEAGES, record) == [A, B]
+    assert reshaped_tables(before, SCHEMA_HISTORIES, record) == []
+    assert reshaped_tables(section(), SCHEMA_HISTORIES, record) == [A]
+    assert reshaped_tables(section(a={"exclude": ["y"]}, b={"exclude": ["y"]}), SCHEMA_HISTORIES, record) == [A, B]
 
 
 def test_a_table_of_which_nothing_was_read_has_no_shape_yet() -> None:
     record = sink_record(1, 5).model_copy(update={"end_offsets": {schema("a").topic: (1,)}})
-    assert reshaped_tables(section(b={"exclude": ["y"]}), LINEAGES, record) == []
-    assert reshaped_tables(section(a={"exclude": ["y"]}), LINEAGES, None) == []
+    assert reshaped_tables(section(b={"exclude": ["y"]}), SCHEMA_HISTORIES, record) == []
+    assert reshaped_tables(section(a={"exclude": ["y"]}), SCHEMA_HISTORIES, None) == []
 
 
 def test_the_shape_of_a_table_that_is_left_out_for_a_while_is_remembered() -> None:
-    noted = recorded_mappings(section(a={"exclude": ["x"]}), [A, B], {})
-    assert recorded_mappings(section(), [B], noted) == noted
-    assert recorded_mappings(section(), [A, B], noted) == {}
+    saved = recorded_mappings(section(a={"exclude": ["x"]}), [A, B], {})
+    assert recorded_mappings(section(), [B], saved) == saved
+    assert recorded_mappings(section(), [A, B], saved) == {}

@@ -27,17 +27,17 @@ def child(code: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("import sys; sys.exit(3)", "exit code 3"),
         ("import os; os.kill(os.getpid(), 9)", "killed by signal 9"),
     ],
 )
-def test_an_end_is_said_with_its_reason(code: str, said: str) -> None:
+def test_an_end_is_said_with_its_reason(code: str, message: str) -> None:
     session: Any = Session(child(code))
     failure = jvm_failure(session, wait_s=20.0)
     assert failure is not None
-    assert failure.message == f"Spark's Java process ended by itself ({said})"
+    assert failure.message == f"Spark's Java process ended by itself ({message})"
     assert "continues where it was" in failure.hint
 
 

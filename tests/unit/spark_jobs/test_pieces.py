@@ -87,7 +87,9 @@ def test_a_value_that_the_store_s_client_can_t_convert_is_its_row_s_matter(count
     assert report.failure is None and report.offsets == {PARTITION: count}
     bad = {2, 3, 7} & set(range(1, count + 1))
     assert target.held.keys() == set(range(1, count + 1)) - bad
-    letters = {letter.key["id"]: letter.reason for letter in report.letters.values() if letter}
-    assert letters.keys() == bad
-    assert all("TypeError in test_pieces.py, line" in reason for reason in letters.values()), letters
-    assert "secret" not in str(letters)
+    dead_letters = {
+        dead_letter.key["id"]: dead_letter.reason for dead_letter in report.dead_letters.values() if dead_letter
+    }
+    assert dead_letters.keys() == bad
+    assert all("TypeError in test_pieces.py, line" in reason for reason in dead_letters.values()), dead_letters
+    assert "secret" not in str(dead_letters)

@@ -10,7 +10,7 @@ from cdc.model.events import TableId
 from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
 from sinks.errors import FullError, RefusedError, SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import NOTHING, Applied
 from spark_jobs.rebuild import NEXT_FULL, SERVING_SILENT_S, Rebuild, swap_goal
 
@@ -80,14 +80,14 @@ class World:
         self.store = store
         self.sinks: dict[str, SinkRecord] = {}
         self.rebuilds: dict[str, RebuildRecord] = {}
-        self.lineages: dict[TableId, Lineage] = {}
+        self.schema_histories: dict[TableId, SchemaHistory] = {}
         self.builders: list[Fake] = []
         self.record(1, "serving")
         self.rebuild = self.restarted()
 
     def restarted(self) -> Rebuild:
-        def builder(target: tuple[str, int], told: object, is_rollback: bool) -> Fake:
-            del told
+        def builder(target: tuple[str, int], on_error: object, is_rollback: bool) -> Fake:
+            del on_error
             self.builders.append(Fake(self.store, target, is_rollback=is_rollback))
             return self.builders[-1]
 

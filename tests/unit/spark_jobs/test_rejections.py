@@ -16,9 +16,9 @@ REJECTED = Result(Outcome.REJECTED, "column name: too odd")
 LETTER = "3/public.customers/1"
 
 
-def rejections(open_letters: dict[str, int] | None = None, **options: Any) -> Rejections:
+def rejections(open_dead_letters: dict[str, int] | None = None, **options: Any) -> Rejections:
     section = CacheConfig.model_validate({"url": "redis://c", **options})
-    return Rejections(section, 3, open_letters or {}, lambda: 77)
+    return Rejections(section, 3, open_dead_letters or {}, lambda: 77)
 
 
 def settle(made: Rejections, change: Change, result: Result) -> Any:
@@ -27,9 +27,14 @@ def settle(made: Rejections, change: Change, result: Result) -> Any:
 
 
 def test_a_letter_says_what_is_needed_to_find_the_row() -> None:
-    letter = settle(rejections(), CUSTOMERS.upsert(5, id=1, name="x"), REJECTED)[LETTER]
-    assert (letter.reason, letter.version, letter.offset, letter.rejected_us) == ("column name: too odd", 5, 12, 77)
-    assert letter.row is None
+    dead_letter = settle(rejections(), CUSTOMERS.upsert(5, id=1, name="x"), REJECTED)[LETTER]
+    assert (dead_letter.reason, dead_letter.version, dead_letter.offset, dead_letter.rejected_us) == (
+        "column name: too odd",
+        5,
+        12,
+        77,
+    )
+    assert dead_letter.row is None
 
 
 def test_a_letter_has_the_row_where_that_is_chosen_and_it_is_not_too_large() -> None:

@@ -7,7 +7,7 @@ from cdc.model.events import TableId
 from sinks.errors import RefusedError
 from spark_jobs.reading import Partition
 from spark_jobs.rounds import TASK_RECORDS_MIN, RoundReport, lag, shares
-from spark_jobs.task_report import Failure, TaskReport
+from spark_jobs.task_report import TaskFailure, TaskReport
 
 OFFSETS = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(0, 10_000), max_size=5).map(tuple), max_size=4)
 
@@ -53,7 +53,7 @@ def test_reports_add_up_and_the_first_failure_counts() -> None:
     a, b = TableId("public", "a"), TableId("public", "b")
     one = TaskReport({Partition("a", 1): 7}, records=5, written=3, stale=2, tables={a}, is_behind=True)
     two = TaskReport({Partition("a", 0): 9, Partition("b", 0): 1}, records=1, written=1, tables={b}, staged=("file",))
-    two.failure = Failure("RefusedError", "said", "next")
+    two.failure = TaskFailure("RefusedError", "said", "next")
     merged = RoundReport.of([one, two])
     assert merged.offsets == {"a": {1: 7, 0: 9}, "b": {0: 1}}
     assert (merged.records, merged.written, merged.stale, merged.is_behind) == (6, 4, 2, True)

@@ -20,7 +20,7 @@ from sinks.errors import SinkError
 from spark_jobs import serving
 from spark_jobs.applied import Applied
 from spark_jobs.serving import ServingWorker
-from spark_jobs.starting import first_position, owing
+from spark_jobs.starting import first_position, with_rows_owed
 from tests.support.sink_job import write_config
 
 SHOWN = Applied(1, 500, 5)
@@ -44,7 +44,7 @@ class Swap:
     def applied(self) -> Applied:
         return SHOWN
 
-    def tend(self) -> None:
+    def run_housekeeping(self) -> None:
         """The last batch is published while the generation still serves."""
         self.calls.append("tend")
         self.sinks[self.record.record_key] = self.record.model_copy(update={"applied_lsn": SHOWN.lsn})
@@ -65,8 +65,8 @@ class Swap:
         assert newest(self.sinks.values(), "cache") is None, "no waiter is answered by the former generation"
 
     def replace(self, *, is_written: bool = True) -> None:
-        link = cast("Any", SimpleNamespace(control=self, writer=self))
-        self.worker._replace(cast("Any", self), cast("Any", self if is_written else None), link)
+        connections = cast("Any", SimpleNamespace(control=self, writer=self))
+        self.worker._replace(cast("Any", self), cast("Any", self if is_written else None), connections)
 
 
 def test_readers_get_no_answer_from_the_former_generation_before_the_new_one_serves(tmp_path: Path) -> None:
@@ -104,26 +104,29 @@ def test_a_generation_that_the_store_has_lost_answers_nobody_when_another_one_is
 class Kept:
     """A job whose store holds a generation that it can't continue: another one is built beside it."""
 
-    def __init__(self, folder: Path, noted: SinkRecord | None) -> None:
+    def __init__(self, folder: Path, saved: SinkRecord | None) -> None:
         worker = Swap(folder).worker
         worker._checkpoints = cast("Any", SimpleNamespace(keep_only=lambda _: None))
-        sink = SimpleNamespace(generation=lambda: 1, noted=lambda: noted and noted.encode().decode())
+        sink = SimpleNamespace(generation=lambda: 1, noted=lambda: saved and saved.encode().decode())
         slots = SimpleNamespace(in_place=False, generation=lambda _: 1)
-        control = SimpleNamespace(sinks={}, lineages={}, rebuilds={})
+        control = SimpleNamespace(sinks={}, schema_histories={}, rebuilds={})
         self.record = first_position("cache", 1, "h", [], 1).model_copy(update={"epoch": 1, "excluded": ("public.a",)})
         self.answers: list[SinkRecord] = []
         shown = self.record.model_copy(update={"applied_lsn": 500, "job": (4, "former")})
         control.sinks[shown.record_key] = shown
         writer = SimpleNamespace(publish=self.answers.append, send=lambda _: None)
-        link = SimpleNamespace(control=control, writer=writer, history="h", published=True)
-        assert worker._begin(cast("Any", SimpleNamespace(sink=sink, slots=slots, slot="")), cast("Any", link)) is None
+        connections = SimpleNamespace(control=control, writer=writer, history="h", published=True)
+        assert (
+            worker._begin(cast("Any", SimpleNamespace(sink=sink, slots=slots, slot="")), cast("Any", connections))
+            is None
+        )
 
 
 def test_a_generation_that_is_not_written_any_more_promises_what_its_store_says(tmp_path: Path) -> None:
     """The store may have been restored from an older copy since the former job published."""
     record = first_position("cache", 1, "h", [], 1)
-    noted = record.model_copy(update={"epoch": 1, "applied_lsn": 300, "excluded": ("public.a",), "job": (3, "older")})
-    (answer,) = Kept(tmp_path, noted).answers
+    saved = record.model_copy(update={"epoch": 1, "applied_lsn": 300, "excluded": ("public.a",), "job": (3, "older")})
+    (answer,) = Kept(tmp_path, saved).answers
     assert (answer.generation, answer.role, answer.epoch, answer.applied_lsn) == (1, "serving", 1, 300)
     assert answer.job > (4, "former"), "it is the newest"
 
@@ -135,33 +138,35 @@ def test_a_generation_whose_store_says_nothing_promises_nothing(tmp_path: Path) 
 
 def test_rows_that_a_former_generation_was_to_remove_are_removed_by_the_next_one(tmp_path: Path) -> None:
     """Their topics no longer exist, and the generation that should have removed them was replaced before it did."""
-    worker, told, disowned = Swap(tmp_path).worker, list[SinkRecord](), list[TableId]()
+    worker, on_error, reset = Swap(tmp_path).worker, list[SinkRecord](), list[TableId]()
     items, other = TableId("public", "items"), TableId("public", "other")
-    noted = first_position("cache", 1, "h", [items], time.time_ns() // 1000)
+    saved = first_position("cache", 1, "h", [items], time.time_ns() // 1000)
     sink = SimpleNamespace(
-        generation=lambda: 1, begin_generation=lambda _: None, disown=disowned.append, note=lambda *_: None
+        generation=lambda: 1, begin_generation=lambda _: None, reset_versions=reset.append, note=lambda *_: None
     )
-    control = SimpleNamespace(sinks={}, lineages={items: None, other: None}, excluded=())
+    control = SimpleNamespace(sinks={}, schema_histories={items: None, other: None}, excluded=())
     setattr(worker, "_complete", lambda _, record: record)  # noqa: B010 - a method
-    link = SimpleNamespace(control=control, writer=SimpleNamespace(publish=told.append), history="h")
-    worker._begin_again(cast("Any", SimpleNamespace(sink=sink)), cast("Any", link), noted, [], [other])
-    assert disowned == [items, other]
-    assert told[0].sweeps == {"public.items": 0, "public.other": 0}
+    connections = SimpleNamespace(control=control, writer=SimpleNamespace(publish=on_error.append), history="h")
+    worker._begin_again(cast("Any", SimpleNamespace(sink=sink)), cast("Any", connections), saved, [], [other])
+    assert reset == [items, other]
+    assert on_error[0].sweeps == {"public.items": 0, "public.other": 0}
 
 
 def test_a_store_that_must_be_built_again_is_at_each_start_until_it_is(tmp_path: Path) -> None:
     """The request that the job made when it found that was cancelled, or failed."""
     worker, asked = Swap(tmp_path).worker, list[RebuildRecord]()
     items, now_us = TableId("public", "items"), time.time_ns() // 1000
-    noted = owing(first_position("cache", 1, "h", [], now_us), [items])
-    sink = SimpleNamespace(generation=lambda: 1, noted=noted.encode().decode)
+    saved = with_rows_owed(first_position("cache", 1, "h", [], now_us), [items])
+    sink = SimpleNamespace(generation=lambda: 1, noted=saved.encode().decode)
     opened = SimpleNamespace(sink=sink, slots=SimpleNamespace(in_place=False, generation=lambda _: 1), slot="")
-    control = SimpleNamespace(sinks={}, lineages={}, rebuilds={})
+    control = SimpleNamespace(sinks={}, schema_histories={}, rebuilds={})
     published = ProgressRecord(epoch=1, seq=1, lsn=1, commit_ts_us=1, published_ts_us=now_us, end_offsets={})
-    link = SimpleNamespace(control=control, writer=SimpleNamespace(send=asked.append), history="h", published=published)
+    connections = SimpleNamespace(
+        control=control, writer=SimpleNamespace(send=asked.append), history="h", published=published
+    )
     worker._checkpoints = cast("Any", SimpleNamespace(keep_only=lambda _: None))
-    setattr(worker, "_begun", lambda *_: None)  # noqa: B010 - a method
-    worker._begin(cast("Any", opened), cast("Any", link))
+    setattr(worker, "_begin_sync", lambda *_: None)  # noqa: B010 - a method
+    worker._begin(cast("Any", opened), cast("Any", connections))
     assert [(request.action, request.keeps_old) for request in asked] == [("rebuild", False)]
 
 
@@ -187,9 +192,9 @@ class Attempt:
         worker._rebuild_of = lambda _opened, _link: self if has_rebuild else None
         worker._begin = lambda _opened, _link: ("sync", 3) if begins else None
         worker._maintained = self.maintained
-        worker._open_letters = self.open_letters
+        worker._open_dead_letters = self.open_dead_letters
         worker._report = lambda state: self.calls.append(f"report {state}")
-        worker._keep_in_step = self.keep_in_step
+        worker._run_queries = self.keep_in_step
         worker._replace = lambda _rebuild, sync, _link: self.calls.append(f"replace {sync}")
 
     def work(self) -> list[str]:
@@ -223,7 +228,7 @@ class Attempt:
     def read(self) -> None:
         self.calls.append("read")
 
-    def open_letters(self, generation: int) -> "Attempt":
+    def open_dead_letters(self, generation: int) -> "Attempt":
         self.calls.append(f"letters of {generation}")
         return self
 
@@ -281,7 +286,7 @@ def test_a_rebuild_that_a_store_needs_is_not_given_up_silently(tmp_path: Path) -
 def test_nothing_is_replaced_after_a_request_to_stop(tmp_path: Path, begins: bool) -> None:
     stopped = Attempt(tmp_path, begins=begins)
     stopped.follows = []
-    stopped.worker._keep_in_step = cast("Any", lambda *_, **__: None)  # type: ignore[method-assign]
+    stopped.worker._run_queries = cast("Any", lambda *_, **__: None)  # type: ignore[method-assign]
     stopped.stop.set()
     assert not any(call.startswith(("replace", "follow")) for call in stopped.work())
 
@@ -289,29 +294,36 @@ def test_nothing_is_replaced_after_a_request_to_stop(tmp_path: Path, begins: boo
 def test_a_store_with_slots_can_be_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Attempt(tmp_path)
     sent: list[RebuildRecord] = []
-    link = cast("Any", SimpleNamespace(writer=SimpleNamespace(send=sent.append)))
+    connections = cast("Any", SimpleNamespace(writer=SimpleNamespace(send=sent.append)))
     rebuild_of = ServingWorker._rebuild_of
-    assert rebuild_of(attempt.worker, cast("Any", SimpleNamespace(slots=None)), link) is None
+    assert rebuild_of(attempt.worker, cast("Any", SimpleNamespace(slots=None)), connections) is None
     monkeypatch.setattr(serving, "Builder", lambda *fields, is_rollback: (fields[0], fields[4], is_rollback))
-    rebuild = rebuild_of(attempt.worker, cast("Any", attempt), link)
+    rebuild = rebuild_of(attempt.worker, cast("Any", attempt), connections)
     assert rebuild is not None
     builder: Any = rebuild._open_builder(("2", 7), cast("Any", None), True)
     assert builder == ("cache", ("2", 7), True)
-    wish = RebuildRecord(sink="cache", request="r", action="rebuild", status="running", asked_us=1)
-    rebuild._publish(wish)
-    assert sent == [wish]
+    rebuild_request = RebuildRecord(sink="cache", request="r", action="rebuild", status="running", asked_us=1)
+    rebuild._publish(rebuild_request)
+    assert sent == [rebuild_request]
 
 
 def test_letters_of_every_generation_that_the_store_holds_stay(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
-    link = cast("Any", SimpleNamespace(control=attempt))
+    connections = cast("Any", SimpleNamespace(control=attempt))
     attempt.worker._generation = 3
     for status, held in (("running", [3, 4, 6]), ("done", [3, 6])):
-        wish = {"sink": "cache", "request": "r", "action": "rebuild", "status": status, "generation": 4, "asked_us": 1}
-        attempt.rebuilds["cache"] = RebuildRecord.model_validate(wish)
-        attempt.worker._close_other_letters(cast("Any", attempt), link)
+        rebuild_request = {
+            "sink": "cache",
+            "request": "r",
+            "action": "rebuild",
+            "status": status,
+            "generation": 4,
+            "asked_us": 1,
+        }
+        attempt.rebuilds["cache"] = RebuildRecord.model_validate(rebuild_request)
+        attempt.worker._close_other_dead_letters(cast("Any", attempt), connections)
         assert attempt.calls[-3:] == ["letters of 3", f"close all but {held}", "close"]
-    attempt.worker._close_other_letters(cast("Any", SimpleNamespace(slots=None)), link)
+    attempt.worker._close_other_dead_letters(cast("Any", SimpleNamespace(slots=None)), connections)
     assert attempt.calls[-2] == "close all but [3]"
 
 
@@ -326,7 +338,7 @@ def test_a_rebuild_is_stopped_with_its_job_before_the_last_batch_is_waited_for(
     if has_rebuild:
         attempt.worker._rebuild = cast("Any", SimpleNamespace(stop=lambda: attempt.calls.append("stop rebuild")))
     query = SimpleNamespace(isActive=False, stop=lambda: attempt.calls.append("stop query"))
-    sync = SimpleNamespace(dismiss=lambda: attempt.calls.append("dismiss"))
+    sync = SimpleNamespace(stop_query=lambda: attempt.calls.append("dismiss"))
     attempt.worker._end(cast("Any", query), cast("Any", sync))
     assert attempt.calls == ["stop rebuild"] * (is_stopped and has_rebuild) + ["dismiss", "stop query"]
 

@@ -17,13 +17,13 @@ from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
 from sinks.errors import RefusedError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs import serving
 from spark_jobs.applied import BUILT_AGAIN
-from spark_jobs.control_reader import News
+from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.serving import ServingWorker
-from spark_jobs.starting import INCLUDED, RESHAPED, TOO_OLD, TOO_OLD_S, first_position, read_note
-from spark_jobs.worker import Link
+from spark_jobs.starting import INCLUDED, RESHAPED, TOO_OLD, TOO_OLD_S, first_position, parse_position
+from spark_jobs.worker import PipelineConnections
 from tests.support.sink_job import write_config
 
 NOW_US = 10**15
@@ -34,9 +34,9 @@ PUBLISHED = ProgressRecord(
 )
 
 
-def lineage(table: TableId) -> Lineage:
+def schema_history(table: TableId) -> SchemaHistory:
     column = Column("id", 20, -1, "bigint", False, "b", 20)
-    return Lineage((TableSchema(table, 1, 0, (column,), ("id",), f"shop.{table}"),))
+    return SchemaHistory((TableSchema(table, 1, 0, (column,), ("id",), f"shop.{table}"),))
 
 
 class Started:
@@ -51,7 +51,7 @@ class Started:
         self.stop = threading.Event()
         self.worker = ServingWorker("cache", config, cast("Any", None), cast("Any", None), self.stop, Conditions())
         self.worker._checkpoints = cast("Any", SimpleNamespace(keep_only=self.keep_only))
-        cast("Any", self.worker)._begun = lambda _opened, _link, start: start
+        cast("Any", self.worker)._begin_sync = lambda _opened, _link, start: start
         self.marker, self.text = marker, ""
         fingerprints = self.worker._section.fingerprints([A, B])
         self.record = first_position("cache", marker or 0, "h", [], NOW_US).model_copy(
@@ -61,7 +61,7 @@ class Started:
         self.in_place, self.held = in_place, held
         self.rebuilds: dict[str, RebuildRecord] = {}
         self.sinks: dict[str, SinkRecord] = {}
-        self.lineages = {A: lineage(A), B: lineage(B)}
+        self.schema_histories = {A: schema_history(A), B: schema_history(B)}
         self.excluded: set[TableId] = set()
         self.progress: tuple[ProgressRecord, ...] = (PUBLISHED,)
         self.later: list[tuple[ProgressRecord, ...]] = []
@@ -69,11 +69,11 @@ class Started:
     def begin(self) -> SinkRecord | None:
         """Returns the position from which the job begins."""
         control = cast("Any", self)
-        link = Link(control, control, cast("Any", None), News(self.progress, (), ()))
+        connections = PipelineConnections(control, control, cast("Any", None), ControlUpdate(self.progress, (), ()))
         slots = (
             None if self.in_place is None else SimpleNamespace(in_place=self.in_place, generation=self.generation_of)
         )
-        begun = self.worker._begin(cast("Any", SimpleNamespace(sink=self.store, slots=slots, slot="s")), link)
+        begun = self.worker._begin(cast("Any", SimpleNamespace(sink=self.store, slots=slots, slot="s")), connections)
         if begun is None:
             return None
         start, generation = cast("tuple[SinkRecord, int]", begun)
@@ -89,13 +89,13 @@ class Started:
             noted=lambda: None if self.noted is None else self.noted.encode().decode(),
             begin_generation=lambda number: self.calls.append(f"begin {number}"),
             discard=lambda table: self.calls.append(f"discard {table}"),
-            disown=lambda table: self.calls.append(f"disown {table}"),
+            reset_versions=lambda table: self.calls.append(f"disown {table}"),
             note=self.note,
         )
 
     def note(self, text: str, before: str | None) -> None:
         assert before is None
-        record = read_note(text)
+        record = parse_position(text)
         assert record is not None
         self.calls.append(f"note {record.generation}")
 
@@ -105,8 +105,8 @@ class Started:
 
     # ---- topics and checkpoints
 
-    def read(self) -> News:
-        return News(self.later.pop(0), (), ())
+    def read(self) -> ControlUpdate:
+        return ControlUpdate(self.later.pop(0), (), ())
 
     def publish(self, record: SinkRecord) -> None:
         self.calls.append(f"publish {record.generation} {record.applied_lsn}")
@@ -151,8 +151,15 @@ def test_a_store_goes_on_where_it_is(tmp_path: Path) -> None:
     assert job.calls == ["keep [3]"]
     for status, kept in (("running", [3, 4]), ("done", [3])):
         job = Started(tmp_path, 3, in_place=False)
-        wish = {"sink": "cache", "request": "r", "action": "rebuild", "status": status, "generation": 4, "asked_us": 1}
-        job.rebuilds["cache"] = RebuildRecord.model_validate(wish)
+        rebuild_request = {
+            "sink": "cache",
+            "request": "r",
+            "action": "rebuild",
+            "status": status,
+            "generation": 4,
+            "asked_us": 1,
+        }
+        job.rebuilds["cache"] = RebuildRecord.model_validate(rebuild_request)
         assert job.begin() == job.record
         assert job.calls == [f"keep {kept}"]
 
@@ -214,8 +221,15 @@ def test_a_rebuild_that_is_running_is_not_requested_twice(tmp_path: Path) -> Non
     ):
         job = Started(tmp_path, 3, in_place=False)
         job.noted = job.record.model_copy(update={"history": "former"})
-        wish = {"sink": "cache", "request": "r", "action": action, "status": status, "generation": 4, "asked_us": 1}
-        job.rebuilds["cache"] = RebuildRecord.model_validate(wish)
+        rebuild_request = {
+            "sink": "cache",
+            "request": "r",
+            "action": action,
+            "status": status,
+            "generation": 4,
+            "asked_us": 1,
+        }
+        job.rebuilds["cache"] = RebuildRecord.model_validate(rebuild_request)
         job.begin()
         assert sum(call.startswith("want") for call in job.calls) == count, (action, status)
 

@@ -11,17 +11,17 @@ from cdc.config.stores import WarehouseConfig
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change
 from sinks.errors import SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.warehouse.staging import Staged, Stager
 from spark_jobs.applied import FoundTopic, Offsets
 from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.staging import MergingRounds, open_staging
-from spark_jobs.task_report import Catalog
+from spark_jobs.task_report import SchemaCatalog
 from tests.unit.spark_jobs import records
 
 TABLE = TableId("public", "a")
 SCHEMA = TableSchema(TABLE, 1, 16385, (Column("id", 20, -1, "bigint", False, "b", 20),), ("id",), "shop.public.a")
-LINEAGES = {SCHEMA.topic: Lineage((SCHEMA,))}
+SCHEMA_HISTORIES = {SCHEMA.topic: SchemaHistory((SCHEMA,))}
 NO_OFFSETS: Offsets = {}
 
 
@@ -29,17 +29,17 @@ class FakeRounds:
     """Tasks that stage `rows` in each round."""
 
     def __init__(self, folder: Path, rows: int) -> None:
-        self.learnt: Mapping[str, Lineage] = {}
+        self.learnt: Mapping[str, SchemaHistory] = {}
         self._folder = folder
         self._rows = rows
 
-    def learn(self, lineages: Mapping[str, Lineage]) -> None:
-        self.learnt = lineages
+    def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
+        self.learnt = schema_histories
 
-    def remember(self, open_letters: Mapping[str, int]) -> None:
-        self.remembered = dict(open_letters)
+    def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
+        self.remembered = dict(open_dead_letters)
 
-    def find(self) -> dict[str, FoundTopic]:
+    def find_topics(self) -> dict[str, FoundTopic]:
         return {SCHEMA.topic: FoundTopic("id", (7,))}
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
@@ -102,17 +102,17 @@ def test_staged_files_are_deleted_when_the_merge_fails_too(tmp_path: Path) -> No
 def test_the_rest_is_that_of_the_rounds(tmp_path: Path) -> None:
     rounds = FakeRounds(tmp_path, 0)
     made = merging(rounds, FakeSink(tmp_path))
-    made.learn(LINEAGES)
-    made.remember({"public.a/1": 5})
+    made.set_tables(SCHEMA_HISTORIES)
+    made.set_open_dead_letters({"public.a/1": 5})
     assert rounds.remembered == {"public.a/1": 5}
-    assert rounds.learnt == LINEAGES
-    assert made.find() == {SCHEMA.topic: FoundTopic("id", (7,))}
+    assert rounds.learnt == SCHEMA_HISTORIES
+    assert made.find_topics() == {SCHEMA.topic: FoundTopic("id", (7,))}
 
 
 def test_a_task_stages_rows_of_the_newest_schemas(tmp_path: Path) -> None:
     section = WarehouseConfig.model_validate({"catalog_uri": "jdbc:sqlite:c.db", "location": "tables"})
     job = replace(records.job(), section=section, staging=tmp_path.as_uri())
-    stager = open_staging(job, Catalog("one", LINEAGES))
+    stager = open_staging(job, SchemaCatalog("one", SCHEMA_HISTORIES))
     stager.apply([Change(TABLE, {"id": 1}, 10, {"id": 1}, 1)])
     (part,) = stager.finish()
     assert part.path.startswith(tmp_path.as_uri() + "/") and part.keys == ((1,),)

@@ -13,7 +13,7 @@ from spark_jobs.starting import (
     included_again,
     is_foreign,
     is_too_old,
-    read_note,
+    parse_position,
     why_filled_again,
 )
 
@@ -26,14 +26,14 @@ def noted(**fields: object) -> SinkRecord:
 
 
 def test_a_note_is_read_as_it_was_written() -> None:
-    assert read_note(FIRST.encode().decode()) == FIRST
-    assert read_note(None) is None
-    assert read_note('{"another": "version"}') is None
+    assert parse_position(FIRST.encode().decode()) == FIRST
+    assert parse_position(None) is None
+    assert parse_position('{"another": "version"}') is None
     assert FIRST.sweeps == {"public.a%20b": 0}
 
 
 @pytest.mark.parametrize(
-    ("marker", "note", "history", "goes_on"),
+    ("marker", "note", "history", "continues"),
     [
         (3, noted(), "h", True),
         (3, noted(), "other", False),  # the topics were created again
@@ -43,9 +43,9 @@ def test_a_note_is_read_as_it_was_written() -> None:
     ],
 )
 def test_a_store_is_continued_only_if_it_says_how_far_it_is_in_these_topics(
-    marker: int | None, note: SinkRecord | None, history: str, *, goes_on: bool
+    marker: int | None, note: SinkRecord | None, history: str, *, continues: bool
 ) -> None:
-    assert continued(marker, note, history) == (note if goes_on else None)
+    assert continued(marker, note, history) == (note if continues else None)
 
 
 def test_rows_of_other_topics_and_of_unknown_origin_are_foreign() -> None:

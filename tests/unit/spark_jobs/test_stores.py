@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cdc.model.events import TableSchema
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs import stores
 from spark_jobs.stores import open_store
 from tests.unit.spark_jobs.records import catalog, job, schema
@@ -29,7 +29,7 @@ class FakeSink:
 def test_the_tables_are_attached_in_their_newest_version(monkeypatch: pytest.MonkeyPatch) -> None:
     sink = FakeSink()
     monkeypatch.setattr(stores, "make_sink", lambda *_: sink)
-    target = open_store(job(), catalog(Lineage((schema(), schema(version=2))), Lineage((schema("b"),))))
+    target = open_store(job(), catalog(SchemaHistory((schema(), schema(version=2))), SchemaHistory((schema("b"),))))
     assert [(held.table.name, held.version) for held in sink.attached] == [("a", 2), ("b", 1)]
     changes: Any = ["as they are"]
     applied: Any = target.apply(changes)

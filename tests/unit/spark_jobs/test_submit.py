@@ -18,14 +18,14 @@ def test_the_archive_has_what_a_task_imports(tmp_path: Path) -> None:
     assert {"cdc/config/settings.py", "sinks/cache/sink.py", "spark_jobs/daemon.py"} <= set(names)
     assert not [name for name in names if "__pycache__" in name or name.startswith(("tests", "demo"))]
     program = "import spark_jobs.tasks, spark_jobs.stores; print(spark_jobs.tasks.__file__)"
-    said = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}); {program}"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert said.strip() == f"{archive}/spark_jobs/tasks.py"
+    assert message.strip() == f"{archive}/spark_jobs/tasks.py"
 
 
 def test_the_users_options_come_behind_ours_and_before_the_program(tmp_path: Path) -> None:

@@ -11,19 +11,27 @@ from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.sink_records import SinkRecord
 from sinks.contract import Change, Result, lost_writes
 from sinks.errors import RefusedError, SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
-from spark_jobs.control_reader import News
-from spark_jobs.rejections import Letters
+from spark_jobs.control_reader import ControlUpdate
+from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.rounds import RoundReport, Take
-from spark_jobs.sync import BEHIND_S, GENERATION_CHECK_S, SCHEMA_WAIT_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
+from spark_jobs.sync import (
+    BEHIND_S,
+    GENERATION_CHECK_S,
+    SCHEMA_WAIT_S,
+    SCHEMA_WAIT_S_MAX,
+    JobEnvironment,
+    QueryStopped,
+    SinkSync,
+)
 from tests.unit.spark_jobs.records import TOPIC, schema
 
-NO_NEWS = News((), (), ())
+NO_NEWS = ControlUpdate((), (), ())
 TABLE = TableId("public", "a")
 BATCH_S = 10.0
 JOB = (3, "m")
-LETTERS_MAX = 2
+DEAD_LETTERS_MAX = 2
 OTHER_TOPIC = "shop.public.b"
 ID = "id1"
 
@@ -53,15 +61,15 @@ class FakeSink:
         versions = [str(known.version) for known in (*earlier, schema)]
         self.calls.append(f"prepare {schema.table.name} {' '.join(versions)}")
 
-    def disown(self, _: TableId) -> None:
-        raise AssertionError("the worker disowns, before there is a SinkSync")
+    def reset_versions(self, _: TableId) -> None:
+        raise AssertionError("the worker resets versions, before there is a SinkSync")
 
-    def note(self, text: str, before: str | None) -> None:
+    def save_position(self, text: str, before: str | None) -> None:
         if before is not None and before != self.text:
             raise lost_writes("the store")
         self.text = text
 
-    def noted(self) -> str | None:
+    def saved_position(self) -> str | None:
         return self.text
 
     def attach(self, _: TableSchema) -> None:
@@ -87,7 +95,7 @@ class FakeSink:
 
 
 class FakeLetters:
-    """Implements spark_jobs.dead_letters.LetterBox."""
+    """Implements spark_jobs.dead_letters.DeadLetterQueue."""
 
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
@@ -99,16 +107,16 @@ class FakeLetters:
         for key in self.others:
             self.open.pop(key, None)
 
-    def publish(self, letters: Letters) -> None:
-        if letters and self.while_published:
+    def publish(self, dead_letters: DeadLetterUpdates) -> None:
+        if dead_letters and self.while_published:
             self.while_published.pop(0)()
-        if letters:
-            self.calls.append(f"letters {' '.join(letters)}")
-        for key, letter in letters.items():
-            if letter is None:
+        if dead_letters:
+            self.calls.append(f"letters {' '.join(dead_letters)}")
+        for key, dead_letter in dead_letters.items():
+            if dead_letter is None:
                 self.open.pop(key, None)
             else:
-                self.open[key] = letter.version
+                self.open[key] = dead_letter.version
 
 
 @dataclass
@@ -116,7 +124,7 @@ class Bench:
     """A SinkSync with all that it touches. Rounds are scripted; without a script they find nothing."""
 
     calls: list[str] = field(default_factory=list)
-    news: list[News] = field(default_factory=list)
+    update: list[ControlUpdate] = field(default_factory=list)
     rounds: Sequence[RoundReport | Callable[[], RoundReport]] = ()
     meanwhile: Sequence[RoundReport] = ()  # what tasks report while a round runs
     went_on: Sequence[bool] = ()
@@ -127,37 +135,37 @@ class Bench:
     has_lost_records: bool = False
     topic_id: str = ID
     missing: set[str] = field(default_factory=set)
-    letters_max: int = LETTERS_MAX
+    dead_letters_max: int = DEAD_LETTERS_MAX
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
     waited: list[float] = field(default_factory=list)
     remembered: list[Mapping[str, int]] = field(default_factory=list)  # open letters, at each round's beginning
 
     def __post_init__(self) -> None:
-        self.letters = FakeLetters(self.calls)
+        self.dead_letters = FakeLetters(self.calls)
         self.sink = FakeSink(self.calls)
-        world = World(
+        environment = JobEnvironment(
             self,
             lambda record: record,
             self._publish,
             lambda: self.now_us,
             self._wait,
             JOB,
-            self.letters,
-            self.letters_max,
+            self.dead_letters,
+            self.dead_letters_max,
         )
         self.position = AppliedPosition()
-        self.sync = SinkSync(self.sink, 1, self.position, world, self, BATCH_S)  # type: ignore[arg-type]
-        with pytest.raises(Ended):
+        self.sync = SinkSync(self.sink, 1, self.position, environment, self, BATCH_S)  # type: ignore[arg-type]
+        with pytest.raises(QueryStopped):
             self.sync.apply_batch(1)  # no query was admitted yet
-        self.sync.begin([Lineage((schema(),))])
+        self.sync.begin([SchemaHistory((schema(),))])
         self.begun = tuple(self.calls)
-        self.admission = self.sync.admit()
+        self.query_number = self.sync.start_query()
         self.calls.clear()
 
     # ---- the world
 
-    def read(self) -> News:
-        return self.news.pop(0) if self.news else NO_NEWS
+    def read(self) -> ControlUpdate:
+        return self.update.pop(0) if self.update else NO_NEWS
 
     def _publish(self, record: SinkRecord) -> None:
         self.calls.append("publish")
@@ -171,13 +179,13 @@ class Bench:
 
     # ---- rounds
 
-    def remember(self, open_letters: Mapping[str, int]) -> None:
-        self.remembered.append(dict(open_letters))
+    def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
+        self.remembered.append(dict(open_dead_letters))
 
-    def learn(self, lineages: Mapping[str, Lineage]) -> None:
-        self.calls.append(f"learn {len(lineages)}")
+    def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
+        self.calls.append(f"learn {len(schema_histories)}")
 
-    def find(self) -> Mapping[str, FoundTopic]:
+    def find_topics(self) -> Mapping[str, FoundTopic]:
         # A script's rounds are about records that exist, unless the topic has lost some.
         written = 0 if self.has_lost_records else self.position.written.get(TOPIC, (0,))[0]
         found = {TOPIC: FoundTopic(self.topic_id, (max(self.topic_ends, written),)), OTHER_TOPIC: FoundTopic("b", (0,))}
@@ -194,7 +202,7 @@ class Bench:
         return report if isinstance(report, RoundReport) else report()
 
     def batch(self) -> None:
-        self.sync.apply_batch(self.admission)
+        self.sync.apply_batch(self.query_number)
 
 
 def wrote(end: int, records: int = 1, written: int = 1) -> RoundReport:
@@ -214,7 +222,7 @@ def progress(lsn: int, end: int) -> ProgressRecord:
 
 def test_what_tasks_report_while_they_run_is_published_before_they_end() -> None:
     bench = Bench(rounds=[RoundReport()], meanwhile=[wrote(3), wrote(5)])
-    bench.news = [News((progress(100, 3),), (), ())]
+    bench.update = [ControlUpdate((progress(100, 3),), (), ())]
     bench.batch()
     assert bench.went_on == [True, True]
     assert (bench.published[-1].end_offsets, bench.published[-1].written) == ({TOPIC: (5,)}, 2)
@@ -223,14 +231,14 @@ def test_what_tasks_report_while_they_run_is_published_before_they_end() -> None
 
 def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared() -> None:
     bench = Bench()
-    take = partial(bench.sync._take_meanwhile, bench.admission, {})
+    take = partial(bench.sync._add_interim_report, bench.query_number, {})
     assert take(wrote(4))
-    bench.sync.dismiss()
+    bench.sync.stop_query()
     assert not take(wrote(4))
-    assert not bench.sync._take_meanwhile(bench.sync.admit() - 1, {}, wrote(4)), "an earlier query's"
-    take = partial(bench.sync._take_meanwhile, bench.sync.admit(), {})
+    assert not bench.sync._add_interim_report(bench.sync.start_query() - 1, {}, wrote(4)), "an earlier query's"
+    take = partial(bench.sync._add_interim_report, bench.sync.start_query(), {})
     assert take(wrote(5))
-    bench.sync._unprepared = [Lineage((schema(),))]
+    bench.sync._unprepared = [SchemaHistory((schema(),))]
     assert not take(wrote(5))
 
 
@@ -238,7 +246,7 @@ def test_a_backlog_is_over_when_no_task_has_said_for_a_while_that_there_is_more(
     bench = Bench()
     assert not bench.sync.is_behind
     for report in (replace(wrote(4), is_behind=True), wrote(5)):  # another task has nothing more for a moment
-        bench.sync._take_meanwhile(bench.admission, {}, report)
+        bench.sync._add_interim_report(bench.query_number, {}, report)
         assert bench.sync.is_behind
     bench.now_us += int(BEHIND_S * 1_000_000)
     assert not bench.sync.is_behind
@@ -246,9 +254,9 @@ def test_a_backlog_is_over_when_no_task_has_said_for_a_while_that_there_is_more(
 
 @pytest.mark.invariant(11)
 def test_what_was_written_is_published_after_it_is_readable() -> None:
-    bench = Bench(rounds=[wrote(4, records=4, written=3)], news=[NO_NEWS, News((progress(500, 4),), (), ())])
+    bench = Bench(rounds=[wrote(4, records=4, written=3)], update=[NO_NEWS, ControlUpdate((progress(500, 4),), (), ())])
     bench.batch()
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert bench.calls[0] == "round"
     assert [call for call in bench.calls if call != "round"] == ["readable a", "publish", "generation", "publish"]
     record = bench.published[-1]
@@ -278,11 +286,11 @@ def test_a_batch_does_not_end_before_it_has_what_was_there_when_it_began() -> No
 def test_what_tasks_wrote_before_one_of_them_failed_is_kept() -> None:
     failed = wrote(4)
     failed.failure = SinkError("the store is away", "wait")
-    bench = Bench(rounds=[failed], news=[News((progress(500, 4),), (), ())])
+    bench = Bench(rounds=[failed], update=[ControlUpdate((progress(500, 4),), (), ())])
     with pytest.raises(SinkError, match="away"):
         bench.batch()
     assert isinstance(bench.sync.failure, SinkError)
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
 
 
@@ -298,8 +306,8 @@ def test_a_schema_that_is_not_there_yet_is_waited_for() -> None:
     first = schema()
     second = replace(first, version=2, columns=(*first.columns, Column("name", 25, -1, "text", True, "b", 25)))
     unknown = RoundReport(unknown_schema="record at …: schema version 2")
-    known = News((), (), (Lineage((first, second)),))
-    bench = Bench(rounds=[unknown, unknown, unknown, wrote(3)], news=[NO_NEWS, NO_NEWS, known])
+    known = ControlUpdate((), (), (SchemaHistory((first, second)),))
+    bench = Bench(rounds=[unknown, unknown, unknown, wrote(3)], update=[NO_NEWS, NO_NEWS, known])
     bench.batch()
     assert bench.calls[:6] == ["round", "round", "round", "prepare a 1 2", "learn 1", "round"]
     assert bench.waited == [SCHEMA_WAIT_S] * 2, "not when it has come"
@@ -315,10 +323,10 @@ def test_a_schema_that_never_comes_is_an_error_with_the_record() -> None:
 
 
 def test_a_table_that_is_altered_is_prepared_between_rounds() -> None:
-    bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
+    bench = Bench(update=[ControlUpdate((), (), (SchemaHistory((schema("b"),)),))])
 
     def watched() -> RoundReport:
-        bench.sync.tend()  # by the other thread, while tasks write
+        bench.sync.run_housekeeping()  # by the other thread, while tasks write
         return wrote(1)
 
     bench.rounds = [watched, wrote(2)]
@@ -329,20 +337,20 @@ def test_a_table_that_is_altered_is_prepared_between_rounds() -> None:
 
 
 def test_without_a_batch_the_watching_thread_prepares() -> None:
-    bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
-    bench.sync.tend()
+    bench = Bench(update=[ControlUpdate((), (), (SchemaHistory((schema("b"),)),))])
+    bench.sync.run_housekeeping()
     assert "prepare b 1" in bench.calls and "learn 2" in bench.calls
-    bench.sync.apply_batch(bench.admission)
+    bench.sync.apply_batch(bench.query_number)
     assert bench.calls.count("round") == BATCH_S
 
 
 @pytest.mark.invariant(11)
 def test_a_due_sweep_is_done_before_the_position_is_published() -> None:
     sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
-    bench = Bench(rounds=[wrote(1)], news=[News((progress(300, 1), progress(500, 1)), (sweep,), ())])
+    bench = Bench(rounds=[wrote(1)], update=[ControlUpdate((progress(300, 1), progress(500, 1)), (sweep,), ())])
     bench.batch()
     bench.calls.clear()
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert bench.calls[-3:] == ["sweep a 9", "readable a", "publish"]
     assert bench.published[-1].sweeps == {"public.a": 9}
     assert bench.published[-1].applied_lsn == 500
@@ -350,29 +358,29 @@ def test_a_due_sweep_is_done_before_the_position_is_published() -> None:
 
 def test_the_store_is_checked_every_few_seconds_and_not_reported_on_when_its_data_was_deleted() -> None:
     bench = Bench()
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert "generation" not in bench.calls
     bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert bench.calls.count("generation") == 1
     bench.now_us += int(GENERATION_CHECK_S * 1_000_000)
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert bench.calls.count("generation") == 1, "not before the time is over again"
     bench.now_us += 1
     bench.sink.marker = None
     bench.calls.clear()
     with pytest.raises(SinkError, match="no longer holds generation 1"):
-        bench.sync.tend()
+        bench.sync.run_housekeeping()
     assert "publish" not in bench.calls
 
 
 def test_a_batch_of_a_query_that_was_dismissed_is_not_begun() -> None:
     bench = Bench()
-    bench.sync.dismiss()
-    with pytest.raises(Ended):
+    bench.sync.stop_query()
+    with pytest.raises(QueryStopped):
         bench.batch()
-    bench.sync.admit()
-    with pytest.raises(Ended):
+    bench.sync.start_query()
+    with pytest.raises(QueryStopped):
         bench.batch()
     assert bench.calls == [] and bench.sync.failure is None
 
@@ -381,21 +389,21 @@ def test_a_batch_that_is_dismissed_ends_after_its_round() -> None:
     bench = Bench()
 
     def dismissed() -> RoundReport:
-        bench.sync.dismiss()
+        bench.sync.stop_query()
         return wrote(3)
 
     bench.rounds = [dismissed]
-    with pytest.raises(Ended):
+    with pytest.raises(QueryStopped):
         bench.batch()
     assert bench.calls == ["round"]
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert bench.published[-1].end_offsets == {TOPIC: (3,)}
 
 
 def test_what_did_not_change_is_published_once() -> None:
-    bench = Bench(news=[News((progress(500, 0),), (), ())])
-    bench.sync.tend()
-    bench.sync.tend()
+    bench = Bench(update=[ControlUpdate((progress(500, 0),), (), ())])
+    bench.sync.run_housekeeping()
+    bench.sync.run_housekeeping()
     assert bench.calls.count("publish") == 1
     assert (bench.published[-1].applied_lsn, bench.sync.published.lsn) == (500, 500)
 
@@ -417,13 +425,13 @@ def test_the_first_position_owes_a_table_that_can_not_be_read() -> None:
 
 def test_the_watching_thread_is_woken_when_something_was_written() -> None:
     bench = Bench()
-    assert (bench.sync.has_news.is_set(), bench.sync.rounds_done) == (False, 0)
-    bench.sync._take(RoundReport(), {})
-    assert not bench.sync.has_news.is_set()
-    bench.sync._take(wrote(1), {})
-    assert (bench.sync.has_news.is_set(), bench.sync.rounds_done) == (True, 2)
-    bench.sync.tend()
-    assert not bench.sync.has_news.is_set()
+    assert (bench.sync.has_new_writes.is_set(), bench.sync.rounds_done) == (False, 0)
+    bench.sync._add_report(RoundReport(), {})
+    assert not bench.sync.has_new_writes.is_set()
+    bench.sync._add_report(wrote(1), {})
+    assert (bench.sync.has_new_writes.is_set(), bench.sync.rounds_done) == (True, 2)
+    bench.sync.run_housekeeping()
+    assert not bench.sync.has_new_writes.is_set()
 
 
 def test_a_partition_without_records_begins_at_its_first() -> None:
@@ -449,7 +457,7 @@ def test_a_job_that_was_overtaken_stops(other: tuple[int, str]) -> None:
     bench = Bench()
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": other})
     with pytest.raises(RefusedError, match=f"another job writes to this store now .job {other[0]}"):
-        bench.sync.tend()
+        bench.sync.run_housekeeping()
 
 
 def test_a_job_that_was_overtaken_during_a_batch_publishes_nothing() -> None:
@@ -467,11 +475,11 @@ def test_what_an_earlier_job_published_late_is_published_over_and_adopted_where_
     late: tuple[int, int], lsn: int, end: int
 ) -> None:
     """It was stopped between looking for a later job and publishing; on an idle system nothing else would follow."""
-    bench = Bench(news=[News((progress(500, 4),), (), ())], rounds=[wrote(4)])
+    bench = Bench(update=[ControlUpdate((progress(500, 4),), (), ())], rounds=[wrote(4)])
     bench.batch()
     fields = {"job": (2, "z"), "applied_lsn": late[0], "end_offsets": {TOPIC: (late[1],)}, "sweeps": {"a.b": 3}}
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update=fields)
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     record = bench.sinks["sink/search/1"]
     assert (record.job, record.applied_lsn, record.end_offsets) == (JOB, lsn, {TOPIC: (end,)})
     assert record.sweeps == {"a.b": 3}
@@ -482,7 +490,7 @@ def test_what_an_earlier_job_published_late_is_published_over_and_adopted_where_
 def test_a_job_that_has_overtaken_another_goes_on() -> None:
     bench = Bench()
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (2, "z")})
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
 
 
 def with_topic(record: ProgressRecord, incarnation: str = ID, **fields: object) -> ProgressRecord:
@@ -493,35 +501,35 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning_and_covers_no
     """Seen: 60 of 200 live rows were deleted by the sweep of the heal, and waits were answered at once."""
     sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=2)
     healed = with_topic(progress(500, 3), "id2", epoch=2)
-    bench = Bench(rounds=[wrote(60)], news=[News((with_topic(progress(300, 60)),), (), ())])
+    bench = Bench(rounds=[wrote(60)], update=[ControlUpdate((with_topic(progress(300, 60)),), (), ())])
     bench.batch()
     assert (bench.published[-1].applied_lsn, bench.published[-1].incarnations) == (300, {TOPIC: ID})
-    bench.news = [News((healed,), (sweep,), ())]
+    bench.update = [ControlUpdate((healed,), (sweep,), ())]
     bench.calls.clear()
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert "sweep a 9" not in bench.calls, "the new topic's rows are not there yet"
     record = bench.published[-1]
     assert (record.applied_lsn, record.epoch, record.end_offsets) == (300, 1, {})
     bench.topic_id, bench.topic_ends, bench.rounds = "id2", 3, [wrote(3)]
     bench.batch()
     assert bench.starts[-10] == {}, "read from the beginning"
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert "sweep a 9" in bench.calls
     assert (bench.published[-1].applied_lsn, bench.published[-1].epoch) == (500, 2)
 
 
 def test_work_on_a_topic_that_was_created_again_meanwhile_does_not_count() -> None:
-    bench = Bench(news=[News((with_topic(progress(300, 0)),), (), ())])
+    bench = Bench(update=[ControlUpdate((with_topic(progress(300, 0)),), (), ())])
     went_on: list[bool] = []
 
     def read_meanwhile() -> RoundReport:
-        bench.news = [News((with_topic(progress(500, 50), "id2"),), (), ())]
-        bench.sync.tend()
-        went_on.append(bench.sync._take_meanwhile(bench.admission, {}, wrote(50)))
+        bench.update = [ControlUpdate((with_topic(progress(500, 50), "id2"),), (), ())]
+        bench.sync.run_housekeeping()
+        went_on.append(bench.sync._add_interim_report(bench.query_number, {}, wrote(50)))
         bench.topic_id = "id2"
         return wrote(60)
 
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     bench.rounds = [wrote(2), read_meanwhile]
     bench.batch()
     assert went_on == [False], "tasks end, and begin again at the new topic's beginning"
@@ -529,7 +537,7 @@ def test_work_on_a_topic_that_was_created_again_meanwhile_does_not_count() -> No
 
 
 def test_a_topic_that_lost_records_is_read_from_its_beginning() -> None:
-    bench = Bench(rounds=[wrote(60)], news=[News((with_topic(progress(300, 60)),), (), ())])
+    bench = Bench(rounds=[wrote(60)], update=[ControlUpdate((with_topic(progress(300, 60)),), (), ())])
     bench.batch()
     bench.has_lost_records, bench.topic_ends = True, 40
     bench.starts.clear()
@@ -549,8 +557,8 @@ def test_a_topic_that_tasks_can_not_read_on_is_read_from_its_beginning() -> None
 
 @pytest.mark.parametrize("trouble", ["missing", "another"])
 def test_a_topic_in_trouble_concerns_its_own_table(trouble: str) -> None:
-    bench = Bench(news=[News((with_topic(progress(300, 0)),), (), (Lineage((schema("b"),)),))])
-    bench.sync.tend()
+    bench = Bench(update=[ControlUpdate((with_topic(progress(300, 0)),), (), (SchemaHistory((schema("b"),)),))])
+    bench.sync.run_housekeeping()
     bench.batch()
     if trouble == "missing":
         bench.missing = {TOPIC}
@@ -567,12 +575,12 @@ def test_a_topic_in_trouble_concerns_its_own_table(trouble: str) -> None:
 
 def test_what_is_owed_is_published_until_it_is_covered() -> None:
     owing = with_topic(progress(300, 1), owed={"public.a": "its initial snapshot is running"})
-    bench = Bench(rounds=[wrote(1)], news=[News((owing,), (), ())])
+    bench = Bench(rounds=[wrote(1)], update=[ControlUpdate((owing,), (), ())])
     bench.batch()
     assert bench.published[-1].owed == {"public.a": "its initial snapshot is running"}
     assert bench.published[-1].applied_lsn == 300
-    bench.news = [News((with_topic(progress(300, 7)),), (), ())]
-    bench.sync.tend()
+    bench.update = [ControlUpdate((with_topic(progress(300, 7)),), (), ())]
+    bench.sync.run_housekeeping()
     assert bench.published[-1].owed == {"public.a": "its initial snapshot is running"}, "published, not applied"
     bench.rounds = [wrote(7)]
     bench.batch()
@@ -580,41 +588,41 @@ def test_what_is_owed_is_published_until_it_is_covered() -> None:
 
 
 def test_the_position_is_noted_in_the_store_before_it_is_published() -> None:
-    bench = Bench(rounds=[wrote(4)], news=[News((with_topic(progress(500, 4)),), (), ())])
-    noted: list[str | None] = []
+    bench = Bench(rounds=[wrote(4)], update=[ControlUpdate((with_topic(progress(500, 4)),), (), ())])
+    saved: list[str | None] = []
 
     def publish(record: SinkRecord) -> None:
-        noted.append(bench.sink.text)
+        saved.append(bench.sink.text)
         bench._publish(record)
 
-    bench.sync._world = replace(bench.sync._world, publish=publish)
+    bench.sync._environment = replace(bench.sync._environment, publish=publish)
     bench.batch()
-    assert noted == [record.encode().decode() for record in bench.published[1:]]
+    assert saved == [record.encode().decode() for record in bench.published[1:]]
 
 
 def test_a_store_that_lost_its_last_writes_is_not_reported_on() -> None:
-    bench = Bench(rounds=[wrote(4)], news=[News((with_topic(progress(500, 4)),), (), ())])
+    bench = Bench(rounds=[wrote(4)], update=[ControlUpdate((with_topic(progress(500, 4)),), (), ())])
     before = bench.sink.text
     bench.batch()
     bench.sink.text = before  # it failed over to a replica that lacks the last writes
     bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
     bench.calls.clear()
     with pytest.raises(SinkError, match="the store may have lost its last writes"):
-        bench.sync.tend()
+        bench.sync.run_housekeeping()
     assert "publish" not in bench.calls
 
 
 def test_a_new_history_of_topics_ends_the_job() -> None:
-    bench = Bench(news=[News((with_topic(progress(300, 0)),), (), ())])
-    bench.sync.tend()
-    bench.news = [News((with_topic(progress(100, 0), history="other"),), (), ())]
+    bench = Bench(update=[ControlUpdate((with_topic(progress(300, 0)),), (), ())])
+    bench.sync.run_housekeeping()
+    bench.update = [ControlUpdate((with_topic(progress(100, 0), history="other"),), (), ())]
     with pytest.raises(SinkError, match="capture has begun again with new topics"):
-        bench.sync.tend()
+        bench.sync.run_housekeeping()
 
 
 def test_a_refresh_that_fails_is_repeated_before_its_position_is_published() -> None:
     """Seen: the set of written tables was emptied first, so the next position was published without a refresh."""
-    bench = Bench(rounds=[wrote(4)], news=[NO_NEWS, News((progress(500, 4),), (), ())])
+    bench = Bench(rounds=[wrote(4)], update=[NO_NEWS, ControlUpdate((progress(500, 4),), (), ())])
 
     def fail(_: Collection[TableId]) -> None:
         raise SinkError("the store is away", "wait")
@@ -624,6 +632,6 @@ def test_a_refresh_that_fails_is_repeated_before_its_position_is_published() -> 
         bench.batch()
     del bench.sink.make_readable
     bench.calls.clear()
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert [call for call in bench.calls if call != "generation"] == ["readable a", "publish"]
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}

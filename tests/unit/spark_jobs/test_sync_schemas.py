@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from sinks.lineage import Lineage
-from spark_jobs.control_reader import News
+from sinks.schema_history import SchemaHistory
+from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.rounds import RoundReport
 from tests.unit.spark_jobs.records import schema
 from tests.unit.spark_jobs.test_sync import Bench, wrote
@@ -18,7 +18,7 @@ def test_several_schemas_one_after_the_other_are_no_missing_schema() -> None:
     def another(version: int) -> Callable[[], RoundReport]:
         def met() -> RoundReport:
             bench.now_us += 10_000_000
-            bench.news.append(News((), (), (Lineage((replace(schema(), version=version),)),)))
+            bench.update.append(ControlUpdate((), (), (SchemaHistory((replace(schema(), version=version),)),)))
             return RoundReport(unknown_schema=f"record at …: schema version {version}")
 
         return met

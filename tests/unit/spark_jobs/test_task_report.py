@@ -6,7 +6,7 @@ import pytest
 
 from cdc.model.errors import ConfigError, WatershedError
 from sinks.errors import FullError, RefusedError, SinkError
-from spark_jobs.task_report import Failure
+from spark_jobs.task_report import TaskFailure
 
 
 @pytest.mark.parametrize(
@@ -19,5 +19,5 @@ from spark_jobs.task_report import Failure
     ],
 )
 def test_errors_keep_class_message_and_hint_on_their_way_to_the_driver(make: Callable[[], WatershedError]) -> None:
-    error = Failure.of(make()).error()
+    error = TaskFailure.of(make()).error()
     assert (type(error), error.message, error.hint) == (type(make()), "a", "b")

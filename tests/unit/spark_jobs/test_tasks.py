@@ -11,7 +11,7 @@ from cdc.model.events import TableId, pack_version
 from sinks.errors import RefusedError, SinkError
 from spark_jobs import tasks
 from spark_jobs.reading import Piece
-from spark_jobs.task_report import Failure, TaskReport
+from spark_jobs.task_report import TaskFailure, TaskReport
 from spark_jobs.tasks import Limits, Share, TaskRunner, import_modules
 from tests.unit.spark_jobs.records import (
     PARTITION,
@@ -77,7 +77,7 @@ class Driver:
         self.count = count
 
     def take(self, report: TaskReport) -> bool:
-        if report.has_news:
+        if report.has_progress:
             self.reports.append(deepcopy(report))
         return len(self.reports) < self.count
 
@@ -147,37 +147,41 @@ def test_a_row_that_the_store_can_never_take_is_a_dead_letter_and_the_others_go_
     assert report.failure is None
     assert target.held == {1: pack_version(1, 1), 3: pack_version(1, 3)}
     assert (report.records, report.written, report.stale, report.offsets) == (3, 2, 0, {PARTITION: 102})
-    letter = report.letters["1/public.a/7"]
-    assert letter is not None
-    assert (letter.table, letter.key, letter.version) == (TableId("public", "a"), {"id": 7}, pack_version(1, 2))
-    assert (letter.reason, letter.topic, letter.partition, letter.offset) == (
+    dead_letter = report.dead_letters["1/public.a/7"]
+    assert dead_letter is not None
+    assert (dead_letter.table, dead_letter.key, dead_letter.version) == (
+        TableId("public", "a"),
+        {"id": 7},
+        pack_version(1, 2),
+    )
+    assert (dead_letter.reason, dead_letter.topic, dead_letter.partition, dead_letter.offset) == (
         "column id: too odd",
         "shop.public.a",
         0,
         100,
     )
-    assert letter.row is None
+    assert dead_letter.row is None
 
 
 def test_a_later_version_that_the_store_takes_closes_the_letter() -> None:
     target = FakeTarget(refused=7)
-    open_letters = {
+    open_dead_letters = {
         "1/public.a/1": pack_version(1, 5),
         "1/public.a/2": pack_version(1, 5),
         "1/public.a/7": pack_version(1, 5),
     }
-    share = Share({PARTITION: 0}, None, open_letters)
+    share = Share({PARTITION: 0}, None, open_dead_letters)
     report = run(
         piece(upsert(0, 1, 4), upsert(1, 2, 6), upsert(2, 7, 6), upsert(3, 9, 9)),
         piece(tombstone(4, 7, 8)),
         target=target,
         share=share,
     )
-    assert report.letters.keys() == {"1/public.a/2", "1/public.a/7"}, "an older version closes nothing"
-    assert report.letters["1/public.a/2"] is None
-    assert report.letters["1/public.a/7"] is not None, "the store still rejects it"
+    assert report.dead_letters.keys() == {"1/public.a/2", "1/public.a/7"}, "an older version closes nothing"
+    assert report.dead_letters["1/public.a/2"] is None
+    assert report.dead_letters["1/public.a/7"] is not None, "the store still rejects it"
     target.refused = None
-    assert run(piece(tombstone(4, 7, 8)), target=target, share=share).letters == {"1/public.a/7": None}
+    assert run(piece(tombstone(4, 7, 8)), target=target, share=share).dead_letters == {"1/public.a/7": None}
 
 
 @pytest.mark.parametrize("value", [b"not json", b'{"op":"c"}', b'{"op":"x","source":{}}'])
@@ -194,7 +198,7 @@ def test_after_a_failure_connections_are_made_again() -> None:
     waiting = list(zip(readers, targets, strict=True))
     runner = TaskRunner(lambda _, __: waiting[0][1], lambda _, __: waiting[0][0])
     report = runner.run(FROM_START, job(), catalog(), SHORT)
-    assert report.failure == Failure("SinkError", "the store is away", "wait")
+    assert report.failure == TaskFailure("SinkError", "the store is away", "wait")
     assert report.offsets == {} and readers[0].is_closed and targets[0].is_closed
     waiting.pop(0)
     assert runner.run(FROM_START, job(), catalog(), SHORT).failure is None

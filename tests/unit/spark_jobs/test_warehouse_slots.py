@@ -107,14 +107,14 @@ def test_a_swap_fails_as_a_whole_and_without_room_none_is_begun(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({}, None),
         ({"shapes": {"public.*": {"mode": "history"}}}, "keep every change"),
         ({"catalog_uri": None, "catalog": {"type": "rest", "uri": "http://127.0.0.1:1"}}, "type rest"),
     ],
 )
-def test_which_warehouses_can_be_rebuilt(options: Mapping[str, Any], said: str | None) -> None:
+def test_which_warehouses_can_be_rebuilt(options: Mapping[str, Any], message: str | None) -> None:
     section = {"catalog_uri": "jdbc:sqlite:catalog.db", "location": "tables", **options}
     reason = WarehouseConfig.model_validate({k: v for k, v in section.items() if v is not None}).no_rebuild
-    assert (reason is None) == (said is None) and (said or "") in (reason or "")
+    assert (reason is None) == (message is None) and (message or "") in (reason or "")

@@ -62,6 +62,6 @@ def test_the_published_record_names_the_store_and_how_long_it_may_be_silent(
     tmp_path: Path, sink: str, store: str, patience_s: float
 ) -> None:
     """Processes whose configuration does not have the sink yet judge by it whether it makes progress."""
-    control: Any = SimpleNamespace(excluded=(), lineages={})
+    control: Any = SimpleNamespace(excluded=(), schema_histories={})
     record = worker(tmp_path, Conditions(), sink=sink)._complete(control, applied())
     assert (record.store, record.patience_s) == (store, STALLED_S + patience_s)

@@ -54,13 +54,13 @@ def source_findings(
 def _attempt(about: str, check: Callable[[], str | None], well: str = "") -> Iterator[Finding]:
     """Yields the finding of a check that raises an error. `well`: what to say without one, if the check does not."""
     try:
-        said = check() or well
+        message = check() or well
     except ConnectionLost:
         raise
     except WatershedError as error:
         yield Finding.failed(about, error)
     else:
-        yield Finding(about, "ok", said)
+        yield Finding(about, "ok", message)
 
 
 def _replication(config: SourceConfig) -> str:

@@ -9,13 +9,13 @@ from cdc.model.sql_names import sql_name
 
 
 @dataclass(frozen=True, slots=True)
-class TableProspect:
+class TableCandidate:
     """A table of the database, and why it can't be captured as it is (empty: it can)."""
 
     table: TableId
     key: tuple[str, ...]
     trouble: str = ""
-    mend: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class NewConfiguration:
     has_role: bool
     is_logical: bool  # wal_level
     has_wal_limit: bool
-    tables: Sequence[TableProspect]
+    tables: Sequence[TableCandidate]
 
 
 def source_sql(new: NewConfiguration) -> list[str]:
@@ -76,7 +76,7 @@ def configuration_text(new: NewConfiguration) -> str:
     for found in new.tables:
         if found.trouble:
             lines.append(f"    # - {_text(str(found.table))}  # {found.trouble}")
-            lines.append(f"    #     {found.mend}")
+            lines.append(f"    #     {found.remedy}")
     lines += [
         f"  publication: {_text(new.slot)}",
         f"  slot: {_text(new.slot)}                # created at the first start; it retains WAL while capture is down",

@@ -10,7 +10,7 @@ from cdc.model.events import TableId
 from cdc.postgres.catalog import create_index_statement, read_table
 from cdc.postgres.connection import connect, read_row, says_lost
 from cdc.postgres.source import read_slot
-from watershed.cli.setup.new_file import TableProspect
+from watershed.cli.setup.new_file import TableCandidate
 
 
 def capture_dsn(dsn: str, role: str) -> str:
@@ -40,7 +40,7 @@ def database_settings(connection: psycopg.Connection, role: str) -> tuple[str, b
 
 
 @says_lost()
-def table_prospects(connection: psycopg.Connection, schemas: list[str]) -> list[TableProspect]:
+def table_candidates(connection: psycopg.Connection, schemas: list[str]) -> list[TableCandidate]:
     """Returns the tables of these schemas (none: all schemas except those of the system and extensions). Partitions are
     represented by their root."""
     rows = connection.execute(
@@ -53,21 +53,21 @@ def table_prospects(connection: psycopg.Connection, schemas: list[str]) -> list[
         " ORDER BY 1, 2",
         {"schemas": schemas},
     ).fetchall()
-    return [_prospect(connection, TableId(schema, name)) for schema, name in rows]
+    return [_candidate(connection, TableId(schema, name)) for schema, name in rows]
 
 
-def _prospect(connection: psycopg.Connection, table: TableId) -> TableProspect:
+def _candidate(connection: psycopg.Connection, table: TableId) -> TableCandidate:
     try:
         found = read_table(connection, table, None)
     except SourceError as error:
-        return TableProspect(table, (), error.message, error.hint)
+        return TableCandidate(table, (), error.message, error.hint)
     name = sql.Identifier(*table).as_string(connection)
     if not found.key:
-        return TableProspect(table, (), "it has no key", f"ALTER TABLE {name} ADD PRIMARY KEY (…);")
+        return TableCandidate(table, (), "it has no key", f"ALTER TABLE {name} ADD PRIMARY KEY (…);")
     if not found.is_chunkable:
         index = create_index_statement(table, found.key).as_string(connection)
-        return TableProspect(table, found.key, "no unique index has exactly its key columns", f"{index};")
-    return TableProspect(table, found.key)
+        return TableCandidate(table, found.key, "no unique index has exactly its key columns", f"{index};")
+    return TableCandidate(table, found.key)
 
 
 # ---- teardown

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
-from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.capture.kafka_transaction import PositionConstants, Publisher
 from cdc.config.settings import CaptureConfig
 from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable
@@ -46,7 +46,7 @@ def load(
     return InitialLoad(
         broker=script,
         publisher=Publisher(
-            Lineage(epoch, SOURCE, "p", {SCHEMA.topic: TopicState(topic_id="id")}), CaptureConfig(**limits)
+            PositionConstants(epoch, SOURCE, "p", {SCHEMA.topic: TopicState(topic_id="id")}), CaptureConfig(**limits)
         ),
         consistent_point=Lsn(POINT),
         clock=script.clock,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.capture.kafka_transaction import PositionConstants, Publisher
 from cdc.capture.stream_state import StreamState
 from cdc.config.settings import CaptureConfig
 from cdc.model.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
@@ -13,13 +13,13 @@ from cdc.model.topic_record import TopicRecord
 
 LIMITS = CaptureConfig(transaction_rows_max=3, transaction_bytes_max=1024, transaction_time_ms_max=500)
 SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")
-LINEAGE = Lineage(2, SOURCE, "watershed:abc", {"shop.public.orders": TopicState(topic_id="id-1")})
+SCHEMA_HISTORY = PositionConstants(2, SOURCE, "watershed:abc", {"shop.public.orders": TopicState(topic_id="id-1")})
 STATE = StreamState(Lsn(900), PartialTransaction(commit_lsn=950, xid=7, next_index=4), seq=41, commit_ts_us=5)
 
 
 @pytest.fixture
 def publisher() -> Publisher:
-    publisher = Publisher(LINEAGE, LIMITS)
+    publisher = Publisher(SCHEMA_HISTORY, LIMITS)
     publisher.on_end_offsets({"shop.public.orders": [3, 4], "shop.state": [1]})
     return publisher
 
@@ -140,13 +140,15 @@ def test_newer_end_offsets_go_into_the_positions_to_come(publisher: Publisher) -
 
 
 def test_a_topic_whose_end_nobody_knows_yet_has_none() -> None:
-    position = Publisher(LINEAGE, LIMITS).position(STATE)
+    position = Publisher(SCHEMA_HISTORY, LIMITS).position(STATE)
     assert position.topics["shop.public.orders"].end_offsets == ()
 
 
 def test_a_position_says_how_each_table_is_captured_and_keeps_those_that_leave_while_it_is_half_published() -> None:
     orders, gone = "shop.public.orders", TopicState(topic_id="id-2", end_offsets=(9,), publication_entry="def")
     captured = TopicState(topic_id="id-1", publication_entry="ghi", since_lsn=800)
-    publisher = Publisher(Lineage(2, SOURCE, "watershed:abc", {orders: captured}, leaving={"gone": gone}), LIMITS)
+    publisher = Publisher(
+        PositionConstants(2, SOURCE, "watershed:abc", {orders: captured}, leaving={"gone": gone}), LIMITS
+    )
     assert publisher.position(STATE).topics == {orders: captured, "gone": gone}
     assert publisher.position(replace(STATE, partial=None)).topics == {orders: captured}

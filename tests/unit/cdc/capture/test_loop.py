@@ -10,8 +10,8 @@ import pytest
 
 import cdc.capture.assembler
 from cdc.capture.assembler import Assembler
-from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import Capture, Pipeline, Schedule
+from cdc.capture.kafka_transaction import PositionConstants, Publisher
+from cdc.capture.loop import Capture, LoopSchedule, Pipeline
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.settings import CaptureConfig
 from cdc.formats.heartbeats import Heartbeats
@@ -54,7 +54,7 @@ def capture(
     **limits: Any,
 ) -> Capture:
     config = CaptureConfig(**limits)
-    lineage = Lineage(1, SOURCE, "p", {TOPIC: TopicState(topic_id="id")})
+    constants = PositionConstants(1, SOURCE, "p", {TOPIC: TopicState(topic_id="id")})
     engine = engine_of([SCHEMA], CONTEXT)
     return Capture(
         clock=script.clock,
@@ -77,10 +77,10 @@ def capture(
                 ScriptedSignals(),
                 Answers(Topics("shop"), {}),
             ),
-            publisher=Publisher(lineage, config),
+            publisher=Publisher(constants, config),
         ),
         topics=Topics("shop"),
-        schedule=Schedule(limits=config, watch=watch, heartbeats=heartbeats),
+        schedule=LoopSchedule(limits=config, watch=watch, heartbeats=heartbeats),
         should_stop=script.should_stop,
     )
 

@@ -8,7 +8,7 @@ import pytest
 from cdc.capture.loop import Capture
 from cdc.model.control import ProgressRecord, SnapshotRecord
 from cdc.model.errors import ConnectionLost, UnsupportedChangeError
-from cdc.snapshots.jobs import Job
+from cdc.snapshots.jobs import SnapshotJob
 from tests.unit.cdc.capture.loops import SCHEMA, TOPIC, TS_US, Script, transaction
 from tests.unit.cdc.capture.test_loop import ANSWERS, START, capture, positions
 
@@ -44,7 +44,7 @@ def test_brokers_that_do_not_tell_end_offsets_are_asked_again() -> None:
     assert [p.end_offsets for p in progress(script)] == [{TOPIC: (1, 0)}]
 
 
-def owing(made: Capture) -> Job:
+def owing(made: Capture) -> SnapshotJob:
     """Let the only table owe rows."""
     record = SnapshotRecord(
         request="r",

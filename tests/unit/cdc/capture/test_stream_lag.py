@@ -1,8 +1,8 @@
 """How late the stream is, and that existing rows wait for it."""
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import Capture, Pipeline, Schedule
+from cdc.capture.kafka_transaction import PositionConstants, Publisher
+from cdc.capture.loop import Capture, LoopSchedule, Pipeline
 from cdc.capture.stream_lag import QUIET_S, StreamLag
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.config.settings import CaptureConfig, SnapshotConfig
@@ -143,10 +143,10 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
             ),
             backfill=no_backfill(script.clock),
             snapshots=Snapshots(engine, reader, ScriptedReader(), ScriptedSignals(), Answers(topics, {})),
-            publisher=Publisher(Lineage(1, source, "p", {TOPIC: TopicState(topic_id="id")}), CaptureConfig()),
+            publisher=Publisher(PositionConstants(1, source, "p", {TOPIC: TopicState(topic_id="id")}), CaptureConfig()),
         ),
         topics=topics,
-        schedule=Schedule(limits=CaptureConfig()),
+        schedule=LoopSchedule(limits=CaptureConfig()),
         should_stop=lambda: bool(asked_behind) or script.clock.now_s > 1_100.0,
     ).run()
     assert len([record for record in script.committed if record.topic == TOPIC]) == transactions

@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.capture.kafka_transaction import PositionConstants, Publisher
 from cdc.capture.stream_state import CapturedTables, StreamState
-from cdc.capture.toast_batch import Batch
+from cdc.capture.toast_batch import ToastBatch
 from cdc.config.settings import CaptureConfig
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import SignalRecord, SourceIdentity, TopicState
@@ -22,7 +22,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import BarrierPassed, TransactionBarrier
-from cdc.ports.row_reader import Found
+from cdc.ports.row_reader import FoundRows
 from cdc.ports.stream import Signal
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.change_memory import ChangeMemory
@@ -168,16 +168,16 @@ def relations_of_other_tables(n: int) -> Callable[[], object]:
 
 
 def filled_from_the_batch(n: int) -> Callable[[], object]:
-    batch = Batch(consumed((7, [insert(1, "a", "B", None), *[update(1, f"v{i}", U, None) for i in range(n)]])))
+    batch = ToastBatch(consumed((7, [insert(1, "a", "B", None), *[update(1, f"v{i}", U, None) for i in range(n)]])))
     return batch.ready
 
 
 def filled_by_reading(n: int) -> Callable[[], object]:
-    batch = Batch(consumed((7, [update(i, "a", U, None) for i in range(n)])))
+    batch = ToastBatch(consumed((7, [update(i, "a", U, None) for i in range(n)])))
 
     def call() -> None:
         for asked in batch.wanted(n):
-            batch.take(asked, Found(sees(1_000), tuple((b"B",) for _ in asked.rows)))
+            batch.take(asked, FoundRows(sees(1_000), tuple((b"B",) for _ in asked.rows)))
         assert len(batch.ready()) == n
 
     return call
@@ -205,7 +205,7 @@ def unpublishable_changes(n: int) -> Callable[[], object]:
 
 def produced_records(n: int) -> Callable[[], object]:
     source = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")
-    publisher = Publisher(Lineage(1, source, "p", {TOPIC: TopicState(topic_id="id")}), CaptureConfig())
+    publisher = Publisher(PositionConstants(1, source, "p", {TOPIC: TopicState(topic_id="id")}), CaptureConfig())
 
     def call() -> None:
         for number in range(n):

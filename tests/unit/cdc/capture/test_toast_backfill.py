@@ -7,13 +7,13 @@ import pytest
 
 from cdc.capture.toast_backfill import BRIEF_PATIENCE_S, PATIENCE_S, ToastBackfill
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.row_reader import Found, Unfilled, Unreadable, Wanted
+from cdc.ports.row_reader import FoundRows, RowsRequest, Unfilled, Unreadable
 from cdc.ports.stream import WhileWaiting
 from tests.support.holes import U, consumed, insert, sees, told, update
 from tests.unit.cdc.capture.loops import Clock
 
 NOTE = TopicRecord("shop.state", b"holes/public.pages", b"{}")
-Answer = Callable[[Wanted], Found | Unreadable | None]
+Answer = Callable[[RowsRequest], FoundRows | Unreadable | None]
 
 
 @dataclass
@@ -23,14 +23,14 @@ class World:
     answer: Answer
     read_s: float = 0.001
     clock: Clock = field(default_factory=Clock)
-    asked: list[Wanted] = field(default_factory=list)
+    asked: list[RowsRequest] = field(default_factory=list)
     noted: list[Unfilled] = field(default_factory=list)
     statuses: int = 0
 
     def __post_init__(self) -> None:
         self.backfill = ToastBackfill(self, self.note, self.clock, self.pause)
 
-    def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
+    def read(self, wanted: RowsRequest, bytes_max: int, while_waiting: WhileWaiting) -> FoundRows | Unreadable | None:
         assert bytes_max > 0
         while_waiting()
         self.clock.now_s += self.read_s
@@ -55,12 +55,12 @@ class World:
         return [r for piece in self.backfill.fill(records, self.wait) for r in piece], self.clock.now_s - began
 
 
-def everything(wanted: Wanted) -> Found:
-    return Found(sees(1_000), tuple((b"B",) * len(wanted.columns) for _ in wanted.rows))
+def everything(wanted: RowsRequest) -> FoundRows:
+    return FoundRows(sees(1_000), tuple((b"B",) * len(wanted.columns) for _ in wanted.rows))
 
 
 def frozen(*xids: int) -> Answer:
-    return lambda wanted: Found(sees(1_000, but=xids), everything(wanted).rows)
+    return lambda wanted: FoundRows(sees(1_000, but=xids), everything(wanted).rows)
 
 
 def test_what_is_visible_is_read_once_for_all_rows() -> None:
@@ -128,7 +128,7 @@ def test_a_table_that_can_not_be_read_is_not_waited_for() -> None:
 
 
 def test_large_rows_are_read_and_published_a_few_at_a_time() -> None:
-    world = World(lambda wanted: Found(sees(9), everything(wanted).rows[:3]))
+    world = World(lambda wanted: FoundRows(sees(9), everything(wanted).rows[:3]))
     records = consumed((7, [update(n, "a", U, None) for n in range(100)]))
     pieces = list(world.backfill.fill(records, world.wait))
     assert max(map(len, pieces)) == 3

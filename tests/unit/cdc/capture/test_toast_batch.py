@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cdc.capture.toast_batch import Batch, OmittedChange
+from cdc.capture.toast_batch import OmittedChange, ToastBatch
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.row_reader import Found, Unreadable, Wanted
+from cdc.ports.row_reader import FoundRows, RowsRequest, Unreadable
 from tests.support.holes import OID, RELATION, U, consumed, delete, insert, sees, told, update
 from tests.support.wire import relation_bytes, truncate
 
@@ -14,16 +14,16 @@ A: dict[str, Any] = {"id": 1, "v": "a", "big": "B", "huge": None}
 ZZ = "aHVnZQ=="  # b"huge"
 
 
-def batch(*transactions: tuple[int, list[bytes]]) -> Batch:
-    return Batch(consumed(*transactions))
+def batch(*transactions: tuple[int, list[bytes]]) -> ToastBatch:
+    return ToastBatch(consumed(*transactions))
 
 
-def only(wanted: list[Wanted]) -> Wanted:
+def only(wanted: list[RowsRequest]) -> RowsRequest:
     (table,) = wanted
     return table
 
 
-def asked(wanted: Wanted) -> tuple[tuple[str, ...], list[str]]:
+def asked(wanted: RowsRequest) -> tuple[tuple[str, ...], list[str]]:
     return wanted.columns, [row.key[0] for row in wanted.rows]
 
 
@@ -42,7 +42,7 @@ def test_the_hole_of_a_hole_is_filled_too() -> None:
     wanted = only(made.wanted())
     assert asked(wanted) == (("huge",), ["1"])
     assert made.ready() == []
-    made.take(wanted, Found(sees(7), ((b"\\x68756765",),)))
+    made.take(wanted, FoundRows(sees(7), ((b"\\x68756765",),)))
     assert told(made.ready()) == [
         A | {"huge": ZZ, "filled!": ["huge"]},
         A | {"v": "b", "huge": ZZ, "filled!": ["huge"]},
@@ -54,7 +54,7 @@ def test_nothing_is_taken_from_a_former_life() -> None:
     made = batch((7, [insert(1, "a", "OLD", None), delete(1), update(1, "b", U, U, was=2)]))
     wanted = only(made.wanted())
     assert asked(wanted) == (("big", "huge"), ["1"])
-    made.take(wanted, Found(sees(7), ((b"NEW", None),)))
+    made.take(wanted, FoundRows(sees(7), ((b"NEW", None),)))
     assert told(made.ready())[-1] == {"id": 1, "v": "b", "big": "NEW", "huge": None, "filled!": ["big", "huge"]}
 
 
@@ -68,7 +68,7 @@ def test_what_was_read_by_the_old_key_does_not_move_along() -> None:
     """It may be the large value of a row that has come to that key since."""
     made = batch((7, [update(1, "a", U, "\\x68756765")]), (8, [update(2, "b", U, U, was=1)]))
     assert asked(only(made.wanted())) == (("big",), ["1", "2"])
-    made.take(only(made.wanted()), Found(sees(9), ((b"ANOTHER",), (b"B",))))
+    made.take(only(made.wanted()), FoundRows(sees(9), ((b"ANOTHER",), (b"B",))))
     assert told(made.ready()) == [
         {"id": 1, "v": "a", "big": "ANOTHER", "huge": ZZ, "filled!": ["big"]},
         None,
@@ -108,10 +108,10 @@ def test_nothing_is_taken_from_before_a_change_that_was_left_out(keys: tuple[byt
     first, second, last = consumed(
         (7, [insert(1, "a", "B", None)]), (8, [insert(2, "x", "X", None)]), (9, [update(1, "c", U, U)])
     )
-    made = Batch([first, second, OmittedChange(first.topic, keys), last])
+    made = ToastBatch([first, second, OmittedChange(first.topic, keys), last])
     assert len(made.ready()) == 2, "the marker is not produced"
     assert asked(only(made.wanted())) == (("big", "huge"), ["1"])
-    made.take(only(made.wanted()), Found(sees(9), ((b"NEW", b"\\x68756765"),)))
+    made.take(only(made.wanted()), FoundRows(sees(9), ((b"NEW", b"\\x68756765"),)))
     assert told(made.ready())[-1] == {"id": 1, "v": "c", "big": "NEW", "huge": ZZ, "filled!": ["big", "huge"]}
     assert made.is_done
 
@@ -119,21 +119,21 @@ def test_nothing_is_taken_from_before_a_change_that_was_left_out(keys: tuple[byt
 def test_a_change_that_was_left_out_concerns_its_own_keys_only() -> None:
     first, last = consumed((7, [insert(1, "a", "B", None)]), (8, [update(1, "c", U, U)]))
     for marker in (OmittedChange(first.topic, (b'{"id":2}',)), OmittedChange("shop.public.other", ())):
-        made = Batch([first, marker, last])
+        made = ToastBatch([first, marker, last])
         assert told(made.ready())[-1] == A | {"v": "c"}
         assert made.is_done
 
 
 def test_a_row_does_not_move_along_with_what_it_held_before_a_change_that_was_left_out() -> None:
     first, deleted, tombstone, last = consumed((7, [insert(1, "a", "B", None)]), (8, [update(2, "b", U, U, was=1)]))
-    made = Batch([first, OmittedChange(first.topic, (b'{"id":1}',)), deleted, tombstone, last])
+    made = ToastBatch([first, OmittedChange(first.topic, (b'{"id":1}',)), deleted, tombstone, last])
     made.ready()
     assert asked(only(made.wanted())) == (("big", "huge"), ["2"])
 
 
 def test_a_batch_with_a_change_left_out_and_no_holes_is_ready_as_it_is() -> None:
     (first,) = consumed((7, [insert(1, "a", "B", None)]))
-    made = Batch([OmittedChange(first.topic, ()), first])
+    made = ToastBatch([OmittedChange(first.topic, ()), first])
     assert made.ready() == [first]
     assert made.is_done
 
@@ -154,7 +154,7 @@ def test_what_is_ready_goes_out_before_what_is_not() -> None:
     assert told(made.ready()) == [A]
     assert made.ready() == []
     assert not made.is_done
-    made.take(only(made.wanted()), Found(sees(7), ((b"C",),)))
+    made.take(only(made.wanted()), FoundRows(sees(7), ((b"C",),)))
     assert [row and row["id"] for row in told(made.ready())] == [2, 3]
     assert made.is_done
 
@@ -162,29 +162,29 @@ def test_what_is_ready_goes_out_before_what_is_not() -> None:
 def test_what_a_snapshot_read_that_does_not_see_the_transaction_does_not_count() -> None:
     made = batch((7, [update(1, "a", U, None)]))
     for snapshot in (sees(6), sees(9, but=[7])):
-        made.take(only(made.wanted()), Found(snapshot, ((b"OLD",),)))
+        made.take(only(made.wanted()), FoundRows(snapshot, ((b"OLD",),)))
         assert made.ready() == []
-    made.take(only(made.wanted()), Found(sees(9), ((b"B",),)))
+    made.take(only(made.wanted()), FoundRows(sees(9), ((b"B",),)))
     assert told(made.ready()) == [A | {"filled!": ["big"]}]
 
 
 def test_one_transaction_that_is_seen_fills_what_a_later_one_left() -> None:
     """The row between the two is the one that was read."""
     made = batch((7, [update(1, "a", U, None)]), (8, [update(1, "b", U, None)]))
-    made.take(only(made.wanted()), Found(sees(7), ((b"B",),)))
+    made.take(only(made.wanted()), FoundRows(sees(7), ((b"B",),)))
     assert [row and row["big"] for row in told(made.ready())] == ["B", "B"]
 
 
 def test_a_row_that_is_gone_stays_unfilled_and_needs_nothing_more() -> None:
     made = batch((7, [update(1, "a", U, None)]))
-    made.take(only(made.wanted()), Found(sees(7), (None,)))
+    made.take(only(made.wanted()), FoundRows(sees(7), (None,)))
     assert told(made.ready()) == [{"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]}]
     assert made.unfilled == []
 
 
 def test_what_was_not_read_yet_is_asked_for_again() -> None:
     made = batch((7, [update(1, "a", U, None), update(2, "b", U, None)]))
-    made.take(only(made.wanted()), Found(sees(7), ((b"B",),)))
+    made.take(only(made.wanted()), FoundRows(sees(7), ((b"B",),)))
     assert told(made.ready()) == [A | {"filled!": ["big"]}]
     assert asked(only(made.wanted())) == (("big",), ["2"])
     assert made.held_bytes == 0
@@ -202,17 +202,17 @@ def test_two_lives_of_a_key_that_lack_different_columns_are_both_filled() -> Non
         wanted = only(made.wanted(keys_max=2))
         assert wanted.columns == columns
         found = tuple(rows[row.key[0]][: len(columns)] for row in wanted.rows)
-        made.take(wanted, Found(sees(9, but=[7]), found))
+        made.take(wanted, FoundRows(sees(9, but=[7]), found))
         assert made.ready() == []
     assert asked(only(made.wanted()))[1] == ["3"], "nothing else is still wanted"
 
 
 def test_values_are_held_for_no_longer_than_they_are_needed() -> None:
     made = batch((7, [update(1, "a", U, None), update(2, "b", U, None), update(1, "c", U, None)]))
-    made.take(only(made.wanted(keys_max=1)), Found(sees(7), ((b"B" * 98,),)))
+    made.take(only(made.wanted(keys_max=1)), FoundRows(sees(7), ((b"B" * 98,),)))
     assert made.held_bytes == 100  # with quotes
     assert len(made.ready()) == 1
-    made.take(only(made.wanted()), Found(sees(7), ((b"C",),)))
+    made.take(only(made.wanted()), FoundRows(sees(7), ((b"C",),)))
     assert [row and row["big"][0] for row in told(made.ready())] == ["C", "B"]
     assert made.is_done and made.held_bytes == 0
 
@@ -229,7 +229,7 @@ def test_a_table_that_can_not_be_read_leaves_its_rows_unfilled_and_noted() -> No
 
 def test_a_value_of_another_type_is_not_taken() -> None:
     made = batch((7, [update(1, "a", "B", U)]))
-    made.take(only(made.wanted()), Found(sees(7), ((b"no bytea",),)))
+    made.take(only(made.wanted()), FoundRows(sees(7), ((b"no bytea",),)))
     assert told(made.ready()) == [{"id": 1, "v": "a", "big": "B", "unchanged!": ["huge"]}]
     assert len(made.unfilled) == 1
 
@@ -260,7 +260,7 @@ def test_the_relation_described_again_in_between_changes_nothing() -> None:
 
 @pytest.mark.parametrize("records", [[], [TopicRecord("t", b"k", b"v")]])
 def test_a_batch_without_holes_is_ready_as_it_is(records: list[TopicRecord]) -> None:
-    made = Batch(records)
+    made = ToastBatch(records)
     assert made.wanted() == []
     assert made.ready() == records
     assert made.is_done
@@ -268,8 +268,8 @@ def test_a_batch_without_holes_is_ready_as_it_is(records: list[TopicRecord]) -> 
 
 def test_a_row_that_is_too_large_when_it_is_filled_stays_unfilled() -> None:
     records = consumed((7, [update(1, "a", U, None), update(2, "a", U, None)]))
-    made = Batch(records, lambda record: len(record.value or b"") < 1_000)
-    made.take(only(made.wanted()), Found(sees(7), ((b"x" * 1_000,), (b"B",))))
+    made = ToastBatch(records, lambda record: len(record.value or b"") < 1_000)
+    made.take(only(made.wanted()), FoundRows(sees(7), ((b"x" * 1_000,), (b"B",))))
     assert told(made.ready()) == [
         {"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]},
         {"id": 2, "v": "a", "big": "B", "huge": None, "filled!": ["big"]},

@@ -49,9 +49,9 @@ def test_a_process_that_is_started_has_the_level_and_the_form(monkeypatch: pytes
     for name in (LEVEL_VARIABLE, JSON_VARIABLE):
         monkeypatch.setenv(name, "")  # as it was, after the test
     configure_logs(level="warning", as_json=True)
-    said = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, check=True, text=True)
-    assert json.loads(said.stderr)["event"] == "told"
-    assert said.stdout == ""
+    message = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, check=True, text=True)
+    assert json.loads(message.stderr)["event"] == "told"
+    assert message.stdout == ""
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -21,7 +21,7 @@ def test_transforms(text: str, transform: Transform) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("week(at)", "is not a partition"),
         ("bucket(id)", "take a number before"),
@@ -32,8 +32,8 @@ def test_transforms(text: str, transform: Transform) -> None:
         ("a; DROP", "is not a partition"),
     ],
 )
-def test_other_texts_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_other_texts_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_transform(text)
 
 

@@ -34,7 +34,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         (("prefix: shop", "prefix: shop, partition: 2"), "topics.partition: unknown key"),
         (("{prefix: shop}", "{}"), "topics.prefix: missing"),
@@ -42,9 +42,9 @@ def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.
         (("kafka: {", "brokers: {"), "kafka: missing"),
     ],
 )
-def test_errors_name_file_and_key(tmp_path: Path, changed: tuple[str, str], said: str) -> None:
+def test_errors_name_file_and_key(tmp_path: Path, changed: tuple[str, str], message: str) -> None:
     path = written(tmp_path, FILE.replace(*changed))
-    with pytest.raises(ConfigError, match=said) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         load_pipeline(path)
     assert str(path) in str(error.value)
 

@@ -39,5 +39,5 @@ def test_a_fingerprint_differs_where_rows_do() -> None:
         mark(mask=mask),
         mark(mask=mask | {"hash_key": "l" * 16}),
     ]
-    assert len({said["public.orders"] for said in marks}) == len(marks)
+    assert len({message["public.orders"] for message in marks}) == len(marks)
     assert mark(exclude=["a", "b"]) == mark(exclude=["b", "a"])

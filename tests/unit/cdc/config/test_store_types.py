@@ -94,7 +94,7 @@ def test_a_store_is_one_folder_and_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         (
             "broken",
@@ -106,8 +106,8 @@ def test_a_store_is_one_folder_and_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_a_package_that_can_t_be_used_is_named_where_its_type_is(
-    tmp_path: Path, name: str, value: str, said: str
+    tmp_path: Path, name: str, value: str, message: str
 ) -> None:
     installed(tmp_path, {name: value})
-    assert said in run(tmp_path, LOADS, {"mine": {"type": name}}).stderr
+    assert message in run(tmp_path, LOADS, {"mine": {"type": name}}).stderr
     assert run(tmp_path, LOADS, {"search": {"url": "http://s"}}).stderr == ""

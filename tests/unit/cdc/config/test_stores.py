@@ -84,8 +84,8 @@ def test_a_sink_that_is_named_like_a_type_needs_none(tmp_path: Path) -> None:
     ],
 )
 def test_what_can_not_be_used_is_refused_by_name(tmp_path: Path, sinks: dict[str, Any], told: str) -> None:
-    said = refusal(tmp_path, with_sinks(**sinks))
-    assert said.startswith(told), said
+    message = refusal(tmp_path, with_sinks(**sinks))
+    assert message.startswith(told), message
 
 
 def test_two_sinks_of_one_type_have_stores_of_their_own(tmp_path: Path) -> None:

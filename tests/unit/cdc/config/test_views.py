@@ -105,12 +105,12 @@ def test_a_sink_that_is_a_topic_is_refused_with_the_reason() -> None:
 
 def test_an_error_in_a_target_names_its_place(tmp_path: Path) -> None:
     file = tmp_path / "watershed.yml"
-    for target, said in (
+    for target, message in (
         ({"type": "topic", "partition": 2}, "views.documents.target.partition: unknown key"),
         ({"type": "log"}, "views.documents.target: type is one of search, cache, warehouse, sql, .*topic"),
     ):
         file.write_text(json.dumps(SETTINGS | {"views": {"documents": VIEW | {"target": target}}}))
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             load_config(file)
 
 

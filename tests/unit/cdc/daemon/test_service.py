@@ -77,7 +77,7 @@ class Sessions(Service):
     def _is_known(self) -> bool:
         return True
 
-    def _obey_signals(self) -> None:
+    def _handle_signals(self) -> None:
         pass
 
     def _session(self) -> None:

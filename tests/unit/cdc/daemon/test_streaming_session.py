@@ -49,7 +49,7 @@ def test_tables_that_the_position_does_not_name_are_owed_at_once(
     )
     nothing = cast("Any", None)
     session = Session(config, nothing, nothing, nothing, {}, nothing, nothing)
-    these = SimpleNamespace(schemas=[SimpleNamespace(table=CAPTURED)], lineage=SimpleNamespace(epoch=epoch))
+    these = SimpleNamespace(schemas=[SimpleNamespace(table=CAPTURED)], constants=SimpleNamespace(epoch=epoch))
     records = session._newly_owed(cast("Any", these), SELECTION)
     if owed is None:
         assert records == []

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import pytest
 
-from cdc.capture.toast_batch import Batch, BatchRecord, DraftRecord
+from cdc.capture.toast_batch import BatchRecord, DraftRecord, ToastBatch
 from cdc.config.format_options import FormatOptions
 from cdc.formats.records import Draft, EnvelopeContext, OutRecord, TableEncoder
 from cdc.model.events import Column
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from cdc.ports.row_reader import Found
+from cdc.ports.row_reader import FoundRows
 from tests.support import wire
 from tests.support.holes import sees, without_holes
 
@@ -74,8 +74,8 @@ def records(made: TableEncoder, *messages: bytes) -> list[BatchRecord]:
     ]
 
 
-def batch(made: TableEncoder, *messages: bytes) -> Batch:
-    return Batch(records(made, *messages))
+def batch(made: TableEncoder, *messages: bytes) -> ToastBatch:
+    return ToastBatch(records(made, *messages))
 
 
 def key(form: str, payload: str) -> bytes:
@@ -106,7 +106,7 @@ def test_what_could_be_read_is_in_the_record_in_its_columns_form(form: str) -> N
     made = batch(encoder(form), wire.update(OID, LEFT))
     [wanted] = made.wanted()
     assert wanted.columns == ("body", "raw", "sum")  # and none that records don't have
-    made.take(wanted, Found(sees(560), (tuple(TEXTS[name] for name in wanted.columns),)))
+    made.take(wanted, FoundRows(sees(560), (tuple(TEXTS[name] for name in wanted.columns),)))
     [record] = made.ready()
     assert record.key == key(form, '{"id":1}')
     after = READ[form.partition(",")[0]]

@@ -8,7 +8,7 @@ from cdc.config.format_options import BinaryMode, FormatOptions
 from cdc.formats.message_events import MessageEvents
 from cdc.formats.records import EnvelopeContext
 from cdc.model.lsn import Lsn
-from cdc.pgoutput.messages import Begin, LogicalMessage, Origin
+from cdc.pgoutput.messages import Begin, LogicalMessage, ReplicationOrigin
 
 HELLO = LogicalMessage(True, Lsn(24_026_000), "audit", b"hello")
 BEGIN = Begin(Lsn(24_026_100), 1_767_323_079_990_000, 560)
@@ -38,7 +38,7 @@ def test_a_message_outside_of_transactions_has_the_time_of_its_publication() -> 
 
 
 def test_where_a_message_came_from_is_told() -> None:
-    _, value = events().record(HELLO, BEGIN, Origin(Lsn(5_000), "up»stream"), None, "null", NOW_US)
+    _, value = events().record(HELLO, BEGIN, ReplicationOrigin(Lsn(5_000), "up»stream"), None, "null", NOW_US)
     source = json.loads(value)["source"]
     assert (source["origin"], source["origin_lsn"]) == ("up»stream", 5_000)
 

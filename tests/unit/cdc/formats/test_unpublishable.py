@@ -255,7 +255,7 @@ def test_a_large_row_with_a_hole_that_no_record_holds_is_refused() -> None:
     frame = wire.xlog_data(wire.update(10, [b"1", b"x" * 9_000, UNCHANGED]), 0)
     made = Unpublishable(TOPICS, "skip", LIMITS)
     with pytest.raises(UnpublishableError) as refused:
-        made.lightened(encoder, frame, PLACE)
+        made.without_unpublished_columns(encoder, frame, PLACE)
     assert (refused.value.keys, refused.value.value) == ((KEY,), None)
 
 

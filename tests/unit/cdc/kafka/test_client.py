@@ -31,7 +31,7 @@ def test_a_refusal_is_said_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"no.such": "x"}, 'No such configuration property: "no.such"'),
         ({"security.protocol": "sesame-open"}, 'Invalid value as given for configuration property "security.protocol"'),
@@ -43,14 +43,14 @@ def test_a_refusal_is_said_at_once() -> None:
 )
 @pytest.mark.parametrize("kind", [AdminClient, Producer, Consumer])
 def test_options_that_no_client_takes_are_said_without_their_values(
-    kind: type, options: dict[str, str], said: str
+    kind: type, options: dict[str, str], message: str
 ) -> None:
     kafka = KafkaConfig(bootstrap_servers="127.0.0.1:1", options=options)
     settings = reading_settings(kafka, "group") if kind is Consumer else client_settings(kafka)
     with pytest.raises(ConfigError) as caught:
         new_client(kind, settings)
     assert caught.value.message.startswith("kafka.options: ")
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert "sesame" not in str(caught.value)
     assert caught.value.hint
 

@@ -5,7 +5,7 @@ import pytest
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka import event_topics
 from cdc.kafka.client import MESSAGE_BYTES_MAX
-from cdc.kafka.event_topics import EventTopics
+from cdc.kafka.event_topics import EventTopicCreator
 from cdc.kafka.topic_admin import TopicDescription
 from cdc.model.errors import BrokerError
 from cdc.model.topic_record import EventDestination, TopicRecord
@@ -38,8 +38,8 @@ def record(topic: str, partition: int | None = None, *, has_key: bool = True, si
     return TopicRecord(topic, b"k", b"v" * size, (), EventDestination(partition, 0, has_key, refused))
 
 
-def topics(admin: Admin) -> EventTopics:
-    return EventTopics(admin, TopicConfig(prefix="p"), KafkaConfig(bootstrap_servers="b"))  # type: ignore[arg-type]
+def topics(admin: Admin) -> EventTopicCreator:
+    return EventTopicCreator(admin, TopicConfig(prefix="p"), KafkaConfig(bootstrap_servers="b"))  # type: ignore[arg-type]
 
 
 def test_a_topic_is_opened_once() -> None:

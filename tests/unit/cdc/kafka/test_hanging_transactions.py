@@ -13,7 +13,7 @@ from cdc.kafka import hanging_transactions as hanging
 from cdc.kafka.broker import StoredRecord
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.hanging_transactions import HangingTransactions
-from cdc.kafka.state_reader import State
+from cdc.kafka.state_reader import StoredState
 from cdc.model.control import HangingTransactionRecord, OpenPart
 from cdc.model.errors import BrokerError, ConnectionLost, GapError, UnreachableError
 from cdc.model.topics import Topics
@@ -68,7 +68,7 @@ class World:
         self.state_keys = [b"position"]
         self.done: list[object] = []
         self.transactional_id = "watershed-p"
-        self.state = State(None, (), (), 0, {}, {}, event_topics=(EVENTS.topic,))
+        self.state = StoredState(None, (), (), 0, {}, {}, event_topics=(EVENTS.topic,))
         self.decided: dict[tuple[str, int], bool] | None = {(part.topic, part.partition): True for part in parts}
 
     # ---- of the admin
@@ -236,7 +236,7 @@ def test_what_is_not_known_is_closed_and_a_gap_each_time(monkeypatch: pytest.Mon
     with pytest.raises(GapError, match=r"in p\.public\.t-0 p\.state-0 is lost: the brokers don't say"):
         end(world, monkeypatch)
     assert world.done == [NOTE, "commit", backfill(ROWS_0), backfill(STATE), "abort"]
-    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0,)))
+    world.state = StoredState(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0,)))
     with pytest.raises(GapError, match=r"in p\.public\.t-0 is lost: capture died"):
         end(world, monkeypatch)
 
@@ -260,13 +260,13 @@ def test_what_was_noted_is_lost_whatever_else_is_open(monkeypatch: pytest.Monkey
 
 def test_who_died_before_the_abort_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_0, ROWS_1)
-    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
+    world.state = StoredState(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
     assert end(world, monkeypatch)[-2:] == [FORGET, "commit"]
 
 
 def test_of_what_was_noted_a_part_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_1)
-    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
+    world.state = StoredState(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
     with pytest.raises(GapError, match="capture died while it wrote its records again"):
         end(world, monkeypatch)
     assert world.done == [backfill(ROWS_1), "abort"]
@@ -276,7 +276,7 @@ def test_of_what_was_noted_a_part_is_gone_and_the_other_was_aborted(monkeypatch:
     """Brokers died again while they ended it."""
     world = World(ROWS_1)
     world.decided = {("p.public.t", 1): False}
-    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
+    world.state = StoredState(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
     with pytest.raises(GapError, match=r"in p\.public\.t-0,1 is lost: capture died while it wrote its records again"):
         end(world, monkeypatch)
     assert world.done == [backfill(ROWS_1), "abort"]

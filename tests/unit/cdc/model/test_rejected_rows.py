@@ -1,7 +1,7 @@
 """Records of rejected rows."""
 
 from cdc.model.events import TableId
-from cdc.model.rejected_rows import RejectedRow, letter_key, letters_generation, letters_table
+from cdc.model.rejected_rows import RejectedRow, dead_letter_generation, dead_letter_key, dead_letter_table
 
 ROW = RejectedRow(
     table_schema="my.schema",
@@ -22,6 +22,6 @@ def test_a_record_reads_back() -> None:
 
 
 def test_a_key_names_generation_table_and_row() -> None:
-    key = letter_key(12, ROW.table, "x/y")
-    assert (key, letters_generation(key), letters_table(key)) == ("12/my%2Eschema.a%2Fb/x/y", 12, ROW.table)
-    assert letters_generation("public.a/1") is None
+    key = dead_letter_key(12, ROW.table, "x/y")
+    assert (key, dead_letter_generation(key), dead_letter_table(key)) == ("12/my%2Eschema.a%2Fb/x/y", 12, ROW.table)
+    assert dead_letter_generation("public.a/1") is None

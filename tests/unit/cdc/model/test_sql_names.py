@@ -7,7 +7,7 @@ from cdc.model.sql_names import sql_name
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         (TableId("public", "orders_2"), "public.orders_2"),
         (TableId("public", "Orders"), 'public."Orders"'),
@@ -16,5 +16,5 @@ from cdc.model.sql_names import sql_name
         (TableId("public", "2024"), 'public."2024"'),
     ],
 )
-def test_a_name_is_quoted_where_it_must_be(table: TableId, said: str) -> None:
-    assert sql_name(*table) == said
+def test_a_name_is_quoted_where_it_must_be(table: TableId, message: str) -> None:
+    assert sql_name(*table) == message

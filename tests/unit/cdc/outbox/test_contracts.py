@@ -21,7 +21,7 @@ def test_what_matches_and_what_has_no_contract_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "message"),
     [
         ("{}", "required is not met at /"),
         ('{"order": 1, "lines": [{"count": 1}, {"count": -4711}]}', "minimum is not met at /lines/1/count"),
@@ -30,8 +30,8 @@ def test_what_matches_and_what_has_no_contract_passes() -> None:
         ("[" * 100_000, "the payload is not JSON"),
     ],
 )
-def test_what_does_not_match_has_a_reason_without_its_values(payload: str | None, said: str) -> None:
-    assert CONTRACT("OrderPlaced", payload) == said
+def test_what_does_not_match_has_a_reason_without_its_values(payload: str | None, message: str) -> None:
+    assert CONTRACT("OrderPlaced", payload) == message
 
 
 def test_nothing_is_fetched_for_a_schema() -> None:

@@ -6,14 +6,14 @@ from cdc.formats.unpublishable import record_bytes
 from cdc.model.events import Position
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, DeadLetters
+from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, DeadLetterFactory
 
 AT = Position(Lsn(17), 3)
 
 
 def test_a_dead_letter_holds_the_event_and_the_reason() -> None:
     event = {"id": "i", "payload": None}
-    record = DeadLetters("dead", "public.outbox", AT, 5_000, event).letter("i", "it is too old")
+    record = DeadLetterFactory("dead", "public.outbox", AT, 5_000, event).record("i", "it is too old")
     assert (record.topic, record.key, record.headers) == ("dead", b"i", [("watershed.reason", b"it is too old")])
     assert json.loads(record.value or b"") == {
         "reason": "it is too old",
@@ -28,7 +28,7 @@ def test_a_dead_letter_holds_the_event_and_the_reason() -> None:
 
 
 def test_of_a_message_that_is_not_ours_only_the_beginning_is_kept() -> None:
-    record = DeadLetters("dead", "p", AT, 0, b"x" * (FOREIGN_BYTES_MAX + 100)).letter(None, "forged")
+    record = DeadLetterFactory("dead", "p", AT, 0, b"x" * (FOREIGN_BYTES_MAX + 100)).record(None, "forged")
     value = json.loads(record.value or b"")
     assert value["message_bytes"] == FOREIGN_BYTES_MAX + 100
     assert len(record.value or b"") < 2 * FOREIGN_BYTES_MAX
@@ -43,7 +43,7 @@ def cut(record: TopicRecord, bytes_max: int) -> TopicRecord:
 
 def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_were() -> None:
     event = {"id": "i", "type": "OrderPlaced", "payload": "\u0001é" * 50_000, "note": None}
-    record = DeadLetters("dead", "public.outbox", AT, 5_000, event).letter("i", "too large")
+    record = DeadLetterFactory("dead", "public.outbox", AT, 5_000, event).record("i", "too large")
     made = cut(record, 20_000)
     assert 5_000 < record_bytes((made.key, made.value, made.headers)) <= 20_000
     value = json.loads(made.value or b"")
@@ -54,12 +54,12 @@ def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_w
 
 def test_a_key_that_does_not_fit_is_left_out() -> None:
     event = {"id": "i" * 5000, "payload": None}
-    made = cut(DeadLetters("dead", "public.outbox", AT, 5_000, event).letter("i" * 5_000, "too large"), 1000)
+    made = cut(DeadLetterFactory("dead", "public.outbox", AT, 5_000, event).record("i" * 5_000, "too large"), 1000)
     assert record_bytes((made.key, made.value, made.headers)) <= 1000
     assert json.loads(made.value or b"")["cut"] == {"id": 5000}
     assert made.destination is not None and not made.destination.has_key
 
 
 def test_a_reason_is_bounded() -> None:
-    record = DeadLetters("dead", "p", AT, 0, {}).letter("i", "contract of " + "x" * 10_000)
+    record = DeadLetterFactory("dead", "p", AT, 0, {}).record("i", "contract of " + "x" * 10_000)
     assert len(json.loads(record.value or b"")["reason"]) == REASON_CHARS_MAX

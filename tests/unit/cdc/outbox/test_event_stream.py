@@ -115,7 +115,7 @@ def test_a_sealed_message_without_an_event_is_a_dead_letter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "options", "said"),
+    ("values", "options", "message"),
     [
         (("i", None, "7", "p"), {}, "aggregatetype is null"),
         (("i", "a b", "7", "p"), {}, "not one that Kafka takes"),
@@ -127,11 +127,11 @@ def test_a_sealed_message_without_an_event_is_a_dead_letter() -> None:
     ],
 )
 def test_a_row_that_can_not_be_routed_is_a_dead_letter_in_its_tables_topic(
-    values: tuple[str | None, ...], options: dict[str, str], said: str
+    values: tuple[str | None, ...], options: dict[str, str], message: str
 ) -> None:
     record = inserted(*values, **options)
     assert (record.topic, record.key) == ("shop.public.outbox", b"i")
-    assert said in reason(record)
+    assert message in reason(record)
     assert json.loads(record.value or b"")["event"]["aggregateid"] == "7"
 
 

@@ -166,7 +166,7 @@ def test_a_null_in_the_key_stops_capture() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "text"),
     [
         (wire.insert(OID + 1, ROW), "not a row of this table"),
         (wire.truncate([OID]), "not a row of this table"),
@@ -180,10 +180,10 @@ def test_a_null_in_the_key_stops_capture() -> None:
         (b"", "a message type needs 1 bytes"),
     ],
 )
-def test_bytes_that_are_no_row_of_the_relation_are_refused(message: bytes, said: str) -> None:
+def test_bytes_that_are_no_row_of_the_relation_are_refused(message: bytes, text: str) -> None:
     with pytest.raises(ProtocolError) as refusal:
         change(message)
-    assert said in refusal.value.message
+    assert text in refusal.value.message
     assert "16/B374D848#3" in refusal.value.message
 
 

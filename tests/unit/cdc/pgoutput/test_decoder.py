@@ -17,9 +17,9 @@ from cdc.pgoutput.messages import (
     Insert,
     LogicalMessage,
     Message,
-    Origin,
     Relation,
     RelationColumn,
+    ReplicationOrigin,
     StreamAbort,
     Truncate,
     Type,
@@ -44,7 +44,7 @@ MESSAGES: dict[str, tuple[str, Message]] = {
         "43 00 0000000001020304 0000000001020334 0000000000000005",
         Commit(Lsn(0x01020304), Lsn(0x01020334), 946_684_800_000_005),
     ),
-    "origin": ("4f 0000000001020304 6e6f646500", Origin(Lsn(0x01020304), "node")),
+    "origin": ("4f 0000000001020304 6e6f646500", ReplicationOrigin(Lsn(0x01020304), "node")),
     "relation": (
         "52 00004001 7075626c696300 637573746f6d65727300 64 0002"
         "01 696400 00000014 ffffffff  00 6ec3a46d6500 00000413 00000018",
@@ -118,7 +118,7 @@ def relation_with(flags: int = 0, name: bytes = b"c") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "text"),
     [
         (b"", "a message type needs 1 bytes, 0 are left"),
         (b"S", "not a message type of protocol version 1"),
@@ -147,10 +147,10 @@ def relation_with(flags: int = 0, name: bytes = b"c") -> bytes:
         (b"M\0" + bytes(8) + b"prefix", "the prefix has no end"),
     ],
 )
-def test_what_the_manual_does_not_allow_is_refused(message: bytes, said: str) -> None:
+def test_what_the_manual_does_not_allow_is_refused(message: bytes, text: str) -> None:
     with pytest.raises(ProtocolError) as refusal:
         decode(message, "0/0")
-    assert said in refusal.value.message
+    assert text in refusal.value.message
 
 
 def test_a_refusal_names_type_offset_and_position() -> None:

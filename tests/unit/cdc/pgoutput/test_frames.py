@@ -61,7 +61,7 @@ def test_xlog_data_round_trips(lsn: int, clock_us: int, message: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "message"),
     [
         (b"", "not a frame"),
         (b"d", "not a frame"),
@@ -72,6 +72,6 @@ def test_xlog_data_round_trips(lsn: int, clock_us: int, message: bytes) -> None:
         (KEEPALIVE[:-1] + b"\2", "reply flag 2 at WAL end 0/1020304"),
     ],
 )
-def test_any_other_frame_is_refused(frame: bytes, said: str) -> None:
-    with pytest.raises(ProtocolError, match=said):
+def test_any_other_frame_is_refused(frame: bytes, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
         parse_frame(frame)

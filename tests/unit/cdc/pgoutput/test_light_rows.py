@@ -8,13 +8,13 @@ from cdc.model.errors import ProtocolError
 from cdc.model.events import Column
 from cdc.pgoutput.light_rows import LightRow, LightRows
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from cdc.pgoutput.values import ColumnForm, quote
+from cdc.pgoutput.values import ColumnEncoding, quote
 from tests.support import wire
 
 OID = 16385
 NAMES = ["id", "body", "secret", "hidden"]
 COLUMNS = [Column(name, 25, -1, "text", name != "id") for name in NAMES]
-FORMS = [ColumnForm(quote), ColumnForm(quote), ColumnForm(quote, is_bounded=True), ColumnForm(None)]
+FORMS = [ColumnEncoding(quote), ColumnEncoding(quote), ColumnEncoding(quote, is_bounded=True), ColumnEncoding(None)]
 LARGE = b"x" * 100
 MAX = 99
 
@@ -86,7 +86,7 @@ MESSAGES = {
 @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
 def test_the_rest_of_a_row_stays_byte_for_byte_and_what_is_cut_is_refused(message: bytes) -> None:
     schema, relation = wire.schema_and_relation(COLUMNS, ["id"], oid=OID)
-    rows = LightRows(schema, relation, [ColumnForm(quote)] * 4)
+    rows = LightRows(schema, relation, [ColumnEncoding(quote)] * 4)
     assert light(rows, message) == LightRow(message)
     for size in range(len(message)):
         with pytest.raises(ProtocolError, match="at 0/1#0"):

@@ -35,9 +35,9 @@ def test_one_damaged_keepalive_moves_nothing_past_what_the_server_has_reached(
     steps: list[int], place: int, damaged: int
 ) -> None:
     true = [sum(steps[: i + 1]) for i in range(len(steps))]
-    said = list(true)
-    said[place % len(said)] = damaged
+    message = list(true)
+    message[place % len(message)] = damaged
     ends = WalEnds()
-    for end, named in zip(true, said, strict=True):
+    for end, named in zip(true, message, strict=True):
         ends.add(Lsn(named))
         assert ends.reached <= end

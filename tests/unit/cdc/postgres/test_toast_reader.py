@@ -5,7 +5,7 @@ import pytest
 
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import ConnectionLost, SourceError
-from cdc.ports.row_reader import Unreadable, Wanted, WantedRow
+from cdc.ports.row_reader import RequestedRow, RowsRequest, Unreadable
 from cdc.postgres import toast_reader
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_table import TableUnlikeError
@@ -13,9 +13,9 @@ from cdc.postgres.toast_reader import PostgresRowReader, _failure, _rows
 from tests.support.holes import SCHEMA
 
 
-def wanted(*xids: int) -> Wanted:
-    rows = tuple(WantedRow((SCHEMA.topic, b"%d" % n), (str(n),), xid, xid) for n, xid in enumerate(xids))
-    return Wanted(SCHEMA, ("big", "huge"), rows)
+def wanted(*xids: int) -> RowsRequest:
+    rows = tuple(RequestedRow((SCHEMA.topic, b"%d" % n), (str(n),), xid, xid) for n, xid in enumerate(xids))
+    return RowsRequest(SCHEMA, ("big", "huge"), rows)
 
 
 def test_rows_come_in_their_order_with_null_and_with_what_is_not_there() -> None:

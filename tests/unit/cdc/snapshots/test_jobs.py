@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from cdc.model.control import RangeRecord
 from cdc.ports.chunk_reader import Chunk, Key, TableDescribed
-from cdc.snapshots.jobs import Job
+from cdc.snapshots.jobs import SnapshotJob
 from cdc.snapshots.ranges import RETRY_S, OpenRequest
 from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import snapshot, wanted
@@ -18,8 +18,8 @@ def begun(*bounds: Key, order: str = "order") -> TableDescribed:
     return TableDescribed("n", snapshot(5), "shape", 1_000, 10, bounds, order)
 
 
-def looked_up_at(*bounds: Key, **record: Any) -> Job:
-    job = Job(wanted(**record), SCHEMA)
+def looked_up_at(*bounds: Key, **record: Any) -> SnapshotJob:
+    job = SnapshotJob(wanted(**record), SCHEMA)
     job.take_description(begun(*bounds), SIZE)
     return job
 
@@ -28,7 +28,7 @@ def open_chunk(after: Key | None, nonce: str = "n") -> OpenRequest:
     return OpenRequest(Chunk(nonce, SCHEMA, "shape", after, None, None, 10, 1_000), since=snapshot(5), asked_at=0.0)
 
 
-def published(job: Job, **record: Any) -> None:
+def published(job: SnapshotJob, **record: Any) -> None:
     """Sets these fields of the first range's record."""
     job.ranges[0].record = job.ranges[0].record.model_copy(update=record)
 
@@ -73,7 +73,7 @@ def test_ranges_of_another_order_mean_nothing_and_all_is_read_from_the_beginning
         RangeRecord(after=("5",), up_to=("9",)).model_dump(),
         RangeRecord(after=("9",), up_to=None).model_dump(),
     ]
-    job = Job(wanted(ranges=recorded, key_order="before", rows=7, floor=3), SCHEMA)
+    job = SnapshotJob(wanted(ranges=recorded, key_order="before", rows=7, floor=3), SCHEMA)
     job.take_description(begun(("50",)), SIZE)
     assert [(part.record.after, part.record.up_to) for part in job.ranges] == [(None, ("50",)), (("50",), None)]
     assert (job.record().key_order, job.rows, job.floor) == ("order", 0, 3)
@@ -82,7 +82,7 @@ def test_ranges_of_another_order_mean_nothing_and_all_is_read_from_the_beginning
 def test_the_range_that_was_asked_for_stays() -> None:
     asked = RangeRecord(after=("2",), up_to=("9",)).model_dump()
     part = RangeRecord(after=("5",), up_to=("9",)).model_dump()
-    job = Job(wanted(sweeps=False, ranges=[part], deletes_in=asked, key_order="before"), SCHEMA)
+    job = SnapshotJob(wanted(sweeps=False, ranges=[part], deletes_in=asked, key_order="before"), SCHEMA)
     job.take_description(begun(("50",)), SIZE)
     assert [(part.record.after, part.record.up_to) for part in job.ranges] == [(("2",), ("9",))]
 
@@ -121,7 +121,7 @@ def test_a_snapshot_that_sweeps_looks_for_nothing() -> None:
 
 
 def test_tombstones_of_a_sweep_need_no_rows() -> None:
-    job = Job.of_tombstones(SCHEMA, 77)
+    job = SnapshotJob.of_tombstones(SCHEMA, 77)
     job.take_description(begun(("10",)), SIZE)
     assert job.ranges == []
     assert job.is_read_out

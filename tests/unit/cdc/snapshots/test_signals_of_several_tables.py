@@ -112,12 +112,12 @@ def test_tables_are_stopped_and_started_by_name() -> None:
         assert refusal_of(session, action, tables=[other]) == f"table {other} is not {state}"
         assert refusal_of(session, action) == "no table is named"
     assert not session.snapshots.tables_changed
-    for action, name, said in (
+    for action, name, message in (
         ("stop_table", "public.orders", "stopped"),
         ("start_table", "public.held", "captured again"),
     ):
         answer, (written,) = session.signal(action, tables=[name])
-        assert (answer.message, answer.tables) == (said, (name,))
+        assert (answer.message, answer.tables) == (message, (name,))
         record = TableRecord.decode(written.value or b"", "state")
         assert (str(record.table), record.status, record.changed_us) == (name, "stopped", NOW_US)
         assert record.is_held == (action == "stop_table")

@@ -2,7 +2,7 @@
 
 from cdc.model.topics import Topics
 from cdc.snapshots.sweeps import Sweeps
-from cdc.snapshots.tombstones import Tombstones
+from cdc.snapshots.tombstones import TombstoneJobs
 from tests.unit.cdc.capture.loops import SCHEMA
 
 TABLE = SCHEMA.table
@@ -10,7 +10,7 @@ SCHEMAS = {TABLE: SCHEMA}
 
 
 def test_a_sweep_of_an_earlier_session_is_followed_too() -> None:
-    tombstones = Tombstones(SCHEMAS, Sweeps(Topics("shop"), 1, {TABLE: 70}), {})
+    tombstones = TombstoneJobs(SCHEMAS, Sweeps(Topics("shop"), 1, {TABLE: 70}), {})
     assert tombstones.begin() == []
     assert tombstones.jobs[TABLE].below == 70
     tombstones.on_committed()
@@ -18,9 +18,9 @@ def test_a_sweep_of_an_earlier_session_is_followed_too() -> None:
 
 
 def test_what_is_written_is_not_written_again() -> None:
-    assert Tombstones(SCHEMAS, Sweeps(Topics("shop"), 1, {TABLE: 70}), {TABLE: 70}).due == {}
+    assert TombstoneJobs(SCHEMAS, Sweeps(Topics("shop"), 1, {TABLE: 70}), {TABLE: 70}).due == {}
     sweeps = Sweeps(Topics("shop"), 1, {TABLE: 70})
-    tombstones = Tombstones(SCHEMAS, sweeps, {})
+    tombstones = TombstoneJobs(SCHEMAS, sweeps, {})
     tombstones.begin()
     sweeps.record(TABLE, 60, 1_000)  # repeats the higher floor
     tombstones.on_committed()
@@ -30,7 +30,7 @@ def test_what_is_written_is_not_written_again() -> None:
 
 def test_a_later_sweep_replaces_what_is_under_way() -> None:
     sweeps = Sweeps(Topics("shop"), 1, {TABLE: 70})
-    tombstones = Tombstones(SCHEMAS, sweeps, {})
+    tombstones = TombstoneJobs(SCHEMAS, sweeps, {})
     tombstones.begin()
     first = tombstones.jobs[TABLE]
     sweeps.record(TABLE, 80, 1_000)
@@ -42,6 +42,6 @@ def test_a_later_sweep_replaces_what_is_under_way() -> None:
 
 
 def test_where_none_are_wanted_there_are_none() -> None:
-    tombstones = Tombstones(SCHEMAS, Sweeps(Topics("shop"), 1, {TABLE: 70}), None)
+    tombstones = TombstoneJobs(SCHEMAS, Sweeps(Topics("shop"), 1, {TABLE: 70}), None)
     assert tombstones.due == {}
     assert tombstones.jobs == {}

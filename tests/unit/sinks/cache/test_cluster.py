@@ -119,7 +119,7 @@ def test_own_keys_lookups_and_a_stream_are_in_the_slot_of_their_table(redis_clus
         assert (fields[b"key"], fields[b"operation"]) == (b"{public.rights}:1", b"upsert")
         contents = CacheContents(sink)
         reader.set("{public.users}:by_email:stray", "1")
-        assert list(contents.stray_lookups(USERS.table)) == ["{public.users}:by_email:stray"]
+        assert list(contents.orphaned_lookups(USERS.table)) == ["{public.users}:by_email:stray"]
         for table in (USERS.table, TableId("public", "rights")):
             sink.discard(table)
         assert not reader.exists("user:{public.users}:1") and not reader.exists("{public.users}:by_email:c@x")
@@ -179,7 +179,7 @@ def test_a_user_with_the_rights_that_are_documented_may_do_everything(redis_clus
     with closing(opened(url, unique, shapes={"public.users": TAGGED})) as sink:
         sink.apply([upsert(1, V, "a")])
         assert [row.version for row in sink.rows(USERS.table)] == [V]
-        assert list(CacheContents(sink).stray_lookups(USERS.table)) == []
+        assert list(CacheContents(sink).orphaned_lookups(USERS.table)) == []
         sink.discard(USERS.table)
     with pytest.raises(SinkError, match="refuses this user"):
         opened(url.replace("s3cret", "wrong"), unique)

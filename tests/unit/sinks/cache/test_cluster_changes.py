@@ -50,7 +50,7 @@ def test_writes_wait_while_their_slot_moves_and_nothing_is_half_written(redis_cl
             with pytest.raises(SinkError, match="is moving keys"):
                 list(sink.rows(USERS.table))
             with pytest.raises(SinkError, match="is moving keys"):
-                list(CacheContents(sink).stray_lookups(USERS.table))
+                list(CacheContents(sink).orphaned_lookups(USERS.table))
             assert [json.loads(reader.get(f"{tag}/{number}"))["email"] for number in (1, 2)] == ["a", "b"]
             assert [reader.get(f"{tag}/by/{name}") for name in "abcz"] == [b"1", b"2", None, None]
             assert sink.generation() == 1
@@ -167,7 +167,7 @@ def test_a_history_that_is_written_while_its_slot_moves_to_and_fro_ends_equal(tm
             assert (rows(sink), sink.generation()) == (expected, 1)
             held = {key.removeprefix(b"{shop}/by/").decode() for key in reader.scan_iter("{shop}/by/*", count=1000)}
             assert held == set(expected.values())
-            assert list(CacheContents(sink).stray_lookups(USERS.table)) == []
+            assert list(CacheContents(sink).orphaned_lookups(USERS.table)) == []
     assert moves > 3 and refusals > 3
 
 

@@ -52,7 +52,7 @@ def wrong(users: Users, contents: CacheContents) -> dict[Any, list[tuple[str, st
 
 
 def strays(users: Users, contents: CacheContents) -> list[str]:
-    return sorted({name.removeprefix(users.name("mail:")) for name in contents.stray_lookups(TABLE)})
+    return sorted({name.removeprefix(users.name("mail:")) for name in contents.orphaned_lookups(TABLE)})
 
 
 def test_lookup_keys_that_differ_are_seen_and_repaired(users: Users) -> None:
@@ -76,7 +76,8 @@ def test_lookup_keys_that_differ_are_seen_and_repaired(users: Users) -> None:
     }
     assert strays(users, contents) == ["2@x", "3@x", "gone@x", "old@x"]
 
-    contents.remove_lookups(TABLE, [*contents.stray_lookups(TABLE), f"{mail}6@x"])  # the last one is right, and stays
+    # the last one is right, and stays
+    contents.remove_lookups(TABLE, [*contents.orphaned_lookups(TABLE), f"{mail}6@x"])
     assert users.keys("mail:") == {"4@x": "4", "5@x": "5", "6@x": "6"}
     write(sink, V + 100, *rows)
     assert (wrong(users, contents), strays(users, contents)) == ({}, [])

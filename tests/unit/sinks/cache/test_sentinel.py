@@ -21,7 +21,7 @@ from sinks.retries import Retries
 from tests.conformance.tables import LABELS
 from tests.support.http_server import free_port
 from tests.support.waiting import eventually
-from watershed.devstack.place import package_folder
+from watershed.devstack.instance import package_folder
 from watershed.devstack.redis import PACKAGE
 
 V = pack_version(1, 100)

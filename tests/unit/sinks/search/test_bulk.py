@@ -22,10 +22,10 @@ from sinks.search.bulk import (
 
 
 def answer(status: int, error_type: str = "", reason: str = "") -> dict[str, Any]:
-    said: dict[str, Any] = {"_index": "shop.public.t", "status": status}
+    message: dict[str, Any] = {"_index": "shop.public.t", "status": status}
     if error_type:
-        said["error"] = {"type": error_type, "reason": reason}
-    return {"index": said}
+        message["error"] = {"type": error_type, "reason": reason}
+    return {"index": message}
 
 
 def test_a_row_is_written_whole_at_its_external_version() -> None:
@@ -155,7 +155,7 @@ def test_an_alias_that_can_t_be_written_is_no_row_s_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "error_type", "said"),
+    ("status", "error_type", "message"),
     [
         (400, "index_closed_exception", "refuses a document (status 400"),
         # Not about the row's content: rejecting every row of the index would lose them all.
@@ -169,25 +169,25 @@ def test_an_alias_that_can_t_be_written_is_no_row_s_matter() -> None:
         (500, "mapper_parsing_exception", "refuses a document (status 500"),
     ],
 )
-def test_anything_else_stops_the_sink(status: int, error_type: str, said: str) -> None:
+def test_anything_else_stops_the_sink(status: int, error_type: str, message: str) -> None:
     with pytest.raises(SinkError) as caught:
         outcome(answer(status, error_type, "sesame"))
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert "shop.public.t" in caught.value.message
     assert caught.value.hint
     assert "sesame" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("blocked", "said", "hint"),
+    ("blocked", "message", "hint"),
     [
         (Busy(0, "ConnectionError"), "does not answer (ConnectionError)", "the sink's url"),
         (Busy(429, "cluster_block_exception"), "accepts no requests (status 429", "free disk space"),
         (Busy(503, ""), "accepts no requests (status 503, no reason given)", "cluster health"),
     ],
 )
-def test_a_store_that_stayed_busy_is_said_with_the_next_step(blocked: Busy, said: str, hint: str) -> None:
+def test_a_store_that_stayed_busy_is_said_with_the_next_step(blocked: Busy, message: str, hint: str) -> None:
     error = busy(blocked, "OpenSearch at h:9200")
     assert error.message.startswith("OpenSearch at h:9200")
-    assert said in error.message
+    assert message in error.message
     assert hint in error.hint

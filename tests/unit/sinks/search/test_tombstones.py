@@ -7,7 +7,7 @@ from opensearchpy.exceptions import NotFoundError
 
 from cdc.model.events import pack_version
 from sinks.contract import Outcome
-from sinks.search.tombstones import Tombstones
+from sinks.search.tombstones import TombstonePurge
 from tests.support.waiting import eventually
 from tests.unit.sinks.search.conftest import SCHEMA, TABLE, Place, delete, upsert
 
@@ -22,7 +22,7 @@ def test_tombstones_go_when_they_are_old_and_nothing_else_does(place: Place) -> 
         sink.apply([delete(1, V + 3)])
         sink.make_readable({TABLE})
         deleted_at_s = place.client.get(index=place.alias, id="1")["_source"]["ws_deleted_at"] / 1000
-        tombstones = Tombstones(place.server(), 60)
+        tombstones = TombstonePurge(place.server(), 60)
         tombstones.purge([place.alias], deleted_at_s)
         tombstones.purge([f"{place.prefix}.nothing"], deleted_at_s)
         sink.apply([delete(2, V + 4)])
@@ -45,7 +45,7 @@ def test_tombstones_go_when_they_are_old_and_nothing_else_does(place: Place) -> 
 
 def test_tombstones_are_looked_at_once_an_hour(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
-    monkeypatch.setattr(Tombstones, "purge", lambda _, aliases, _before_s: calls.append(aliases))
+    monkeypatch.setattr(TombstonePurge, "purge", lambda _, aliases, _before_s: calls.append(aliases))
     with closing(place.open()) as sink:
         sink.begin_generation(1)
         sink.prepare(SCHEMA)

@@ -9,7 +9,7 @@ import yaml
 
 from cdc.config.stores import CacheConfig, StoreConfig, WarehouseConfig
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.limits import limit_findings, unheld_columns
 from sinks.shaping.table import TableShape
 from sinks.warehouse.columns import column_type, unheld_values
@@ -62,7 +62,7 @@ def lake(**options: Any) -> StoreConfig:
 
 def found(section: StoreConfig, *schemas: TableSchema) -> list[Any]:
     tables = [
-        (one.table, frozenset(one.key), unheld_columns(section, TableShape("lake", section, Lineage((one,)))))
+        (one.table, frozenset(one.key), unheld_columns(section, TableShape("lake", section, SchemaHistory((one,)))))
         for one in schemas
     ]
     return list(limit_findings("lake", section, tables))

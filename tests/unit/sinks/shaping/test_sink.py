@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cdc.config.store_mapping import Held
+from cdc.config.store_mapping import StoredTables
 from cdc.model.events import TableSchema
 from sinks.contract import Change, Outcome, Result
 from sinks.shaping.sink import shaped
@@ -31,7 +31,7 @@ class Store:
 
 
 def mapped(store: Any, **mapping: Any) -> Any:
-    return shaped(store, Held.model_validate({"mapping": {"public.customers": mapping} if mapping else {}}))
+    return shaped(store, StoredTables.model_validate({"mapping": {"public.customers": mapping} if mapping else {}}))
 
 
 def test_without_a_mapping_it_is_the_sink_itself() -> None:

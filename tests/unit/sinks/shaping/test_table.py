@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from cdc.config.store_mapping import Held
+from cdc.config.store_mapping import StoredTables
 from cdc.model.events import Column
 from sinks.errors import RefusedError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.table import TableShape
 from sinks.warehouse.columns import column_type
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES, Table
@@ -19,12 +19,12 @@ from tests.conformance.tables import CUSTOMERS, ORDER_LINES, Table
 KEY = "k" * 16
 
 
-def section(table: str = "public.customers", **mapping: Any) -> Held:
-    return Held.model_validate({"mapping": {table: mapping}})
+def section(table: str = "public.customers", **mapping: Any) -> StoredTables:
+    return StoredTables.model_validate({"mapping": {table: mapping}})
 
 
 def shape(of: Table = CUSTOMERS, pattern: str = "", **mapping: Any) -> TableShape:
-    return TableShape("mine", section(pattern or str(of.id), **mapping), Lineage((of.schema,)))
+    return TableShape("mine", section(pattern or str(of.id), **mapping), SchemaHistory((of.schema,)))
 
 
 def test_columns_are_chosen_renamed_masked_and_added() -> None:
@@ -61,7 +61,7 @@ def test_columns_are_kept_as_text_with_every_value_of_their_type() -> None:
     assert (types["id"], types["count"], types["balance"], types["born"]) == ("bigint", "string", "string", "string")
     column = Column("grid", 1007, -1, "integer[]", nullable=True, base_type_oid=1007, element_oid=23)
     arrays = replace(CUSTOMERS.schema, columns=(*CUSTOMERS.schema.columns, column))
-    gridded = TableShape("mine", section(as_text=["grid"]), Lineage((arrays,)))
+    gridded = TableShape("mine", section(as_text=["grid"]), SchemaHistory((arrays,)))
     grid = gridded.row(CUSTOMERS.row(id=1) | {"grid": [[1, 2], [3, None]]})["grid"]
     assert grid == "[[1,2],[3,null]]"
     stored = gridded.schema.columns[-1]
@@ -159,10 +159,10 @@ def test_an_entry_for_several_tables_may_name_columns_of_some() -> None:
         shape(ORDER_LINES, "public.*", where="visits = 1")
 
 
-def later(without: str) -> Lineage:
+def later(without: str) -> SchemaHistory:
     """The customers, then without a column."""
     kept = tuple(column for column in CUSTOMERS.schema.columns if column.name != without)
-    return Lineage((CUSTOMERS.schema, replace(CUSTOMERS.schema, version=2, columns=kept)))
+    return SchemaHistory((CUSTOMERS.schema, replace(CUSTOMERS.schema, version=2, columns=kept)))
 
 
 def test_a_column_that_the_table_loses() -> None:
@@ -178,12 +178,12 @@ def test_earlier_versions_have_the_stores_names_too() -> None:
     made = TableShape("mine", section(rename={"name": "title"}, exclude=["tags"]), later("photo"))
     (earlier,) = made.earlier
     assert [column.name for column in earlier.columns] == [column.name for column in made.schema.columns]
-    lineage = Lineage((earlier, made.schema))
-    assert lineage.carried(1) == {column.name for column in made.schema.columns}
+    schema_history = SchemaHistory((earlier, made.schema))
+    assert schema_history.carried(1) == {column.name for column in made.schema.columns}
 
 
 def test_a_column_that_takes_the_stores_name_of_another_is_refused() -> None:
     added = (*CUSTOMERS.schema.columns, Column("title", 25, -1, "text", nullable=True, base_type_oid=25))
-    lineage = Lineage((CUSTOMERS.schema, replace(CUSTOMERS.schema, version=2, columns=added)))
+    schema_history = SchemaHistory((CUSTOMERS.schema, replace(CUSTOMERS.schema, version=2, columns=added)))
     with pytest.raises(RefusedError, match="column name and column title would both be named title"):
-        TableShape("mine", section(rename={"name": "title"}), lineage)
+        TableShape("mine", section(rename={"name": "title"}), schema_history)

@@ -10,7 +10,7 @@ from sqlalchemy import update
 from cdc.config.store_shapes import SqlShape
 from cdc.config.stores import SqlConfig
 from cdc.model.events import pack_version
-from sinks.contents import Held
+from sinks.contents import StoredEntry
 from sinks.sql.contents import UNVERSIONED, SqlContents
 from sinks.sql.sink import SqlSink
 from tests.conformance.tables import LABELS
@@ -44,7 +44,7 @@ def test_rows_and_versions_that_the_sink_did_not_write(open_sink: Open, monkeypa
     seen = {key["name"]: (held.version, held.is_edited) for key, held in contents.rows(LABELS.id)}
     assert seen == {"b": (UNVERSIONED, True), "c": (V + 2, False), "d": (FUTURE, False), "strange": (UNVERSIONED, True)}
     a, *others = contents.held(LABELS.id, [*KEYS, {"name": "strange"}])
-    assert a == Held(V, None)
+    assert a == StoredEntry(V, None)
     assert {h.row["name"]: (h.version, h.is_edited) for h in others if h is not None and h.row is not None} == seen
 
     # Without the version from the future any change is taken. Readers see the row all the time.

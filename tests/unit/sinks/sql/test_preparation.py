@@ -27,16 +27,16 @@ def run(url: str, *statements: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "said"),
+    ("shape", "message"),
     [
         ({"indexes": [["nme"]]}, "indexes names column nme, which it does not have"),
         ({"types": {"nme": "text"}}, "types names column nme, which it does not have"),
         ({"table": "t" * 300}, "longer than"),
     ],
 )
-def test_a_shape_that_does_not_fit_is_refused(open_sink: Open, shape: dict[str, Any], said: str) -> None:
+def test_a_shape_that_does_not_fit_is_refused(open_sink: Open, shape: dict[str, Any], message: str) -> None:
     sink = open_sink(shapes={"public.labels": shape})
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(RefusedError, match=message):
         sink.prepare(LABELS.schema)
 
 

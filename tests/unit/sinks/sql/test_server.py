@@ -29,15 +29,15 @@ def refused(url: str, statement: str = "SELECT 1") -> str:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("no address secret", "not the address of a database"),
         ("mysql://me:secret@host/db", "can't write databases of mysql"),
         ("sqlite://", "names no file"),
     ],
 )
-def test_an_address_that_can_t_be_used(url: str, said: str) -> None:
-    with pytest.raises(SinkError, match=said) as caught:
+def test_an_address_that_can_t_be_used(url: str, message: str) -> None:
+    with pytest.raises(SinkError, match=message) as caught:
         SqlServer(url, ONCE)
     assert "secret" not in str(caught.value)
 

@@ -200,10 +200,10 @@ def test_seventeen_poisoned_rows_of_five_kinds_among_a_hundred_thousand(open_sin
     }
     changes[30_000] = with_values(30_000, remark="only one")
     poisoned: dict[int, str] = {}
-    for said, (numbers, values) in kinds.items():
+    for message, (numbers, values) in kinds.items():
         for number in numbers:
             changes[number] = with_values(number, **values)
-            poisoned[number] = said
+            poisoned[number] = message
     for number in range(4):  # the row's check
         at = 400_000 + 4 + number
         changes.append(ORDER_LINES.upsert(V + at, order_id=50_000, line_no=4 + number))

@@ -8,7 +8,7 @@ import pytest
 from cdc.config.stores import WarehouseConfig
 from cdc.model.events import TableId
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
-from sinks.warehouse.naming import Place
+from sinks.warehouse.naming import TableLocation
 
 
 def config(catalog: Any, /, location: str = "/data/tables", **options: Any) -> WarehouseConfig:
@@ -70,7 +70,7 @@ def test_a_rest_catalog_is_told_its_warehouse_by_name_and_its_further_properties
 def test_databases_of_glue_and_hive_contain_tables_only(catalog: dict[str, Any]) -> None:
     found = place(catalog, "s3://bucket/tables", namespace="My-Shop")
     assert (found.namespace, found.spark_properties["type"]) == ("my_shop", catalog["type"])
-    assert found.place(TableId("public", "Orders")) == Place(
+    assert found.place(TableId("public", "Orders")) == TableLocation(
         ("my_shop_public", "orders"), ("my_shop_public__deleted", "orders")
     )
     assert found.spark_properties["warehouse"] == "s3://bucket/tables"

@@ -8,11 +8,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.contents import Held
+from sinks.contents import StoredEntry
 from sinks.errors import RefusedError, SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.contents import WarehouseContents
-from sinks.warehouse.naming import place
+from sinks.warehouse.naming import table_location
 from sinks.warehouse.statements import CATALOG
 
 TABLE = TableId("public", "a")
@@ -44,19 +44,19 @@ def write(
 
 
 def test_a_live_row_a_deleted_key_and_one_that_was_never_there(contents: WarehouseContents) -> None:
-    where, deleted = place("shop", TABLE), pa.schema([("id", pa.int64()), ("ws_version", pa.int64())])
+    where, deleted = table_location("shop", TABLE), pa.schema([("id", pa.int64()), ("ws_version", pa.int64())])
     write(contents, where.rows, pa.schema(ROW), "current", {"id": 1, "note": "x", "ws_version": 9})
     write(contents, where.deleted, deleted, "current", {"id": 2, "ws_version": 5}, {"id": 2, "ws_version": 7})
-    live = Held(9, {"id": 1, "note": "x"})
+    live = StoredEntry(9, {"id": 1, "note": "x"})
     assert list(contents.rows(TABLE)) == [({"id": 1}, live)]
-    assert contents.held(TABLE, [{"id": 1}, {"id": 2}, {"id": 3}]) == [live, Held(7, None), None]
+    assert contents.held(TABLE, [{"id": 1}, {"id": 2}, {"id": 3}]) == [live, StoredEntry(7, None), None]
 
 
 def test_the_rows_of_a_history_are_its_current_ones(contents: WarehouseContents) -> None:
     ended = {"id": 1, "note": "x", "is_current": False, "operation": "c", "ws_version": 3, "ws_seen_version": 3}
     current = ended | {"note": "y", "is_current": True, "operation": "u", "ws_version": 4, "ws_seen_version": 8}
-    write(contents, place("shop", TABLE).rows, pa.schema([*ROW, *HISTORY]), "history", ended, current)
-    live = Held(8, {"id": 1, "note": "y"})
+    write(contents, table_location("shop", TABLE).rows, pa.schema([*ROW, *HISTORY]), "history", ended, current)
+    live = StoredEntry(8, {"id": 1, "note": "y"})
     assert list(contents.rows(TABLE)) == [({"id": 1}, live)]
     assert contents.held(TABLE, [{"id": 1}, {"id": 2}]) == [live, None]
 
@@ -67,6 +67,6 @@ def test_a_change_log_is_refused_as_a_table_and_a_table_that_is_not_there_as_a_s
     with pytest.raises(SinkError, match=r"shop\.public\.a does not exist") as missing:
         list(contents.rows(TABLE))
     assert not isinstance(missing.value, RefusedError)
-    write(contents, place("shop", TABLE).rows, pa.schema(ROW), "changelog")
+    write(contents, table_location("shop", TABLE).rows, pa.schema(ROW), "changelog")
     with pytest.raises(RefusedError, match=r"public\.a is a change log"):
         list(contents.rows(TABLE))

@@ -1,8 +1,8 @@
 """Parts of the statements that decide what is read; that they do what they say is shown by tests/conformance."""
 
-from sinks.warehouse.every_change import History, append, sweep_log
+from sinks.warehouse.every_change import HistoryTable, append, sweep_log
 
-HISTORY = History(("shop", "public", "a"), {"id": "bigint", "na'me": "string"}, ("id",))
+HISTORY = HistoryTable(("shop", "public", "a"), {"id": "bigint", "na'me": "string"}, ("id",))
 LOG = ("shop", "public", "l")
 
 

@@ -56,7 +56,7 @@ class FakeSink:
 
 
 class FakeMaintenance:
-    def tend(self, name: tuple[str, ...], _: object) -> None:
+    def run_if_due(self, name: tuple[str, ...], _: object) -> None:
         raise SinkError(f"{name[-1]} is away", "wait")
 
 

@@ -37,7 +37,7 @@ def test_columns_of_the_source_and_of_the_mode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"partition_by": ("day(other)",)}, "partition_by names column other, which the table does not have"),
         ({"partition_by": ("day(valid_from)",)}, "partition_by names column valid_from"),
@@ -51,6 +51,6 @@ def test_columns_of_the_source_and_of_the_mode() -> None:
         ({"sort_by": ("tags",)}, "which has no order"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(RefusedError, match=f"table public.orders: .*{said}"):
+def test_what_does_not_fit_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RefusedError, match=f"table public.orders: .*{message}"):
         layout(**options)

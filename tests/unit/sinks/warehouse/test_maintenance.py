@@ -36,15 +36,15 @@ def table_of(files: int) -> ScriptedEngine:
 
 def test_a_table_in_shape_is_left_alone() -> None:
     engine = table_of(3)
-    Maintenance(engine, now=lambda: 0.0).tend(TABLE, nullcontext())
-    Maintenance(ScriptedEngine(), now=lambda: 0.0).tend(TABLE, nullcontext())
+    Maintenance(engine, now=lambda: 0.0).run_if_due(TABLE, nullcontext())
+    Maintenance(ScriptedEngine(), now=lambda: 0.0).run_if_due(TABLE, nullcontext())
     assert engine.statements == []
 
 
 def test_small_files_are_merged_and_old_snapshots_forgotten() -> None:
     engine = table_of(100)
     engine.snapshot_times = {1: 0.0, 2: 1_767_326_000.0}
-    Maintenance(engine, now=lambda: 1_767_326_400.0).tend(TABLE, nullcontext())  # 2026-01-02 04:00 UTC
+    Maintenance(engine, now=lambda: 1_767_326_400.0).run_if_due(TABLE, nullcontext())  # 2026-01-02 04:00 UTC
     compact, _, expire = engine.statements
     assert "rewrite_data_files" in compact
     assert engine.by_row == [compact], "it reads whole rows, which may be large"
@@ -61,7 +61,7 @@ def test_of_older_snapshots_the_last_of_each_hour_is_kept_until_their_days_are_o
 
 def test_compaction_can_be_left_to_the_command() -> None:
     engine = table_of(100)
-    Maintenance(engine, lambda: 0.0, WarehouseOptions(compacts=False)).tend(TABLE, nullcontext())
+    Maintenance(engine, lambda: 0.0, WarehouseOptions(compacts=False)).run_if_due(TABLE, nullcontext())
     assert engine.statements == []
 
 
@@ -80,7 +80,7 @@ def test_the_command_works_on_rows_and_deleted_keys_of_every_table() -> None:
 def test_compaction_gives_way_to_a_writer() -> None:
     engine = table_of(100)
     engine.conflicts = 1
-    Maintenance(engine, now=lambda: 0.0).tend(TABLE, nullcontext())
+    Maintenance(engine, now=lambda: 0.0).run_if_due(TABLE, nullcontext())
     assert len(engine.statements) == 1
 
 
@@ -94,7 +94,7 @@ def test_no_merge_runs_beside_a_compaction() -> None:
         yield
         seen.append(len(engine.statements))
 
-    Maintenance(engine, now=lambda: 0.0).tend(TABLE, alone())
+    Maintenance(engine, now=lambda: 0.0).run_if_due(TABLE, alone())
     assert seen == [0, 1], "the compaction, and not the forgetting of snapshots"
-    Maintenance(table_of(3), now=lambda: 0.0).tend(TABLE, alone())
+    Maintenance(table_of(3), now=lambda: 0.0).run_if_due(TABLE, alone())
     assert seen == [0, 1], "merges do not wait for a look"

@@ -20,7 +20,7 @@ from sinks.warehouse.merging import (
     PreparedTable,
     merges,
 )
-from sinks.warehouse.naming import place
+from sinks.warehouse.naming import table_location
 from sinks.warehouse.staging import KEYS_MAX, Staged, Stager, TableForm
 from tests.unit.sinks.warehouse.scripted import FILES, ScriptedEngine
 
@@ -46,7 +46,7 @@ class Bench:
         self.engine = ScriptedEngine()
         self._merger = Merger(self.engine, lambda _: None, DeletedKeys())
         self._folder = folder
-        self._table = PreparedTable(place("shop", TABLE), TableForm.of(SCHEMA))
+        self._table = PreparedTable(table_location("shop", TABLE), TableForm.of(SCHEMA))
 
     def stage(self, *versions: tuple[int, int], part: str = "p") -> tuple[Staged, ...]:
         """Rows (id, version)."""

@@ -5,7 +5,7 @@ import pytest
 from cdc.config.store_shapes import WarehouseMode
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.errors import RefusedError
-from sinks.warehouse.naming import check_columns, place, quoted
+from sinks.warehouse.naming import check_columns, quoted, table_location
 
 
 def schema(*columns: str) -> TableSchema:
@@ -14,7 +14,7 @@ def schema(*columns: str) -> TableSchema:
 
 
 def test_a_table_and_its_deleted_keys() -> None:
-    found = place("shop", TableId("public", "customers"))
+    found = table_location("shop", TableId("public", "customers"))
     assert found.rows == ("shop", "public", "customers")
     assert found.deleted == ("shop", "public__deleted", "customers")
 
@@ -27,7 +27,7 @@ def test_columns_of_the_mode_are_taken(mode: WarehouseMode, name: str) -> None:
 
 
 def test_names_are_safe_as_folders() -> None:
-    assert place("shop", TableId("Größe.eu", 'a/b "c"')).rows == ("shop", "Gr__e_eu", "a_b__c_")
+    assert table_location("shop", TableId("Größe.eu", 'a/b "c"')).rows == ("shop", "Gr__e_eu", "a_b__c_")
 
 
 def test_names_are_quoted() -> None:

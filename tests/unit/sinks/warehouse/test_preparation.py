@@ -7,19 +7,19 @@ import pytest
 
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.errors import RefusedError, SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from sinks.warehouse.columns import column_type
 from sinks.warehouse.evolution import Evolution
 from sinks.warehouse.layout import Layout
 from sinks.warehouse.merging import PreparedTable
-from sinks.warehouse.naming import place
+from sinks.warehouse.naming import table_location
 from sinks.warehouse.preparation import ATTEMPT_COUNT_MAX, Preparation
 from sinks.warehouse.staging import TableForm
 from tests.unit.sinks.warehouse.scripted import ScriptedEngine
 
 TABLE = TableId("public", "a")
 NO_LAYOUT = Layout()
-WHERE = place("shop", TABLE)
+WHERE = table_location("shop", TABLE)
 ID = Column("id", 20, -1, "bigint", False, "b", 20)
 NUMBER = Column("number", 23, -1, "integer", True, "b", 23)
 LABEL = Column("label", 25, -1, "text", True, "b", 25)
@@ -57,9 +57,9 @@ def engine() -> ScriptedEngine:
 
 
 def prepare(engine: ScriptedEngine, *versions: TableSchema, layout: Layout = NO_LAYOUT) -> None:
-    lineage = Lineage.of(versions)
-    table = PreparedTable(WHERE, TableForm.of(lineage.newest))
-    Preparation(engine, "shop", lambda _: None).prepare(lineage, table, layout)
+    schema_history = SchemaHistory.of(versions)
+    table = PreparedTable(WHERE, TableForm.of(schema_history.newest))
+    Preparation(engine, "shop", lambda _: None).prepare(schema_history, table, layout)
 
 
 def test_partitions_and_order_change_in_place(engine: ScriptedEngine) -> None:
@@ -152,16 +152,16 @@ def test_endless_conflicts_are_an_error(engine: ScriptedEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("noted", "said"),
+    ("noted", "message"),
     [
         ({"watershed.table": "public.b"}, "is not the table of"),
         ({"watershed.key": '["x"]'}, "it has another key"),
         ({"watershed.mode": "history"}, "its mode is history"),
     ],
 )
-def test_another_owner_or_key_is_refused(engine: ScriptedEngine, noted: dict[str, str], said: str) -> None:
+def test_another_owner_or_key_is_refused(engine: ScriptedEngine, noted: dict[str, str], message: str) -> None:
     engine.tables[WHERE.rows] |= noted
-    with pytest.raises(RefusedError, match=rf"shop\.public\.a.*{said}"):
+    with pytest.raises(RefusedError, match=rf"shop\.public\.a.*{message}"):
         prepare(engine, FIRST)
 
 

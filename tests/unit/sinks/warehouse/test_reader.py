@@ -12,7 +12,7 @@ from cdc.model.events import TableId
 from sinks.contract import StoredRow
 from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
-from sinks.warehouse.naming import place
+from sinks.warehouse.naming import table_location
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.statements import CATALOG
 
@@ -38,7 +38,7 @@ def mark(where: CatalogPlace, namespace: dict[str, str], tables: dict[TableId, d
     catalog = SqlCatalog(CATALOG, **where.python_properties)
     catalog.create_namespace("shop", namespace)
     for table, properties in tables.items():
-        name = place("shop", table).rows
+        name = table_location("shop", table).rows
         catalog.create_namespace_if_not_exists(name[:-1])
         catalog.create_table(name, SCHEMA, properties=properties)
     catalog.close()
@@ -46,7 +46,7 @@ def mark(where: CatalogPlace, namespace: dict[str, str], tables: dict[TableId, d
 
 def write(where: CatalogPlace, *batches: list[tuple[object, ...]]) -> None:
     catalog = SqlCatalog(CATALOG, **where.python_properties)
-    name = place("shop", TABLE).rows
+    name = table_location("shop", TABLE).rows
     catalog.create_namespace(name[:-1])
     table = catalog.create_table(name, SCHEMA, properties={"watershed.key": '["id", "part"]'})
     for batch in batches:

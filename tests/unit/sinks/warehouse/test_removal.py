@@ -5,10 +5,10 @@ import pytest
 from cdc.model.events import Column
 from sinks.errors import SinkError
 from sinks.warehouse.engine import Conflict
-from sinks.warehouse.naming import Place
+from sinks.warehouse.naming import TableLocation
 from sinks.warehouse.removal import removal, remove
 
-PLACE = Place(rows=("shop", "public", "goods"), deleted=("shop", "public__deleted", "goods"))
+PLACE = TableLocation(rows=("shop", "public", "goods"), deleted=("shop", "public__deleted", "goods"))
 KEY = [
     Column("id", 20, -1, "bigint", nullable=False),
     Column("name", 25, -1, "text", nullable=False),

@@ -1,9 +1,9 @@
 """The text of statements; that engines understand it is the conformance suite's to show."""
 
 from sinks.warehouse import statements
-from sinks.warehouse.naming import Place
+from sinks.warehouse.naming import TableLocation
 
-PLACE = Place(rows=("shop", "public", "a"), deleted=("shop", "public__deleted", "a"))
+PLACE = TableLocation(rows=("shop", "public", "a"), deleted=("shop", "public__deleted", "a"))
 
 
 def test_names_and_literals_are_quoted() -> None:

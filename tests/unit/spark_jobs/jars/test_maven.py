@@ -67,6 +67,8 @@ def test_received_bytes_are_told(mirror: Path, tmp_path: Path) -> None:
     publish(mirror, CONTENT)
     import os
 
-    told: list[int] = []
-    MavenRepository(os.environ["WATERSHED_MAVEN_REPOSITORY"]).fetch(lock(CONTENT).jars[0], tmp_path / "f", told.append)
-    assert sum(told) == len(CONTENT)
+    on_error: list[int] = []
+    MavenRepository(os.environ["WATERSHED_MAVEN_REPOSITORY"]).fetch(
+        lock(CONTENT).jars[0], tmp_path / "f", on_error.append
+    )
+    assert sum(on_error) == len(CONTENT)

@@ -3,12 +3,12 @@
 import pytest
 
 from spark_jobs.jars.lock import Coordinates, read_lock
-from spark_jobs.jars.relock import OPENSEARCH, TOKEN_PROVIDER, TOKEN_PROVIDER_VERSIONS, WANTED, Wanted
+from spark_jobs.jars.relock import OPENSEARCH, TOKEN_PROVIDER, TOKEN_PROVIDER_VERSIONS, WANTED, JarGroup
 from watershed.devstack.opensearch import MODULES, VERSION
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda wanted: wanted.place)
-def test_what_is_wanted_is_locked_in_its_place(wanted: Wanted) -> None:
+def test_what_is_wanted_is_locked_in_its_place(wanted: JarGroup) -> None:
     places = {jar.coordinates: jar.places for jar in read_lock().jars}
     for root in wanted.roots:
         assert wanted.place in places[Coordinates.parse(root.rstrip("!"))]

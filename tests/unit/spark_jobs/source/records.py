@@ -5,7 +5,7 @@ from typing import Any
 
 from cdc.config.settings import KafkaConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.source.records import TopicRange
 
 TOPIC = "shop.public.things"
@@ -74,7 +74,7 @@ def record(
 def part(**fields: Any) -> TopicRange:
     given: dict[str, Any] = {
         "kafka": KafkaConfig(bootstrap_servers="127.0.0.1:1"),
-        "lineage": Lineage((schema(),)),
+        "lineage": SchemaHistory((schema(),)),
         "topic_id": "id",
         "number": 0,
         "begin": 0,

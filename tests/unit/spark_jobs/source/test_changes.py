@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sinks.errors import SinkError
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.source.errors import CompactedError, SchemaChangedError
 from spark_jobs.source.records import ChangeRows
 from tests.unit.spark_jobs.source.records import column, part, record, schema
@@ -73,8 +73,8 @@ def test_another_schema_stops_the_query() -> None:
     newer = record(3, "c", 1, 5, name="x", size=1, version=2)
     with pytest.raises(SchemaChangedError, match="restart the query from its checkpoint"):
         changes([newer])
-    lineage = Lineage((schema(), schema(column("size", 23, "integer"), version=2)))
-    found = ChangeRows(part(lineage=lineage)).of([record(2, "c", 1, 4, name="x"), newer])
+    schema_history = SchemaHistory((schema(), schema(column("size", 23, "integer"), version=2)))
+    found = ChangeRows(part(schema_history=schema_history)).of([record(2, "c", 1, 4, name="x"), newer])
     assert [row.change.row for row in found] == [
         {"id": 1, "name": "x", "size": None},
         {"id": 1, "name": "x", "size": 1},

@@ -35,7 +35,7 @@ def facts(**fields: Any) -> TableFacts:
         history="history",
         incarnations=fields.pop("incarnations", {TOPIC: "id"}),
     )
-    given: dict[str, Any] = {"lineage": part().lineage, "progress": progress, "sweep": None, "topic_id": "id"}
+    given: dict[str, Any] = {"lineage": part().schema_history, "progress": progress, "sweep": None, "topic_id": "id"}
     return TableFacts(**given | {"starts": (0, 0), "ends": (11, 21)} | fields)
 
 
@@ -50,14 +50,14 @@ def test_an_offset_survives_the_checkpoint() -> None:
 
 def test_a_checkpoint_of_something_else_is_refused() -> None:
     require_same(OFFSET._asdict(), facts())
-    for other, said in (
+    for other, message in (
         (OFFSET._replace(topic="shop.public.a"), "the checkpoint is of topic shop.public.a"),
         (OFFSET._replace(history="other"), "has another history"),
         (OFFSET._replace(incarnation="id#2"), "was created again, or has lost records"),
     ):
         with pytest.raises(TopicChangedError) as error:
             require_same(other._asdict(), facts())
-        assert said in error.value.message
+        assert message in error.value.message
         assert "new checkpoint" in error.value.hint
     require_same(OFFSET._asdict(), facts(incarnations={}))  # the table is being added
 
@@ -66,14 +66,14 @@ def test_lost_records_are_found_and_new_partitions_are_read() -> None:
     require_held(OFFSET, (0, 0), (3, 4))
     require_held(OFFSET, (0, 0, 0), (3, 4, 9))
     assert [OFFSET.of(number) for number in range(3)] == [3, 4, 0]
-    for starts, ends, said in (
+    for starts, ends, message in (
         ((0, 0), (2, 4), "partition 0 ends at 2"),
         ((0, 5), (3, 9), "partition 1 begins at 5"),
         ((0,), (9,), "has 1 partitions, the checkpoint 2"),
     ):
         with pytest.raises(TopicChangedError) as error:
             require_held(OFFSET, starts, ends)
-        assert said in error.value.message
+        assert message in error.value.message
 
 
 def test_a_batch_takes_of_each_partition_what_its_backlog_is() -> None:
@@ -114,7 +114,7 @@ def test_ranges_of_a_batch_query() -> None:
 
 
 @pytest.mark.parametrize(
-    ("starting", "ending", "error", "said"),
+    ("starting", "ending", "error", "message"),
     [
         (None, 501, IncompleteTableError, "capture has reached 0/1F4, which is before endingPosition 0/1F5"),
         (600, None, IncompleteTableError, "which is before startingPosition"),
@@ -122,10 +122,10 @@ def test_ranges_of_a_batch_query() -> None:
         (None, "earliest", ConfigError, "can't be earliest"),
     ],
 )
-def test_positions_of_which_there_is_nothing_are_refused(starting: Any, ending: Any, error: Any, said: str) -> None:
+def test_positions_of_which_there_is_nothing_are_refused(starting: Any, ending: Any, error: Any, message: str) -> None:
     with pytest.raises(error) as refused:
         list(plan(options(starting=starting, ending=ending), facts(), 0))
-    assert said in refused.value.message
+    assert message in refused.value.message
 
 
 # ---- the readers, on facts that they are given

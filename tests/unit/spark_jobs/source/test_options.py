@@ -53,7 +53,7 @@ def test_the_configuration_file_names_brokers_and_prefix(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"tabel": "x"}, "unknown option tabel"),
         ({"table": ""}, "option table is missing"),
@@ -68,10 +68,10 @@ def test_the_configuration_file_names_brokers_and_prefix(tmp_path: Path) -> None
         ({"kafka.enable.auto.commit": "true"}, "kafka.*: options"),
     ],
 )
-def test_wrong_options_are_refused(given: dict[str, str], said: str) -> None:
+def test_wrong_options_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_options(PLACE | given)
-    assert said in error.value.message
+    assert message in error.value.message
     assert error.value.hint
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import TableId
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import FoundTopic
-from spark_jobs.control_reader import News
+from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.source import pipeline
 from spark_jobs.source.errors import IncompleteTableError, TopicChangedError, UnknownTableError
 from spark_jobs.source.options import SourceOptions
@@ -24,7 +24,7 @@ class World:
 
     def __init__(self) -> None:
         self.tables = {THINGS: True}  # whether it has a key
-        self.news = [News((progress(500),), (), ())]
+        self.update = [ControlUpdate((progress(500),), (), ())]
         self.topics: Mapping[str, FoundTopic] = {TOPIC: FoundTopic("id", (11, 21), (0, 0))}
         self.pauses = 0
 
@@ -34,14 +34,14 @@ class World:
 
 class Control:
     def __init__(self, world: World, holds: Callable[[TableId], bool]) -> None:
-        self._world, self._holds = world, holds
-        self.lineages: dict[TableId, Lineage] = {}
+        self._environment, self._holds = world, holds
+        self.schema_histories: dict[TableId, SchemaHistory] = {}
 
-    def read(self) -> News:
-        for table, has_key in self._world.tables.items():
+    def read(self) -> ControlUpdate:
+        for table, has_key in self._environment.tables.items():
             if self._holds(table) and has_key:
-                self.lineages[table] = Lineage((schema(),))
-        return self._world.news.pop(0) if self._world.news else News((), (), ())
+                self.schema_histories[table] = SchemaHistory((schema(),))
+        return self._environment.update.pop(0) if self._environment.update else ControlUpdate((), (), ())
 
     def close(self) -> None:
         pass
@@ -49,14 +49,14 @@ class Control:
 
 class Ends:
     def __init__(self, world: World) -> None:
-        self._world = world
+        self._environment = world
         self._topics: Sequence[str] = ()
 
     def learn(self, topics: Sequence[str]) -> None:
         self._topics = topics
 
     def ask(self) -> Mapping[str, FoundTopic]:
-        return {name: found for name, found in self._world.topics.items() if name in self._topics}
+        return {name: found for name, found in self._environment.topics.items() if name in self._topics}
 
 
 def progress(lsn: int, epoch: int = 1) -> ProgressRecord:
@@ -89,7 +89,9 @@ def watch() -> TableWatch:
 
 
 def test_facts_of_a_table(world: World) -> None:
-    world.news = [News((progress(400), progress(500)), (sweep(7, 300), sweep(9, 450, TableId("public", "a"))), ())]
+    world.update = [
+        ControlUpdate((progress(400), progress(500)), (sweep(7, 300), sweep(9, 450, TableId("public", "a"))), ())
+    ]
     found = watch().facts()
     assert (found.topic, found.topic_id, found.incarnation, found.position) == (TOPIC, "id", "id", (1, 500))
     assert (found.starts, found.ends, found.owed) == ((0, 0), (11, 21), "")
@@ -115,25 +117,25 @@ def test_a_topic_that_is_missing_or_another_one_is_not_read(world: World) -> Non
     world.topics = {}
     with pytest.raises(TopicChangedError, match=rf"topic {TOPIC} of table public\.things does not exist"):
         watch().facts()
-    world.news = [News((progress(500),), (), ())]
+    world.update = [ControlUpdate((progress(500),), (), ())]
     world.topics = {TOPIC: FoundTopic("other", (0, 0), (0, 0))}
     with pytest.raises(TopicChangedError, match="another one than capture has published"):
         watch().facts()
-    world.news = []
+    world.update = []
     with pytest.raises(IncompleteTableError, match="has not published any progress"):
         watch().facts()
 
 
 def test_present_rows_wait_until_a_sweep_is_reached(world: World) -> None:
-    empty = News((), (), ())
-    first = News((progress(500),), (sweep(7, 600),), ())
-    world.news = [first, empty, empty, empty, News((progress(600),), (), ())]
+    empty = ControlUpdate((), (), ())
+    first = ControlUpdate((progress(500),), (sweep(7, 600),), ())
+    world.update = [first, empty, empty, empty, ControlUpdate((progress(600),), (), ())]
     found = watch().settled_facts()
     assert (found.position, found.sweep, world.pauses) == ((1, 600), sweep(7, 600), 3)
 
 
 def test_a_sweep_that_is_not_reached_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "SWEEP_S_MAX", -1.0)
-    world.news = [News((progress(500),), (sweep(7, 600),), ())]
+    world.update = [ControlUpdate((progress(500),), (sweep(7, 600),), ())]
     with pytest.raises(IncompleteTableError, match="was truncated or read again"):
         watch().settled_facts()

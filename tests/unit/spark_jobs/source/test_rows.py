@@ -7,7 +7,7 @@ import pytest
 
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId, pack_version
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from spark_jobs.source.errors import SchemaChangedError, UnheldValueError
 from spark_jobs.source.options import SourceOptions
 from spark_jobs.source.records import read_row
@@ -35,7 +35,7 @@ def test_the_schema_in_sparks_sql() -> None:
 
 def test_rows_in_arrow() -> None:
     table = schema(PRICE, AT)
-    lineage = Lineage((table,))
+    schema_history = SchemaHistory((table,))
     form = RowForm.of(table, options())
     records = [
         record(1, "c", 1, 5, name="a", price="12.50", at="2026-01-02T03:04:05.678901Z"),
@@ -43,7 +43,7 @@ def test_rows_in_arrow() -> None:
         record(3, "d", 1, 7),
         record(4, "t", 2, 8),
     ]
-    found = form.batch([read_row(each, lineage) for each in records]).to_pylist()
+    found = form.batch([read_row(each, schema_history) for each in records]).to_pylist()
     assert found[0] == {
         "id": 1,
         "name": "a",
@@ -68,7 +68,7 @@ def test_a_value_that_its_type_can_not_hold_is_named_and_can_be_read_as_text() -
         record(7, "c", 1, 5, name="a", price="1.00", at=None),
         record(8, "c", 2, 6, name="a", price="NaN", at=None),
     ]
-    rows = [read_row(each, Lineage((table,))) for each in given]
+    rows = [read_row(each, SchemaHistory((table,))) for each in given]
     with pytest.raises(UnheldValueError) as error:
         RowForm.of(table, options()).batch(rows)
     assert "partition 0, offset 8: column price" in error.value.message

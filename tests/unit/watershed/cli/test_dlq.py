@@ -16,10 +16,10 @@ from tests.unit.cdc.config.test_config_file import minimal
 from tests.unit.cdc.model.test_rejected_rows import ROW
 from watershed.cli import dlq
 from watershed.cli.dlq import KEYS_MAX, keys_condition
-from watershed.status.sink_letters import Letter
+from watershed.status.dead_letters import DeadLetter
 
 LETTERS = [
-    Letter("users", "shop.dead-letter.users", f"2/public.orders/{number}", row)
+    DeadLetter("users", "shop.dead-letter.users", f"2/public.orders/{number}", row)
     for number, row in enumerate(
         ROW.model_copy(update={"table_schema": "public", "table_name": "orders", "key": key})
         for key in ({"id": 1}, {"id": "two"}, {"a": 1, "b": "é"})
@@ -32,8 +32,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     file = tmp_path / "watershed.yml"
     file.write_text(yaml.safe_dump(minimal() | {"sinks": {"users": {"type": "cache", "url": "redis://c"}}}))
     discarded: list[str] = []
-    monkeypatch.setattr(dlq, "read_letters", lambda _, sinks: [one for one in LETTERS if one.sink in sinks])
-    monkeypatch.setattr(dlq, "discard_letters", lambda _, letters: discarded.extend(one.key for one in letters))
+    monkeypatch.setattr(dlq, "read_dead_letters", lambda _, sinks: [one for one in LETTERS if one.sink in sinks])
+    monkeypatch.setattr(dlq, "discard_dead_letters", lambda _, letters: discarded.extend(one.key for one in letters))
 
     def run(*words: str) -> Any:
         result = CliRunner().invoke(dlq.app, [*words, "--config", str(file)])

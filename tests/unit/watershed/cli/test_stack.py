@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 from cdc.model.errors import StackError
 from watershed.cli.stack import app
 from watershed.devstack.endpoints import VARIABLES
-from watershed.devstack.place import servers_home
+from watershed.devstack.instance import servers_home
 from watershed.devstack.processes import identify
-from watershed.devstack.state import State
+from watershed.devstack.state import StackState
 
 
 def stack(*words: object) -> Result:
@@ -32,7 +32,7 @@ def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "60"]) as process:
         running = identify(process.pid)
         assert running
-        State("identity", {"redis": {"redis": 20_001}}, {"redis": running}, 18).write(tmp_path)
+        StackState("identity", {"redis": {"redis": 20_001}}, {"redis": running}, 18).write(tmp_path)
         yield process
         process.kill()
 

@@ -19,7 +19,7 @@ def shown(status: Status) -> str:
 
 
 def test_everything_is_said_with_its_unit() -> None:
-    said = shown(full_status())
+    message = shown(full_status())
     for text in (
         "shop, PostgreSQL 18.1, timeline 1, at 0/7D0",
         "watershed, active, WAL reserved, confirmed 0/3E8",
@@ -32,23 +32,23 @@ def test_everything_is_said_with_its_unit() -> None:
         "warning view documents: 1 rows are rejected by the target",
         "warning table public.orders: 3 changes of public.orders could not be published",
     ):
-        assert text in said, said
-    assert "  next: read the dead letters" in said
+        assert text in message, message
+    assert "  next: read the dead letters" in message
 
 
 def test_a_pipeline_that_is_well_says_so() -> None:
-    said = shown(Clock().status(reading()))
-    assert "no problems" in said
-    assert "no sink has published a position yet" in said
-    assert "no limit: the disk can fill" in said
+    message = shown(Clock().status(reading()))
+    assert "no problems" in message
+    assert "no sink has published a position yet" in message
+    assert "no limit: the disk can fill" in message
 
 
 def test_rows_that_are_owed_are_listed() -> None:
     told = topics(sinks=(applied(owed={"public.orders": "a heal", "public.notes": "it is stopped"}),))
     assert told.progress is not None
     told = replace(told, progress=told.progress.model_copy(update={"owed": {"public.orders": "a heal"}}))
-    said = shown(Clock().status(reading(told=told)))
-    assert "\nrows are owed: public.orders: a heal\nrows are owed: search: public.notes: it is stopped\n" in said
+    message = shown(Clock().status(reading(told=told)))
+    assert "\nrows are owed: public.orders: a heal\nrows are owed: search: public.notes: it is stopped\n" in message
 
 
 def test_a_store_that_has_applied_nothing_says_so() -> None:
@@ -57,10 +57,10 @@ def test_a_store_that_has_applied_nothing_says_so() -> None:
 
 def test_servers_that_are_away_and_slots_that_are_gone() -> None:
     away = UnreachableError("no broker at [::1]", "start it")
-    said = shown(Clock().status(reading(source(slot=None), topics_error=away)))
-    assert "do not answer" in said
-    assert "watershed does not exist" in said
-    assert "error brokers: no broker at [::1]" in said, "brackets are no markup"
+    message = shown(Clock().status(reading(source(slot=None), topics_error=away)))
+    assert "do not answer" in message
+    assert "watershed does not exist" in message
+    assert "error brokers: no broker at [::1]" in message, "brackets are no markup"
     assert "does not answer" in shown(Clock().status(reading(source_error=away, told=topics())))
 
 
@@ -77,6 +77,6 @@ def test_sizes_and_times_are_short() -> None:
 
 def test_a_view_of_which_nothing_is_known_has_question_marks() -> None:
     away = UnreachableError("the base of the view does not answer", "start it")
-    said = shown(Clock(config(views=("documents",))).status(reading(views={"documents": away})))
-    assert "documents  unreachable  ?        ?       ?     ?         ?" in said
-    assert "warning view documents: the base of the view does not answer" in said
+    message = shown(Clock(config(views=("documents",))).status(reading(views={"documents": away})))
+    assert "documents  unreachable  ?        ?       ?     ?         ?" in message
+    assert "warning view documents: the base of the view does not answer" in message

@@ -7,7 +7,7 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from tests.support.standings import FakeTail, position, published, sink, snapshot
-from watershed.cli.store_filling import Filling, tables_to_read
+from watershed.cli.store_filling import FillWatch, tables_to_read
 from watershed.status.snapshot_watch import SnapshotWatch
 
 A, B = TableId("public", "a"), TableId("public", "b")
@@ -62,28 +62,28 @@ def test_a_paused_snapshot_is_its_owners_to_resume(watch: SnapshotWatch, tail: F
 # ---- the way to the goal
 
 
-def statuses(filling: Filling) -> list[str]:
-    return [f"{one.name} {one.status}" for one in filling.standings()]
+def statuses(filling: FillWatch) -> list[str]:
+    return [f"{one.name} {one.status}" for one in filling.progress()]
 
 
 def test_from_the_topics_alone_the_goal_is_what_was_published_when_it_began(
     watch: SnapshotWatch, tail: FakeTail
 ) -> None:
     tail.tell(published(500, ENDS))
-    filling = Filling(watch, {"search": 1}, {}, lambda: 0.0)
+    filling = FillWatch(watch, {"search": 1}, {}, lambda: 0.0)
     assert statuses(filling) == ["search waiting"]
     tail.tell(sink(1, 0, {"t": (40,)}))
     assert statuses(filling) == ["search running"]
     tail.tell(published(900, {"t": (200,)}))
     tail.tell(sink(1, 500, {"t": (100,)}))
     assert statuses(filling) == ["search done"]
-    assert filling.is_over(filling.standings())
+    assert filling.is_over(filling.progress())
 
 
 def test_what_a_lost_store_had_applied_counts_nothing(watch: SnapshotWatch, tail: FakeTail) -> None:
     tail.tell(published(500, ENDS))
     tail.tell(sink(1, 500, ENDS))
-    filling = Filling(watch, {"search": 2}, {}, lambda: 0.0)
+    filling = FillWatch(watch, {"search": 2}, {}, lambda: 0.0)
     assert statuses(filling) == ["search waiting"]
     tail.tell(sink(2, 500, ENDS))
     assert statuses(filling) == ["search done"]
@@ -94,7 +94,7 @@ def test_with_rows_of_the_source_the_goal_is_the_position_that_covers_the_last(
 ) -> None:
     for record in (published(500, ENDS), position(500), snapshot("a"), snapshot("b", status="done"), sink(1, 500)):
         tail.tell(record)
-    filling = Filling(watch, {"search": 1}, {A: "r1", B: "r1"}, lambda: 0.0)
+    filling = FillWatch(watch, {"search": 1}, {A: "r1", B: "r1"}, lambda: 0.0)
     assert statuses(filling) == ["public.a running", "public.b done", "search running"]
     tail.tell(snapshot("a", status="done"))
     tail.will_tell(position(700))  # in the same Kafka transaction, and not read yet
@@ -107,19 +107,19 @@ def test_with_rows_of_the_source_the_goal_is_the_position_that_covers_the_last(
 def test_several_sinks_are_filled_when_each_is(watch: SnapshotWatch, tail: FakeTail) -> None:
     tail.tell(published(500, ENDS))
     tail.tell(sink(1, 500))
-    filling = Filling(watch, {"search": 1, "cache": 1}, {}, lambda: 0.0)
+    filling = FillWatch(watch, {"search": 1, "cache": 1}, {}, lambda: 0.0)
     assert statuses(filling) == ["search done", "cache waiting"]
-    assert not filling.is_over(filling.standings())
+    assert not filling.is_over(filling.progress())
 
 
 def test_a_table_that_fails_ends_it(watch: SnapshotWatch, tail: FakeTail) -> None:
     tail.tell(published(500, ENDS))
     tail.tell(snapshot(status="failed", message="no such column"))
-    filling = Filling(watch, {"search": 1}, {A: "r1"}, lambda: 0.0)
-    assert filling.is_over(filling.standings())
+    filling = FillWatch(watch, {"search": 1}, {A: "r1"}, lambda: 0.0)
+    assert filling.is_over(filling.progress())
 
 
 def test_before_anything_is_published_there_is_no_goal(watch: SnapshotWatch, tail: FakeTail) -> None:
     tail.tell(sink(1, 0))
-    filling = Filling(watch, {"search": 1}, {}, lambda: 0.0)
+    filling = FillWatch(watch, {"search": 1}, {}, lambda: 0.0)
     assert statuses(filling) == ["search running"]

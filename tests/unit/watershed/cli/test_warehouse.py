@@ -17,13 +17,13 @@ SECTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("sink", "said"),
+    ("sink", "message"),
     [(None, "no sink of type warehouse"), (["cache"], "cache is not a warehouse"), (["lake"], "no sink 'lake'")],
 )
-def test_sinks_that_are_no_warehouse_are_named(tmp_path: Path, sink: list[str] | None, said: str) -> None:
+def test_sinks_that_are_no_warehouse_are_named(tmp_path: Path, sink: list[str] | None, message: str) -> None:
     path = tmp_path / "watershed.yml"
     path.write_text(yaml.safe_dump(SECTIONS))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         maintain(sink, path)
 
 

@@ -14,8 +14,8 @@ from watershed.client.applied import (
     PAGE_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     Positions,
-    Target,
     WaitError,
+    WaitTarget,
     is_reached,
     obstacle,
     target_of,
@@ -24,7 +24,7 @@ from watershed.client.applied import (
 SEGMENT = 16 * MIB
 
 
-def is_shown(target: Target, name: str, sinks: Sequence[SinkRecord], capture: PositionRecord) -> bool:
+def is_shown(target: WaitTarget, name: str, sinks: Sequence[SinkRecord], capture: PositionRecord) -> bool:
     return obstacle(target, name, Positions(tuple(sinks), capture)) is None
 
 
@@ -33,8 +33,8 @@ def progress(**fields: Any) -> ProgressRecord:
     return ProgressRecord(**(known | fields))
 
 
-def why(record: SinkRecord, published: ProgressRecord | None = None, target: Target | None = None) -> str | None:
-    return obstacle(target or Target(1000, 1), record.sink, Positions((record,), position(1200), published))
+def why(record: SinkRecord, published: ProgressRecord | None = None, target: WaitTarget | None = None) -> str | None:
+    return obstacle(target or WaitTarget(1000, 1), record.sink, Positions((record,), position(1200), published))
 
 
 def test_an_lsn_is_shown_when_the_newest_generation_has_applied_it() -> None:
@@ -70,7 +70,7 @@ def test_a_gap_that_is_healed_meanwhile_ends_the_wait() -> None:
 
 def test_a_sink_that_never_published_a_position_is_named() -> None:
     with pytest.raises(WaitError, match="no sink 'cache' has published a position; there are: search, warehouse"):
-        is_shown(Target(1, 1), "cache", [sink(1, 5), sink(1, 5, name="warehouse")], position(5))
+        is_shown(WaitTarget(1, 1), "cache", [sink(1, 5), sink(1, 5, name="warehouse")], position(5))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_an_lsn_that_the_source_has_not_reached_is_refused() -> None:
 
 
 def test_an_lsn_of_another_timeline_is_refused() -> None:
-    assert target_of(1000, source_end(5000), position(900), timeline=1) == Target(1000, 1)
+    assert target_of(1000, source_end(5000), position(900), timeline=1) == WaitTarget(1000, 1)
     with pytest.raises(WaitError, match="belongs to timeline 7, but the source is on timeline 1"):
         target_of(1, source_end(5000), position(900), timeline=7)
 
@@ -124,8 +124,8 @@ def test_there_is_no_answer_while_rows_are_owed() -> None:
     """Seen: a wait that was answered while 0 of 20,000 rows of the first snapshot were in the store."""
     owing = sink(1, 1000).model_copy(update={"owed": {"public.a": "its initial snapshot is running"}})
     assert why(owing) == "rows of public.a are owed: its initial snapshot is running"
-    assert why(owing, target=Target(1000, 1, frozenset({"public.b"}))) is None, "others can be waited for"
-    assert why(owing, target=Target(1000, 1, frozenset({"public.a"}))) is not None
+    assert why(owing, target=WaitTarget(1000, 1, frozenset({"public.b"}))) is None, "others can be waited for"
+    assert why(owing, target=WaitTarget(1000, 1, frozenset({"public.a"}))) is not None
 
 
 def test_what_capture_owes_counts_before_the_sink_knows_it() -> None:
@@ -139,7 +139,7 @@ def test_what_capture_owes_counts_before_the_sink_knows_it() -> None:
 def test_a_table_that_the_store_does_not_hold_is_named() -> None:
     record = sink(1, 1000).model_copy(update={"excluded": ("public.a",)})
     with pytest.raises(WaitError, match=r"sink search does not hold public\.a"):
-        why(record, target=Target(1000, 1, frozenset({"public.a"})))
+        why(record, target=WaitTarget(1000, 1, frozenset({"public.a"})))
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_rejected_rows_are_an_error_unless_they_are_accepted() -> None:
     record = sink(1, 1000).model_copy(update={"rejected": {"public.a": 2}})
     with pytest.raises(WaitError, match=r"search has rejected rows of public\.a: 2 dead letters are open"):
         why(record)
-    assert why(record, target=Target(1000, 1, frozenset({"public.b"}))) is None
-    assert why(record, target=Target(1000, 1, accepts_rejected=True)) is None
+    assert why(record, target=WaitTarget(1000, 1, frozenset({"public.b"}))) is None
+    assert why(record, target=WaitTarget(1000, 1, accepts_rejected=True)) is None
     with pytest.raises(WaitError, match=r"3 changes of public\.b were not published"):
         why(sink(1, 1000), progress(unpublished={"public.b": 3}))
 
@@ -168,7 +168,7 @@ def test_rejected_rows_are_an_error_unless_they_are_accepted() -> None:
 def test_a_table_that_was_added_since_the_position_of_the_sink_is_not_shown() -> None:
     added = position(1200).model_copy(update={"topics": {"t": TopicState(topic_id="id1", incarnation="id1#4F")}})
     record = sink(1, 1000)
-    target = Target(1000, 1)
+    target = WaitTarget(1000, 1)
     assert obstacle(target, "search", Positions((record,), added)) is not None
     before = record.model_copy(update={"shown": {"t": "id1"}})
     assert obstacle(target, "search", Positions((before,), added)) is not None, "it was added again"
@@ -180,7 +180,7 @@ def test_what_is_missing_is_named_in_order() -> None:
     names = [f"public.{letter}" for letter in "abcdef"]
     record = sink(1, 1000).model_copy(update={"excluded": (*names, "public.x")})
     with pytest.raises(WaitError) as refused:
-        why(record, target=Target(1000, 1, frozenset({"public.held", *names})))
+        why(record, target=WaitTarget(1000, 1, frozenset({"public.held", *names})))
     assert refused.value.message == f"sink search does not hold {', '.join(names)}"
     owing = sink(1, 1000).model_copy(update={"owed": {"public.b": "it is stopped", "public.a": "it is paused"}})
     assert why(owing) == "rows of public.a are owed: it is paused"
@@ -195,21 +195,21 @@ def test_no_rows_are_missing_of_tables_that_count_none_or_are_not_waited_for() -
     record = sink(1, 1000).model_copy(update={"rejected": {"public.a": 0}})
     assert why(record, progress(unpublished={"public.a": 0})) is None
     missing = progress(unpublished={"public.b": 3})
-    assert why(record, missing, Target(1000, 1, frozenset({"public.a"}))) is None
+    assert why(record, missing, WaitTarget(1000, 1, frozenset({"public.a"}))) is None
     assert why(record.model_copy(update={"excluded": ("public.b",)}), missing) is None
 
 
 def test_a_position_of_capture_that_is_gone_ends_the_wait() -> None:
     with pytest.raises(GapError, match="epoch 1"):
-        obstacle(Target(1000, 1), "search", Positions((sink(1, 1000),), None))
+        obstacle(WaitTarget(1000, 1), "search", Positions((sink(1, 1000),), None))
 
 
 def test_where_no_sink_has_published_none_is_named_and_one_that_is_swapped_is_known() -> None:
     with pytest.raises(WaitError, match="there are: none"):
-        is_shown(Target(1, 1), "search", [], position(5))
+        is_shown(WaitTarget(1, 1), "search", [], position(5))
     kept = sink(1, 1000).model_copy(update={"role": "kept"})
     others = [kept, sink(1, 1000, name="cache")]
-    assert obstacle(Target(1000, 1), "search", Positions(tuple(others), position(1200))) == (
+    assert obstacle(WaitTarget(1000, 1), "search", Positions(tuple(others), position(1200))) == (
         "another generation is about to take over"
     )
 
@@ -219,6 +219,6 @@ def test_where_no_sink_has_published_none_is_named_and_one_that_is_swapped_is_kn
 )
 def test_a_target_is_reached_by_the_applied_position_whatever_is_owed(lsn: int, epoch: int, reached: bool) -> None:
     record = sink(1, lsn, epoch=epoch).model_copy(update={"owed": {"public.a": "it is stopped"}})
-    assert is_reached(Target(1000, 2), "search", Positions((record,), position(1200, epoch=2))) == reached
+    assert is_reached(WaitTarget(1000, 2), "search", Positions((record,), position(1200, epoch=2))) == reached
     kept = record.model_copy(update={"role": "kept"})
-    assert not is_reached(Target(1000, 2), "search", Positions((kept,), position(1200, epoch=2)))
+    assert not is_reached(WaitTarget(1000, 2), "search", Positions((kept,), position(1200, epoch=2)))

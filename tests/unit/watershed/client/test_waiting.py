@@ -103,8 +103,8 @@ def test_a_wait_that_ends_too_late_says_what_is_missing_after_its_whole_time(wat
     watched.known = [Positions((sink(1, 999), sink(1, LSN, name="cache"), sink(1, 7, name="lake")), position(1200))]
     with Waiter(config) as waiter, pytest.raises(WaitTimeoutError) as late:
         waiter.wait_for(["search", "cache", "lake"], LSN, timeout=0.05)
-    said, *_ = str(late.value).splitlines()
-    assert said == "LSN 0/3E8 was not shown in 0.05 s: search: it is at 0/3E7; lake: it is at 0/7"
+    message, *_ = str(late.value).splitlines()
+    assert message == "LSN 0/3E8 was not shown in 0.05 s: search: it is at 0/3E7; lake: it is at 0/7"
     assert watched.polls == pytest.approx([0, POLL_S, POLL_S, 0.05 - 2 * POLL_S])
 
 

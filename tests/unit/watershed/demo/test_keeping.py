@@ -21,13 +21,14 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_commands_name_the_servers_and_the_order(config: Config) -> None:
-    said = commands(config, Path("demo.yml"))
-    assert said[0] == console_line(config) == f"console: http://127.0.0.1:{config.http.port}/"
+    message = commands(config, Path("demo.yml"))
+    assert message[0] == console_line(config) == f"console: http://127.0.0.1:{config.http.port}/"
     assert (
-        said[1] == f"psql 'postgresql://watershed@127.0.0.1:1/watershed' -c 'SELECT * FROM orders WHERE id = {ORDER}'"
+        message[1]
+        == f"psql 'postgresql://watershed@127.0.0.1:1/watershed' -c 'SELECT * FROM orders WHERE id = {ORDER}'"
     )
-    assert said[3] == f"curl 'http://127.0.0.1:3/shop.public.orders/_search?q=id:{ORDER}&pretty'"
-    assert said[4] == f"redis-cli -u redis://127.0.0.1:4 HGET 'shop:public.orders:{ORDER}' doc"
+    assert message[3] == f"curl 'http://127.0.0.1:3/shop.public.orders/_search?q=id:{ORDER}&pretty'"
+    assert message[4] == f"redis-cli -u redis://127.0.0.1:4 HGET 'shop:public.orders:{ORDER}' doc"
 
 
 def test_waiting_ends_with_enter_with_ctrl_c_and_with_a_process_that_has_ended(config: Config) -> None:

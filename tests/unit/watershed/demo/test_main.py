@@ -4,7 +4,7 @@ import os
 
 from cdc.model.events import TableId
 from watershed.demo.main import tree_mib, verdict
-from watershed.verify.model import Difference, Kind, TableResult
+from watershed.verify.model import DriftKind, RowDifference, TableResult
 
 ORDERS = TableId("public", "orders")
 
@@ -13,7 +13,7 @@ def test_only_a_comparison_of_every_row_without_a_difference_is_a_success() -> N
     right = [TableResult("search", ORDERS, 9, 9), TableResult("cache", ORDERS, 9, 9)]
     assert verdict(right) == ("0 differences in search, cache", True)
     wrong = TableResult("cache", ORDERS, 9, 8)
-    wrong.add(Difference(b'{"id":1}', Kind.MISSING))
+    wrong.add(RowDifference(b'{"id":1}', DriftKind.MISSING))
     assert verdict([right[0], wrong]) == ("1 rows differ in search, cache", False)
     for missed in (
         TableResult("cache", ORDERS, 9, 9, undecided=1),

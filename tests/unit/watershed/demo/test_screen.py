@@ -12,8 +12,8 @@ from watershed.demo.books import Balance, Ledger, Sales
 from watershed.demo.charts import Kill, LagChart, Spread
 from watershed.demo.followed import Seen
 from watershed.demo.screen import (
+    DemoScreen,
     Figures,
-    Screen,
     View,
     described,
     hour_text,
@@ -33,7 +33,7 @@ from watershed.status.model import (
     Status,
     TableStatus,
 )
-from watershed.verify.model import ColumnDifference, Difference, Kind, TableResult
+from watershed.verify.model import ColumnDifference, DriftKind, RowDifference, TableResult
 
 ORDERS = TableId("public", "orders")
 
@@ -150,7 +150,7 @@ def test_a_plain_line_has_the_same_and_leaves_out_what_is_not_known() -> None:
 
 def test_without_a_terminal_a_phase_is_shown_once_in_a_while() -> None:
     output = StringIO()
-    with Screen(Console(file=output, width=160)) as screen:
+    with DemoScreen(Console(file=output, width=160)) as screen:
         screen.say("the shop has 50,000 rows")
         for _ in range(10):
             screen.show(view())
@@ -163,7 +163,7 @@ def test_without_a_terminal_a_phase_is_shown_once_in_a_while() -> None:
 def test_a_terminal_shows_the_latest_and_keeps_what_was_said() -> None:
     output = StringIO()
     console = Console(file=output, width=110, height=40, force_terminal=True, legacy_windows=False, _environ={})
-    with Screen(console) as screen:
+    with DemoScreen(console) as screen:
         screen.show(view())
         screen.say("kill -9 capture")
         screen.show(view("catching up", None))
@@ -247,7 +247,7 @@ def console() -> tuple[Console, StringIO]:
     return Console(file=output, width=140), output
 
 
-def result(sink: str, *differences: Difference) -> TableResult:
+def result(sink: str, *differences: RowDifference) -> TableResult:
     made = TableResult(sink, ORDERS, 1200, 1200)
     for one in differences:
         made.add(one)
@@ -256,8 +256,8 @@ def result(sink: str, *differences: Difference) -> TableResult:
 
 def test_rows_that_differ_are_counted_and_named_under_their_store() -> None:
     made, output = console()
-    changed = Difference(b'{"id":17}', Kind.WRONG, (ColumnDifference("note", "'river'", "'changed'"),))
-    gone = Difference(b'{"id":19}', Kind.MISSING)
+    changed = RowDifference(b'{"id":17}', DriftKind.WRONG, (ColumnDifference("note", "'river'", "'changed'"),))
+    gone = RowDifference(b'{"id":19}', DriftKind.MISSING)
     print_results(made, [result("search"), result("cache", changed, gone)])
     lines = output.getvalue().splitlines()
     assert output.getvalue().count("1,200") == 4
@@ -271,7 +271,7 @@ def test_rows_that_differ_are_counted_and_named_under_their_store() -> None:
 
 def test_only_some_differences_are_shown_and_it_says_so() -> None:
     made, output = console()
-    many = [Difference(f'{{"id":{number}}}'.encode(), Kind.MISSING) for number in range(100)]
+    many = [RowDifference(f'{{"id":{number}}}'.encode(), DriftKind.MISSING) for number in range(100)]
     print_results(made, [result("cache", *many)])
     assert output.getvalue().count(": missing") == 20
     assert "cache: public.orders: 80 more" in output.getvalue()

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
+from watershed.devstack.instance import ServerInstance
 from watershed.devstack.kafka import bootstrap_servers, properties
-from watershed.devstack.place import Place
 
 
 def settings(folder: Path) -> dict[str, str]:
-    place = Place(folder, {"kafka": 20_001, "controller": 20_002}, "identity", None, folder)
-    assert bootstrap_servers(place) == "127.0.0.1:20001"
-    return dict(line.split("=", 1) for line in properties(place).splitlines())
+    instance = ServerInstance(folder, {"kafka": 20_001, "controller": 20_002}, "identity", None, folder)
+    assert bootstrap_servers(instance) == "127.0.0.1:20001"
+    return dict(line.split("=", 1) for line in properties(instance).splitlines())
 
 
 def test_broker_and_controller_listen_on_this_machine_alone(tmp_path: Path) -> None:

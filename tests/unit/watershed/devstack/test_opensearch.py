@@ -5,12 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spark_jobs.jars.lock import Coordinates, Jar, Lock
+from watershed.devstack.instance import ServerInstance
 from watershed.devstack.opensearch import MODULES, RECOVERIES_AT_ONCE, VERSION, OpenSearch, lay_out, url
-from watershed.devstack.place import Place
 
 
-def place(folder: Path) -> Place:
-    return Place(folder / "opensearch", {"http": 20_001, "transport": 20_002}, "identity", None, folder / "cache")
+def instance(folder: Path) -> ServerInstance:
+    return ServerInstance(
+        folder / "opensearch", {"http": 20_001, "transport": 20_002}, "identity", None, folder / "cache"
+    )
 
 
 class FakeRepository:
@@ -28,7 +30,7 @@ class FakeRepository:
 
 def test_configuration_names_this_place_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "opensearch" / f"home-{VERSION}").mkdir(parents=True)  # as if it were laid out
-    command = OpenSearch().prepare(place(tmp_path))
+    command = OpenSearch().prepare(instance(tmp_path))
     lines = (tmp_path / "opensearch" / "config" / "opensearch.yml").read_text().splitlines()
     settings = {name: json.loads(value) for name, value in (line.split(": ", 1) for line in lines)}
     assert settings["network.host"] == "127.0.0.1"
@@ -38,7 +40,7 @@ def test_configuration_names_this_place_and_no_other(tmp_path: Path) -> None:
     assert settings["action.auto_create_index"] is False
     assert settings["cluster.routing.allocation.node_initial_primaries_recoveries"] == RECOVERIES_AT_ONCE
     assert command.argv[-1] == "org.opensearch.bootstrap.OpenSearch"
-    assert url(place(tmp_path)) == "http://127.0.0.1:20001"
+    assert url(instance(tmp_path)) == "http://127.0.0.1:20001"
 
 
 def test_each_jar_is_laid_where_the_lock_says(tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_each_jar_is_laid_where_the_lock_says(tmp_path: Path) -> None:
     lock = Lock((jar("core", "opensearch/lib"), jar("locales", "icu"), *modules))
     resolve_sets(["opensearch", "icu"], tmp_path / "cache", repository=FakeRepository(), lock=lock)
 
-    home = lay_out(place(tmp_path), lock)
+    home = lay_out(instance(tmp_path), lock)
     assert (home / "lib" / "core-1.jar").read_text() == "g:core:1"
     assert (home / "icu" / "locales-1.jar").is_file()
     for name, (main_class, _) in MODULES.items():
@@ -64,4 +66,4 @@ def test_each_jar_is_laid_where_the_lock_says(tmp_path: Path) -> None:
         assert f"classname={main_class}\n" in descriptor
     assert (home / "bin").is_dir()
     assert (home / "plugins").is_dir()
-    assert lay_out(place(tmp_path), lock) == home
+    assert lay_out(instance(tmp_path), lock) == home

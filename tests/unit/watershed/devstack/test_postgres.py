@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from cdc.model.errors import StackError
-from watershed.devstack.place import Place
+from watershed.devstack.instance import ServerInstance
 from watershed.devstack.postgres import PID_FILE, SETTINGS, Postgres, dsn, end_orphans, superuser_dsn
 
 
-def place(folder: Path) -> Place:
-    return Place(folder / "postgres", {"postgres": 20_001}, "identity", None, folder)
+def instance(folder: Path) -> ServerInstance:
+    return ServerInstance(folder / "postgres", {"postgres": 20_001}, "identity", None, folder)
 
 
 @pytest.mark.parametrize(("version", "programs"), [(18, "pginstall18"), (16, "pginstall")])
 def test_each_version_has_its_programs_and_its_data(tmp_path: Path, version: int, programs: str) -> None:
-    data = place(tmp_path).own() / f"data-{version}"
+    data = instance(tmp_path).own() / f"data-{version}"
     data.mkdir()  # as if it were made
-    command = Postgres(version).prepare(place(tmp_path))
+    command = Postgres(version).prepare(instance(tmp_path))
     assert Path(command.argv[0]).parts[-3:] == (programs, "bin", "postgres")
     assert list(command.argv[1:3]) == ["-D", str(data)]
     assert "port=20001" in command.argv
@@ -71,5 +71,5 @@ def test_the_versions_are_told() -> None:
 
 
 def test_the_usual_role_is_not_the_superuser(tmp_path: Path) -> None:
-    assert dsn(place(tmp_path)) == "postgresql://watershed@127.0.0.1:20001/watershed"
-    assert superuser_dsn(place(tmp_path)) == "postgresql://postgres@127.0.0.1:20001/postgres"
+    assert dsn(instance(tmp_path)) == "postgresql://watershed@127.0.0.1:20001/watershed"
+    assert superuser_dsn(instance(tmp_path)) == "postgresql://postgres@127.0.0.1:20001/postgres"

@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from watershed.devstack.place import Place
+from watershed.devstack.instance import ServerInstance
 from watershed.devstack.redis import Redis, url
 
 
 def test_a_write_is_in_the_file_before_its_reply(tmp_path: Path) -> None:
     """`appendfsync everysec` would hold writes back while an fsync runs, and kill -9 would lose them."""
-    place = Place(tmp_path / "redis", {"redis": 20_001}, "identity", None, tmp_path)
-    argv = list(Redis().prepare(place).argv)
+    instance = ServerInstance(tmp_path / "redis", {"redis": 20_001}, "identity", None, tmp_path)
+    argv = list(Redis().prepare(instance).argv)
     options = dict(zip(argv[1::2], argv[2::2], strict=True))
     assert (options["--appendonly"], options["--appendfsync"]) == ("yes", "no")
     assert (options["--port"], options["--bind"]) == ("20001", "127.0.0.1")
     assert Path(options["--dir"]).is_dir()
-    assert url(place) == "redis://127.0.0.1:20001/0"
+    assert url(instance) == "redis://127.0.0.1:20001/0"

@@ -9,8 +9,8 @@ from typing import ClassVar
 import pytest
 
 from cdc.model.errors import StackError
+from watershed.devstack.instance import ServerInstance
 from watershed.devstack.keeper import Command
-from watershed.devstack.place import Place
 from watershed.devstack.server import LOG_LINES, base_environment, see_log, wait_until_ready
 
 PID = 4711
@@ -29,10 +29,10 @@ class FakeServer:
     def __init__(self, *answers: int | Exception | None) -> None:
         self._answers: Iterator[int | Exception | None] = itertools.chain(answers, itertools.repeat(answers[-1]))
 
-    def prepare(self, place: Place) -> Command:  # noqa: ARG002 - the protocol's
+    def prepare(self, instance: ServerInstance) -> Command:  # noqa: ARG002 - the protocol's
         raise AssertionError("not asked for here")
 
-    def answering_pid(self, place: Place) -> int | None:  # noqa: ARG002 - the protocol's
+    def answering_pid(self, instance: ServerInstance) -> int | None:  # noqa: ARG002 - the protocol's
         answer = next(self._answers)
         if isinstance(answer, Exception):
             raise answer
@@ -42,8 +42,8 @@ class FakeServer:
 def wait(
     folder: Path, server: FakeServer, exit_code: Callable[[], int | None] = lambda: None, abandoned: bool = False
 ) -> None:
-    place = Place(folder, {"fake": 20_000}, "identity", None, folder)
-    wait_until_ready(server, place, PID, 0, exit_code, lambda: abandoned)
+    instance = ServerInstance(folder, {"fake": 20_000}, "identity", None, folder)
+    wait_until_ready(server, instance, PID, 0, exit_code, lambda: abandoned)
 
 
 @pytest.mark.parametrize("pid", [PID, 0])

@@ -10,7 +10,7 @@ from cdc.model.errors import StackError
 from watershed.devstack.docker import DockerStack
 from watershed.devstack.processes import identify, runs
 from watershed.devstack.stack import Stack, open_stack
-from watershed.devstack.state import STATE_FILE, State, read_state
+from watershed.devstack.state import STATE_FILE, StackState, read_state
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "60"]) as process:
         running = identify(process.pid)
         assert running
-        State("identity", {"redis": {"redis": 20_001}}, {"redis": running}, 18).write(tmp_path)
+        StackState("identity", {"redis": {"redis": 20_001}}, {"redis": running}, 18).write(tmp_path)
         yield process
         process.kill()
 
@@ -103,7 +103,7 @@ def test_an_owner_does_not_take_over_a_detached_stack(tmp_path: Path, sleeper: s
 def test_one_postgres_at_a_time(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     running = identify(sleeper.pid)
     assert running
-    State("identity", {"postgres": {"postgres": 20_001}}, {"postgres": running}, 18).write(tmp_path)
+    StackState("identity", {"postgres": {"postgres": 20_001}}, {"postgres": running}, 18).write(tmp_path)
     with pytest.raises(StackError, match=r"PostgreSQL 18 runs in .*, not 16"):
         detached(tmp_path, postgres_version=16).start("postgres")
     assert runs(running)

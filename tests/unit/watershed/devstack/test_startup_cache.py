@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.java_folders import java, small_jvm
+from watershed.devstack.instance import ServerInstance
 from watershed.devstack.java import Jvm
-from watershed.devstack.place import Place
 from watershed.devstack.startup_cache import cache_file, options
 
 
@@ -16,24 +16,24 @@ def jvm(tmp_path: Path) -> Jvm:
     return small_jvm(tmp_path)
 
 
-def place(folder: Path) -> Place:
-    return Place(folder / "server", {}, "identity", None, folder / "cache")
+def instance(folder: Path) -> ServerInstance:
+    return ServerInstance(folder / "server", {}, "identity", None, folder / "cache")
 
 
 def test_a_cache_is_used_where_it_was_made_for_this_start(tmp_path: Path, jvm: Jvm) -> None:
-    assert options("kafka", jvm, place(tmp_path)) == []
+    assert options("kafka", jvm, instance(tmp_path)) == []
     file = cache_file("kafka", jvm, tmp_path / "cache")
     file.parent.mkdir(parents=True)
     file.touch()
-    assert options("kafka", jvm, place(tmp_path))[0] == f"-XX:AOTCache={file}"
-    assert options("opensearch", jvm, place(tmp_path)) == []
+    assert options("kafka", jvm, instance(tmp_path))[0] == f"-XX:AOTCache={file}"
+    assert options("opensearch", jvm, instance(tmp_path)) == []
 
 
 def test_a_recording_uses_none(tmp_path: Path, jvm: Jvm) -> None:
     file = cache_file("kafka", jvm, tmp_path / "cache")
     file.parent.mkdir(parents=True)
     file.touch()
-    recorded = options("kafka", jvm, place(tmp_path), tmp_path / "record")
+    recorded = options("kafka", jvm, instance(tmp_path), tmp_path / "record")
     assert recorded == ["-XX:AOTMode=record", f"-XX:AOTConfiguration={tmp_path}/record"]
 
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 import pytest
 
 from tests.support.java_folders import java, small_jvm
+from watershed.devstack.instance import ServerInstance
 from watershed.devstack.java import Jvm
 from watershed.devstack.keeper import Command
-from watershed.devstack.place import Place
 from watershed.devstack.startup_cache import cache_file
 from watershed.devstack.startup_recorder import make
 
@@ -33,17 +33,17 @@ class FakeServer:
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
 
-    def jvm(self, place: Place) -> Jvm:  # noqa: ARG002 - the protocol's
+    def jvm(self, instance: ServerInstance) -> Jvm:  # noqa: ARG002 - the protocol's
         return self._jvm
 
     def recording(self, file: Path) -> "FakeServer":
         raise AssertionError(f"nothing is to be recorded, {file} neither")
 
-    def prepare(self, place: Place) -> Command:
-        raise AssertionError(f"nothing is to be started in {place.folder}")
+    def prepare(self, instance: ServerInstance) -> Command:
+        raise AssertionError(f"nothing is to be started in {instance.folder}")
 
-    def answering_pid(self, place: Place) -> int | None:
-        raise AssertionError(f"nothing runs in {place.folder}")
+    def answering_pid(self, instance: ServerInstance) -> int | None:
+        raise AssertionError(f"nothing runs in {instance.folder}")
 
 
 def test_an_older_java_has_no_such_cache(tmp_path: Path, jvm: Jvm) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from cdc.model.errors import StackError
 from watershed.devstack.processes import Process
-from watershed.devstack.state import STATE_FILE, State, new_state, read_state, take_lock
+from watershed.devstack.state import STATE_FILE, StackState, new_state, read_state, take_lock
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    state = State("id", {"kafka": {"kafka": 1, "controller": 2}}, {"kafka": Process(7, "boot/8")}, 18)
+    state = StackState("id", {"kafka": {"kafka": 1, "controller": 2}}, {"kafka": Process(7, "boot/8")}, 18)
     state.write(tmp_path)
     assert read_state(tmp_path) == state
     assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]

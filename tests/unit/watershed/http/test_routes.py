@@ -15,12 +15,12 @@ from tests.support.standings import position
 from tests.support.status_facts import Clock, applied, config, full_status, reading, source, source_end, topics
 from tests.support.waiting import eventually
 from watershed.client.applied import Positions
-from watershed.http.letters import Letters
+from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.routes import CAPTURE, Scope, application, description, sinks_scope, views_scope
 from watershed.http.server import http_server, listening_socket
 from watershed.http.waits import Waits
+from watershed.status.dead_letters import DeadLetter
 from watershed.status.model import Status
-from watershed.status.sink_letters import Letter
 from watershed.status.trend import Trend
 
 
@@ -38,12 +38,12 @@ class Pipeline:
         self.trend = Trend()
 
     def application(self) -> Starlette:
-        letters = Letters(config(), self.read_letters)
+        letters = DeadLetterReader(config(), self.read_dead_letters)
         return application(
             lambda: self.status, self.scope, Waits(lambda: self.end, self.last), self.trend.recent, letters
         )
 
-    def read_letters(self, sinks: Sequence[str]) -> list[Letter]:
+    def read_dead_letters(self, sinks: Sequence[str]) -> list[DeadLetter]:
         raise UnreachableError(f"Kafka: can't read the letters of {', '.join(sinks)}", "start it")
 
     def last(self) -> Positions:

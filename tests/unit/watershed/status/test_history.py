@@ -1,10 +1,10 @@
 """What earlier observations tell."""
 
-from watershed.status.history import KEPT_S, PAGE_HEADER_BYTES, History
+from watershed.status.history import KEPT_S, PAGE_HEADER_BYTES, ObservationHistory
 
 
-def told(*ends: tuple[float, int], epoch: int = 1) -> History:
-    history = History()
+def told(*ends: tuple[float, int], epoch: int = 1) -> ObservationHistory:
+    history = ObservationHistory()
     for now, lsn in ends:
         history.observe_end(now, (epoch, lsn))
     return history
@@ -48,7 +48,7 @@ def test_what_is_older_than_the_longest_lag_is_forgotten() -> None:
 
 
 def test_silence_counts_from_the_last_change() -> None:
-    history = History()
+    history = ObservationHistory()
     assert history.silent_s("a", 1, 5.0) == 0.0
     assert history.silent_s("a", 1, 7.0) == 2.0
     assert history.silent_s("b", 1, 7.0) == 0.0
@@ -56,7 +56,7 @@ def test_silence_counts_from_the_last_change() -> None:
 
 
 def test_silence_from_before_the_first_observation_counts_until_something_moves() -> None:
-    history = History()
+    history = ObservationHistory()
     assert history.silent_s("a", 1, 5.0, 60.0) == 60.0
     assert history.silent_s("a", 1, 6.0, 61.0) == 61.0
     assert history.silent_s("a", 2, 7.0, 0.5) == 0.0

@@ -91,14 +91,14 @@ def test_a_view_that_has_stopped_is_an_error_at_once() -> None:
         ("error", "documents", "the view has stopped: 2 rows have the key id = 1")
     ]
     own = condition("view", name="documents", state="stopped", message="2 rows have the key id = 1")
-    said = problems(Views().observe(failed, conditions=(own,)))
-    assert said == [("error", "documents", "the view has stopped: 2 rows have the key id = 1")], "once"
+    message = problems(Views().observe(failed, conditions=(own,)))
+    assert message == [("error", "documents", "the view has stopped: 2 rows have the key id = 1")], "once"
 
 
 def test_a_job_of_this_process_that_ended_is_an_error_where_the_base_does_not_say_so() -> None:
     own = condition("view", name="documents", state="stopped", message="KeyError: 1")
-    said = problems(Views().observe(view_facts(is_kept=False), conditions=(own,)))
-    assert said == [("error", "documents", "the view has stopped: KeyError: 1")]
+    message = problems(Views().observe(view_facts(is_kept=False), conditions=(own,)))
+    assert message == [("error", "documents", "the view has stopped: KeyError: 1")]
 
 
 def test_changes_that_wait_while_no_process_keeps_the_view_are_an_error() -> None:

@@ -9,7 +9,7 @@ import pytest
 from cdc.model.events import TableId
 from sinks.contract import StoredRow
 from watershed.verify.comparison import SourceRows, compare
-from watershed.verify.model import VALUE_CHARS_MAX, ColumnDifference, Difference, Kind, TableResult
+from watershed.verify.model import VALUE_CHARS_MAX, ColumnDifference, DriftKind, RowDifference, TableResult
 
 LINES = TableId("public", "order_lines")
 COLUMNS = {"order_id": "int8", "line_no": "int4", "price": "numeric", "note": "text", "tags": "text[]"}
@@ -41,7 +41,7 @@ def equal_store() -> list[StoredRow]:
     ]
 
 
-def counts(result: TableResult) -> dict[Kind, int]:
+def counts(result: TableResult) -> dict[DriftKind, int]:
     """The kinds of difference that were found."""
     return {kind: count for kind, count in result.counts.items() if count}
 
@@ -53,13 +53,13 @@ def test_equal_tables_have_no_difference(source: SourceRows) -> None:
 
 
 def test_a_source_can_be_compared_with_one_store_after_another(source: SourceRows) -> None:
-    assert counts(compare("cache", source, [])) == {Kind.MISSING: 3}
+    assert counts(compare("cache", source, [])) == {DriftKind.MISSING: 3}
     assert compare("search", source, equal_store()).drift == 0
 
 
 def test_only_a_column_that_was_added_later_may_be_absent_and_only_for_null(source: SourceRows) -> None:
     before = [StoredRow(held.key, {n: v for n, v in held.row.items() if n != "note"}, 1) for held in equal_store()]
-    assert counts(compare("cache", source, before)) == {Kind.WRONG: 3}
+    assert counts(compare("cache", source, before)) == {DriftKind.WRONG: 3}
     result = compare("cache", source, before, added={"note"})
     assert list(result.lines(9)) == [
         """cache: public.order_lines {"order_id":11,"line_no":1}: wrong column""",
@@ -72,21 +72,21 @@ def test_only_a_column_that_was_added_later_may_be_absent_and_only_for_null(sour
 
 def test_a_row_that_the_store_lacks_is_named(source: SourceRows) -> None:
     result = compare("cache", source, equal_store()[:2])
-    assert counts(result) == {Kind.MISSING: 1}
-    assert result.differences == [Difference(b'{"order_id":1,"line_no":1}', Kind.MISSING)]
+    assert counts(result) == {DriftKind.MISSING: 1}
+    assert result.differences == [RowDifference(b'{"order_id":1,"line_no":1}', DriftKind.MISSING)]
 
 
 def test_a_row_that_the_source_lacks_is_named(source: SourceRows) -> None:
     extra = stored(1, 3, price="1", note=None, tags=[])
     result = compare("cache", source, [*equal_store(), extra])
-    assert (counts(result), result.store_rows) == ({Kind.EXTRA: 1}, 4)
-    assert result.differences == [Difference(b'{"order_id":1,"line_no":3}', Kind.EXTRA, version=1)]
+    assert (counts(result), result.store_rows) == ({DriftKind.EXTRA: 1}, 4)
+    assert result.differences == [RowDifference(b'{"order_id":1,"line_no":3}', DriftKind.EXTRA, version=1)]
 
 
 def test_a_key_that_the_store_has_twice_is_named(source: SourceRows) -> None:
     result = compare("cache", source, [*equal_store(), equal_store()[0]])
-    assert counts(result) == {Kind.TWICE: 1}
-    assert result.differences == [Difference(b'{"order_id":11,"line_no":1}', Kind.TWICE, version=1)]
+    assert counts(result) == {DriftKind.TWICE: 1}
+    assert result.differences == [RowDifference(b'{"order_id":11,"line_no":1}', DriftKind.TWICE, version=1)]
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_a_column_that_differs_is_named_with_both_values(
     store = equal_store()
     store[1].row[column] = value
     result = compare("cache", source, store)
-    assert counts(result) == {Kind.WRONG: 1}
+    assert counts(result) == {DriftKind.WRONG: 1}
     columns = (ColumnDifference(column, *shown),)
-    assert result.differences == [Difference(b'{"order_id":1,"line_no":2}', Kind.WRONG, columns, 1)]
+    assert result.differences == [RowDifference(b'{"order_id":1,"line_no":2}', DriftKind.WRONG, columns, 1)]
 
 
 def test_a_column_that_is_absent_is_not_null(source: SourceRows) -> None:
@@ -128,7 +128,7 @@ def test_a_row_with_two_wrong_columns_counts_once_and_shows_both(source: SourceR
     store = equal_store()
     store[0].row.update(price="1", note="x")
     result = compare("cache", source, store)
-    assert counts(result) == {Kind.WRONG: 1}
+    assert counts(result) == {DriftKind.WRONG: 1}
     assert [column.column for column in result.differences[0].columns] == ["price", "note"]
 
 
@@ -138,7 +138,7 @@ def test_a_row_with_two_wrong_columns_counts_once_and_shows_both(source: SourceR
 def test_a_store_row_under_a_wrong_key_matches_nothing(source: SourceRows, key: dict[str, Any]) -> None:
     store = equal_store()
     store[2] = StoredRow(key, store[2].row, 1)
-    assert counts(compare("cache", source, store)) == {Kind.MISSING: 1, Kind.EXTRA: 1}
+    assert counts(compare("cache", source, store)) == {DriftKind.MISSING: 1, DriftKind.EXTRA: 1}
 
 
 def test_values_are_cut_and_lines_bounded_and_counts_are_whole() -> None:
@@ -146,7 +146,7 @@ def test_values_are_cut_and_lines_bounded_and_counts_are_whole() -> None:
     store = [StoredRow({"id": n}, {"id": n, "name": "y" * 500}, 1) for n in range(500)]
     with SourceRows(TableId("public", "t"), {"id": "int4", "name": "text"}, ("id",), rows) as source:
         result = compare("cache", source, store)
-    assert counts(result) == {Kind.WRONG: 500, Kind.MISSING: 500}
+    assert counts(result) == {DriftKind.WRONG: 500, DriftKind.MISSING: 500}
     assert result.remark == "500 missing, 500 wrong column"
     assert len(list(result.lines(7))) == 14, "a line for each row, and one for its column"
     assert all(len(column.source) == VALUE_CHARS_MAX for one in result.differences for column in one.columns)
@@ -155,4 +155,4 @@ def test_values_are_cut_and_lines_bounded_and_counts_are_whole() -> None:
 def test_an_empty_table_equals_an_empty_store() -> None:
     with SourceRows(LINES, COLUMNS, KEY, []) as source:
         assert compare("cache", source, []).drift == 0
-        assert counts(compare("cache", source, equal_store())) == {Kind.EXTRA: 3}
+        assert counts(compare("cache", source, equal_store())) == {DriftKind.EXTRA: 3}

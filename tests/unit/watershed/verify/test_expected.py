@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cdc.config.masking import Mask
-from cdc.config.store_mapping import Held as Section
+from cdc.config.store_mapping import StoredTables as Section
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.lineage import Lineage
+from sinks.schema_history import SchemaHistory
 from watershed.verify.expected import ExpectedRows, plain_key
 
 TYPES = {"id": "int8", "name": "text", "price": "numeric", "seen": "timestamptz", "on": "bool"}
@@ -28,7 +28,7 @@ STORED = {"id": 1, "name": "tea", "price": "2.50", "seen": "2026-01-02T03:04:05Z
 
 def rows(mapping: dict[str, Any] | None = None, masks: dict[str, Mask] | None = None, **other: Any) -> ExpectedRows:
     section = Section.model_validate({"mapping": {"public.goods": mapping or {}}})
-    return ExpectedRows("cache", section, Lineage.of([other.get("table", TABLE)]), TYPES, masks or {})
+    return ExpectedRows("cache", section, SchemaHistory.of([other.get("table", TABLE)]), TYPES, masks or {})
 
 
 def test_without_a_mapping_every_column_is_compared_by_its_type() -> None:

@@ -7,7 +7,7 @@ import pytest
 from cdc.model.comparisons import RUNS_MAX, ComparisonRecord, RunRecord
 from cdc.model.events import TableId
 from watershed.verify.history import RETRY_S, due_us, run_of, with_run
-from watershed.verify.model import Difference, Kind, TableResult
+from watershed.verify.model import DriftKind, RowDifference, TableResult
 
 A, B = TableId("public", "a"), TableId("public", "b")
 
@@ -15,7 +15,7 @@ A, B = TableId("public", "a"), TableId("public", "b")
 def result(table: TableId, drift: int = 0, **fields: Any) -> TableResult:
     made = TableResult("search", table, source_rows=100, **fields)
     for number in range(drift):
-        made.add(Difference(b"%d" % number, Kind.WRONG if number % 2 else Kind.MISSING))
+        made.add(RowDifference(b"%d" % number, DriftKind.WRONG if number % 2 else DriftKind.MISSING))
     return made
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from cdc.model.events import TableId
 from watershed.cli.snapshot_screen import Lines
-from watershed.cli.verify import _Telling
+from watershed.cli.verify import _ProgressPrinter
 from watershed.verify import repairing
-from watershed.verify.model import Difference, Kind, TableResult
+from watershed.verify.model import DriftKind, RowDifference, TableResult
 from watershed.verify.repairing import Repair
 from watershed.verify.suspects import Suspects
 
@@ -20,20 +20,20 @@ TABLE = TableId("public", "a")
 def test_every_line_of_progress_ends_with_done(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    difference = Difference(b'{"id":1}', Kind.FUTURE, (), 99, is_foreign=True)
+    difference = RowDifference(b'{"id":1}', DriftKind.FUTURE, (), 99, is_foreign=True)
     made: Any = Repair.__new__(Repair)
-    made._config, made._world, made._tell = SimpleNamespace(kafka=None), None, _Telling(Lines())
+    made._config, made._pipeline, made._report_progress = SimpleNamespace(kafka=None), None, _ProgressPrinter(Lines())
     made._publish = lambda *_: None
     schema = SimpleNamespace(table=TABLE)
     removed: list[Any] = []
     contents = SimpleNamespace(
-        remove=lambda _, rows: removed.extend(rows), stray_lookups=lambda _: [], remove_lookups=lambda *_: None
+        remove=lambda _, rows: removed.extend(rows), orphaned_lookups=lambda _: [], remove_lookups=lambda *_: None
     )
     expected = SimpleNamespace(schema=schema, store_key=lambda key: key)
     source: Any = SimpleNamespace(schema=schema)
     side: Any = SimpleNamespace(sink="cache", contents=contents, expected=expected, source=source)
 
-    def settle(_side: object, _world: object, suspects: Suspects) -> Iterator[list[Difference]]:
+    def settle(_side: object, _pipeline: object, suspects: Suspects) -> Iterator[list[RowDifference]]:
         suspects.remove([difference.key])
         yield []
 

@@ -12,7 +12,7 @@ from cdc.model.comparisons import ComparisonRecord, RunRecord
 from cdc.model.errors import ConfigError, UnreachableError
 from tests.support.waiting import eventually
 from watershed.verify import schedule
-from watershed.verify.schedule import Schedule
+from watershed.verify.schedule import VerifySchedule
 
 
 def written(folder: Path, **verify: Any) -> Path:
@@ -31,9 +31,9 @@ def written(folder: Path, **verify: Any) -> Path:
     return path
 
 
-def scheduled(folder: Path, **verify: Any) -> Schedule:
+def scheduled(folder: Path, **verify: Any) -> VerifySchedule:
     path = written(folder, **verify)
-    return Schedule(load_config(path), path, ["search", "cache"])
+    return VerifySchedule(load_config(path), path, ["search", "cache"])
 
 
 def test_the_command_has_the_options_of_the_section(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_due_sinks_are_compared_and_failures_are_not_the_end(tmp_path: Path, mon
     """The first look at the history fails, the first comparison too."""
     answers: list[Any] = [UnreachableError("Kafka is away", "start it")]
 
-    def due(_: Schedule, now_us: int) -> list[str]:
+    def due(_: VerifySchedule, now_us: int) -> list[str]:
         assert now_us
         if answers:
             raise answers.pop()
@@ -70,8 +70,8 @@ def test_due_sinks_are_compared_and_failures_are_not_the_end(tmp_path: Path, mon
 
     marks = tmp_path / "marks"
     program = "import sys; f = open(sys.argv[1], 'a'); f.write('x'); sys.exit(1 if f.tell() == 1 else 5)"
-    monkeypatch.setattr(Schedule, "due", due)
-    monkeypatch.setattr(Schedule, "command", lambda *_: [sys.executable, "-c", program, str(marks)])
+    monkeypatch.setattr(VerifySchedule, "due", due)
+    monkeypatch.setattr(VerifySchedule, "command", lambda *_: [sys.executable, "-c", program, str(marks)])
     monkeypatch.setattr(schedule, "PAUSE_S", 0.01)
     monkeypatch.setattr(schedule, "FAILED_PAUSE_S", 0.01)
     made = scheduled(tmp_path, every="1h")

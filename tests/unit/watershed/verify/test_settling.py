@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cdc.config.store_mapping import Held as Section
+from cdc.config.store_mapping import StoredTables as Section
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.postgres.chunk_table import TableAlteredError
-from sinks.contents import Held
-from sinks.lineage import Lineage
+from sinks.contents import StoredEntry
+from sinks.schema_history import SchemaHistory
 from watershed.verify import settling, suspects
 from watershed.verify.expected import ExpectedRows
-from watershed.verify.model import Difference, Kind
+from watershed.verify.model import DriftKind, RowDifference
 from watershed.verify.settling import ROUNDS_MAX, ROUNDS_MIN, Side, settle
 from watershed.verify.source_rows import RowsTooLargeError, SourceRow
 from watershed.verify.suspects import Suspects
@@ -30,14 +30,14 @@ CEILING = 100
 
 
 class Settled(NamedTuple):
-    differences: list[Difference]
+    differences: list[RowDifference]
     undecided: int
 
 
 class Pair:
     """Source and store; `at_reach` happens each time that the store has shown what the source had."""
 
-    def __init__(self, row: SourceRow | None, held: Held | None) -> None:
+    def __init__(self, row: SourceRow | None, held: StoredEntry | None) -> None:
         self.row = row
         self.stored = held
         self.at_reach: Callable[[], None] = lambda: None
@@ -65,7 +65,7 @@ class Pair:
 
     # the store
 
-    def held(self, table: TableId, keys: Sequence[Any]) -> list[Held | None]:
+    def held(self, table: TableId, keys: Sequence[Any]) -> list[StoredEntry | None]:
         assert table == TABLE.table
         return [self.stored for _ in keys]
 
@@ -75,7 +75,7 @@ class Pair:
         assert table == TABLE.table
         return self.unfinished
 
-    def reach(self, sink: str) -> None:
+    def wait_until_applied(self, sink: str) -> None:
         assert sink == "cache"
         self.reaches += 1
         self.at_reach()
@@ -88,13 +88,13 @@ def row(name: str, xmin: str = "7", key: int = 1) -> SourceRow:
     return SourceRow(xmin, (str(key), name))
 
 
-def held(name: str, version: int) -> Held:
-    return Held(version, {"id": 1, "name": name})
+def held(name: str, version: int) -> StoredEntry:
+    return StoredEntry(version, {"id": 1, "name": name})
 
 
 def decided(pair: Any, *keys: bytes, is_partial: bool = False) -> Settled:
-    expected = ExpectedRows("cache", Section(), Lineage.of([TABLE]), {"id": "int8", "name": "text"}, {})
-    found: list[Difference] = []
+    expected = ExpectedRows("cache", Section(), SchemaHistory.of([TABLE]), {"id": "int8", "name": "text"}, {})
+    found: list[RowDifference] = []
     with Suspects() as keys_left:
         for key in keys or (KEY,):
             keys_left.add(key)
@@ -103,7 +103,7 @@ def decided(pair: Any, *keys: bytes, is_partial: bool = False) -> Settled:
         return Settled(found, len(keys_left))
 
 
-def kinds(settled: Settled) -> list[Kind]:
+def kinds(settled: Settled) -> list[DriftKind]:
     assert not settled.undecided
     return [one.kind for one in settled.differences]
 
@@ -117,13 +117,13 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_same_write_beside_another_row_is_drift() -> None:
     settled = decided(Pair(row("new"), held("old", 9)))
-    assert kinds(settled) == [Kind.WRONG]
+    assert kinds(settled) == [DriftKind.WRONG]
     assert [(c.column, c.source, c.store) for c in settled.differences[0].columns] == [("name", "'new'", "'old'")]
-    assert kinds(decided(Pair(None, held("old", 9)))) == [Kind.EXTRA]
-    assert kinds(decided(Pair(row("new"), Held(9, None)))) == [Kind.MISSING]  # a deleted row's version
+    assert kinds(decided(Pair(None, held("old", 9)))) == [DriftKind.EXTRA]
+    assert kinds(decided(Pair(row("new"), StoredEntry(9, None)))) == [DriftKind.MISSING]  # a deleted row's version
     assert kinds(decided(Pair(row("x"), held("x", 9)))) == []
-    assert kinds(decided(Pair(row("x"), held("x", 9)._replace(copies=2)))) == [Kind.TWICE]
-    assert kinds(decided(Pair(row("x"), held("x", 9)._replace(is_edited=True)))) == [Kind.WRONG]
+    assert kinds(decided(Pair(row("x"), held("x", 9)._replace(copies=2)))) == [DriftKind.TWICE]
+    assert kinds(decided(Pair(row("x"), held("x", 9)._replace(is_edited=True)))) == [DriftKind.WRONG]
 
 
 def test_a_row_that_was_on_its_way_is_right() -> None:
@@ -152,7 +152,7 @@ def test_a_row_that_changes_between_two_looks_is_not_drift_until_it_rests() -> N
 
 def test_a_row_that_the_store_has_not_is_missing_when_the_source_keeps_it() -> None:
     pair = Pair(row("new"), None)
-    assert kinds(decided(pair)) == [Kind.MISSING]
+    assert kinds(decided(pair)) == [DriftKind.MISSING]
     assert pair.reads == 3, "the same tuple at three readings, with a look at the store between them"
     assert kinds(decided(Pair(row("new"), None), is_partial=True)) == [], "it may have expired"
 
@@ -167,12 +167,12 @@ def test_a_row_that_the_store_has_not_is_missing_when_the_source_keeps_it() -> N
 
 
 def test_versions_above_the_ceiling_are_of_nobodys_writing() -> None:
-    for stored in (held("x", CEILING + 1), held("y", CEILING + 1), Held(CEILING + 1, None)):
+    for stored in (held("x", CEILING + 1), held("y", CEILING + 1), StoredEntry(CEILING + 1, None)):
         settled = decided(Pair(row("x"), stored))
-        assert kinds(settled) == [Kind.FUTURE]
+        assert kinds(settled) == [DriftKind.FUTURE]
         assert settled.differences[0].is_foreign
     assert kinds(decided(Pair(row("x"), held("x", CEILING)))) == []
-    assert kinds(decided(Pair(None, Held(CEILING + 1, None)))) == [], "nothing is shown that should not be"
+    assert kinds(decided(Pair(None, StoredEntry(CEILING + 1, None)))) == [], "nothing is shown that should not be"
 
     pair = Pair(row("x"), held("w", 9))
 
@@ -187,10 +187,10 @@ def test_wrong_lookup_keys_are_drift_when_they_were_wrong_at_the_reading_before(
     """Of two rows that exchange a value the store may show the second one's change before the first one's."""
     faulty = held("x", 9)._replace(lookups=(("by:x", "absent"),))
     settled = decided(Pair(row("x"), faulty))
-    assert kinds(settled) == [Kind.LOOKUP]
+    assert kinds(settled) == [DriftKind.LOOKUP]
     assert [(c.column, c.store) for c in settled.differences[0].columns] == [("by:x", "absent")]
     both = decided(Pair(row("y"), faulty))
-    assert kinds(both) == [Kind.WRONG] and len(both.differences[0].columns) == 2
+    assert kinds(both) == [DriftKind.WRONG] and len(both.differences[0].columns) == 2
 
     pair = Pair(row("x"), held("x", 9))
     looks = iter([faulty, held("x", 9)])
@@ -222,7 +222,7 @@ class HotPair(Pair):
         self.version += 1
         return {key: row("new", "7" if key == KEY else str(self.version)) for key in keys}
 
-    def held(self, table: TableId, keys: Sequence[Any]) -> list[Held | None]:
+    def held(self, table: TableId, keys: Sequence[Any]) -> list[StoredEntry | None]:
         assert table == TABLE.table
         return [held("old", 9 if key == {"id": 1} else self.version) for key in keys]
 
@@ -233,7 +233,7 @@ def test_waits_do_not_depend_on_the_number_of_keys_that_change_all_the_time(monk
     pair = HotPair(None, None)
     keys = [b'{"id":%d}' % number for number in range(7)]
     settled = decided(pair, *keys)
-    assert [(one.key, one.kind) for one in settled.differences] == [(KEY, Kind.WRONG)]
+    assert [(one.key, one.kind) for one in settled.differences] == [(KEY, DriftKind.WRONG)]
     assert (settled.undecided, pair.reaches) == (6, ROUNDS_MAX)
 
 
@@ -243,13 +243,13 @@ def test_no_round_is_begun_when_the_time_for_waits_is_over(monkeypatch: pytest.M
     settled = decided(pair, KEY, b'{"id":2}')
     assert [one.key for one in settled.differences] == [KEY]
     assert (settled.undecided, pair.reaches) == (1, ROUNDS_MIN)
-    assert kinds(decided(Pair(row("new"), None))) == [Kind.MISSING], "every kind of difference is found until then"
+    assert kinds(decided(Pair(row("new"), None))) == [DriftKind.MISSING], "every kind of difference is found until then"
 
 
 def test_a_table_that_was_altered_meanwhile_has_no_drift() -> None:
     """The store of a row that is right may already have the columns of the next schema."""
-    pair = Pair(row("x"), Held(9, {"id": 1, "name": "x", "size": None}))
-    assert kinds(decided(pair)) == [Kind.WRONG]
+    pair = Pair(row("x"), StoredEntry(9, {"id": 1, "name": "x", "size": None}))
+    assert kinds(decided(pair)) == [DriftKind.WRONG]
     pair.is_altered = True
     with pytest.raises(TableAlteredError):
         decided(pair)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sinks.contents import Held
+from sinks.contents import StoredEntry
 from watershed.verify import suspects as module
 from watershed.verify.source_rows import SourceRow
 from watershed.verify.suspects import PAGE_KEYS, Suspect, Suspects
@@ -30,7 +30,9 @@ def test_what_was_read_of_them_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             ((a, _, c),) = suspects.readings()
             assert (a.row, a.again) == (SourceRow(xmin, odd.texts), again)
             assert (c.row, c.again) == (None, 0)
-        suspects.note_store({b"a": Held(5, None), b"b": Held(2**62, {}, lookups=(("x", "absent"),)), b"c": None})
+        suspects.note_store(
+            {b"a": StoredEntry(5, None), b"b": StoredEntry(2**62, {}, lookups=(("x", "absent"),)), b"c": None}
+        )
         monkeypatch.setattr(module, "PAGE_BYTES", 3)
         pages = list(suspects.readings())
         assert [len(page) for page in pages] == [1, 1, 1], "rows that are large come in smaller pages"

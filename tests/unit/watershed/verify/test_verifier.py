@@ -6,28 +6,28 @@ from typing import Any
 
 import pytest
 
-from cdc.config.store_mapping import Held
+from cdc.config.store_mapping import StoredTables
 from cdc.model.events import TableId
 from cdc.postgres.chunk_table import TableAlteredError, TableUnlikeError
 from sinks.errors import RefusedError, SinkError
 from watershed.cli.snapshot_screen import Lines
-from watershed.cli.verify import _Telling
+from watershed.cli.verify import _ProgressPrinter
 from watershed.verify import verifier
-from watershed.verify.model import Difference, Kind, TableResult
+from watershed.verify.model import DriftKind, RowDifference, TableResult
 from watershed.verify.verifier import Verifier
 
 TABLE = TableId("public", "a")
-DRIFT = Difference(b'{"id":1}', Kind.MISSING, (), None)
+DRIFT = RowDifference(b'{"id":1}', DriftKind.MISSING, (), None)
 
 
 def test_a_table_that_one_store_keeps_in_another_way_is_compared_in_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Any = Verifier.__new__(Verifier)
     made._config = SimpleNamespace(source=None)
-    made._wanted = SimpleNamespace(sample=None)
+    made._selection = SimpleNamespace(sample=None)
     made._read = lambda _: nullcontext()
     made._side = lambda sink, *_: sink
 
-    def compare(side: str, result: TableResult, rows: object, *, keep: bool) -> list[Difference]:
+    def compare(side: str, result: TableResult, rows: object, *, keep: bool) -> list[RowDifference]:
         del rows, keep
         if side == "log":
             raise RefusedError("it is a change log", "leave it out")
@@ -37,8 +37,8 @@ def test_a_table_that_one_store_keeps_in_another_way_is_compared_in_the_others(m
     made._compare = compare
     monkeypatch.setattr(verifier, "VerifiedTable", lambda *_: nullcontext())
     mended: list[Any] = []
-    lineage: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
-    results = made._table(lineage, ["cache", "log", "search"], lambda _, found: mended.extend(found))
+    schema_history: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
+    results = made._table(schema_history, ["cache", "log", "search"], lambda _, found: mended.extend(found))
     assert [(one.sink, one.drift, one.why_not) for one in results] == [
         ("cache", 1, ""),
         ("log", 0, "it is a change log"),
@@ -63,7 +63,7 @@ class Contents:
 
     def __init__(self) -> None:
         self.generations = iter([7, 7])
-        self.strays = ["by:x", "by:y"]
+        self.orphans = ["by:x", "by:y"]
         self.fails: SinkError | None = None
 
     def rows(self, table: TableId) -> list[Any]:
@@ -72,9 +72,9 @@ class Contents:
             raise self.fails
         return []
 
-    def stray_lookups(self, table: TableId) -> list[str]:
+    def orphaned_lookups(self, table: TableId) -> list[str]:
         assert table == TABLE
-        return self.strays
+        return self.orphans
 
     def ceiling(self) -> int:
         return 100
@@ -91,10 +91,15 @@ def comparing(contents: Contents, *, is_strict: bool = False) -> tuple[Any, Any]
     """A verifier of this store, and its side."""
     made: Any = Verifier.__new__(Verifier)
     made._config = SimpleNamespace(source=None, kafka=None)
-    made._wanted = SimpleNamespace(sample=None, is_strict=is_strict)
-    made._world, made._tell, made._away, made._contents = contents, lambda *_: None, {}, {"cache": contents}
-    made._sections = {"cache": Held()}
-    made._letters = lambda *_: {}
+    made._selection = SimpleNamespace(sample=None, is_strict=is_strict)
+    made._pipeline, made._report_progress, made._unavailable, made._contents = (
+        contents,
+        lambda *_: None,
+        {},
+        {"cache": contents},
+    )
+    made._sections = {"cache": StoredTables()}
+    made._dead_letters = lambda *_: {}
     schema = SimpleNamespace(table=TABLE)
     return made, SimpleNamespace(
         sink="cache",
@@ -112,7 +117,7 @@ def test_stray_lookup_keys_are_differences() -> None:
     made, side = comparing(Contents())
     result = TableResult("cache", TABLE)
     assert made._compare(side, result, ROWS, keep=True) == []
-    assert (result.drift, result.counts[Kind.LOOKUP], result.strays) == (2, 2, ["by:x", "by:y"])
+    assert (result.drift, result.counts[DriftKind.LOOKUP], result.orphans) == (2, 2, ["by:x", "by:y"])
     assert [one.as_json()["key"] for one in result.differences] == ["by:x", "by:y"]
     assert result.why_not == ""
 
@@ -139,17 +144,17 @@ def test_a_store_that_goes_away_leaves_the_other_stores_compared(monkeypatch: py
     monkeypatch.setattr(verifier, "VerifiedTable", lambda *_: nullcontext(Table()))
     contents = Contents()
     contents.fails = SinkError("Redis does not answer", "start it")
-    lineage: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
+    schema_history: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
     for is_strict in (False, True):
         made, side = comparing(contents, is_strict=is_strict)
         made._read, made._side = lambda _: nullcontext(ROWS), lambda *_, side=side: side
         contents.generations = iter([7, 7])
         if is_strict:
             with pytest.raises(SinkError, match="does not answer"):
-                made._table(lineage, ["cache"], None)
+                made._table(schema_history, ["cache"], None)
             continue
-        (result,) = made._table(lineage, ["cache"], None)
-        assert (result.why_not, made._away) == ("Redis does not answer", {"cache": "Redis does not answer"})
+        (result,) = made._table(schema_history, ["cache"], None)
+        assert (result.why_not, made._unavailable) == ("Redis does not answer", {"cache": "Redis does not answer"})
         assert made._contents == {}
 
 
@@ -162,8 +167,8 @@ def test_a_store_that_is_prepared_with_a_later_schema_is_not_away(monkeypatch: p
     contents.fails = SinkError("the table was dropped", "nothing")
     made, side = comparing(contents, is_strict=True)
     made._read, made._side = lambda _: nullcontext(ROWS), lambda *_: side
-    lineage: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
-    (result,) = made._table(lineage, ["cache"], None)
+    schema_history: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
+    (result,) = made._table(schema_history, ["cache"], None)
     assert (result.why_not, list(made._contents)) == ("table public.a was altered", ["cache"])
 
 
@@ -174,7 +179,7 @@ def test_a_table_that_was_altered_is_compared_by_the_schema_that_is_published_si
     made, _ = comparing(Contents())
     old, new = (SimpleNamespace(newest=SimpleNamespace(table=TABLE, version=version)) for version in (1, 2))
     published = iter([old, old, new])
-    monkeypatch.setattr(verifier, "table_lineages", lambda _: {TABLE: next(published)})
+    monkeypatch.setattr(verifier, "read_schema_histories", lambda _: {TABLE: next(published)})
 
     def opened(_: object, schema: Any) -> str:
         if schema.version == 1:
@@ -184,7 +189,7 @@ def test_a_table_that_was_altered_is_compared_by_the_schema_that_is_published_si
     monkeypatch.setattr(verifier, "VerifiedTable", opened)
     assert made._open_table(old) == (new, "open")
     monkeypatch.setattr(verifier, "SCHEMA_S_MAX", 0.0)
-    monkeypatch.setattr(verifier, "table_lineages", lambda _: {TABLE: old})
+    monkeypatch.setattr(verifier, "read_schema_histories", lambda _: {TABLE: old})
     with pytest.raises(TableUnlikeError):
         made._open_table(old)
 
@@ -194,7 +199,7 @@ def test_a_store_without_the_newest_schema_is_waited_for(monkeypatch: pytest.Mon
     contents: Any = Contents()
     answers = [False, False, False, True]
     contents.is_prepared = lambda _: answers.pop(0)
-    contents.reach = lambda _: answers.remove(False)
+    contents.wait_until_applied = lambda _: answers.remove(False)
     made, _ = comparing(contents)
     made._await_prepared("cache", contents, TABLE)
     assert answers == []
@@ -207,7 +212,7 @@ def test_a_store_without_the_newest_schema_is_waited_for(monkeypatch: pytest.Mon
 def test_the_reading_of_the_source_is_shown_as_done(capsys: pytest.CaptureFixture[str]) -> None:
     """Seen in a log: the last line of each table was "running, …, reading"."""
     made, _ = comparing(Contents())
-    made._tell, made._wanted = _Telling(Lines()), SimpleNamespace(source_share=1.0)
+    made._report_progress, made._selection = _ProgressPrinter(Lines()), SimpleNamespace(source_share=1.0)
     source = SimpleNamespace(
         schema=SimpleNamespace(table=TABLE, key=("id",)),
         types={"id": "int4"},

@@ -24,9 +24,9 @@ def defined(key: tuple[str, ...] = ("id",), text: str = TEXT, schema: str = "cop
 
 
 def test_the_query_reads_the_bases_tables_under_their_aliases() -> None:
-    said = defined().select.as_string()
-    assert '"copies"."orders" AS o' in said
-    assert '"copies"."order lines" AS l' in said
+    message = defined().select.as_string()
+    assert '"copies"."orders" AS o' in message
+    assert '"copies"."order lines" AS l' in message
 
 
 def test_the_query_is_run_as_it_was_written() -> None:
@@ -36,13 +36,13 @@ def test_the_query_is_run_as_it_was_written() -> None:
         base="base", sql=f"{text};", key=("id",), target=CacheConfig(url=SecretStr("redis://localhost"))
     )
     query = trace("hours", f"{text};", ("id",), {ORDERS: ("id", "at")})
-    said = ViewDefinition("hours", config, query, {ORDERS: ("copies", "orders")}, {}).select.as_string()
-    assert said == 'SELECT o.id, date_part(\'hour\', o.at) AS hour /* ü */ FROM "copies"."orders" o\n'
+    message = ViewDefinition("hours", config, query, {ORDERS: ("copies", "orders")}, {}).select.as_string()
+    assert message == 'SELECT o.id, date_part(\'hour\', o.at) AS hour /* ü */ FROM "copies"."orders" o\n'
 
 
 def test_a_row_is_computed_by_its_key_alone() -> None:
-    said = defined().row(["bigint"]).as_string()
-    assert said.endswith('v WHERE v."id" = CAST($1 AS bigint) LIMIT 2')
+    message = defined().row(["bigint"]).as_string()
+    assert message.endswith('v WHERE v."id" = CAST($1 AS bigint) LIMIT 2')
 
 
 def test_changed_rows_are_joined_to_the_key() -> None:
@@ -50,9 +50,9 @@ def test_changed_rows_are_joined_to_the_key() -> None:
     ways = {one.table: one for one in definition.query.traces}
     assert definition.traced_columns(LINES) == ["order_id"]
     assert definition.searched_columns() == [(LINES, ("order_id",)), (ORDERS, ("id",))]
-    said = definition.touched(ways[LINES], definition.rows(), ["bigint"]).as_string()
-    assert """SELECT CAST(c.image->>'order_id' AS bigint) AS "order_id" FROM""" in said
-    assert 'JOIN "copies"."orders" AS "t0" ON "t0"."id" = "t1"."order_id"' in said
+    message = definition.touched(ways[LINES], definition.rows(), ["bigint"]).as_string()
+    assert """SELECT CAST(c.image->>'order_id' AS bigint) AS "order_id" FROM""" in message
+    assert 'JOIN "copies"."orders" AS "t0" ON "t0"."id" = "t1"."order_id"' in message
     assert not definition.has_split_key
 
 
@@ -60,8 +60,8 @@ def test_a_key_of_two_tables_joins_also_what_rows_were_before() -> None:
     text = "SELECT o.id, l.no, l.price FROM orders o JOIN lines l ON l.order_id = o.id"
     definition = defined(("id", "no"), text)
     assert definition.has_split_key
-    said = definition.touched(definition.query.traces[0], definition.rows(), ["bigint", "integer"]).as_string()
-    assert "UNION ALL" in said
+    message = definition.touched(definition.query.traces[0], definition.rows(), ["bigint", "integer"]).as_string()
+    assert "UNION ALL" in message
 
 
 def test_the_fingerprint_changes_with_query_key_and_tables() -> None:

@@ -6,7 +6,7 @@ from watershed.views.dialects import advice, syntax_advice
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("SELECT NVL(a, b) FROM t", "write coalesce(a, b) instead of NVL"),
         ("SELECT `a` FROM t", 'write names without backticks, or "name" with capitals or spaces'),
@@ -14,8 +14,8 @@ from watershed.views.dialects import advice, syntax_advice
         ("SELECT coalesce(a, 'nvl(`x`)') FROM t -- nvl(a)", None),
     ],
 )
-def test_what_postgresql_has_instead_is_named(text: str, said: str | None) -> None:
-    assert advice(text) == said
+def test_what_postgresql_has_instead_is_named(text: str, message: str | None) -> None:
+    assert advice(text) == message
 
 
 def test_a_function_is_no_construct() -> None:

@@ -130,10 +130,10 @@ def test_errors_of_any_text_become_one_line() -> None:
 
     with pytest.raises(FoldError) as caught:
         folded(fails, '{"n": 7}')
-    said = str(caught.value)
-    assert "RuntimeError: ab\\ud800x" in said
-    assert "\n" not in said
-    assert len(said) < 400
+    message = str(caught.value)
+    assert "RuntimeError: ab\\ud800x" in message
+    assert "\n" not in message
+    assert len(message) < 400
 
 
 def test_an_event_that_can_not_be_read_is_an_error_of_its_key() -> None:

@@ -5,16 +5,16 @@ from sqlglot import condition
 from sqlglot.optimizer.scope import build_scope
 
 from cdc.model.events import TableId
-from watershed.views.links import Found, equalities, memberships, walk
+from watershed.views.links import ScopeFindings, equalities, memberships, walk
 from watershed.views.parsing import base_tables, parsed, qualified
 
 COLUMNS = {TableId("public", "a"): ("id", "n"), TableId("public", "b"): ("id", "m")}
 
 
-def found_in(text: str) -> Found:
+def found_in(text: str) -> ScopeFindings:
     tree = parsed("view found", text)
     numbers = {table.this.meta["start"]: number for number, table in enumerate(base_tables(tree))}
-    found = Found(numbers)
+    found = ScopeFindings(numbers)
     scope = build_scope(qualified("view found", tree, COLUMNS, text))
     assert scope is not None
     walk(scope, found)

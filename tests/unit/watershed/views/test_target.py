@@ -8,7 +8,7 @@ import pytest
 from cdc.config.config_file import Config
 from sinks.errors import SinkError
 from sinks.slots import Slots
-from watershed.views.target import Gathering, Target, TargetGenerations
+from watershed.views.target import Gathering, TargetGenerations, ViewTarget
 from watershed.views.targets import gathering
 
 
@@ -42,9 +42,9 @@ class NotedSlots:
 
 
 def generations(slots: NotedSlots) -> TargetGenerations:
-    def open_slot(slot: str) -> Target:
+    def open_slot(slot: str) -> ViewTarget:
         slots.held.add(slot)
-        return cast("Target", slot)
+        return cast("ViewTarget", slot)
 
     return TargetGenerations(lambda: cast("Slots", slots), open_slot)
 
@@ -74,9 +74,9 @@ def test_one_that_was_filled_is_opened_again_if_it_is_whole(
     slots.others.return_value = {"g2": noted, "g3": 3}
     opened: list[str] = []
 
-    def open_slot(slot: str) -> Target:
+    def open_slot(slot: str) -> ViewTarget:
         opened.append(slot)
-        return cast("Target", target)
+        return cast("ViewTarget", target)
 
     found = TargetGenerations(lambda: slots, open_slot).resume(2)
     assert (found is target, opened) == (is_resumed, ["g2"] * (noted is not None))

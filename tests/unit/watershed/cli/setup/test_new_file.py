@@ -5,14 +5,14 @@ from pathlib import Path
 
 from cdc.config.config_file import load_config
 from cdc.model.events import TableId
-from watershed.cli.setup.new_file import NewConfiguration, TableProspect, configuration_text, source_sql
+from watershed.cli.setup.new_file import NewConfiguration, TableCandidate, configuration_text, source_sql
 
-GOOD = TableProspect(TableId("public", "orders"), ("id",))
-ODD = TableProspect(TableId("my schema", 'we"ird: #'), ("a", "b"))
-KEYLESS = TableProspect(TableId("public", "log"), (), "it has no key", "ALTER TABLE log ADD PRIMARY KEY (…);")
+GOOD = TableCandidate(TableId("public", "orders"), ("id",))
+ODD = TableCandidate(TableId("my schema", 'we"ird: #'), ("a", "b"))
+KEYLESS = TableCandidate(TableId("public", "log"), (), "it has no key", "ALTER TABLE log ADD PRIMARY KEY (…);")
 
 
-def new(*tables: TableProspect, is_logical: bool = True, has_wal_limit: bool = True) -> NewConfiguration:
+def new(*tables: TableCandidate, is_logical: bool = True, has_wal_limit: bool = True) -> NewConfiguration:
     return NewConfiguration(
         dsn="host=db.example port=5432 dbname=shop user=me options='-c a=b'",
         bootstrap_servers="kafka.example:9092,other:9092",

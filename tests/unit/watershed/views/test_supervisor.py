@@ -14,7 +14,7 @@ from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.events import TableId
 from sinks.errors import SinkError
 from watershed.views.base import Base
-from watershed.views.keeping import ViewKeeper
+from watershed.views.supervisor import ViewSupervisor
 
 CONFIG = ViewConfig(
     base="copy", sql="SELECT id FROM orders", key=("id",), target=CacheConfig(url=SecretStr("redis://localhost"))
@@ -65,8 +65,8 @@ class Ending(threading.Event):
         return True
 
 
-def keeper(open_base: Callable[[], Any]) -> ViewKeeper:
-    return ViewKeeper("documents", CONFIG, cast("Callable[[], Base]", open_base), _unused, _unused)
+def keeper(open_base: Callable[[], Any]) -> ViewSupervisor:
+    return ViewSupervisor("documents", CONFIG, cast("Callable[[], Base]", open_base), _unused, _unused)
 
 
 def _unused() -> Any:
@@ -78,7 +78,7 @@ def test_it_waits_longer_for_what_stays_away_and_says_it_once() -> None:
     ending = Ending(6)
     base = FakeBase(iter([{}] * 6), noted, has_lock=True)
     with capture_logs() as logs:
-        keeper(lambda: base).keep(ending)
+        keeper(lambda: base).run(ending)
     assert [(one["event"], one["next"]) for one in logs] == [("view waits", "cdc sink run copy")]
     assert ending.waited == [2, 4, 8, 16, 30, 30]
     assert noted == [("view documents: its base copy holds no tables yet", None)] * 6
@@ -92,7 +92,7 @@ def test_another_error_is_said_as_it_comes() -> None:
 
     ending = Ending(3)
     with capture_logs() as logs:
-        keeper(away).keep(ending)
+        keeper(away).run(ending)
     assert [one["error"] for one in logs] == ["one", "other"]
     assert ending.waited == [2, 4, 2]
 
@@ -101,16 +101,16 @@ def test_a_table_that_the_bases_sink_has_yet_to_prepare_is_waited_for() -> None:
     noted: list[tuple[str, str | None]] = []
     base = FakeBase(iter([{TableId("public", "customers"): ("public", "customers")}] * 2), noted, has_lock=True)
     base.kept = {TableId("public", "orders")}
-    keeper(lambda: base).keep(Ending(2))
-    said = "view documents: the sink of its base copy has not prepared public.orders yet"
-    assert noted == [(said, None)] * 2
+    keeper(lambda: base).run(Ending(2))
+    message = "view documents: the sink of its base copy has not prepared public.orders yet"
+    assert noted == [(message, None)] * 2
 
 
 def test_a_view_whose_table_is_not_captured_fails_and_its_status_says_so() -> None:
     noted: list[tuple[str, str | None]] = []
     base = FakeBase(iter([{TableId("public", "customers"): ("public", "customers")}]), noted, has_lock=True)
     with pytest.raises(ConfigError, match=r"it reads public\.orders, which its base does not hold"):
-        keeper(lambda: base).keep(threading.Event())
+        keeper(lambda: base).run(threading.Event())
     ((error, state),) = noted
     assert "public.orders" in error
     assert state == "failed"
@@ -121,6 +121,6 @@ def test_nothing_is_noted_while_another_process_keeps_the_view() -> None:
     base = FakeBase(iter([]), noted, has_lock=False)
     ending = Ending(1)
     with capture_logs() as logs:
-        keeper(lambda: base).keep(ending)
+        keeper(lambda: base).run(ending)
     assert "another process runs it" in logs[0]["error"]
     assert noted == []

@@ -27,7 +27,7 @@ PUBLIC_FOLDER = Path("/var/tmp")  # noqa: S108
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerInstance:
     """The folder, ports and account of one server."""
 
     folder: Path

@@ -16,13 +16,13 @@ from watershed.client.source_reader import PostgresSourceReader
 SETTLED_S_MAX: Final = 10.0
 
 
-class StandsStillError(WatershedError):
+class SinkStalledError(WatershedError):
     """Raised for a sink that has never run, or does not make progress: its store has not reached the position at which
     it would be compared.
     """
 
 
-class World:
+class PipelineReader:
     """Follows the topics of state and progress, and reads the end of the source's log. A context manager."""
 
     def __init__(self, config: Config, timeout_s: float) -> None:
@@ -46,9 +46,9 @@ class World:
         self._source.close()
         self._watch.close()
 
-    def reach(self, sink: str) -> None:
+    def wait_until_applied(self, sink: str) -> None:
         """Waits until the store shows everything that had committed before the call, and the position record contains
-        it. Raises StandsStillError if the sink makes no progress, and GapError.
+        it. Raises SinkStalledError if the sink makes no progress, and GapError.
         """
         watch = self._watch
         watch.poll(0)
@@ -63,7 +63,7 @@ class World:
             if applied != seen:
                 seen, moved = applied, now
             if now - moved > self._timeout_s:
-                raise StandsStillError(
+                raise SinkStalledError(
                     f"sink {sink} does not make progress: it has been at {format_lsn(applied)} for "
                     f"{self._timeout_s:g} s, and its store is compared when it has reached {format_lsn(target.lsn)}",
                     f"start capture and the sink (cdc run, cdc sink run {sink}), or wait longer: --sink-timeout",
@@ -74,9 +74,9 @@ class World:
             watch.poll(POLL_S)
 
     def require_sink(self, sink: str) -> None:
-        """Raises StandsStillError for a sink that has never published a position."""
+        """Raises SinkStalledError for a sink that has never published a position."""
         if all(record.sink != sink for record in self._watch.sinks()):
-            raise StandsStillError(
+            raise SinkStalledError(
                 f"sink {sink} has never run: its store holds nothing", f"start it: cdc sink run {sink}"
             )
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from cdc.model.errors import StackError
-from watershed.devstack.place import (
+from watershed.devstack.instance import (
     HOST,
     PORT_RANGE,
     PUBLIC_FOLDER,
-    Place,
     PortClaims,
+    ServerInstance,
     choose_ports,
     grant_read,
     is_free,
@@ -24,8 +24,8 @@ from watershed.devstack.place import (
 )
 
 
-def place(folder: Path, unprivileged: int | None = None) -> Place:
-    return Place(folder / "server", {"p": 1}, "identity", unprivileged, folder / "cache")
+def instance(folder: Path, unprivileged: int | None = None) -> ServerInstance:
+    return ServerInstance(folder / "server", {"p": 1}, "identity", unprivileged, folder / "cache")
 
 
 @pytest.fixture
@@ -92,14 +92,14 @@ def test_a_package_that_the_server_s_account_can_t_reach_is_copied(public: Path)
     (package / "bin").mkdir(parents=True)
     (package / "bin" / "program").write_text("program")
     (package / "link").symlink_to("bin/program")
-    assert place(public, unprivileged=65534).public(package) == package
+    assert instance(public, unprivileged=65534).public(package) == package
     (public / "hidden").chmod(0o700)
-    assert place(public, unprivileged=None).public(package) == package
-    copy = place(public, unprivileged=65534).public(package)
+    assert instance(public, unprivileged=None).public(package) == package
+    copy = instance(public, unprivileged=65534).public(package)
     assert copy == public / "packages" / "package"
     assert ((copy / "bin" / "program").read_text(), (copy / "link").read_text()) == ("program", "program")
     assert reachable(copy / "bin")
-    assert place(public, unprivileged=65534).public(package) == copy
+    assert instance(public, unprivileged=65534).public(package) == copy
 
 
 def test_a_link_is_made_where_it_can_be_and_a_copy_elsewhere(tmp_path: Path) -> None:
@@ -167,6 +167,6 @@ class TestHome:
 
 
 def test_a_folder_of_its_own_belongs_to_the_server_s_account(tmp_path: Path) -> None:
-    assert place(tmp_path).own("data").stat().st_uid == os.geteuid()
+    assert instance(tmp_path).own("data").stat().st_uid == os.geteuid()
     if os.geteuid() == 0:
-        assert place(tmp_path, unprivileged=65534).own("other").stat().st_uid == 65534
+        assert instance(tmp_path, unprivileged=65534).own("other").stat().st_uid == 65534

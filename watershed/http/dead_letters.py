@@ -16,8 +16,8 @@ from anyio.to_thread import run_sync
 from cdc.config.config_file import Config
 from cdc.model.errors import UnreachableError
 from watershed.http.hosts import host_name, is_loopback
+from watershed.status.dead_letters import DeadLetter
 from watershed.status.model import Node, Status
-from watershed.status.sink_letters import Letter
 
 SHOWN_MAX: Final = 100  # of each sink
 KEPT_S: Final = 5.0  # an answer serves all consoles for so long
@@ -26,7 +26,7 @@ WAITING_MAX: Final = 20  # requests, while the brokers do not answer
 Why = Literal["", "masked", "remote", "not kept", "not held"]
 
 
-class ShownLetter(Node):
+class ShownDeadLetter(Node):
     """One row that a store rejected."""
 
     sink: str
@@ -42,32 +42,32 @@ class ShownLetter(Node):
     withheld: Why  # why there is no row
 
 
-class SinkLetters(Node):
+class SinkDeadLetters(Node):
     """The dead letters of one sink's serving generation: the last ones, and how many there are."""
 
     sink: str
     total: int
-    letters: tuple[ShownLetter, ...]
+    letters: tuple[ShownDeadLetter, ...]
 
 
 class DeadLetters(Node):
-    sinks: tuple[SinkLetters, ...]
+    sinks: tuple[SinkDeadLetters, ...]
 
 
-class Letters:
+class DeadLetterReader:
     """Reads the letters of sinks that have some. Called from any thread; one of them reads at a time."""
 
     def __init__(
         self,
         config: Config,
-        read: Callable[[Sequence[str]], Sequence[Letter]],
+        read: Callable[[Sequence[str]], Sequence[DeadLetter]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._read = read
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: tuple[float, tuple[str, ...], Sequence[Letter]] = (float("-inf"), (), ())
+        self._known: tuple[float, tuple[str, ...], Sequence[DeadLetter]] = (float("-inf"), (), ())
         self._waiting = 0
         self._limiter: anyio.CapacityLimiter | None = None  # is made in the server's event loop
 
@@ -89,59 +89,65 @@ class Letters:
         having = [sink for sink in status.sinks if sink.dead_letters and sink.sink in self._config.sinks]
         names = tuple(sink.sink for sink in having)
         with self._lock:
-            at, known, letters = self._known
+            at, known, dead_letters = self._known
             if known != names or self._clock() - at > KEPT_S:
-                letters = self._read(names) if names else ()
-                self._known = (self._clock(), names, letters)
+                dead_letters = self._read(names) if names else ()
+                self._known = (self._clock(), names, dead_letters)
         is_local = is_loopback(self._config.http.host) and host_name(host) in LOCAL_NAMES
         return DeadLetters(
-            sinks=tuple(self._of_sink(sink.sink, sink.generation, letters, is_local=is_local) for sink in having)
+            sinks=tuple(self._of_sink(sink.sink, sink.generation, dead_letters, is_local=is_local) for sink in having)
         )
 
-    def _of_sink(self, sink: str, generation: int, letters: Sequence[Letter], *, is_local: bool) -> SinkLetters:
-        own = [letter for letter in letters if (letter.sink, letter.generation) == (sink, generation)]
+    def _of_sink(
+        self, sink: str, generation: int, dead_letters: Sequence[DeadLetter], *, is_local: bool
+    ) -> SinkDeadLetters:
+        own = [
+            dead_letter
+            for dead_letter in dead_letters
+            if (dead_letter.sink, dead_letter.generation) == (sink, generation)
+        ]
         own.sort(key=lambda one: -one.row.rejected_us)
-        shown = tuple(self._shown(letter, is_local=is_local) for letter in own[:SHOWN_MAX])
-        return SinkLetters(sink=sink, total=len(own), letters=shown)
+        shown = tuple(self._shown(dead_letter, is_local=is_local) for dead_letter in own[:SHOWN_MAX])
+        return SinkDeadLetters(sink=sink, total=len(own), letters=shown)
 
-    def _shown(self, letter: Letter, *, is_local: bool) -> ShownLetter:
-        row = letter.row
-        is_held = self._config.sinks[letter.sink].holds(row.table)
-        withheld = self._withheld(letter, is_held=is_held, is_local=is_local)
-        return ShownLetter(
-            sink=letter.sink,
+    def _shown(self, dead_letter: DeadLetter, *, is_local: bool) -> ShownDeadLetter:
+        row = dead_letter.row
+        is_held = self._config.sinks[dead_letter.sink].holds(row.table)
+        withheld = self._withheld(dead_letter, is_held=is_held, is_local=is_local)
+        return ShownDeadLetter(
+            sink=dead_letter.sink,
             table=str(row.table),
-            key=self._held(letter, row.key) if is_held and is_local else None,
+            key=self._held(dead_letter, row.key) if is_held and is_local else None,
             reason=row.reason,
             version=row.version,
             topic=row.topic,
             partition=row.partition,
             offset=row.offset,
             rejected_unix_seconds=row.rejected_us / 1_000_000,
-            row=None if withheld or row.row is None else self._held(letter, row.row),
+            row=None if withheld or row.row is None else self._held(dead_letter, row.row),
             withheld=withheld,
         )
 
-    def _withheld(self, letter: Letter, *, is_held: bool, is_local: bool) -> Why:
-        if letter.row.row is None:
+    def _withheld(self, dead_letter: DeadLetter, *, is_held: bool, is_local: bool) -> Why:
+        if dead_letter.row.row is None:
             return "not kept"
         if not is_held:
             return "not held"
-        if self._masked(letter):
+        if self._masked(dead_letter):
             return "masked"
         return "" if is_local else "remote"
 
-    def _masked(self, letter: Letter) -> frozenset[str]:
+    def _masked(self, dead_letter: DeadLetter) -> frozenset[str]:
         """Returns the masked columns of the letter's table."""
-        table = letter.row.table
+        table = dead_letter.row.table
         masks = (mask.column for mask in self._config.format_options.masks if mask.table == table)
-        return frozenset((*masks, *self._config.sinks[letter.sink].mapped(table)[1].mask.columns))
+        return frozenset((*masks, *self._config.sinks[dead_letter.sink].mapped(table)[1].mask.columns))
 
-    def _held(self, letter: Letter, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _held(self, dead_letter: DeadLetter, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the values of columns that leave the source, that the store holds, and that are not masked."""
-        table, masked = letter.row.table, self._masked(letter)
-        mapping = self._config.sinks[letter.sink].mapped(table)[1]
-        included = None if mapping.include is None else {*mapping.include, *letter.row.key}
+        table, masked = dead_letter.row.table, self._masked(dead_letter)
+        mapping = self._config.sinks[dead_letter.sink].mapped(table)[1]
+        included = None if mapping.include is None else {*mapping.include, *dead_letter.row.key}
         return {
             name: value
             for name, value in values.items()

@@ -18,7 +18,7 @@ from tests.support.redis_cluster import Cluster, cluster_client
 from tests.support.redis_cluster import redis_cluster as started_cluster
 from tests.support.waiting import eventually
 from tests.unit.sinks.cache.cluster_rows import QUICK, USERS, config, opened, rows, upsert
-from watershed.devstack.place import HOST, package_folder
+from watershed.devstack.instance import HOST, package_folder
 from watershed.devstack.redis import PACKAGE
 
 V = pack_version(1, 100)
@@ -64,37 +64,37 @@ def test_a_primary_that_comes_back_without_its_last_writes_has_an_older_note(tmp
         address = f"redis://{HOST}:{port_of(first)}"
         sink = stack.enter_context(closing(opened(address, "shop")))
         sink.apply([upsert(1, V, "kept")])
-        sink.note("older", None)
+        sink.save_position("older", None)
         follow(second, first)
         second.replicaof("NO", "ONE")
         sink.apply([upsert(2, V + 1, "lost")])
-        sink.note("newer", "older")
+        sink.save_position("newer", "older")
         follow(first, second)
         first.replicaof("NO", "ONE")
         with pytest.raises(SinkError, match="may have lost its last writes"):
-            sink.note("newest", "newer")
+            sink.save_position("newest", "newer")
         restarted = stack.enter_context(closing(CacheSink.open(config(address), "shop", QUICK)))
-        assert (restarted.generation(), restarted.noted()) == (1, "older")
+        assert (restarted.generation(), restarted.saved_position()) == (1, "older")
         restarted.prepare(USERS)
         assert rows(restarted) == {1: "kept"}
-        restarted.note("continued", "older")
-        assert restarted.noted() == "continued"
+        restarted.save_position("continued", "older")
+        assert restarted.saved_position() == "continued"
 
 
 def test_a_server_that_loads_an_older_file_is_filled_again(tmp_path: Path) -> None:
     """Keys of before may have expired there, and an append-only file may lack a second."""
     with server(tmp_path / "one") as first, closing(opened(f"redis://{HOST}:{port_of(first)}", "shop")) as sink:
         sink.apply([upsert(1, V, "kept")])
-        sink.note("older", None)
+        sink.save_position("older", None)
         first.save()
         sink.apply([upsert(2, V + 1, "lost")])
-        sink.note("newer", "older")
+        sink.save_position("newer", "older")
     with server(tmp_path / "one") as again:
         restarted = CacheSink.open(config(f"redis://{HOST}:{port_of(again)}"), "shop", QUICK)
         with closing(restarted):
-            assert (restarted.generation(), restarted.noted()) == (None, "older")
+            assert (restarted.generation(), restarted.saved_position()) == (None, "older")
             with pytest.raises(SinkError, match="may have lost its last writes"):
-                restarted.note("newest", "older")
+                restarted.save_position("newest", "older")
 
 
 def test_a_note_that_reaches_a_promoted_replica_is_refused(tmp_path: Path) -> None:
@@ -110,11 +110,11 @@ def test_a_note_that_reaches_a_promoted_replica_is_refused(tmp_path: Path) -> No
 
         with closing(opened(cluster.url, "shop", Retries(sleep=take_over))) as sink:
             sink.apply([upsert(1, V, "a")])
-            sink.note("older", None)
+            sink.save_position("older", None)
             eventually(lambda: followed(cluster, replica), 30, "the replica has the note")
             cluster.kill(primary)
             with pytest.raises(SinkError, match="may have lost its last writes"):
-                sink.note("newer", "older")
+                sink.save_position("newer", "older")
             assert pauses, "the note was sent again, to the replica"
             assert sink.generation() is None
 
@@ -145,27 +145,27 @@ def test_a_table_whose_primary_in_a_cluster_lost_writes_contradicts_the_note(
     with closing(opened(redis_cluster.url, unique)) as sink, closing(cluster_client(redis_cluster.url)) as reader:
         sink.apply([upsert(1, V, "kept")])
         sink.make_readable({USERS.table})
-        sink.note("older", None)
+        sink.save_position("older", None)
         older = copies(reader, unique, USERS_BEGINNING)
         sink.apply([upsert(2, V + 1, "lost")])
         sink.make_readable({USERS.table})
-        sink.note("newer", "older")
-        sink.note("newest", "newer")  # nothing was written in between
+        sink.save_position("newer", "older")
+        sink.save_position("newest", "newer")  # nothing was written in between
         restarted = CacheSink.open(config(redis_cluster.url), unique, QUICK)
         with closing(restarted):
-            assert (restarted.generation(), restarted.noted()) == (1, "newest")
+            assert (restarted.generation(), restarted.saved_position()) == (1, "newest")
             restore(reader, older, unique, USERS_BEGINNING)
-            assert (restarted.generation(), restarted.noted()) == (1, None)
+            assert (restarted.generation(), restarted.saved_position()) == (1, None)
         sink.apply([upsert(3, V + 2, "later")])
         sink.make_readable({USERS.table})
         with pytest.raises(SinkError, match="may have lost its last writes"):
-            sink.note("next", "newest")
+            sink.save_position("next", "newest")
         sink.begin_generation(2)
         sink.discard(USERS.table)
         sink.prepare(USERS)
-        assert sink.noted() is None
-        sink.note("first", None)
-        assert sink.noted() == "first"
+        assert sink.saved_position() is None
+        sink.save_position("first", None)
+        assert sink.saved_position() == "first"
 
 
 def test_a_note_that_was_lost_in_a_cluster_is_older_than_the_rows(redis_cluster: Cluster, unique: str) -> None:
@@ -174,15 +174,15 @@ def test_a_note_that_was_lost_in_a_cluster_is_older_than_the_rows(redis_cluster:
         for number, text in enumerate(("older", "newer")):
             sink.apply([upsert(number, V + number, "kept")])
             sink.make_readable({USERS.table})
-            sink.note(text, None)
+            sink.save_position(text, None)
             if text == "older":
                 older = copies(reader, unique, part)
         restore(reader, older, unique, part)
-        assert (sink.generation(), sink.noted()) == (1, "older")
+        assert (sink.generation(), sink.saved_position()) == (1, "older")
         sink.apply([upsert(7, V + 7, "later")])
         sink.make_readable({USERS.table})
-        sink.note("continued", "older")
-        assert sink.noted() == "continued"
+        sink.save_position("continued", "older")
+        assert sink.saved_position() == "continued"
         assert set(rows(sink)) == {0, 1, 7}
         found = cache_contents(config(redis_cluster.url), unique, [], removes=False)
         assert found == [f"{unique}:watershed", "3 rows of public.users"], "the count of notes is no row"

@@ -8,12 +8,12 @@ from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import pack_version
 from cdc.model.rejected_rows import RejectedRow
 from sinks.errors import RefusedError, SinkError
-from sinks.lineage import Lineage
-from spark_jobs.control_reader import News
+from sinks.schema_history import SchemaHistory
+from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.rounds import RoundReport
-from spark_jobs.sync import LETTERS_WAITING_MAX
+from spark_jobs.sync import DEAD_LETTERS_PENDING_MAX
 from tests.unit.spark_jobs.records import TOPIC, schema
-from tests.unit.spark_jobs.test_sync import LETTERS_MAX, NO_NEWS, Bench, progress, wrote
+from tests.unit.spark_jobs.test_sync import DEAD_LETTERS_MAX, NO_NEWS, Bench, progress, wrote
 
 
 def letter(version: int) -> RejectedRow:
@@ -32,9 +32,9 @@ def letter(version: int) -> RejectedRow:
 
 def test_dead_letters_are_published_before_the_position_that_covers_them() -> None:
     report = wrote(4)
-    report.letters = {"1/public.a/1": letter(7)}
+    report.dead_letters = {"1/public.a/1": letter(7)}
     later = wrote(6)
-    later.letters = {"1/public.a/1": None}
+    later.dead_letters = {"1/public.a/1": None}
     bench = Bench(rounds=[report])
     bench.batch()
     order = [call for call in bench.calls if call.startswith(("letters", "publish"))]
@@ -44,13 +44,13 @@ def test_dead_letters_are_published_before_the_position_that_covers_them() -> No
     bench.batch()
     assert {"1/public.a/1": 7} in bench.remembered, "tasks know which letters are open"
     assert bench.remembered[-1] == {}
-    assert (bench.letters.open, bench.published[-1].dead_letters) == ({}, 0)
+    assert (bench.dead_letters.open, bench.published[-1].dead_letters) == ({}, 0)
     assert [record.rejected for record in bench.published] == [{}, {"public.a": 1}, {}]
 
 
-def with_letters(end: int, letters: Mapping[str, int | None]) -> RoundReport:
+def with_dead_letters(end: int, dead_letters: Mapping[str, int | None]) -> RoundReport:
     report = wrote(end)
-    report.letters = {key: None if version is None else letter(version) for key, version in letters.items()}
+    report.dead_letters = {key: None if version is None else letter(version) for key, version in dead_letters.items()}
     return report
 
 
@@ -64,27 +64,27 @@ def failing() -> Callable[[], None]:
 def test_a_round_knows_the_letters_of_the_one_before_that_nobody_has_published_yet() -> None:
     """Seen: a row was rejected and corrected within one batch. The second round's tasks did not know of the letter, so
     they did not close it, and it stayed open for ever."""
-    bench = Bench(rounds=[with_letters(4, {"1/public.a/1": 7}), with_letters(5, {"1/public.a/1": None})])
+    bench = Bench(rounds=[with_dead_letters(4, {"1/public.a/1": 7}), with_dead_letters(5, {"1/public.a/1": None})])
     bench.batch()
     assert bench.remembered[:3] == [{}, {"1/public.a/1": 7}, {}]
-    assert (bench.letters.open, bench.published[-1].rejected) == ({}, {})
+    assert (bench.dead_letters.open, bench.published[-1].rejected) == ({}, {})
 
 
 def test_letters_that_the_brokers_did_not_take_are_published_before_the_position() -> None:
-    bench = Bench(rounds=[with_letters(4, {"1/public.a/1": 7, "1/public.a/2": 8})])
+    bench = Bench(rounds=[with_dead_letters(4, {"1/public.a/1": 7, "1/public.a/2": 8})])
 
     def more_arrives() -> None:
-        bench.sync._take(with_letters(6, {"1/public.a/1": None, "1/public.a/2": 9}), {})
+        bench.sync._add_report(with_dead_letters(6, {"1/public.a/1": None, "1/public.a/2": 9}), {})
         raise SinkError("no answer again", "wait")
 
-    bench.letters.while_published = [failing(), more_arrives]
+    bench.dead_letters.while_published = [failing(), more_arrives]
     with pytest.raises(SinkError, match="away"):
         bench.batch()
     with pytest.raises(SinkError, match="no answer again"):
-        bench.sync.tend()
+        bench.sync.run_housekeeping()
     assert not bench.calls.count("publish")
-    bench.sync.tend()
-    assert bench.letters.open == {"1/public.a/2": 9}, "what was reported last"
+    bench.sync.run_housekeeping()
+    assert bench.dead_letters.open == {"1/public.a/2": 9}, "what was reported last"
     assert bench.published[-1].end_offsets == {TOPIC: (6,)}
     assert bench.calls.index("publish") > max(at for at, call in enumerate(bench.calls) if call.startswith("letters"))
 
@@ -92,9 +92,9 @@ def test_letters_that_the_brokers_did_not_take_are_published_before_the_position
 def test_what_could_not_be_made_readable_is_so_before_its_position_is_published() -> None:
     """Whatever thread is the next: the tables, and the letters of their rows, are not forgotten by the one that
     failed."""
-    bench = Bench(rounds=[with_letters(4, {"1/public.a/1": 7})])
-    bench.news = [NO_NEWS, NO_NEWS]
-    bench.sync._position.learn([progress(500, 4)], [])
+    bench = Bench(rounds=[with_dead_letters(4, {"1/public.a/1": 7})])
+    bench.update = [NO_NEWS, NO_NEWS]
+    bench.sync._position.add_published([progress(500, 4)], [])
     seen: list[int] = []
 
     def fail() -> None:
@@ -106,7 +106,7 @@ def test_what_could_not_be_made_readable_is_so_before_its_position_is_published(
         bench.batch()
     seen.append(bench.sync.applied.lsn)
     bench.calls.clear()
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert bench.calls == ["generation", "readable a", "letters 1/public.a/1", "publish"]
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
     assert (seen, bench.sync.applied.lsn) == ([0, 0, 0], 500), "nobody sees the position before the rows"
@@ -114,20 +114,22 @@ def test_what_could_not_be_made_readable_is_so_before_its_position_is_published(
 
 def test_a_report_that_arrives_while_rows_are_made_readable_is_left_to_the_next_time() -> None:
     """Its rows may not be readable yet: neither the position nor the end of a dead letter may be published."""
-    bench = Bench(rounds=[with_letters(4, {"1/public.a/1": 7})])
-    bench.sink.while_readable = [lambda: bench.sync._take(with_letters(9, {"1/public.a/1": None}), {})]
+    bench = Bench(rounds=[with_dead_letters(4, {"1/public.a/1": 7})])
+    bench.sink.while_readable = [lambda: bench.sync._add_report(with_dead_letters(9, {"1/public.a/1": None}), {})]
     bench.batch()
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
-    assert bench.letters.open == {"1/public.a/1": 7}
+    assert bench.dead_letters.open == {"1/public.a/1": 7}
     bench.calls.clear()
-    bench.sync.tend()
+    bench.sync.run_housekeeping()
     assert bench.calls == ["generation", "readable a", "letters 1/public.a/1", "publish"]
-    assert (bench.letters.open, bench.published[-1].end_offsets) == ({}, {TOPIC: (9,)})
+    assert (bench.dead_letters.open, bench.published[-1].end_offsets) == ({}, {TOPIC: (9,)})
 
 
 def test_rejected_rows_do_not_pile_up() -> None:
-    many = {f"1/public.a/{number}": 7 for number in range(LETTERS_WAITING_MAX)}
-    bench = Bench(meanwhile=[with_letters(3, {"1/public.a/x": 7}), with_letters(4, many)], letters_max=1 << 20)
+    many = {f"1/public.a/{number}": 7 for number in range(DEAD_LETTERS_PENDING_MAX)}
+    bench = Bench(
+        meanwhile=[with_dead_letters(3, {"1/public.a/x": 7}), with_dead_letters(4, many)], dead_letters_max=1 << 20
+    )
     bench.batch()
     assert bench.went_on == [True, False], "tasks end"
     order = [call.split()[0] for call in bench.calls]
@@ -135,36 +137,38 @@ def test_rejected_rows_do_not_pile_up() -> None:
 
 
 def test_letters_that_the_brokers_do_not_take_do_not_pile_up() -> None:
-    bench = Bench(letters_max=1 << 20)
-    bench.letters.while_published = [failing()]
-    bench.sync._take(with_letters(4, {f"1/public.a/{number}": 7 for number in range(LETTERS_WAITING_MAX - 1)}), {})
+    bench = Bench(dead_letters_max=1 << 20)
+    bench.dead_letters.while_published = [failing()]
+    bench.sync._add_report(
+        with_dead_letters(4, {f"1/public.a/{number}": 7 for number in range(DEAD_LETTERS_PENDING_MAX - 1)}), {}
+    )
     with pytest.raises(SinkError, match="away"):
-        bench.sync.tend()
-    assert not bench.sync._take_meanwhile(bench.admission, {}, with_letters(5, {"1/public.a/x": 7}))
-    bench.sync.tend()
-    assert bench.sync._take_meanwhile(bench.admission, {}, wrote(6))
+        bench.sync.run_housekeeping()
+    assert not bench.sync._add_interim_report(bench.query_number, {}, with_dead_letters(5, {"1/public.a/x": 7}))
+    bench.sync.run_housekeeping()
+    assert bench.sync._add_interim_report(bench.query_number, {}, wrote(6))
 
 
 def test_what_an_operator_discards_is_followed() -> None:
     bench = Bench()
-    bench.letters.open = {"1/public.a/1": 7}
-    bench.letters.others = {"1/public.a/1"}
-    bench.sync.tend()
+    bench.dead_letters.open = {"1/public.a/1": 7}
+    bench.dead_letters.others = {"1/public.a/1"}
+    bench.sync.run_housekeeping()
     assert bench.published[-1].rejected == {}
 
 
 def test_as_many_letters_as_the_limit_stop_no_sink() -> None:
-    bench = Bench(rounds=[with_letters(4, {f"1/public.a/{number}": 7 for number in range(LETTERS_MAX)})])
+    bench = Bench(rounds=[with_dead_letters(4, {f"1/public.a/{number}": 7 for number in range(DEAD_LETTERS_MAX)})])
     bench.batch()
-    assert bench.published[-1].dead_letters == LETTERS_MAX
+    assert bench.published[-1].dead_letters == DEAD_LETTERS_MAX
 
 
 def test_letters_that_are_closed_stop_no_sink() -> None:
     """A sink that stopped with too many continues after the limit was raised or rows were corrected."""
-    bench = Bench(rounds=[with_letters(4, {"1/public.a/1": None})])
-    bench.letters.open = {f"1/public.a/{number}": 7 for number in range(LETTERS_MAX + 2)}
+    bench = Bench(rounds=[with_dead_letters(4, {"1/public.a/1": None})])
+    bench.dead_letters.open = {f"1/public.a/{number}": 7 for number in range(DEAD_LETTERS_MAX + 2)}
     bench.batch()
-    assert bench.published[-1].rejected == {"public.a": LETTERS_MAX + 1}
+    assert bench.published[-1].rejected == {"public.a": DEAD_LETTERS_MAX + 1}
 
 
 def test_letters_of_a_table_that_is_not_captured_any_more_are_closed() -> None:
@@ -174,38 +178,40 @@ def test_letters_of_a_table_that_is_not_captured_any_more_are_closed() -> None:
     left = ProgressRecord(
         epoch=1, seq=50, lsn=500, commit_ts_us=5, published_ts_us=0, end_offsets={TOPIC: (0,)}, owed={"public.c": "why"}
     )
-    tables = tuple(Lineage((schema(name),)) for name in "bc")
-    bench = Bench(news=[News((), (), tables), News((left,), (), ())], letters_max=9)
+    tables = tuple(SchemaHistory((schema(name),)) for name in "bc")
+    bench = Bench(update=[ControlUpdate((), (), tables), ControlUpdate((left,), (), ())], dead_letters_max=9)
     kept = {"1/public.a/1": old, "1/public.b/2": new, "1/public.c/1": old}
-    bench.letters.open = {"1/public.b/1": old, **kept}
-    bench.sync.tend()
-    assert len(bench.letters.open) == 4
-    bench.sync.tend()
-    assert bench.letters.open == kept
+    bench.dead_letters.open = {"1/public.b/1": old, **kept}
+    bench.sync.run_housekeeping()
+    assert len(bench.dead_letters.open) == 4
+    bench.sync.run_housekeeping()
+    assert bench.dead_letters.open == kept
 
 
 def test_more_dead_letters_than_the_limit_stop_the_sink() -> None:
     report = wrote(4)
-    report.letters = {f"1/public.a/{number}": letter(7) for number in range(LETTERS_MAX + 1)}
+    report.dead_letters = {f"1/public.a/{number}": letter(7) for number in range(DEAD_LETTERS_MAX + 1)}
     bench = Bench(rounds=[report])
     with pytest.raises(RefusedError, match="search: the store rejected 3 rows, more than dead_letters_max"):
         bench.batch()
-    assert len(bench.letters.open) == 3 and not bench.calls.count("publish"), "what was rejected can be looked at"
+    assert len(bench.dead_letters.open) == 3 and not bench.calls.count("publish"), "what was rejected can be looked at"
 
 
 def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
     sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
-    other = Lineage((schema("b"),))
+    other = SchemaHistory((schema("b"),))
     ends = {TOPIC: (0,), "shop.public.b": (0,)}
     both = [progress(lsn, 0).model_copy(update={"end_offsets": ends}) for lsn in (300, 500)]
-    bench = Bench(news=[News((), (), (other,)), News(tuple(both), (sweep,), ())], letters_max=9)
-    bench.sync.tend()
-    bench.letters.open = {"1/public.a/1": 8, "1/public.a/2": 10, "1/public.b/1": 8}
-    bench.sync._take(with_letters(0, {"1/public.a/3": 7, "1/public.a/4": 9}), {})  # not published yet
-    late = with_letters(0, {"1/public.a/5": 8, "1/public.a/6": 10})  # while the rows are swept
-    bench.sink.while_readable = [lambda: None, lambda: bench.sync._take(late, {})]
+    bench = Bench(
+        update=[ControlUpdate((), (), (other,)), ControlUpdate(tuple(both), (sweep,), ())], dead_letters_max=9
+    )
+    bench.sync.run_housekeeping()
+    bench.dead_letters.open = {"1/public.a/1": 8, "1/public.a/2": 10, "1/public.b/1": 8}
+    bench.sync._add_report(with_dead_letters(0, {"1/public.a/3": 7, "1/public.a/4": 9}), {})  # not published yet
+    late = with_dead_letters(0, {"1/public.a/5": 8, "1/public.a/6": 10})  # while the rows are swept
+    bench.sink.while_readable = [lambda: None, lambda: bench.sync._add_report(late, {})]
     for _ in range(2):
-        bench.sync.tend()
+        bench.sync.run_housekeeping()
         kept = {"1/public.a/2": 10, "1/public.a/4": 9, "1/public.b/1": 8}
-        assert {key: version for key, version in bench.letters.open.items() if key != "1/public.a/6"} == kept
-    assert bench.letters.open["1/public.a/6"] == 10
+        assert {key: version for key, version in bench.dead_letters.open.items() if key != "1/public.a/6"} == kept
+    assert bench.dead_letters.open["1/public.a/6"] == 10

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.lineage import Lineage, reads_as
+from sinks.schema_history import SchemaHistory, reads_as
 
 INT2, INT4, INT8, FLOAT4, FLOAT8 = 21, 23, 20, 700, 701
 TEXT, VARCHAR, NAME, NUMERIC, DATE, TIMESTAMP, UUID, MOOD, INT4_ARRAY = (
@@ -35,16 +35,18 @@ def schema(version: int, *columns: Column) -> TableSchema:
 
 def test_versions_come_in_any_order_and_again() -> None:
     first, second = schema(1), schema(2, column("a"))
-    lineage = Lineage.of([second, first, replace(second)])
-    assert lineage == Lineage((first, second))
-    assert (lineage.newest, lineage.earlier) == (second, (first,))
+    schema_history = SchemaHistory.of([second, first, replace(second)])
+    assert schema_history == SchemaHistory((first, second))
+    assert (schema_history.newest, schema_history.earlier) == (second, (first,))
 
 
 def test_what_was_added_later_may_be_absent_from_older_rows() -> None:
     required = replace(column("required"), nullable=False)
-    lineage = Lineage.of([schema(1, column("a")), schema(2), schema(3, column("a"), column("b"), required)])
-    assert lineage.added == {"a", "b"}
-    assert Lineage((schema(1, column("a")),)).added == frozenset()
+    schema_history = SchemaHistory.of(
+        [schema(1, column("a")), schema(2), schema(3, column("a"), column("b"), required)]
+    )
+    assert schema_history.added == {"a", "b"}
+    assert SchemaHistory((schema(1, column("a")),)).added == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -85,41 +87,41 @@ def test_a_domain_counts_as_its_base_type_with_the_domains_modifier() -> None:
 
 
 def test_a_column_is_carried_through_every_known_version() -> None:
-    lineage = Lineage.of(
+    schema_history = SchemaHistory.of(
         [
             schema(1, column("stays"), column("gone"), column("again", INT4), column("retyped", INT4)),
             schema(2, column("stays"), column("retyped", INT4), column("late")),
             schema(4, column("stays"), column("again", INT4), column("retyped"), column("late")),
         ]
     )
-    assert lineage.carried(1) == {"id", "stays"}
-    assert lineage.carried(2) == {"id", "stays", "late"}
-    assert lineage.carried(4) == {"id", "stays", "again", "retyped", "late"}
+    assert schema_history.carried(1) == {"id", "stays"}
+    assert schema_history.carried(2) == {"id", "stays", "late"}
+    assert schema_history.carried(4) == {"id", "stays", "again", "retyped", "late"}
     # Not known: as far as later versions say.
-    assert lineage.carried(3) == lineage.carried(4)
-    assert [lineage.column_count(version) for version in (1, 2, 3, 4)] == [5, 4, None, 5]
+    assert schema_history.carried(3) == schema_history.carried(4)
+    assert [schema_history.column_count(version) for version in (1, 2, 3, 4)] == [5, 4, None, 5]
 
 
 def test_an_older_row_gets_the_newest_columns_in_their_order() -> None:
-    lineage = Lineage.of(
+    schema_history = SchemaHistory.of(
         [
             schema(1, column("gone"), column("stays"), column("retyped", INT4)),
             schema(2, column("added"), column("retyped"), column("stays")),
         ]
     )
-    row, unchanged = lineage.in_newest(1, {"id": 1, "gone": "x", "stays": "y", "retyped": 7}, frozenset())
+    row, unchanged = schema_history.in_newest(1, {"id": 1, "gone": "x", "stays": "y", "retyped": 7}, frozenset())
     assert list(row.items()) == [("id", 1), ("added", None), ("retyped", None), ("stays", "y")]
     assert unchanged == frozenset()
 
 
 def test_what_an_older_row_lacks_is_kept_only_of_the_same_column() -> None:
-    lineage = Lineage.of(
+    schema_history = SchemaHistory.of(
         [
             schema(1, column("gone"), column("stays"), column("retyped")),
             schema(2, column("stays"), column("retyped", INT4), column("added")),
         ]
     )
-    row, unchanged = lineage.in_newest(1, {"id": 1}, frozenset({"gone", "stays", "retyped"}))
+    row, unchanged = schema_history.in_newest(1, {"id": 1}, frozenset({"gone", "stays", "retyped"}))
     assert row == {"id": 1, "retyped": None, "added": None}
     assert unchanged == {"stays"}
 
@@ -127,4 +129,4 @@ def test_what_an_older_row_lacks_is_kept_only_of_the_same_column() -> None:
 def test_a_widened_key_is_carried() -> None:
     key = column("id", INT4)
     narrow = replace(schema(1, column("a")), columns=(key, column("a")))
-    assert Lineage.of([narrow, schema(2, column("a"))]).carried(1) == {"id", "a"}
+    assert SchemaHistory.of([narrow, schema(2, column("a"))]).carried(1) == {"id", "a"}

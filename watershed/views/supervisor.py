@@ -12,9 +12,9 @@ from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError, WatershedError
 from sinks.errors import RefusedError, SinkError
 from watershed.views.base import Base
-from watershed.views.maintainer import ViewMaintainer, define, kept_elsewhere
+from watershed.views.maintainer import ViewMaintainer, define, locked_elsewhere
 from watershed.views.states import States
-from watershed.views.target import Gathering, Target, TargetGenerations
+from watershed.views.target import Gathering, TargetGenerations, ViewTarget
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +23,7 @@ RETRY_S_MAX: Final = 30.0
 OwnBase = TypeVar("OwnBase", bound=States)
 
 
-class Job(Protocol):
+class SupervisedJob(Protocol):
     """The work of a keeper between two errors."""
 
     def start(self) -> None: ...
@@ -37,7 +37,7 @@ class Job(Protocol):
     def close(self) -> None: ...
 
 
-class Keeper(ABC, Generic[OwnBase]):
+class Supervisor(ABC, Generic[OwnBase]):
     """One view or log. After an error its connections are opened again, so that what it then does rests on its lock."""
 
     def __init__(self, kind: str, name: str, open_base: Callable[[], OwnBase]) -> None:
@@ -48,26 +48,26 @@ class Keeper(ABC, Generic[OwnBase]):
         self._waits_for = ""  # the last error, since which nothing was done
         self._pause_s = RETRY_S_MIN
 
-    def keep(self, ending: threading.Event) -> None:
+    def run(self, ending: threading.Event) -> None:
         """Returns when the process is to end. Raises ConfigError and RefusedError, which are noted with the view; after
         any other WatershedError it continues, and logs each error once."""
         while not ending.is_set():
             try:
                 with self._open_base() as base:
-                    self._keep(base, ending)
+                    self._run_locked(base, ending)
             except (ConfigError, RefusedError):
                 raise
             except WatershedError as error:
                 self._wait(error, ending)
 
     @abstractmethod
-    def _open_job(self, base: OwnBase) -> Job:
+    def _open_job(self, base: OwnBase) -> SupervisedJob:
         """Opens the job, whose connection to the base holds the lock."""
 
-    def _keep(self, base: OwnBase, ending: threading.Event) -> None:
+    def _run_locked(self, base: OwnBase, ending: threading.Event) -> None:
         base.install()
         if not base.lock(self._name):  # nothing is noted: the status is the other process's
-            raise kept_elsewhere(self._kind, self._name)
+            raise locked_elsewhere(self._kind, self._name)
         try:
             with closing(self._open_job(base)) as job:
                 job.start()
@@ -110,7 +110,7 @@ class Keeper(ABC, Generic[OwnBase]):
         ending.wait(self._pause_s)
 
 
-class ViewKeeper(Keeper[Base]):
+class ViewSupervisor(Supervisor[Base]):
     """One view."""
 
     def __init__(
@@ -118,7 +118,7 @@ class ViewKeeper(Keeper[Base]):
         name: str,
         config: ViewConfig,
         open_base: Callable[[], Base],
-        open_target: Callable[[], Target],
+        open_target: Callable[[], ViewTarget],
         wait_for_base: Callable[[], None],
         gathering: Gathering | None = None,
         generations: TargetGenerations | None = None,

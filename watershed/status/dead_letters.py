@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from cdc.config.config_file import Config
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import deliver
-from cdc.model.rejected_rows import RejectedRow, letters_generation
+from cdc.model.rejected_rows import RejectedRow, dead_letter_generation
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """One open dead letter."""
 
     sink: str
@@ -23,21 +23,21 @@ class Letter:
     @property
     def generation(self) -> int | None:
         """The generation of the sink's store that rejected the row; None for a key of another form."""
-        return letters_generation(self.key)
+        return dead_letter_generation(self.key)
 
 
-def read_letters(config: Config, sinks: Iterable[str]) -> list[Letter]:
+def read_dead_letters(config: Config, sinks: Iterable[str]) -> list[DeadLetter]:
     """Returns the open letters of these sinks, of all generations, by sink and key. Raises UnreachableError,
     BrokerError."""
     topics = Topics(config.topics.prefix)
     return [
-        Letter(sink, topic, key, RejectedRow.decode(value, f"topic {topic}, key {key}"))
+        DeadLetter(sink, topic, key, RejectedRow.decode(value, f"topic {topic}, key {key}"))
         for sink in sinks
         for topic in (topics.sink_dead_letter(sink),)
         for key, value in sorted(read_latest(config.kafka, topic).items())
     ]
 
 
-def discard_letters(config: Config, letters: Iterable[Letter]) -> None:
-    for letter in letters:
-        deliver(config.kafka, TopicRecord(letter.topic, letter.key.encode(), None))
+def discard_dead_letters(config: Config, dead_letters: Iterable[DeadLetter]) -> None:
+    for dead_letter in dead_letters:
+        deliver(config.kafka, TopicRecord(dead_letter.topic, dead_letter.key.encode(), None))

@@ -1,4 +1,5 @@
-"""The job's position, kept in the catalog with the snapshots that the tables had then (see sinks.contract.Sink.note).
+"""The job's position, kept in the catalog with the snapshots that the tables had then (see
+sinks.contract.Sink.save_position).
 
 A table that was rolled back to an earlier snapshot contradicts the note, because the snapshot that was noted is no
 longer among the predecessors of the current one.
@@ -13,23 +14,23 @@ from cdc.model.events import TableId
 from sinks.contract import lost_writes
 from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Engine
-from sinks.warehouse.naming import Place
+from sinks.warehouse.naming import TableLocation
 
-NotedSnapshot = tuple[int, int]  # its sequence number and its id; _NONE: the table had none
+SavedSnapshot = tuple[int, int]  # its sequence number and its id; _NONE: the table had none
 _NONE: Final = (0, 0)
 
 
-class Notes:
+class SavedPosition:
     """The note of one namespace."""
 
-    def __init__(self, engine: Engine, namespace: str, place: Callable[[TableId], Place]) -> None:
+    def __init__(self, engine: Engine, namespace: str, place: Callable[[TableId], TableLocation]) -> None:
         self._engine = engine
         self._namespace = (namespace,)
         self._place = place
         self._state = threading.Lock()  # guards _written
         self._written: set[TableId] = set()  # since the last note
         # Table → its state, and the noted snapshot that it agreed with.
-        self._verified: dict[str, tuple[str | None, NotedSnapshot]] = {}
+        self._verified: dict[str, tuple[str | None, SavedSnapshot]] = {}
 
     def written(self, tables: Iterable[TableId]) -> None:
         """Records that the tables have new snapshots. Thread-safe."""
@@ -37,7 +38,7 @@ class Notes:
             self._written.update(tables)
 
     def write(self, text: str, before: str | None) -> None:
-        """Implements Sink.note."""
+        """Implements Sink.save_position."""
         held = self._engine.namespace_properties(self._namespace) or {}
         last = properties.note_of(held)
         if before is not None and (last is None or last.text not in (before, text)):
@@ -54,13 +55,13 @@ class Notes:
             raise
 
     def read(self) -> str | None:
-        """Implements Sink.noted. Returns None if a table was rolled back since."""
+        """Implements Sink.saved_position. Returns None if a table was rolled back since."""
         note = properties.note_of(self._engine.namespace_properties(self._namespace) or {})
         if note is None or any(self._is_rolled_back(*entry) for entry in note.snapshots.items()):
             return None
         return note.text
 
-    def _is_rolled_back(self, table: str, noted: NotedSnapshot) -> bool:
+    def _is_rolled_back(self, table: str, noted: SavedSnapshot) -> bool:
         """Returns False for a table that does not exist: then the store holds no generation."""
         rows = self._place(table_of_key(table)).rows
         state = self._engine.state(rows)
@@ -71,13 +72,13 @@ class Notes:
         self._verified[table] = state, noted
         return False
 
-    def _kept(self, table: str, noted: NotedSnapshot | None) -> NotedSnapshot:
+    def _kept(self, table: str, noted: SavedSnapshot | None) -> SavedSnapshot:
         newest = self._newest(table, noted)
         if newest is None:
             raise lost_writes(f"the warehouse's table {table}")
         return newest
 
-    def _newest(self, table: str, noted: NotedSnapshot | None) -> NotedSnapshot | None:
+    def _newest(self, table: str, noted: SavedSnapshot | None) -> SavedSnapshot | None:
         """Returns the table's current snapshot; None if the noted one is not it, and no predecessor of it. Snapshots
         that have expired are taken for predecessors.
         """

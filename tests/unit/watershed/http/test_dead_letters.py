@@ -9,9 +9,9 @@ import pytest
 from cdc.config.config_file import Config
 from cdc.model.errors import UnreachableError
 from tests.support.console_pipeline import SETTINGS, ShownPipeline, letter
-from watershed.http.letters import KEPT_S, SHOWN_MAX, WAITING_MAX, DeadLetters, Letters
+from watershed.http.dead_letters import KEPT_S, SHOWN_MAX, WAITING_MAX, DeadLetterReader, DeadLetters
+from watershed.status.dead_letters import DeadLetter
 from watershed.status.model import Status
-from watershed.status.sink_letters import Letter
 
 LOCAL = "127.0.0.1:8480"
 
@@ -19,23 +19,23 @@ LOCAL = "127.0.0.1:8480"
 class Topics:
     """The letters that reading finds, and how often they were read."""
 
-    def __init__(self, *found: Letter, settings: Config = SETTINGS) -> None:
+    def __init__(self, *found: DeadLetter, settings: Config = SETTINGS) -> None:
         self.found = found
         self.settings = settings
         self.reads: list[tuple[str, ...]] = []
         self.now_s = 0.0
 
-    def read(self, sinks: Sequence[str]) -> list[Letter]:
+    def read(self, sinks: Sequence[str]) -> list[DeadLetter]:
         self.reads.append(tuple(sinks))
         return [one for one in self.found if one.sink in sinks]
 
     def shown(self, host: str = LOCAL, listens: str = "127.0.0.1") -> DeadLetters:
         http = self.settings.http.model_copy(update={"host": listens})
-        letters = Letters(self.settings.model_copy(update={"http": http}), self.read)
+        letters = DeadLetterReader(self.settings.model_copy(update={"http": http}), self.read)
         return letters.shown(ShownPipeline(letters=self.found).status(), host)
 
 
-def order(number: int = 1, sink: str = "search") -> Letter:
+def order(number: int = 1, sink: str = "search") -> DeadLetter:
     return letter(sink, "public.orders", number, "no date", {"id": number, "note": "x"})
 
 
@@ -65,7 +65,7 @@ def test_a_row_is_shown_with_its_reason_and_place() -> None:
         (order(), "[::1]:8480", "::1", ""),
     ],
 )
-def test_a_row_is_withheld_where_others_can_read_it(found: Letter, host: str, listens: str, why: str) -> None:
+def test_a_row_is_withheld_where_others_can_read_it(found: DeadLetter, host: str, listens: str, why: str) -> None:
     (one,) = Topics(found).shown(host, listens).sinks[0].letters
     assert one.withheld == why
     assert (one.row is None) == (why != "")
@@ -105,7 +105,7 @@ def test_columns_that_do_not_leave_the_source_any_more_are_not_shown() -> None:
     assert one.row == {"id": 1}
 
 
-async def asked(letters: Letters, status: Status, times: int) -> list[object]:
+async def asked(letters: DeadLetterReader, status: Status, times: int) -> list[object]:
     found: list[object] = [None] * times
 
     async def ask(number: int) -> None:
@@ -123,12 +123,12 @@ async def asked(letters: Letters, status: Status, times: int) -> list[object]:
 def test_while_brokers_do_not_answer_a_bounded_number_of_requests_waits_in_one_thread() -> None:
     threads: list[int] = []
 
-    def read(_: Sequence[str]) -> Sequence[Letter]:
+    def read(_: Sequence[str]) -> Sequence[DeadLetter]:
         threads.append(threading.active_count())
         raise UnreachableError("Kafka does not answer", "")
 
     status = ShownPipeline(letters=(order(),)).status()
-    found = anyio.run(asked, Letters(SETTINGS, read), status, WAITING_MAX + 5)
+    found = anyio.run(asked, DeadLetterReader(SETTINGS, read), status, WAITING_MAX + 5)
     assert found.count("Kafka does not answer") == WAITING_MAX
     assert found.count(f"{WAITING_MAX} requests are waiting already") == 5
     assert max(threads) - min(threads) <= 1
@@ -137,7 +137,7 @@ def test_while_brokers_do_not_answer_a_bounded_number_of_requests_waits_in_one_t
 def test_a_sink_s_own_mask_withholds_its_rows_too() -> None:
     settings = with_search({"mapping": {"public.orders": {"mask": {"asterisks": {"note": 3}}}}}).settings
     topics = Topics(order(1, "search"), order(2, "cache"))
-    shown = Letters(settings, topics.read).shown(ShownPipeline(letters=topics.found).status(), LOCAL)
+    shown = DeadLetterReader(settings, topics.read).shown(ShownPipeline(letters=topics.found).status(), LOCAL)
     assert {one.sink: one.letters[0].withheld for one in shown.sinks} == {"search": "masked", "cache": ""}
 
 
@@ -150,7 +150,7 @@ def test_the_newest_letters_are_shown_and_all_are_counted() -> None:
 def test_topics_are_read_only_for_sinks_with_letters_and_once_for_all_consoles() -> None:
     topics = Topics(order())
     now = [0.0]
-    letters = Letters(SETTINGS, topics.read, lambda: now[0])
+    letters = DeadLetterReader(SETTINGS, topics.read, lambda: now[0])
     none, some = ShownPipeline().status(), ShownPipeline(letters=topics.found).status()
     assert letters.shown(none, LOCAL).sinks == ()
     assert topics.reads == []

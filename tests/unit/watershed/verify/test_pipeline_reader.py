@@ -11,19 +11,19 @@ from tests.support.standings import SOURCE, FakeTail, position
 from watershed.cli.verify import verify
 from watershed.client.pipeline_watch import PipelineWatch
 from watershed.client.source_facts import SourceEnd
-from watershed.verify.world import StandsStillError, World
+from watershed.verify.pipeline_reader import PipelineReader, SinkStalledError
 
 
 def test_a_sink_that_makes_no_progress_is_said_with_the_option_that_waits_longer() -> None:
-    world: Any = World.__new__(World)
+    pipeline: Any = PipelineReader.__new__(PipelineReader)
     topics = Topics("shop")
     tail = FakeTail(topics)  # nobody publishes anything
     tail.tell(position(400))
-    world._timeout_s, world._watch = 0.0, PipelineWatch(topics, tail)  # type: ignore[arg-type]
+    pipeline._timeout_s, pipeline._watch = 0.0, PipelineWatch(topics, tail)  # type: ignore[arg-type]
     end = SourceEnd(SOURCE.system_identifier, SOURCE.timeline, 500, 8192, 16 * 1024 * 1024)
-    world._source = type("Source", (), {"read_end": lambda _: end})()
-    with pytest.raises(StandsStillError, match="sink search does not make progress") as error:
-        world.reach("search")
+    pipeline._source = type("Source", (), {"read_end": lambda _: end})()
+    with pytest.raises(SinkStalledError, match="sink search does not make progress") as error:
+        pipeline.wait_until_applied("search")
     option = error.value.hint.rpartition(" ")[2]
     app = typer.Typer()
     app.command()(verify)

@@ -29,7 +29,7 @@ Row = dict[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class SchemaHistory:
     """The known versions of one table's schema, at least one, oldest first."""
 
     versions: tuple[TableSchema, ...]
@@ -37,7 +37,7 @@ class Lineage:
 
     @classmethod
     def of(cls, schemas: Iterable[TableSchema]) -> Self:
-        """Makes a lineage of versions in any order; of several with one number the last applies."""
+        """Makes a history of versions in any order; of several with one number the last applies."""
         by_version = {schema.version: schema for schema in schemas}
         return cls(tuple(by_version[version] for version in sorted(by_version)))
 

@@ -1,4 +1,4 @@
-"""The job's position, kept in the hash of the cache's generation (see sinks.contract.Sink.note).
+"""The job's position, kept in the hash of the cache's generation (see sinks.contract.Sink.save_position).
 
 A server takes over a primary's writes in their order: where it lacks rows, it lacks the note that was written after
 them. In a cluster, tables and the note are on different primaries. Each table's hash therefore counts the notes that
@@ -23,7 +23,7 @@ from sinks.contract import lost_writes
 Counts = dict[str, int]  # table_key → number
 
 
-class Notes:
+class SavedPosition:
     """The note of the serving generation, or that of a rebuild."""
 
     def __init__(self, server: RedisServer, keys: CacheKeys, *, rebuilds: bool) -> None:
@@ -38,7 +38,7 @@ class Notes:
             self._written.update(tables)
 
     def write(self, text: str, before: str | None) -> None:
-        """Implements Sink.note."""
+        """Implements Sink.save_position."""
         key = self._keys.generation
         held = self._server.run("HGET", key, self._field)
         last, counts = (None, {}) if held is None else _parsed(held)
@@ -60,7 +60,7 @@ class Notes:
         self._written -= written
 
     def read(self) -> str | None:
-        """Implements Sink.noted."""
+        """Implements Sink.saved_position."""
         held = self._server.run("HGET", self._keys.generation, self._field)
         if held is None:
             return None

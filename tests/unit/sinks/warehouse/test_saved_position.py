@@ -9,9 +9,9 @@ from cdc.model.events import TableId
 from sinks.errors import SinkError
 from sinks.warehouse import properties
 from sinks.warehouse.engine import Snapshot
-from sinks.warehouse.naming import Place, place
-from sinks.warehouse.notes import Notes
+from sinks.warehouse.naming import TableLocation, table_location
 from sinks.warehouse.properties import Note, note_of, note_writes
+from sinks.warehouse.saved_position import SavedPosition
 from tests.unit.sinks.warehouse.scripted import ScriptedEngine
 
 ORDERS = TableId("public", "orders")
@@ -42,8 +42,8 @@ class Engine(ScriptedEngine):
         return str(self.numbers)
 
 
-def _place(table: TableId) -> Place:
-    return place("shop", table)
+def _place(table: TableId) -> TableLocation:
+    return table_location("shop", table)
 
 
 @pytest.mark.parametrize("text", ["short", LONG])
@@ -75,13 +75,13 @@ def test_a_kill_between_two_changes_of_properties_leaves_the_former_note(text: s
 )
 def test_a_table_that_was_rolled_back_has_no_note(numbers: list[int], is_kept: bool) -> None:
     engine = Engine()
-    notes = Notes(engine, "shop", _place)
+    notes = SavedPosition(engine, "shop", _place)
     engine.numbers = [7, 6, 5]
     notes.written([ORDERS])
     notes.write("text", None)
     assert notes.read() == "text"
     engine.numbers = numbers
-    assert Notes(engine, "shop", _place).read() == ("text" if is_kept else None)
+    assert SavedPosition(engine, "shop", _place).read() == ("text" if is_kept else None)
     assert notes.read() == ("text" if is_kept else None)
     notes.written([ORDERS])
     if is_kept:
@@ -94,7 +94,7 @@ def test_a_table_that_was_rolled_back_has_no_note(numbers: list[int], is_kept: b
 
 def test_a_table_without_a_snapshot_is_noted() -> None:
     engine = Engine()
-    notes = Notes(engine, "shop", _place)
+    notes = SavedPosition(engine, "shop", _place)
     notes.written([ORDERS])
     notes.write("text", None)
     engine.numbers = [2, 1]
@@ -103,7 +103,7 @@ def test_a_table_without_a_snapshot_is_noted() -> None:
 
 def test_a_dropped_table_leaves_the_note() -> None:
     engine = Engine()
-    notes = Notes(engine, "shop", _place)
+    notes = SavedPosition(engine, "shop", _place)
     engine.numbers = [1]
     notes.written([ORDERS])
     notes.write("text", None)
@@ -114,7 +114,7 @@ def test_a_dropped_table_leaves_the_note() -> None:
 
 def test_a_table_that_returned_to_older_metadata_uses_numbers_again() -> None:
     engine = Engine()
-    notes = Notes(engine, "shop", _place)
+    notes = SavedPosition(engine, "shop", _place)
     engine.numbers = [7, 6]
     notes.written([ORDERS])
     notes.write("text", None)
