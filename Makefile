@@ -38,13 +38,13 @@ check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/pytest tests/test_imports.py tests/test_repository.py
 
 test: setup check docs ## Check, build the documentation, then test on real servers, in two processes. CI runs it, and test-whole.
-	$(BIN)/pytest $(PROCESSES) --durations-file .watershed/durations/test.json
+	$(BIN)/pytest $(PROCESSES) --durations-file=.watershed/durations/test.json
 
 test-fast: .venv/.jars check ## What needs no server: units, properties, models, simulations.
 	$(BIN)/pytest $(PROCESSES) -m 'not servers and not long and not whole'
 
 test-whole: setup ## What make test leaves out: tutorials, demo, console, cluster, other PostgreSQL versions, forms of stores.
-	$(BIN)/pytest $(PROCESSES) -m 'whole and not long' --durations-file .watershed/durations/whole.json
+	$(BIN)/pytest $(PROCESSES) -m 'whole and not long' --durations-file=.watershed/durations/whole.json
 
 docs: .venv/.project ## Build the documentation into .watershed/site; warnings are errors.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
