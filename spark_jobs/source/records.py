@@ -105,7 +105,7 @@ def _require_same_topic(part: TopicRange) -> None:
 
 def read_row(message: Message, schema_history: SchemaHistory) -> SourceRow:
     """Returns the record's row; a tombstone's operation is d. Raises SchemaChangedError for a newer schema than the
-    lineage has; SinkError for a record that capture did not write."""
+    schema history has; SinkError for a record that capture did not write."""
     key, value = message.key(), message.value()
     topic, partition, offset = schema_history.newest.topic, message.partition() or 0, message.offset() or 0
     change = ordinary_change(schema_history.newest, key, value) or _read(

@@ -43,7 +43,7 @@ def _offsets_without_incarnations() -> None:
 
     _put(AppliedPosition, "_identify", identify)
     _put(AppliedPosition, "_is_of_these_topics", lambda *_: True)
-    _put(AppliedPosition, "meets", lambda *_: None)
+    _put(AppliedPosition, "check_topic", lambda *_: None)
 
 
 def _begins_at_former_offsets() -> None:
@@ -55,7 +55,7 @@ def _begins_at_former_offsets() -> None:
         take(sync, report, invalidations)
 
     _offsets_without_incarnations()
-    _put(SinkSync, "_take", took)
+    _put(SinkSync, "_add_report", took)
 
 
 def _continues_a_foreign_store() -> None:
@@ -66,7 +66,7 @@ def _continues_a_foreign_store() -> None:
 def _lets_former_rows_win() -> None:
     """The rows keep the versions that they had in the former topics."""
     for store in (CacheSink, SqlSink):
-        _put(store, "disown", lambda *_: None)
+        _put(store, "reset_versions", lambda *_: None)
 
 
 def _replaces_a_snapshot_that_owes() -> None:
@@ -125,7 +125,7 @@ def _forgets_letters() -> None:
         sync._environment.dead_letters.publish(dead_letters)
 
     _brokers_refuse_letters()
-    _put(SinkSync, "_publish_letters", publish)
+    _put(SinkSync, "_publish_dead_letters", publish)
 
 
 def _stores_refuse_refreshes() -> None:
@@ -156,7 +156,7 @@ def _forgets_refreshes() -> None:
                 sync._position.mark_readable(offsets, invalidations)
 
     _stores_refuse_refreshes()
-    _put(SinkSync, "_show", show)
+    _put(SinkSync, "_make_readable", show)
 
 
 def _counts_partitions_once() -> None:
@@ -174,7 +174,7 @@ def _counts_partitions_once() -> None:
 def _trusts_the_store() -> None:
     """The position that this job has noted counts, whatever the store holds."""
     _put(SinkSync, "_check_generation", lambda _: None)
-    for owner, name in ((SavedPosition, "write"), (Preparation, "note")):
+    for owner, name in ((SavedPosition, "write"), (Preparation, "save_position")):
         _write_whatever_was_noted(owner, name)
 
 

@@ -107,7 +107,7 @@ class Kept:
     def __init__(self, folder: Path, saved: SinkRecord | None) -> None:
         worker = Swap(folder).worker
         worker._checkpoints = cast("Any", SimpleNamespace(keep_only=lambda _: None))
-        sink = SimpleNamespace(generation=lambda: 1, noted=lambda: saved and saved.encode().decode())
+        sink = SimpleNamespace(generation=lambda: 1, saved_position=lambda: saved and saved.encode().decode())
         slots = SimpleNamespace(in_place=False, generation=lambda _: 1)
         control = SimpleNamespace(sinks={}, schema_histories={}, rebuilds={})
         self.record = first_position("cache", 1, "h", [], 1).model_copy(update={"epoch": 1, "excluded": ("public.a",)})
@@ -142,7 +142,10 @@ def test_rows_that_a_former_generation_was_to_remove_are_removed_by_the_next_one
     items, other = TableId("public", "items"), TableId("public", "other")
     saved = first_position("cache", 1, "h", [items], time.time_ns() // 1000)
     sink = SimpleNamespace(
-        generation=lambda: 1, begin_generation=lambda _: None, reset_versions=reset.append, note=lambda *_: None
+        generation=lambda: 1,
+        begin_generation=lambda _: None,
+        reset_versions=reset.append,
+        save_position=lambda *_: None,
     )
     control = SimpleNamespace(sinks={}, schema_histories={items: None, other: None}, excluded=())
     setattr(worker, "_complete", lambda _, record: record)  # noqa: B010 - a method
@@ -157,7 +160,7 @@ def test_a_store_that_must_be_built_again_is_at_each_start_until_it_is(tmp_path:
     worker, asked = Swap(tmp_path).worker, list[RebuildRecord]()
     items, now_us = TableId("public", "items"), time.time_ns() // 1000
     saved = with_rows_owed(first_position("cache", 1, "h", [], now_us), [items])
-    sink = SimpleNamespace(generation=lambda: 1, noted=saved.encode().decode)
+    sink = SimpleNamespace(generation=lambda: 1, saved_position=saved.encode().decode)
     opened = SimpleNamespace(sink=sink, slots=SimpleNamespace(in_place=False, generation=lambda _: 1), slot="")
     control = SimpleNamespace(sinks={}, schema_histories={}, rebuilds={})
     published = ProgressRecord(epoch=1, seq=1, lsn=1, commit_ts_us=1, published_ts_us=now_us, end_offsets={})
@@ -179,7 +182,7 @@ class Attempt:
     def __init__(self, folder: Path, *, has_rebuild: bool = True, begins: bool = True) -> None:
         self.calls: list[str] = []
         self.follows = [False, False, True]  # whether the rebuild is ready, one look after another
-        self.ended = 0
+        self.ended_count = 0
         self.refusal: SinkError | None = None
         self.is_idle = False
         self.rebuilds: dict[str, RebuildRecord] = {}
@@ -217,7 +220,7 @@ class Attempt:
     def follow(self, _: object) -> bool:
         self.calls.append("follow")
         if self.follows.pop(0):
-            self.ended += 1
+            self.ended_count += 1
             return True
         return False
 

@@ -86,11 +86,11 @@ class Started:
     def store(self) -> Any:
         return SimpleNamespace(
             generation=lambda: self.marker,
-            noted=lambda: None if self.noted is None else self.noted.encode().decode(),
+            saved_position=lambda: None if self.noted is None else self.noted.encode().decode(),
             begin_generation=lambda number: self.calls.append(f"begin {number}"),
             discard=lambda table: self.calls.append(f"discard {table}"),
             reset_versions=lambda table: self.calls.append(f"disown {table}"),
-            note=self.note,
+            save_position=self.note,
         )
 
     def note(self, text: str, before: str | None) -> None:

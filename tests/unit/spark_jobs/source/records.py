@@ -74,7 +74,7 @@ def record(
 def part(**fields: Any) -> TopicRange:
     given: dict[str, Any] = {
         "kafka": KafkaConfig(bootstrap_servers="127.0.0.1:1"),
-        "lineage": SchemaHistory((schema(),)),
+        "schema_history": SchemaHistory((schema(),)),
         "topic_id": "id",
         "number": 0,
         "begin": 0,

@@ -35,7 +35,12 @@ def facts(**fields: Any) -> TableFacts:
         history="history",
         incarnations=fields.pop("incarnations", {TOPIC: "id"}),
     )
-    given: dict[str, Any] = {"lineage": part().schema_history, "progress": progress, "sweep": None, "topic_id": "id"}
+    given: dict[str, Any] = {
+        "schema_history": part().schema_history,
+        "progress": progress,
+        "sweep": None,
+        "topic_id": "id",
+    }
     return TableFacts(**given | {"starts": (0, 0), "ends": (11, 21)} | fields)
 
 

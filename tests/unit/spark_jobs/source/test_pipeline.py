@@ -52,7 +52,7 @@ class Ends:
         self._environment = world
         self._topics: Sequence[str] = ()
 
-    def learn(self, topics: Sequence[str]) -> None:
+    def set_topics(self, topics: Sequence[str]) -> None:
         self._topics = topics
 
     def ask(self) -> Mapping[str, FoundTopic]:
