@@ -15,6 +15,8 @@ from tests.conformance.tables import CUSTOMERS, ORDER_LINES
 from tests.conformance.trial import History, Trial, delivered
 from tests.conformance.warehouse_store import WarehouseStore
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.mark.parametrize("store_name", ["warehouse-rest", pytest.param("warehouse-postgresql", marks=pytest.mark.long)])
 def test_a_catalog_on_a_server_ends_equal(store_name: str, request: pytest.FixtureRequest, unique: str) -> None:

@@ -13,6 +13,8 @@ from tests.faults.schema_campaign import FOLLOWED, altered, settings
 from tests.support.captured import Captured, under_capture
 from tests.support.schema_cases import TYPES, make
 
+pytestmark = pytest.mark.whole
+
 NAMES: Final = ("add_null", "add_default_quiet", "rename_column", "retype", "anew", "detached")
 SOME: Final = tuple(case for case in FOLLOWED if case.name in NAMES)
 STORES: Final = ("search", "cache")

@@ -10,6 +10,8 @@ from tests.support.outbox_workload import Writers, complaints, judge, with_outbo
 from tests.support.topics import delete_topic
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.mark.promise(1)
 def test_every_committed_event_comes_once_in_order_over_kills(

@@ -17,6 +17,8 @@ from tests.conformance.model import Model, assert_rows
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES
 from tests.faults.sink_writer import batches
 
+pytestmark = pytest.mark.whole
+
 TABLES = (CUSTOMERS, ORDER_LINES)
 
 

@@ -7,6 +7,8 @@ import pytest
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.faults.view_kill_campaign import all_queries, view_episode
 
+pytestmark = pytest.mark.whole
+
 FAULTS = ("kill_view", "freeze_view", "kill_capture", "replay", "change_view", "drop_base")
 
 

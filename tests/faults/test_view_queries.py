@@ -1,6 +1,10 @@
 """Random queries as views: the short form of view_query_campaign."""
 
+import pytest
+
 from tests.faults.view_query_campaign import outcomes_of
+
+pytestmark = pytest.mark.whole
 
 
 def test_a_query_that_is_accepted_is_kept(fresh_database: str) -> None:

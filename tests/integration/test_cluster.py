@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from cdc.config.config_file import load_config
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
@@ -18,6 +20,8 @@ from tests.support.spark_cluster import SparkCluster
 from tests.support.stores import sinks_section, stored_rows
 from tests.support.waiting import eventually
 from watershed.devstack.instance import PortClaims, choose_ports
+
+pytestmark = pytest.mark.whole
 
 COLUMNS = {"id": (20, "bigint"), "name": (25, "text")}
 ROWS = 6000

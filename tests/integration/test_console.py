@@ -31,6 +31,8 @@ from tests.support.http_server import HttpServer, free_port
 from tests.support.waiting import eventually
 from watershed.status.model import Problem
 
+pytestmark = pytest.mark.whole
+
 expect.set_options(timeout=60_000)  # how long an expectation may take on a busy machine; the default is 5 s
 
 SECTIONS = ("overview", "tables", "stores", "letters", "problems")

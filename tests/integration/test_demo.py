@@ -27,6 +27,8 @@ from watershed.demo import naive
 from watershed.demo.followed import ORDER
 from watershed.devstack.processes import Process, identify, runs, with_descendants
 
+pytestmark = pytest.mark.whole
+
 RUN_S_MAX = 600.0  # a minute and a half on an idle machine; other tests' servers may share it
 END_S_MAX = 60.0
 

@@ -23,6 +23,8 @@ from tests.support.view_process import ViewProcess
 from tests.support.view_tables import PAGE
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 DEADLINE_S: Final = 60.0
 SCHEMA: Final = "CREATE TABLE orders (id int PRIMARY KEY)"
 PUBLISH: Final = "INSERT INTO cdc.outbox (aggregatetype, aggregateid, type, payload) VALUES ('account', %s, %s, %s)"

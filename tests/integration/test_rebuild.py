@@ -37,6 +37,8 @@ from tests.support.read_meanwhile import (
 from tests.support.sink_job import SinkJob, sink_record
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 ROWS: Final = 500
 PER_S: Final = 50.0
 COMMAND_S_MAX: Final = 240.0

@@ -31,6 +31,8 @@ from watershed.devstack.processes import Process, runs
 from watershed.devstack.stack import Stack
 from watershed.devstack.state import read_state, take_lock
 
+pytestmark = pytest.mark.whole
+
 PROJECT = Path(__file__).parents[2]
 GONE_S = 20.0
 ROWS = 1000

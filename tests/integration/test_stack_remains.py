@@ -15,6 +15,8 @@ from tests.support.waiting import eventually
 from watershed.devstack.processes import Process, identify, runs, within
 from watershed.devstack.stack import Stack
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def stack() -> Iterator[Stack]:

@@ -13,6 +13,8 @@ from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, drop_databa
 from tests.support.tutorials import TUTORIALS, Step, Tutorial, steps, with_our_commands
 from watershed.devstack.instance import package_folder
 
+pytestmark = pytest.mark.whole
+
 STORES = ("search", "cache", "warehouse", "sql", "view")
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.user_queries import FOLDER, run_history
 
+pytestmark = pytest.mark.whole
+
 STEPS = 40
 
 

@@ -11,6 +11,8 @@ from tests.conftest import PostgresServer, new_database
 from tests.support.view_tables import ALL, recipes
 from tests.support.views import Views, base_config, base_sink, until_idle
 
+pytestmark = pytest.mark.whole
+
 RECIPES: Final = recipes()
 Rows = Sequence[dict[str, Any]]
 

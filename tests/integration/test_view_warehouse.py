@@ -21,6 +21,8 @@ from tests.support.sink_job import SinkJob
 from tests.support.view_process import ViewProcess
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 TABLES: Final = """
 CREATE TABLE customers (id bigint PRIMARY KEY, name text);
 CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, placed_on date);

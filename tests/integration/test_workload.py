@@ -15,6 +15,8 @@ from watershed.demo.rows import COLUMNS, TABLES, Stock
 from watershed.demo.shopper import PRICE_RISE_PRODUCTS, UNDO, Shopper, Statement, Transaction
 from watershed.demo.workload import CLIENT_COUNT, Workload, create_shop, flushed_lsn, run_transaction
 
+pytestmark = pytest.mark.whole
+
 STOCK = Stock(5, 1000)
 
 
