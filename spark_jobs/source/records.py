@@ -56,6 +56,15 @@ class TopicRange(InputPartition):
         return self.lineage.newest.topic
 
 
+@dataclass(frozen=True)
+class Sweep(InputPartition):
+    """Says that rows of lower versions are gone, by TRUNCATE or because a snapshot did not find them."""
+
+    lineage: Lineage
+    floor: int
+    as_of_lsn: int
+
+
 class _Source(msgspec.Struct, gc=False):
     commit_lsn: int | None = None
 
