@@ -109,7 +109,8 @@ def test_ranges_of_a_batch_query() -> None:
     parts = [*plan(window, facts(sweep=sweep), INTACT_MS + 5)]  # the sweep is outside of it
     assert {(each.after, each.until, each.intact_ms) for each in parts} == {((1, 100), (1, 200), 5)}
     latest = options(starting="earliest", ending="latest", may_be_compacted=True)
-    swept, *parts = plan(latest, facts(sweep=sweep), INTACT_MS + 5)
+    parts = [*plan(latest, facts(sweep=sweep), INTACT_MS + 5)]
+    swept = parts.pop(0)
     assert swept == Sweep(facts().lineage, 77, 400)
     assert {(each.after, each.until, each.intact_ms) for each in parts} == {((0, 0), (1, 500), 0)}
 
