@@ -14,7 +14,7 @@ from cdc.model.lsn import format_lsn
 from spark_jobs.source.errors import IncompleteTableError
 from spark_jobs.source.options import SourceOptions
 from spark_jobs.source.pipeline import TableFacts, TableWatch
-from spark_jobs.source.records import ChangeRows, TopicRange, pieces
+from spark_jobs.source.records import ChangeRows, Sweep, TopicRange, pieces
 from spark_jobs.source.rows import RowForm
 from spark_jobs.source.state import NEXT_COMPLETE, PresentRows
 
@@ -41,11 +41,12 @@ class BatchReader(DataSourceReader):
         return list(plan(options, facts, time.time_ns() // 1_000_000))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TopicRange)
+        assert isinstance(partition, TopicRange | Sweep)
         form = RowForm.of(partition.schema_history.newest, self._options)
         if self._options.wants_changes:
             yield from read_changes(form, partition)
             return
+        assert isinstance(partition, TopicRange)
         present = PresentRows(partition)
         for piece in pieces(partition):
             present.take(piece)
@@ -58,8 +59,11 @@ def columns_of(schema: StructType) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
-def read_changes(form: RowForm, part: TopicRange) -> Iterator[pa.RecordBatch]:
-    """Yields the changes of a range."""
+def read_changes(form: RowForm, part: TopicRange | Sweep) -> Iterator[pa.RecordBatch]:
+    """Yields the changes of a range, or the row of a sweep."""
+    if isinstance(part, Sweep):
+        yield form.sweep(part.floor, part.as_of_lsn)
+        return
     changes = ChangeRows(part)
     for piece in pieces(part):
         if rows := changes.of(piece):
@@ -67,11 +71,14 @@ def read_changes(form: RowForm, part: TopicRange) -> Iterator[pa.RecordBatch]:
     changes.finish()
 
 
-def plan(options: SourceOptions, facts: TableFacts, now_ms: int) -> Iterator[TopicRange]:
+def plan(options: SourceOptions, facts: TableFacts, now_ms: int) -> Iterator[TopicRange | Sweep]:
     """Yields the ranges of a batch query. Raises ConfigError for positions of which there is nothing to read,
     IncompleteTableError for one that capture has not reached."""
     after, until = _window(options, facts)
     ends = facts.progress.end_offsets.get(facts.topic, ())
+    sweep = facts.sweep
+    if until is not None and sweep and after < (sweep.epoch, sweep.as_of_lsn) <= until:
+        yield Sweep(facts.schema_history, sweep.floor, sweep.as_of_lsn)
     for number, start in enumerate(facts.starts):
         yield TopicRange(
             kafka=options.kafka,

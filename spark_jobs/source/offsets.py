@@ -1,6 +1,6 @@
 """Offsets of a stream in Spark's checkpoint, and how far a micro-batch reads. Pure.
 
-    {"topic": "shop.public.orders", "history": "…", "incarnation": "…", "after": [0, 0], "offsets": [17, 4]}
+    {"topic": "shop.public.orders", "history": "…", "incarnation": "…", "after": [0, 0], "swept": 0, "offsets": [17, 4]}
 
 Spark compares the JSON text, so the fields have one order.
 """
@@ -18,6 +18,7 @@ class StreamOffset(NamedTuple):
     history: str
     incarnation: str
     after: tuple[int, int]  # only changes after this (epoch, LSN) are read
+    swept: int  # the floor of the last sweep that the query has got; 0: none
     offsets: tuple[int, ...]
 
     def encoded(self) -> dict[str, Any]:
@@ -33,6 +34,7 @@ class StreamOffset(NamedTuple):
                 str(value["history"]),
                 str(value["incarnation"]),
                 (int(epoch), int(lsn)),
+                int(value["swept"]),
                 tuple(map(int, value["offsets"])),
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -56,6 +56,15 @@ class TopicRange(InputPartition):
         return self.schema_history.newest.topic
 
 
+@dataclass(frozen=True)
+class Sweep(InputPartition):
+    """Says that rows of lower versions are gone, by TRUNCATE or because a snapshot did not find them."""
+
+    schema_history: SchemaHistory
+    floor: int
+    as_of_lsn: int
+
+
 class _Source(msgspec.Struct, gc=False):
     commit_lsn: int | None = None
 

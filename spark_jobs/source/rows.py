@@ -20,13 +20,14 @@ from spark_jobs.source.errors import SchemaChangedError, UnheldValueError
 from spark_jobs.source.options import SourceOptions
 
 OP: Final = "_op"
+SWEPT: Final = "t"  # the operation of a sweep
 VERSION: Final = "_version"
 COMMIT_LSN: Final = "_commit_lsn"
 COMMIT_TS: Final = "_commit_ts"
 KEY: Final = "_key"
 UNCHANGED: Final = "_unchanged"
 OWN_COLUMNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {
-    OP: ("string", pa.string()),  # c, u, r as in the record, d for a delete
+    OP: ("string", pa.string()),  # c, u, r as in the record, d for a delete, t for a sweep
     VERSION: ("bigint", pa.int64()),
     COMMIT_LSN: ("bigint", pa.int64()),  # null for a tombstone without its delete
     COMMIT_TS: ("timestamp", pa.timestamp("us", tz="UTC")),
@@ -90,6 +91,13 @@ class RowForm:
                 "load it again; a stream: restart the query, from its checkpoint. The data source makes the schema "
                 "itself: choose columns by option columns, not by schema()",
             )
+
+    def sweep(self, floor: int, as_of_lsn: int) -> pa.RecordBatch:
+        """Returns the row of a sweep: only its floor and position are not null."""
+        own: dict[str, Json] = {OP: SWEPT, VERSION: floor, COMMIT_LSN: as_of_lsn}
+        arrays = [pa.nulls(1, kind.arrow) for kind in self.columns.values()]
+        arrays += [pa.array([own.get(name)], kind) for name, (_, kind) in OWN_COLUMNS.items()]
+        return pa.RecordBatch.from_arrays(arrays, names=[*self.columns, *OWN_COLUMNS])
 
     def batch(self, rows: Sequence[SourceRow]) -> pa.RecordBatch:
         """Returns the rows. Raises UnheldValueError."""

@@ -11,7 +11,7 @@ from spark_jobs.source.batch import columns_of, read_changes
 from spark_jobs.source.offsets import StreamOffset, limited, require_held
 from spark_jobs.source.options import SourceOptions
 from spark_jobs.source.pipeline import TableFacts, TableWatch, require_same
-from spark_jobs.source.records import TopicRange
+from spark_jobs.source.records import Sweep, TopicRange
 from spark_jobs.source.rows import RowForm
 
 
@@ -40,7 +40,8 @@ class StreamReader(DataSourceStreamReader):
         reached = self._reached or self._first(facts)
         self._check(reached, facts)
         starts = [reached.of(number) for number in range(len(facts.ends))]
-        return reached.with_offsets(limited(starts, facts.ends, self._options.records_max)).encoded()
+        end = reached.with_offsets(limited(starts, facts.ends, self._options.records_max))
+        return end._replace(swept=max(end.swept, _due_floor(facts, end))).encoded()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Raises WatershedError."""
@@ -49,7 +50,11 @@ class StreamReader(DataSourceStreamReader):
         for offset in (begun, ended):
             self._check(offset, facts)
         self._reached = ended
-        return [
+        swept: list[InputPartition] = []
+        if ended.swept > begun.swept:
+            as_of_lsn = facts.sweep.as_of_lsn if facts.sweep and facts.sweep.floor == ended.swept else 0
+            swept.append(Sweep(facts.schema_history, ended.swept, as_of_lsn))
+        return swept + [
             TopicRange(
                 kafka=self._options.kafka,
                 schema_history=facts.schema_history,
@@ -65,7 +70,7 @@ class StreamReader(DataSourceStreamReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TopicRange)
+        assert isinstance(partition, TopicRange | Sweep)
         return read_changes(RowForm.of(partition.schema_history.newest, self._options), partition)
 
     def stop(self) -> None:
@@ -91,5 +96,17 @@ class StreamReader(DataSourceStreamReader):
             starting = self._options.starting
             offsets = facts.ends if starting == "latest" else facts.starts
             after = (facts.progress.epoch, starting) if isinstance(starting, int) else (0, 0)
-            self._initial = StreamOffset(facts.topic, facts.progress.history, facts.incarnation, after, tuple(offsets))
+            swept = facts.sweep.floor if facts.sweep and starting == "latest" else 0
+            self._initial = StreamOffset(
+                facts.topic, facts.progress.history, facts.incarnation, after, swept, tuple(offsets)
+            )
         return self._initial
+
+
+def _due_floor(facts: TableFacts, end: StreamOffset) -> int:
+    """Returns the floor of the table's sweep if everything as of it lies below these offsets; 0 if not."""
+    sweep = facts.sweep
+    if sweep is None or (sweep.epoch, sweep.as_of_lsn) > facts.position:
+        return 0
+    ends = facts.progress.end_offsets.get(facts.topic, ())
+    return sweep.floor if all(end.of(number) >= wanted for number, wanted in enumerate(ends)) else 0

@@ -18,10 +18,11 @@ from spark_jobs.source.errors import IncompleteTableError, TopicChangedError
 from spark_jobs.source.offsets import StreamOffset, limited, require_held
 from spark_jobs.source.options import SourceOptions
 from spark_jobs.source.pipeline import TableFacts, require_same
+from spark_jobs.source.records import Sweep
 from spark_jobs.source.stream import StreamReader
 from tests.unit.spark_jobs.source.records import TOPIC, part
 
-OFFSET = StreamOffset(TOPIC, "history", "id", (1, 7), (3, 4))
+OFFSET = StreamOffset(TOPIC, "history", "id", (1, 7), 5, (3, 4))
 
 
 def facts(**fields: Any) -> TableFacts:
@@ -105,17 +106,18 @@ def options(**fields: Any) -> SourceOptions:
 
 def test_ranges_of_a_batch_query() -> None:
     sweep = SweepRecord.of(TableId("public", "things"), 77, 400, 1, 0)
-    first, second = plan(options(), facts(sweep=sweep, starts=(2, 0)), INTACT_MS + 5)
+    parts: list[Any] = [*plan(options(), facts(sweep=sweep, starts=(2, 0)), INTACT_MS + 5)]
+    first, second = parts
     assert (first.number, first.begin, first.start, first.end, first.floor) == (0, 2, 2, 10, 77)
     assert (second.number, second.end, second.after, second.until) == (1, 20, (0, 0), None)
     window = options(starting=100, ending=200)
-    assert {(each.after, each.until, each.intact_ms) for each in plan(window, facts(), INTACT_MS + 5)} == {
-        ((1, 100), (1, 200), 5)
-    }
+    parts = [*plan(window, facts(sweep=sweep), INTACT_MS + 5)]  # the sweep is outside of it
+    assert {(each.after, each.until, each.intact_ms) for each in parts} == {((1, 100), (1, 200), 5)}
     latest = options(starting="earliest", ending="latest", may_be_compacted=True)
-    assert {(each.after, each.until, each.intact_ms) for each in plan(latest, facts(), INTACT_MS + 5)} == {
-        ((0, 0), (1, 500), 0)
-    }
+    parts = [*plan(latest, facts(sweep=sweep), INTACT_MS + 5)]
+    swept = parts.pop(0)
+    assert swept == Sweep(facts().schema_history, 77, 400)
+    assert {(each.after, each.until, each.intact_ms) for each in parts} == {((0, 0), (1, 500), 0)}
 
 
 @pytest.mark.parametrize(
@@ -219,3 +221,17 @@ def test_a_query_may_begin_at_the_end_or_at_a_position(watch: type[Watch]) -> No
     end = position.latestOffset()
     parts: list[Any] = [*position.partitions(position.initialOffset(), end)]
     assert {part.after for part in parts} == {(1, 300)}
+
+
+def test_a_sweep_is_passed_on_when_everything_as_of_it_was(watch: type[Watch]) -> None:
+    sweep = SweepRecord.of(TableId("public", "things"), 77, 400, 1, 0)
+    watch.now = facts(sweep=sweep)
+    reader = StreamReader(options(columns=("id",), records_max=20), SPARK)
+    first = reader.latestOffset()
+    assert (first["swept"], len(reader.partitions(reader.initialOffset(), first))) == (0, 2)
+    second = reader.latestOffset()
+    assert (second["swept"], second["offsets"]) == (77, [11, 21])
+    assert reader.partitions(first, second)[0] == Sweep(facts().schema_history, 77, 400)
+    assert reader.latestOffset() == second
+    watch.now = facts(sweep=SweepRecord.of(TableId("public", "things"), 99, 501, 1, 77))
+    assert reader.latestOffset() == second  # capture has not reached it

@@ -90,3 +90,12 @@ def test_columns_that_are_not_there_or_not_the_querys_are_refused() -> None:
     for other in ([("id", "bigint"), *own], [*own], [("id", "int"), ("name", "string"), *own]):
         with pytest.raises(SchemaChangedError, match="restart the query"):
             form.require(other)
+
+
+def test_the_row_of_a_sweep() -> None:
+    (row,) = RowForm.of(schema(PRICE), options()).sweep(77, 400).to_pylist()
+    assert {name: value for name, value in row.items() if value is not None} == {
+        "_op": "t",
+        "_version": 77,
+        "_commit_lsn": 400,
+    }
