@@ -270,7 +270,7 @@ def test_a_transaction_ends_with_the_connection_to_the_only_broker_of_its_topics
     with pytest.raises(ConnectionLost, match="a broker was lost while a transaction was open"):
         broken.produce([record(topic, 2)], do_nothing)
     broken.abort()
-    assert thread_count() == before, "it is gone, though its error is still at hand"
+    assert thread_count() <= before, "it is gone, though its error is still at hand"
     eventually(lambda: keys(settings, topic) == [b'{"id":0}', b'{"id":0}', b'{"id":1}'])
 
 
