@@ -2,7 +2,8 @@
 
     from watershed import Waiter, wait_for
 
-Public are the names in `__all__`, `watershed.client.outbox`, `sinks.contract` (for stores of one's own), the command
+Public are the names in `__all__`, `watershed.client.outbox`, `sinks.contract` with `StoreConfig` and `StoreType` of
+`cdc.config.stores` (for stores of one's own), `spark_jobs.source.register` (for Spark jobs of one's own), the command
 `cdc` and its HTTP interface. Everything else is internal.
 """
 
