@@ -295,7 +295,8 @@ class Session:
             now = Publisher(these.constants, self._config.capture).position(StreamState.of(position))
             broker.produce([*records, now.to(self._topics.state)], stay_connected)
             broker.commit(stay_connected)
-            self._probe("join.recorded")
+            if joins or left:
+                self._probe("join.recorded")
             if joins:
                 self._addition_barrier.close()
         broker.follow(these.topics.values())

@@ -211,7 +211,7 @@ def test_a_consumer_of_alerts_sees_matches_that_start_change_and_stop(
 
 
 # The moments around a write: its keys are noted; it is committed; the base knows that it is.
-MOMENTS: Final = ((Published, "intend"), (ViewTopic, "write"), (Published, "confirm"), (Base, "written"))
+MOMENTS: Final = ((Published, "record_pending"), (ViewTopic, "write"), (Published, "confirm"), (Base, "written"))
 
 
 @pytest.mark.parametrize("seed", range(2))
