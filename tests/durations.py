@@ -14,7 +14,17 @@ import pytest
 
 BUDGET_S: Final = 60.0  # of a file, on two quiet cores
 # Files with another budget, in seconds.
-BUDGETS_S: Final[dict[str, float]] = {}
+BUDGETS_S: Final[dict[str, float]] = {
+    "tests/integration/test_capture.py": 180,
+    "tests/integration/test_console.py": 120,
+    "tests/integration/test_demo.py": 150,
+    "tests/integration/test_rebuild.py": 120,
+    "tests/integration/test_snapshots.py": 100,
+    "tests/integration/test_spark_source.py": 180,
+    "tests/integration/test_topic_troubles.py": 180,
+    "tests/integration/test_verify.py": 180,
+    "tests/faults/test_kill_capture.py": 120,
+}
 
 
 class Durations:

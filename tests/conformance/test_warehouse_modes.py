@@ -29,6 +29,8 @@ from sinks.warehouse.staging import Stager, TableForm
 from sinks.warehouse.statements import CATALOG
 from spark_jobs.engine import SparkEngine
 
+pytestmark = pytest.mark.whole
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -24,6 +24,8 @@ from tests.support.topics import create_topic, delete_topic, producer_config
 from tests.support.waiting import eventually
 from tests.support.workload import SCHEMA, TABLES, Workload
 
+pytestmark = pytest.mark.whole
+
 PARTITIONS = 4
 
 

@@ -16,6 +16,8 @@ from tests.support.sink_job import SinkJob, write_config
 from tests.support.stores import ALL, sinks_section, stored_rows
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 COLUMNS = {"id": (20, "bigint"), "name": (25, "text"), "round": (23, "integer")}
 KEYS = 1000  # about 300 kB in each round: several batches of the size below
 

@@ -12,6 +12,8 @@ from tests.support.hot_snapshots import SETTINGS, HotRun, compare_stores, eviden
 from tests.support.hot_workload import SCHEMA, TABLES
 from tests.support.sink_job import SinkJob
 
+pytestmark = pytest.mark.whole
+
 CHUNKS = 1_000
 KILLS = 5
 

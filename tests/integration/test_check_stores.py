@@ -17,6 +17,8 @@ from tests.conftest import PostgresServer, new_database, superuser_dsn_of
 from tests.support.captured import Captured
 from tests.support.checked import ask_redis, configured, execute, findings, send, sql_of, the_one, troubles
 
+pytestmark = pytest.mark.whole
+
 PAIRS: Final = "public.pairs"
 DISK: Final = "cluster.routing.allocation.disk"
 

@@ -27,6 +27,8 @@ from watershed.views.event_records import EventConsumer, EventTopicReader
 from watershed.views.maintainer import ViewMaintainer
 from watershed.views.targets import open_base
 
+pytestmark = pytest.mark.whole
+
 MOMENTS: Final = (
     *((EventLogBase, name) for name in ("create", "offsets", "begin", "load", "_insert", "_advance", "note_filled")),
     *((EventConsumer, name) for name in ("assign", "read", "positions")),

@@ -9,6 +9,8 @@ from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
 from tests.support.stores import ALL, sinks_section, stored_rows
 
+pytestmark = pytest.mark.whole
+
 COLUMNS = {"id": (20, "bigint"), "text": (25, "text")}
 ROWS = 2000
 SMALLEST_HEAP = "480m"  # Spark refuses less

@@ -18,6 +18,8 @@ from tests.support.sink_job import SinkJob, write_config
 from tests.support.waiting import eventually
 from watershed.status.dead_letters import read_dead_letters
 
+pytestmark = pytest.mark.whole
+
 COLUMNS: Final = {"id": (20, "bigint"), "name": (25, "text")}
 TABLES: Final = ("people", "places")
 TOO_LONG: Final = "much too long"

@@ -29,6 +29,8 @@ from tests.support.topics import create_topic, delete_topic
 from tests.support.waiting import eventually
 from watershed.client.outbox import Outbox
 
+pytestmark = pytest.mark.whole
+
 PAGE: Final = Path(__file__).parents[2] / "docs/how-to/events.md"
 ORDERS, OUTBOX = "public.orders", "cdc.outbox"
 SCHEMA: LiteralString = "CREATE TABLE orders (id int PRIMARY KEY, total numeric)"

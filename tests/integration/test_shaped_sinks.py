@@ -21,6 +21,8 @@ from tests.support.captured import Captured, under_capture
 from tests.support.sink_job import SinkJob, sink_record
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 PEOPLE: Final = """
 CREATE TABLE people (id bigint PRIMARY KEY, name text, status text NOT NULL, email text, born date);
 """

@@ -22,6 +22,8 @@ from tests.support.stores import stored_rows
 from tests.support.waiting import eventually
 from tests.support.workload import Workload, fill
 
+pytestmark = pytest.mark.whole
+
 ROWS = 600
 COMMAND_S_MAX = 120.0
 # A whole snapshot takes one or two seconds: time enough to pause it.

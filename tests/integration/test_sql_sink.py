@@ -16,6 +16,8 @@ from tests.support.forked import run
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 TABLES: Final = """
 CREATE TABLE people (
     id bigint PRIMARY KEY, name text, email text, born date, score numeric(8,2), seen timestamptz,

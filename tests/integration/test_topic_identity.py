@@ -19,6 +19,8 @@ from tests.support.captured import Captured, CaptureProcess, under_capture
 from tests.support.topics import create_topic, delete_compacted_records, delete_records, delete_topic, set_topics
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 TABLES: LiteralString = (
     "CREATE TABLE items (id int PRIMARY KEY, name text); CREATE TABLE other (id int PRIMARY KEY, name text);"
     "CREATE TABLE log (line text);"

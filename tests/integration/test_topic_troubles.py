@@ -16,6 +16,8 @@ from tests.support.captured import Captured, under_capture
 from tests.support.topics import admin_of, delete_compacted_records, delete_topic, recreate_topic, set_topics
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 TABLES: LiteralString = (
     "CREATE TABLE items (id int PRIMARY KEY, name text); CREATE TABLE other (id int PRIMARY KEY, name text)"
 )

@@ -11,6 +11,8 @@ from tests.conftest import KafkaBroker, PostgresServer
 from tests.support.captured import Captured, under_capture
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 WIDE, NARROW = "public.wide", "public.narrow"
 TABLES: LiteralString = (
     "CREATE TABLE wide (id int PRIMARY KEY, name text); CREATE TABLE narrow (id int PRIMARY KEY, n int);"

@@ -20,6 +20,8 @@ from tests.support.stores import sinks_section
 from tests.support.waiting import eventually
 from watershed.verify.schedule import VerifySchedule, read_history
 
+pytestmark = pytest.mark.whole
+
 STORES = ("search", "cache", "sql")
 MAPPING: Final[dict[str, Any]] = {
     "rename": {"price": "cost"},

@@ -16,6 +16,8 @@ from watershed.views import base as views_base
 from watershed.views.base import Base
 from watershed.views.definition import ViewDefinition
 
+pytestmark = pytest.mark.whole
+
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 QUEUES: Final = ("changes", "keys")
 ROUND: Final = 100

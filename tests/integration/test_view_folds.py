@@ -29,6 +29,8 @@ from watershed.views.base import Base
 from watershed.views.folding import Folding
 from watershed.views.maintainer import ViewMaintainer, define
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def shared(postgres: PostgresServer) -> Iterator[FoldViews]:

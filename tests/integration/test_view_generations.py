@@ -27,6 +27,8 @@ from watershed.views.base import Base
 from watershed.views.maintainer import ViewMaintainer, define
 from watershed.views.target import TargetGenerations, ViewTarget
 
+pytestmark = pytest.mark.whole
+
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 
 

@@ -16,6 +16,8 @@ from watershed.views.base import Base
 from watershed.views.definition import ViewDefinition
 from watershed.views.states import ViewState
 
+pytestmark = pytest.mark.whole
+
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 
 

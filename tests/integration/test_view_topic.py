@@ -38,6 +38,8 @@ from watershed.views.targets import open_target
 from watershed.views.topic import Published
 from watershed.views.topic_writer import ViewTopic
 
+pytestmark = pytest.mark.whole
+
 TOTALS: Final = """
 SELECT o.id, c.name, l.total::text AS total, l.lines
   FROM orders o LEFT JOIN customers c ON c.id = o.customer_id
