@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from cdc.model.control import ProgressRecord, SweepRecord, table_key, table_of_key
 from cdc.model.sink_records import SinkRecord
+from cdc.tables.continuity import topic_id_of
 
 Offsets = Mapping[str, tuple[int, ...]]  # topic → the offset after the last one applied, for each partition
 
@@ -325,11 +326,6 @@ class AppliedPosition:
         self._owed = {
             table: (reason, number) for table, (reason, number) in self._owed.items() if number >= self._covered_number
         }
-
-
-def topic_id_of(incarnation: str) -> str:
-    """Returns Kafka's id of the topic. Capture appends `#` and a number when the same topic has lost records."""
-    return incarnation.partition("#")[0]
 
 
 def _place(record: ProgressRecord) -> Applied:

@@ -305,8 +305,8 @@ class Session:
     def _newly_owed(self, these: _Capturable, selection: TableSelection) -> list[TopicRecord]:
         """Returns the last progress record with the tables that it does not know to be owed: the position does not name
         their topics, so a waiter would not miss them before the next one."""
-        progress = read_progress(self._config)
         owed = {str(table): why for table, why in self._uncaptured(these, selection).items()}
+        progress = read_progress(self._config) if owed else None
         if progress is None or progress.epoch != these.constants.epoch or owed.keys() <= progress.owed.keys():
             return []  # no waiter is answered by a record of another epoch
         return [progress.model_copy(update={"owed": progress.owed | owed}).to(self._topics.progress)]

@@ -77,13 +77,19 @@ def incarnation_of(now: TopicState, known: Collection[TopicState], mark: str, *,
     return same[0].incarnation if same else ""
 
 
+def topic_id_of(incarnation: str) -> str:
+    """Returns Kafka's id of the topic; `incarnation_of` appends `#` and a mark when the same topic may have lost
+    records."""
+    return incarnation.partition("#")[0]
+
+
 def published_states(progress: ProgressRecord | None) -> dict[str, TopicState]:
     """Returns the topics as the last progress record knows them."""
     if progress is None:
         return {}
     return {
         name: TopicState(
-            topic_id=identity.partition("#")[0],
+            topic_id=topic_id_of(identity),
             incarnation=identity if "#" in identity else "",
             end_offsets=progress.end_offsets.get(name, ()),
         )

@@ -9,6 +9,7 @@ from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
+from cdc.tables.continuity import topic_id_of
 from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import FoundTopic
 from spark_jobs.control_reader import ControlReader
@@ -108,7 +109,7 @@ class TableWatch:
                 "restart capture, which finds the gap; or correct bootstrap.servers and prefix",
             )
         facts = _facts(schema_history, self._progress, self._sweep, found)
-        if facts.incarnation.partition("#")[0] != facts.topic_id:
+        if topic_id_of(facts.incarnation) != facts.topic_id:
             raise TopicChangedError(
                 f"topic {topic} is another one than capture has published: it was deleted and created again",
                 "restart capture, which finds the gap; then start the query with a new checkpoint",

@@ -341,7 +341,7 @@ def test_the_keyboard_reaches_everything(opener: Opener) -> None:
     expect(page.get_by_text("Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
-    page.locator(".nav a", has_text="Stores").press("Enter")  # the page draws itself anew each second
+    page.locator(".nav a", has_text="Stores").press("Enter")  # the page is drawn again each second
     expect(page.locator(".store")).to_have_count(4)
     expect(page.locator("#main")).to_be_focused()
 

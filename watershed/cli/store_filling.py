@@ -7,7 +7,6 @@ A store is filled from the topics, and from a new snapshot of the source if one 
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from cdc.model.sink_records import SinkRecord, newest
 from sinks.errors import SinkError
 from sinks.registry import make_sink
 from spark_jobs.generations import Checkpoints, sink_folder
-from watershed.status.children import end_with_parent
+from watershed.status.children import CDC, end_with_parent
 from watershed.status.fill_progress import (
     FillProgress,
     HistoryPosition,
@@ -35,7 +34,6 @@ from watershed.status.fill_progress import (
 )
 from watershed.status.snapshot_watch import Followed, SnapshotWatch
 
-CDC: Final = (sys.executable, "-m", "watershed")
 END_S_MAX: Final = 15.0  # `cdc sink run` promises 10 s
 LOG_NAME: Final = "bootstrap.log"
 LOG_LINES: Final = 15  # in the error

@@ -15,8 +15,8 @@ from cdc.config.config_file import Config
 from cdc.model.errors import WatershedError
 from sinks.cache.keys import DOCUMENT_FIELD
 from watershed.demo.followed import ORDER
-from watershed.demo.programs import CDC
 from watershed.demo.stores import ORDERS, cache_client, order_key, orders_alias, redis_url, search_section
+from watershed.status.children import CDC
 
 FALSE_NOTE: Final = "nobody wrote this"
 COMMAND_S_MAX: Final = 180.0

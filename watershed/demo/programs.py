@@ -4,7 +4,6 @@ again.
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Self
 from cdc.model.errors import WatershedError
 from watershed.devstack.keeper import Command, Keeper
 from watershed.devstack.processes import Process, identify, send, wait_until_gone, with_descendants
+from watershed.status.children import CDC
 
-CDC = (sys.executable, "-m", "watershed")
 STOP_TIMEOUT_S = 20.0  # capture promises 10 s
 LEFT_BEHIND_S = 2.0  # for processes that end when their parent has ended
 LOG_LINES = 15  # of a program that failed, in the error

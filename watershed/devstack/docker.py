@@ -1,6 +1,6 @@
 """The stack's servers in containers, if `WATERSHED_STACK=docker` requests it and a Docker engine answers.
 
-For tests and the demo: testcontainers' own watcher removes the containers when this process ends. The host's ports are
+For tests: testcontainers' own watcher removes the containers when this process ends. The host's ports are
 chosen here, so that a server keeps its address after a restart.
 """
 

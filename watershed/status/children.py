@@ -1,4 +1,4 @@
-"""Processes that end with this one, however it ends."""
+"""Processes of the command `cdc`, and those that end with this one, however it ends."""
 
 import ctypes
 import signal
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+CDC: Final = (sys.executable, "-m", "watershed")  # the command, run by the interpreter of this process
 _PR_SET_PDEATHSIG: Final = 1
 
 

@@ -3,7 +3,6 @@ priority, so that it does not slow the job's driver down. It ends with the job."
 
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,12 +17,11 @@ from cdc.kafka.compacted import read_latest
 from cdc.model.comparisons import ComparisonRecord
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
-from watershed.status.children import end_with_parent
+from watershed.status.children import CDC, end_with_parent
 from watershed.verify.history import due_us
 
 log = structlog.get_logger(__name__)
 
-CDC: Final = (sys.executable, "-m", "watershed")
 NICENESS: Final = 10
 PAUSE_S: Final = 15.0  # between two looks at the history; less where comparisons are more frequent
 FAILED_PAUSE_S: Final = 60.0

@@ -8,8 +8,9 @@ import pytest
 
 from cdc.model.errors import WatershedError
 from tests.support.waiting import eventually
-from watershed.demo.programs import CDC, Programs
+from watershed.demo.programs import Programs
 from watershed.devstack.processes import Process, identify, runs
+from watershed.status.children import CDC
 
 # Starts a child that sleeps, says both pids, and sleeps.
 FAMILY = """

@@ -11,6 +11,7 @@ from cdc.config.config_file import Config, load_config
 from cdc.model.comparisons import ComparisonRecord, RunRecord
 from cdc.model.errors import ConfigError, UnreachableError
 from tests.support.waiting import eventually
+from watershed.status.children import CDC
 from watershed.verify import schedule
 from watershed.verify.schedule import VerifySchedule
 
@@ -38,7 +39,7 @@ def scheduled(folder: Path, **verify: Any) -> VerifySchedule:
 
 def test_the_command_has_the_options_of_the_section(tmp_path: Path) -> None:
     made = scheduled(tmp_path, every="1d", sample=50, source_share=0.25, tables=["*.a", "public.b"])
-    assert made.command(["search"])[len(schedule.CDC) :] == [
+    assert made.command(["search"])[len(CDC) :] == [
         *("verify", "--scheduled", "--json", "--config", str(tmp_path / "watershed.yml"), "--source-share", "0.25"),
         *("--sink", "search", "--table", "*.a", "--table", "public.b", "--sample", "50"),
     ]
