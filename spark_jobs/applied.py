@@ -103,6 +103,7 @@ class AppliedPosition:
         self.shown: dict[str, str] = dict(shown or {})  # the incarnations of the progress record that is applied
         self.published = applied  # the furthest position that is known to be published
         self.invalidations: dict[str, int] = {}
+        self._partition_counts: dict[str, int] = {}
         self._covered = applied  # as applied, without regard to sweeps
         self._covered_number = -1  # of the last progress record that was covered
         self._covered_topics = self.shown
@@ -179,6 +180,7 @@ class AppliedPosition:
     def _identify(self, newest: ProgressRecord) -> None:
         """Gives up offsets of former incarnations, and progress records that rely on them."""
         self.history, self.starts = newest.history or self.history, newest.starts
+        self._partition_counts = {topic: len(ends) for topic, ends in newest.end_offsets.items()}
         for topic, incarnation in newest.incarnations.items():
             known = self.incarnations.get(topic, "")
             if known != incarnation:
@@ -233,12 +235,29 @@ class AppliedPosition:
             return f"records of topic {topic} were deleted before they were read: restart capture, which finds the gap"
         return None
 
-    def mark_written(self, offsets: Offsets, invalidations: Invalidations) -> bool:
-        """Takes offsets below which everything is in the store. `invalidations`: when the work began; offsets of topics
-        that were voided since are ignored. Returns whether any were."""
+    def mark_written(self, offsets: Offsets, invalidations: Invalidations, begins: Offsets | None = None) -> bool:
+        """Takes offsets below which everything is in the store, from `begins` on (None: from the first record).
+        `invalidations`: when the work began; offsets of topics that were voided since are ignored. Returns False if
+        work began behind what is known to be written, which is ignored too: the records between may be missing."""
         valid = self._valid(offsets, invalidations)
-        self.written = max_offsets(self.written, valid)
-        return len(valid) < len(offsets)
+        joined = (
+            valid if begins is None else {topic: self._joined(topic, ends, begins) for topic, ends in valid.items()}
+        )
+        self.written = max_offsets(self.written, joined)
+        return joined == valid
+
+    def _joined(self, topic: str, ends: tuple[int, ...], begins: Offsets) -> tuple[int, ...]:
+        """Returns 0 for partitions whose work did not begin where the earlier has ended, or before."""
+        written, began = self.written.get(topic, ()), begins.get(topic, ())
+        return tuple(
+            0 if number < len(began) and began[number] > (written[number] if number < len(written) else 0) else end
+            for number, end in enumerate(ends)
+        )
+
+    @property
+    def partition_counts(self) -> Mapping[str, int]:
+        """Returns topic → number of partitions, as capture has published it last."""
+        return self._partition_counts
 
     def mark_readable(self, offsets: Offsets, invalidations: Invalidations | None = None) -> None:
         """Takes offsets below which everything is applied and readable; `invalidations`: as for `mark_written`."""

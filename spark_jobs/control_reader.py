@@ -88,6 +88,10 @@ class ControlReader:
         self._clear()
         return update
 
+    def reached(self) -> dict[str, int]:
+        """Returns for each of both topics that exists the offset behind what was read."""
+        return {topic: offset for (topic, _), offset in self._reader.positions.items()}
+
     def close(self) -> None:
         self._reader.close()
 

@@ -7,7 +7,11 @@ environment, so these three entries are not needed and are removed. Other archiv
 
 import gc
 import sys
-from typing import Final
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Final
+
+from pyspark import daemon
 
 from cdc.config.logs import configure_logs_as_parent
 
@@ -17,6 +21,9 @@ OBJECTS_PER_COLLECTION: Final = 100_000
 # One thread of a task writes to the store while another decodes the next piece. With Python's interval of 5 ms, an
 # answer of the store waits for so long before it is read.
 SWITCH_INTERVAL_S: Final = 0.0005
+# Imported before workers are forked, which then share them: the first array of pyarrow in a process imports pandas, a
+# second of processor time.
+SHARED: Final = ("pandas", "pyarrow", "spark_jobs.writer", "spark_jobs.stores", "spark_jobs.source.sink_stream")
 
 
 def leave_out_archives() -> None:
@@ -32,11 +39,39 @@ def _is_spark_archive(path: str) -> bool:
     return name == "pyspark.zip" or (name.startswith(("py4j-", "spark-core_")) and name.endswith((".zip", ".jar")))
 
 
+class FlushedFile:
+    """A worker's output. Each write is sent at once: PySpark flushes after 64 KiB, which holds small rows back."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        """Writes all of it."""
+        count: int = self._file.write(data)
+        self._file.flush()
+        return count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def flush_outputs() -> None:
+    """Lets workers that this process forks send their output at once."""
+    run = daemon.worker_main
+
+    def run_flushed(infile: Any, outfile: Any) -> None:
+        run(infile, FlushedFile(outfile))
+
+    daemon.worker_main = run_flushed
+
+
 if __name__ == "__main__":
     leave_out_archives()
     gc.set_threshold(OBJECTS_PER_COLLECTION, 50, 50)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     configure_logs_as_parent()  # otherwise workers write every line, each error of the Kafka client among them
-    from pyspark.daemon import manager
-
-    manager()  # type: ignore[no-untyped-call]
+    flush_outputs()
+    for module in SHARED:
+        with suppress(ImportError):  # the task that needs it says so
+            import_module(module)
+    daemon.manager()  # type: ignore[no-untyped-call]

@@ -32,6 +32,50 @@ class DeadLetterQueue(Protocol):
         """Returns when the brokers have them. Raises BrokerError, UnreachableError."""
 
 
+class DeadLetterProducer:
+    """Publishes dead letters of a sink. Not thread-safe."""
+
+    def __init__(self, kafka: KafkaConfig, prefix: str, sink: str) -> None:
+        """Raises ConfigError, BrokerError."""
+        self._topic = Topics(prefix).sink_dead_letter(sink)
+        self._error: KafkaError | None = None
+        self._offsets: dict[str, int] = {}
+        settings = {"enable.idempotence": True, "linger.ms": 5}
+        settings["delivery.timeout.ms"] = int(ACKNOWLEDGE_S_MAX * 1000)
+        self._producer = new_client(Producer, client_settings(kafka, **settings))
+
+    def publish(self, dead_letters: DeadLetterUpdates) -> dict[str, int]:
+        """Returns key → offset when the brokers have them. Raises BrokerError, UnreachableError."""
+        self._error, self._offsets = None, {}
+        if not dead_letters:
+            return {}
+        try:
+            for key, dead_letter in dead_letters.items():
+                value = None if dead_letter is None else dead_letter.encode()
+                self._producer.produce(self._topic, key=key.encode(), value=value, on_delivery=self._delivered)
+                self._producer.poll(0)
+            waiting = self._producer.flush(ACKNOWLEDGE_S_MAX + 1)
+        except (KafkaException, BufferError) as exception:
+            error = exception if isinstance(exception, KafkaException) else KafkaException(KafkaError(KafkaError._FAIL))
+            raise broker_error(f"can't write to topic {self._topic}", error) from exception
+        if self._error is not None:
+            raise broker_error(f"can't write to topic {self._topic}", KafkaException(self._error))
+        if waiting:
+            raise UnreachableError(
+                f"Kafka: topic {self._topic}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s", NEXT_REACHABLE
+            )
+        return self._offsets
+
+    def close(self) -> None:
+        """Does not wait for anything: `publish` does."""
+        self._producer.flush(0)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        self._error = self._error or error
+        if error is None:
+            self._offsets[(message.key() or b"").decode()] = message.offset() or 0
+
+
 class DeadLetterTopic:
     """Implements DeadLetterQueue. Creates the topic if it does not exist."""
 
@@ -42,15 +86,12 @@ class DeadLetterTopic:
         TopicAdmin(kafka).create(topics, records=[self._topic])
         self._open: dict[str, int] = {}
         self._own: dict[str, int] = {}  # key → offset of our newest record of it, until that is read back
-        self._error: KafkaError | None = None
         self._tail = CompactedTail(kafka, [self._topic])
         try:
             self._tail.read_to_end()
             for key in self._tail.latest[self._topic]:
                 self._take(key)
-            settings = {"enable.idempotence": True, "linger.ms": 5}
-            settings["delivery.timeout.ms"] = int(ACKNOWLEDGE_S_MAX * 1000)
-            self._producer = new_client(Producer, client_settings(kafka, **settings))
+            self._producer = DeadLetterProducer(kafka, topics.prefix, sink)
         except BaseException:
             self._tail.close()
             raise
@@ -73,24 +114,7 @@ class DeadLetterTopic:
         self.publish({key: None for key in latest if dead_letter_generation(key) not in generations})
 
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
-        if not dead_letters:
-            return
-        self._error = None
-        try:
-            for key, dead_letter in dead_letters.items():
-                value = None if dead_letter is None else dead_letter.encode()
-                self._producer.produce(self._topic, key=key.encode(), value=value, on_delivery=self._delivered)
-                self._producer.poll(0)
-            waiting = self._producer.flush(ACKNOWLEDGE_S_MAX + 1)
-        except (KafkaException, BufferError) as exception:
-            error = exception if isinstance(exception, KafkaException) else KafkaException(KafkaError(KafkaError._FAIL))
-            raise broker_error(f"can't write to topic {self._topic}", error) from exception
-        if self._error is not None:
-            raise broker_error(f"can't write to topic {self._topic}", KafkaException(self._error))
-        if waiting:
-            raise UnreachableError(
-                f"Kafka: topic {self._topic}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s", NEXT_REACHABLE
-            )
+        self._own |= self._producer.publish(dead_letters)
         for key, dead_letter in dead_letters.items():
             if dead_letter is None:
                 self._open.pop(key, None)
@@ -100,7 +124,7 @@ class DeadLetterTopic:
     def close(self) -> None:
         """Does nothing: publish waits for each record."""
         self._tail.close()
-        self._producer.flush(0)
+        self._producer.close()
 
     def _take(self, key: str) -> None:
         if dead_letter_generation(key) != self._generation:
@@ -110,8 +134,3 @@ class DeadLetterTopic:
             self._open.pop(key, None)
         else:
             self._open[key] = RejectedRow.decode(value, f"topic {self._topic}, key {key}").version
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        self._error = self._error or error
-        if error is None:
-            self._own[(message.key() or b"").decode()] = message.offset() or 0

@@ -1,4 +1,4 @@
-"""Writes the pieces that a task reads, one after the other: while the store takes a piece, the next one is decoded."""
+"""Writes the pieces that a task gets, one after the other: while the store takes a piece, the next one is decoded."""
 
 import time
 from collections.abc import Sequence
@@ -6,15 +6,15 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from confluent_kafka import Message
 from msgspec.structs import replace
 
 from sinks.contract import Change, Outcome, Result, SourceOperation
 from sinks.errors import RefusedError, SinkError
 from sinks.records import UnknownSchemaError, ordinary_change, read_record
 from sinks.row_errors import apply_each
-from spark_jobs.reading import Partition, Piece
 from spark_jobs.rejections import Rejections
+from spark_jobs.source.piece import Piece, PieceRecord
+from spark_jobs.source.reading import Partition
 from spark_jobs.task_report import SchemaCatalog, TaskReport
 
 
@@ -36,11 +36,12 @@ class ChangeWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _Pending:
     """A piece that is being written to the store."""
 
-    changes: list[Change]  # one for each record
-    known: Sequence[Message]  # the records before the first one whose schema is not known yet
+    piece: Piece
+    records: list[PieceRecord]  # those that were decoded
+    changes: list[Change]  # one for each of them
     reduced: list[Change]
     positions: dict[Partition, int]
 
@@ -67,81 +68,82 @@ class PieceWriter:
         self._report = report
         self._rejections = rejections
         self._executor = executor
-        self._pending: tuple[_Batch, Future[tuple[list[Result], float]]] | None = None
-        self.positions: dict[Partition, int] = {}  # offsets behind what was written or is being written
+        self._pending: tuple[_Pending, Future[tuple[list[Result], float]]] | None = None
+        # Partitions with a record whose schema is not known yet, and its offset: nothing behind it is written.
+        self._blocked: dict[Partition, int] = {}
 
-    def write(self, piece: Piece) -> bool:
-        """Begins to write a piece, after the one before is in the store; says whether the task may continue. Raises
-        RefusedError for a record that capture did not write; SinkError, also for an earlier piece."""
-        changes, known = self._decode(piece.records)
-        is_whole = len(known) == len(piece.records)
-        batch = _Batch(changes, known, self._target.reduced(changes), piece.positions if is_whole else _behind(known))
+    def write(self, piece: Piece) -> None:
+        """Begins to write a piece, after the one before is in the store. Of a partition with a record whose schema is
+        not known yet, that record and all behind it are left to the next task. Raises RefusedError for a record that
+        capture did not write; SinkError, also for an earlier piece."""
+        records, changes = self._decode(piece)
+        pending = _Pending(piece, records, changes, self._target.reduced(changes), piece.positions | self._blocked)
         self.finish()
-        self.positions |= batch.positions
-        if not changes:
-            self._report.offsets |= batch.positions
-            return is_whole
-        self._pending = batch, self._executor.submit(self._apply, batch.reduced)
-        if not is_whole:
-            self.finish()
-        return is_whole
-
-    @property
-    def is_busy(self) -> bool:
-        """True while the store may still be taking a piece."""
-        return self._pending is not None
+        self._report.is_behind = piece.is_full
+        for topic, number, reason in piece.lost:
+            self._report.lost[Partition(topic, number)] = reason
+        self._report.begins.update((Partition(place.topic, place.number), place.begin) for place in piece.places)
+        if changes:
+            self._pending = pending, self._executor.submit(self._apply, pending.reduced)
+        else:
+            self._report.offsets |= pending.positions
 
     def finish(self) -> None:
         """Waits for the piece that the store is taking. Raises its error."""
         if self._pending is None:
             return
-        (batch, future), self._pending = self._pending, None
+        (pending, future), self._pending = self._pending, None
         results, took_s = future.result()
         report = self._report
         report.write_s += took_s
-        report.dead_letters |= self._rejections.settle(batch.reduced, results, batch.changes, batch.known)
+        report.dead_letters |= self._rejections.settle(
+            pending.reduced, results, pending.changes, pending.records, pending.piece
+        )
         written = sum(result.outcome is Outcome.WRITTEN for result in results)
         rejected = sum(result.outcome is Outcome.REJECTED for result in results)
-        report.records += len(batch.changes)
+        report.records += len(pending.changes)
         report.written += written
-        report.stale += len(batch.changes) - written - rejected
-        report.tables.update(change.table for change in batch.reduced)
-        report.offsets |= batch.positions
+        report.stale += len(pending.changes) - written - rejected
+        report.offsets |= pending.positions
 
     def _apply(self, changes: Sequence[Change]) -> tuple[list[Result], float]:
         begun = time.monotonic()
         return apply_each(self._target.apply, changes), time.monotonic() - begun
 
-    def _decode(self, messages: Sequence[Message]) -> tuple[list[Change], Sequence[Message]]:
-        """The changes, and the records that they are of: those before the first record whose schema is not known."""
-        schemas = {topic: schema_history.newest for topic, schema_history in self._catalog.schema_histories.items()}
-        changes: list[Change] = []
-        for index, message in enumerate(messages):
-            schema = schemas.get(message.topic() or "")
-            change = None if schema is None else ordinary_change(schema, message.key(), message.value())
+    def _decode(self, piece: Piece) -> tuple[list[PieceRecord], list[Change]]:
+        histories = self._catalog.schema_histories
+        schemas = [
+            history.newest if (history := histories.get(place.topic)) is not None else None for place in piece.places
+        ]
+        records, changes = [], []
+        for record in piece.records:
+            if self._blocked and piece.partition(record) in self._blocked:
+                continue
+            schema = schemas[record.place]
+            change = None if schema is None else ordinary_change(schema, record.key, record.value)
             try:
-                changes.append(change or self._read(message))
+                changes.append(change or self._read(piece, record))
+                records.append(record)
             except UnknownSchemaError as error:
-                self._report.unknown_schema = error.message
-                return changes, messages[:index]
+                self._report.unknown_schema = self._report.unknown_schema or error.message
+                self._blocked[piece.partition(record)] = record.offset
             except SinkError as error:
                 raise RefusedError(error.message, error.hint) from error
-        return changes, messages
+        return records, changes
 
-    def _read(self, message: Message) -> Change:
-        value = message.value()
+    def _read(self, piece: Piece, record: PieceRecord) -> Change:
+        place = piece.places[record.place]
         # Only a tombstone's headers say something that its value does not.
-        headers: Any = message.headers() if value is None else None
-        topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
-        change = read_record(self._catalog.schema_histories, topic, partition, offset, message.key(), value, headers)
-        if value is not None:
+        change = read_record(
+            self._catalog.schema_histories,
+            place.topic,
+            place.number,
+            record.offset,
+            record.key,
+            record.value,
+            record.headers,
+        )
+        if record.value is not None:
             return change
         # Compaction may have removed the delete before it.
-        return replace(change, origin=SourceOperation("d", message.timestamp()[1] * 1000))
-
-
-def _behind(messages: Sequence[Message]) -> dict[Partition, int]:
-    """Returns for each partition the offset after the last one of these records."""
-    return {
-        Partition(message.topic() or "", message.partition() or 0): (message.offset() or 0) + 1 for message in messages
-    }
+        return replace(change, origin=SourceOperation("d", record.time_ms * 1000))

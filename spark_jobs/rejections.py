@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import orjson
-from confluent_kafka import Message
 
 from cdc.config.stores import StoreConfig
 from cdc.model.rejected_rows import RejectedRow, dead_letter_key
@@ -18,6 +17,7 @@ from sinks.contract import Change, Outcome, Result
 from sinks.errors import RefusedError
 from sinks.records import RecordCoordinates, encode_json
 from sinks.reduction import document_id
+from spark_jobs.source.piece import Piece, PieceRecord
 
 ROW_BYTES_MAX: Final = 16 * 1024  # of a dead letter: the driver holds all open ones
 REASON_CHARS_MAX: Final = 500
@@ -46,21 +46,23 @@ class Rejections:
         reduced: Sequence[Change],
         results: Sequence[Result],
         changes: Sequence[Change],
-        messages: Sequence[Message],
+        records: Sequence[PieceRecord],
+        piece: Piece,
     ) -> DeadLetterUpdates:
         """Returns the dead letters that these results open and close. `changes`: before they were reduced, one for each
-        message. Raises RefusedError if the sink must stop.
+        of the piece's `records`. Raises RefusedError if the sink must stop.
         """
         dead_letters: DeadLetterUpdates = {}
-        numbers: dict[int, int] = {}  # version → number of the message; a version is one row's
+        numbers: dict[int, int] = {}  # version → number of the record; a version is one row's
         for change, result in zip(reduced, results, strict=True):
             if result.outcome is Outcome.REJECTED:
                 numbers = numbers or {held.version: number for number, held in enumerate(changes)}
-                message = messages[numbers[change.version]]
+                record = records[numbers[change.version]]
+                where = RecordCoordinates(*piece.partition(record), record.offset)
                 if self._section.on_rejected == "stop":
-                    raise rejected(change, result.reason, _coordinates(message))
+                    raise rejected(change, result.reason, where)
                 key = self._key(change)
-                dead_letters[key] = self._letter(change, result.reason, message)
+                dead_letters[key] = self._letter(change, result.reason, where, record.value)
                 self._open[key] = change.version
             elif self._open and not change.unchanged:
                 key = self._key(change)
@@ -72,8 +74,7 @@ class Rejections:
     def _key(self, change: Change) -> str:
         return dead_letter_key(self._generation, change.table, document_id(change.key))
 
-    def _letter(self, change: Change, reason: str, message: Message) -> RejectedRow:
-        where = _coordinates(message)
+    def _letter(self, change: Change, reason: str, where: RecordCoordinates, value: bytes | None) -> RejectedRow:
         keeps_row = self._section.dead_letter_rows and len(encode_json(change.row)) <= ROW_BYTES_MAX
         return RejectedRow(
             table_schema=change.table.schema,
@@ -84,7 +85,7 @@ class Rejections:
             topic=where.topic,
             partition=where.partition,
             offset=where.offset,
-            commit_lsn=_commit_lsn(message.value()),
+            commit_lsn=_commit_lsn(value),
             rejected_us=self._now_us(),
             row=change.row if keeps_row else None,
         )
@@ -99,10 +100,6 @@ def rejected(change: Change, reason: str, where: RecordCoordinates) -> RefusedEr
         "correct the row in the source, add the table to the sink's exclude_tables, or set the sink's on_rejected to "
         "dead_letter, and start the sink again; nothing after it is applied",
     )
-
-
-def _coordinates(message: Message) -> RecordCoordinates:
-    return RecordCoordinates(message.topic() or "", message.partition() or 0, message.offset() or 0)
 
 
 def _commit_lsn(value: bytes | None) -> int | None:

@@ -1,7 +1,6 @@
 """Several sinks in one Spark application: `cdc sink run NAME…`."""
 
 import logging
-import math
 import os
 import signal
 import subprocess
@@ -22,38 +21,30 @@ from rich.console import Console
 from cdc.config.config_file import Config
 from cdc.config.stores import StoreConfig, WarehouseConfig, sink_config
 from cdc.daemon.conditions import Conditions
-from cdc.kafka.daemon_thread import start_thread
 from cdc.model.condition import Condition
+from cdc.model.control import Record
 from sinks.errors import SinkError
-from sinks.registry import make_sink, open_slots, store_type
+from sinks.registry import make_sink, open_slots
 from sinks.shaping.sink import shaped
 from sinks.slots import FIRST
 from spark_jobs import stores
+from spark_jobs.batches import SparkBatches
 from spark_jobs.engine import SparkEngine
 from spark_jobs.failures import reason
 from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.jvm import jvm_failure, jvm_process
-from spark_jobs.kafka_source import java_properties
-from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
 from spark_jobs.session import is_submitted, spark_session, submitted_session
-from spark_jobs.tasks import Limits, SinkTaskConfig, import_modules
-from spark_jobs.worker import FINISH_S_MAX, OpenSink
+from spark_jobs.task_report import SinkTaskConfig
+from spark_jobs.worker import FINISH_S_MAX, OpenSink, Portions
 
 log = structlog.get_logger(__name__)
 
-ROUND_S: Final = 10.0  # of tasks that report while they run
-# For tasks that can't reach the driver: they report at their end, and applied positions are that old.
-SILENT_ROUND_S: Final = 0.25
-IDLE_S_MAX: Final = 2.0  # of a silent round in which nothing arrives; a stop takes effect between two rounds
-STAGE_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
-# A task writes one piece while it decodes the next: small ones keep both busy, and end together at a round's end.
+# The store takes one piece while the task decodes the next: small ones keep both busy.
 PIECE_BYTES_MAX: Final = 2 * 1024 * 1024
 STAGE_PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
-# A batch continues with records that arrive, because Spark starts a batch some 0.2 s after the record that it is for.
-BATCH_S: Final = 30.0
 MERGES_AT_ONCE_MAX: Final = 4  # a merge is planned and committed in one thread of the driver
 OpenBy = Callable[[SparkSession, int, str | None], OpenSink]  # with how many tasks it may run at once, in a slot
 POLL_S: Final = 0.25
@@ -93,7 +84,6 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
         log.info("stopped before Spark had started", exit_code=0)
         _end(0)
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
-    _start_workers(spark, task_count, [config.sinks[name] for name in names])
     workers = [
         ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
         for name, open_sink in openers.items()
@@ -110,15 +100,6 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     code = 1 if any(worker.refusal for worker in workers) else 0
     log.info("stopped", exit_code=code)
     _leave(spark, code)
-
-
-def _start_workers(spark: SparkSession, task_count: int, sections: Sequence[StoreConfig]) -> None:
-    """Lets Python workers start and import what tasks need, while the queries start."""
-    sinks = [store_type(section).sink for section in sections if not isinstance(section, WarehouseConfig)]
-    modules = [stores.__name__, *(sink.__module__ for sink in sinks if sink is not None)]
-    workers = spark.sparkContext.parallelize(range(task_count), task_count)
-    imports = partial(import_modules, modules)
-    start_thread(lambda: workers.map(imports).count())  # an error would come again with the first task
 
 
 def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
@@ -144,7 +125,6 @@ def _session(config: Config, query_count: int) -> SparkSession:
 def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
     """Returns the way to open each named sink. Raises ConfigError for what the configuration lacks."""
     sections = {name: sink_config(config.sinks, name) for name in names}
-    java_properties(config.kafka)
     return {
         name: _warehouse(config, name, section)
         if isinstance(section, WarehouseConfig)
@@ -154,21 +134,21 @@ def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
 
 
 def _stored(
-    config: Config, name: str, section: StoreConfig, spark: SparkSession, task_count: int, slot: str | None
+    config: Config, name: str, section: StoreConfig, _: SparkSession, task_count: int, slot: str | None
 ) -> OpenSink:
     """Opens a sink whose store is written by tasks. `slot`: see make_sink."""
     slots = open_slots(section, config.topics.prefix)
     if slot is None and slots is not None:
         slot = slots.serving()
     piece_bytes = min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX)
-    limits = Limits(SILENT_ROUND_S, IDLE_S_MAX, piece_bytes, reporting_duration_s=ROUND_S)
 
-    def rounds(generation: int) -> SparkRounds:
+    def batches(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> SparkBatches:
         job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
-        return SparkRounds(spark, job, limits, task_count, stores.open_store)
+        return SparkBatches(job, number, stores.open_store, send, is_live=True)
 
     sink = make_sink(name, section, config.topics.prefix, slot)
-    return OpenSink(sink, rounds, BATCH_S, lambda: None, slots, slot or FIRST)
+    portions = Portions(task_count, piece_bytes, live_s=config.spark.live_batch_s)
+    return OpenSink(sink, batches, portions, lambda: None, slots, slot or FIRST)
 
 
 def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
@@ -178,7 +158,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
     from sinks.warehouse.sink import WarehouseSink
     from sinks.warehouse.slots import WarehouseSlots, in_slot
     from sinks.warehouse.staging import FOLDER, delete_leftovers, own_folder
-    from spark_jobs.staging import MergingRounds, open_staging
+    from spark_jobs.staging import MergingBatches, open_staging
 
     serving = catalog_place(section, config.topics.prefix)
 
@@ -198,18 +178,17 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
             options=section,
         )
         maintenance = Maintenance(SparkEngine(spark, place), time.time, section)
-        limits = Limits(math.inf, STAGE_IDLE_S_MAX, STAGE_PIECE_BYTES_MAX, config.spark.bytes_per_write_max)
+        portions = Portions(task_count, STAGE_PIECE_BYTES_MAX, task_bytes=config.spark.bytes_per_write_max)
 
-        def rounds(generation: int) -> MergingRounds:
+        def batches(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> MergingBatches:
             job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, staging)
-            merged = SparkRounds(spark, job, limits, task_count, open_staging, with_ends=True)
-            return MergingRounds(merged, sink, section.s3)
+            return MergingBatches(SparkBatches(job, number, open_staging, send, is_live=False), sink, section.s3)
 
         def maintain() -> None:
             for table in sink.take_due():
                 maintenance.run_if_due(table, sink.without_merges(table))
 
-        return OpenSink(shaped(sink, section), rounds, 0.0, maintain, slots, slot or FIRST)
+        return OpenSink(shaped(sink, section), batches, portions, maintain, slots, slot or FIRST)
 
     return open_sink
 

@@ -41,6 +41,11 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.python.daemon.module": "spark_jobs.daemon",
+    # A row of the sinks' streams is a piece of many records. Each must go its way when it is there: Spark would wait
+    # for 10,000 rows, for 64 KiB to a Python worker, and for TCP's acknowledgement of the last small packet.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    "spark.sql.execution.pandas.udf.buffer.size": "1024",
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.extensions": ICEBERG_EXTENSIONS,
 }
 

@@ -1,8 +1,8 @@
-"""The warehouse's rounds: tasks write rows as files, the driver merges the files into the tables."""
+"""The warehouse's batches: tasks write rows as files, the driver merges the files into the tables."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -14,13 +14,12 @@ from sinks.schema_history import SchemaHistory
 from sinks.shaping.sink import apply_shaped
 from sinks.shaping.table import TableShapes
 from sinks.warehouse.staging import Staged, Stager, delete_staged
-from spark_jobs.task_report import SchemaCatalog
-from spark_jobs.tasks import SinkTaskConfig
+from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
 
 if TYPE_CHECKING:  # imported late: each worker process reads this module, and does not need what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink
     from spark_jobs.applied import FoundTopic, Offsets
-    from spark_jobs.rounds import RoundReport, Rounds, Take
+    from spark_jobs.batches import Batches, BatchReport, Take
 
 log = structlog.get_logger(__name__)
 
@@ -62,27 +61,29 @@ def open_staging(job: SinkTaskConfig, catalog: SchemaCatalog) -> ShapedStager:
     return ShapedStager(job.staging, shapes, schemas, job.section)
 
 
-class MergingRounds:
-    """Rounds whose tasks stage rows, which the driver then merges into the warehouse's tables."""
+class MergingBatches:
+    """Batches whose tasks stage rows, which the driver then merges into the warehouse's tables."""
 
-    def __init__(self, rounds: "Rounds", sink: "WarehouseSink", s3: S3Config | None = None) -> None:
+    is_live = False
+
+    def __init__(self, batches: "Batches", sink: "WarehouseSink", s3: S3Config | None = None) -> None:
         """`s3`: how staged files are reached."""
-        self._rounds = rounds
+        self._batches = batches
         self._sink = sink
         self._s3 = s3
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
-        self._rounds.set_tables(schema_histories)
+        self._batches.set_tables(schema_histories)
 
     def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
-        self._rounds.set_open_dead_letters(open_dead_letters)
+        self._batches.set_open_dead_letters(open_dead_letters)
 
     def find_topics(self) -> "Mapping[str, FoundTopic]":
-        return self._rounds.find_topics()
+        return self._batches.find_topics()
 
-    def run(self, starts: "Offsets", ends: "Offsets", take: "Take") -> "RoundReport":
+    def run(self, frame: Any, ends: "Offsets", take: "Take") -> "BatchReport":
         begun = time.monotonic()
-        report = self._rounds.run(starts, ends, take)
+        report = self._batches.run(frame, ends, take)
         if report.staged:
             staged = time.monotonic()
             try:

@@ -6,8 +6,7 @@ from typing import Any
 from sinks.contract import Change, Result, Sink
 from sinks.reduction import reduce_changes
 from sinks.registry import make_sink
-from spark_jobs.task_report import SchemaCatalog
-from spark_jobs.tasks import SinkTaskConfig
+from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
 
 
 class StoreTarget:

@@ -1,9 +1,9 @@
 """Keeps one generation of one sink up to date: in batches, and beside them. Does not use Spark.
 
-Two threads work on a sink. The query's thread runs a batch: rounds of tasks, one after the other, which read records
-and write them to the store. The watching thread makes readable what was written, applies sweeps and publishes the
-applied position. In the order written, readable, published, the job may be killed at any moment: unpublished work is
-repeated, and the store's guard by version makes that harmless.
+Two threads work on a sink. The query's thread runs a batch, whose tasks write records to the store. The watching thread
+makes readable what was written, applies sweeps and publishes the applied position. In the order written, readable,
+published, the job may be killed at any moment: unpublished work is repeated, and the store's guard by version makes
+that harmless.
 """
 
 import threading
@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
-from cdc.model.control import ProgressRecord, SweepRecord
+from cdc.model.control import ProgressRecord, table_key
 from cdc.model.events import TableId, pack_version
 from cdc.model.rejected_rows import dead_letter_table
 from cdc.model.sink_records import SinkRecord
@@ -23,11 +23,11 @@ from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
 from sinks.schema_history import SchemaHistory
-from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Invalidations, Offsets, covers
+from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Invalidations, Offsets
+from spark_jobs.batches import Batches, BatchReport
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.dead_letters import DeadLetterQueue
 from spark_jobs.rejections import DeadLetterUpdates
-from spark_jobs.rounds import RoundReport, Rounds
 
 log = structlog.get_logger(__name__)
 
@@ -36,8 +36,6 @@ GENERATION_CHECK_S: Final = 3.0  # how soon it is noticed that the store's data 
 SCHEMA_WAIT_S_MAX: Final = 30.0
 SCHEMA_WAIT_S: Final = 0.05
 BEHIND_S: Final = 0.25
-# Dead letters that are still to be published, with more of which tasks are stopped: a letter may have 16 KiB.
-DEAD_LETTERS_PENDING_MAX: Final = 2_000
 
 
 class ControlSource(Protocol):
@@ -77,19 +75,16 @@ class SinkSync:
         generation: int,
         position: AppliedPosition,
         environment: JobEnvironment,
-        rounds: Rounds,
-        batch_s: float,
+        batches: Batches,
     ) -> None:
-        """`batch_s`: a batch continues with records that arrive for this long after it began."""
         self.failure: Exception | None = None  # why the last batch failed
-        self.rounds_done = 0
+        self.reports_taken = 0
         self.has_new_writes = threading.Event()  # something was written since the watching thread worked last
         self._sink = sink
         self._generation = generation
         self._position = position
         self._environment = environment
-        self._rounds = rounds
-        self._batch_s = batch_s
+        self._batches = batches
         self._active_query = 0  # the number of the query whose batches may begin; 0: none
         self._queries_started = 0
         self._schema_histories: dict[str, SchemaHistory] = {}  # by topic; prepared
@@ -97,7 +92,7 @@ class SinkSync:
         self._former_job = environment.control.sinks.get(SinkRecord.key_of(sink.name, generation))
         self._saved_text: str | None = None  # the text that the store must hold since this job wrote it
         self._prepared_us = 0  # when a table was prepared last
-        # Held while a round runs and while tables are prepared: no task writes to a table that is being altered.
+        # Held while a batch runs and while tables are prepared: no task writes to a table that is being altered.
         self._writing = threading.Lock()
         self._store = threading.RLock()  # the sink object and the control reader serve one thread at a time
         self._state = threading.Lock()  # everything below
@@ -109,12 +104,15 @@ class SinkSync:
         self._written = 0
         self._stale = 0
         self._published: SinkRecord | None = None
+        self._dead_letter_count = len(environment.dead_letters.open)
         self._checked_us = environment.now_us()
+        self._unknown_since_us: int | None = None  # since when every batch has met an unknown schema
+        self._planned: Mapping[str, int] = {}  # topic → partitions, as known when the running batch began
         self._behind_us: int | None = None  # when a task reported last that there are more records than it can take
 
     @property
     def is_behind(self) -> bool:
-        """True while a backlog is being worked off. Tasks report several times a second."""
+        """True while a backlog is being worked off."""
         return self._behind_us is not None and self._environment.now_us() - self._behind_us < BEHIND_S * 1_000_000
 
     @property
@@ -141,6 +139,10 @@ class SinkSync:
         # An earlier job may have been killed between a write and making it readable.
         self._sink.make_readable({schema_history.newest.table for schema_history in schema_histories})
         self._find_topics()
+        with self._store:
+            with self._state:
+                self._close_swept_dead_letters()
+            self._publish_dead_letters()
         self._publish()
 
     def start_query(self) -> int:
@@ -150,62 +152,49 @@ class SinkSync:
         return self._active_query
 
     def stop_query(self) -> None:
-        """Ends the running batch after its round, and allows no other."""
+        """Lets the running batch end, and allows no other."""
         self._active_query = 0
 
     # ---- the query's thread
 
-    def apply_batch(self, query_number: int) -> None:
-        """Applies the records in the topics, then those that arrive until the batch has lasted `batch_s`. Raises Ended
-        for a query that is not admitted (any more)."""
+    def apply_batch(self, query_number: int, frame: Any = None) -> None:
+        """Writes the rows of a batch. Raises QueryStopped for a query that may not begin one (any more)."""
         try:
-            self._apply_batch(query_number)
+            self._apply_batch(query_number, frame)
         except QueryStopped:
             raise
         except Exception as error:
             self.failure = error
             raise
 
-    def _apply_batch(self, query_number: int) -> None:
-        begun_us = self._environment.now_us()
-        goal: Offsets | None = None
-        unknown_since_us: int | None = None
-        while True:
-            with self._writing:
-                if query_number != self._active_query:
-                    raise QueryStopped
-                self._prepare_pending()
-                with self._store:
-                    with self._state:
-                        open_dead_letters = self._open_dead_letters()
-                    self._rounds.set_open_dead_letters(open_dead_letters)
-                ends = self._find_topics()
+    def _apply_batch(self, query_number: int, frame: Any) -> None:
+        with self._writing:
+            if query_number != self._active_query:
+                raise QueryStopped
+            # Spark has planned the batch with what was published until now: this job must not know less.
+            self._read_control()
+            self._prepare_pending()
+            with self._store:
+                self._publish_dead_letters()
                 with self._state:
-                    starts, invalidations = dict(self._position.written), dict(self._position.invalidations)
-                goal = ends if goal is None else _within(goal, ends)
-                report = self._rounds.run(starts, ends, partial(self._add_interim_report, query_number, invalidations))
+                    open_dead_letters = self._open_dead_letters()
+                self._batches.set_open_dead_letters(open_dead_letters)
+            ends = self._find_topics()
+            with self._state:
+                invalidations = dict(self._position.invalidations)
+                self._planned = {topic: len(offsets) for topic, offsets in ends.items()}
+            report = self._batches.run(frame, ends, partial(self._add_interim_report, query_number, invalidations))
             self._add_report(report, invalidations)
-            if self._has_many_dead_letters:
-                self._make_readable()
-                with self._store:
-                    self._publish_dead_letters()
-            if report.unknown_schema:
-                unknown_since_us = unknown_since_us or self._environment.now_us()
-                self._wait_for_schema(report, unknown_since_us)
-                continue
-            unknown_since_us = None
-            lasted_us = self._environment.now_us() - begun_us
-            if lasted_us >= self._batch_s * 1_000_000 and covers(self._position.written, goal):
-                break
-        # Before Spark notes that the batch is done: without new records it would never call for this to be published.
+        # Before Spark notes that the batch is done: the next one is planned with the position that is published here.
         self._make_readable()
         self._read_control()  # this process may have been stopped for a while, and another job may have taken over
         self._publish()
+        self._wait_for_schema(report)
 
     def _find_topics(self) -> Offsets:
         """Looks for the tables' topics. Returns the ends of those that can be read: a topic that is missing, or is
         another one than capture has published, concerns its own table only."""
-        found = self._rounds.find_topics()
+        found = self._batches.find_topics()
         with self._state:
             unreadable = {
                 topic: reason
@@ -223,35 +212,50 @@ class SinkSync:
             return f"topic {topic} does not exist"
         return self._position.check_topic(topic, found)
 
-    def _add_interim_report(self, query_number: int, invalidations: Invalidations, report: RoundReport) -> bool:
-        """Takes the work done by tasks of the running round; says whether they may continue. Called by other
-        threads."""
-        self._add_report(report, invalidations)
+    def _add_interim_report(self, query_number: int, invalidations: Invalidations, report: BatchReport) -> bool:
+        """Takes the work done by tasks of the running batch; says whether they may continue. Called by another
+        thread."""
+        is_contiguous = self._add_report(report, invalidations)
         with self._state:
-            is_same = not self._unprepared and self._position.invalidations == invalidations
-            return query_number == self._active_query and is_same and not self._has_many_dead_letters
+            return (
+                is_contiguous
+                and query_number == self._active_query
+                and not self._unprepared
+                and self._position.invalidations == invalidations
+                and not (self._batches.is_live and self._readable_dead_letters)
+                and not self._has_new_partitions
+            )
 
     @property
-    def _has_many_dead_letters(self) -> bool:
-        return len(self._dead_letters) + len(self._readable_dead_letters) >= DEAD_LETTERS_PENDING_MAX
+    def _has_new_partitions(self) -> bool:
+        """Whether there are partitions that the running batch does not read. To be called with the lock of the
+        state."""
+        counts = self._position.partition_counts
+        return any(
+            count > self._planned.get(topic, 0)
+            for topic, count in counts.items()
+            if topic in self._schema_histories and topic not in self._unreadable
+        )
 
-    def _add_report(self, report: RoundReport, invalidations: Invalidations) -> None:
-        """`invalidations`: of the topics when the round began."""
-        offsets = {
-            topic: tuple(partitions.get(number, 0) for number in range(max(partitions) + 1))
-            for topic, partitions in report.offsets.items()
-        }
+    def _add_report(self, report: BatchReport, invalidations: Invalidations) -> bool:
+        """`invalidations`: of the topics when the batch began. Returns whether every task began at or before what was
+        written."""
+        offsets, begins = _as_offsets(report.offsets), _as_offsets(report.begins)
         with self._state:
-            self._position.mark_written(offsets, invalidations)
+            is_contiguous = self._position.mark_written(offsets, invalidations, begins)
             for topic, reason in report.lost.items():
                 if self._position.invalidations.get(topic, 0) == invalidations.get(topic, 0):
                     self._position.invalidate(topic)
                     log.warning("topic is read from its beginning", sink=self._sink.name, because=reason)
-            self._written_tables |= report.tables
+            self._written_tables |= {
+                self._schema_histories[topic].newest.table
+                for topic in report.offsets
+                if topic in self._schema_histories
+            }
             self._dead_letters |= report.dead_letters
             self._written += report.written
             self._stale += report.stale
-        self.rounds_done += 1
+        self.reports_taken += bool(offsets)
         if report.is_behind:
             self._behind_us = self._environment.now_us()
         if offsets:
@@ -264,23 +268,21 @@ class SinkSync:
                 behind=report.is_behind,
                 write_ms=round(report.write_s * 1000),
             )
-        match report.failure:
-            case None:
-                return
-            case RefusedError() as error:
-                raise RefusedError(f"{self._sink.name}: {error.message}", error.hint)
-            case error:
-                raise error
+        return is_contiguous
 
-    def _wait_for_schema(self, report: RoundReport, since_us: int) -> None:
-        """Waits for a schema. Raises SinkError if the control topic still lacks it after SCHEMA_WAIT_S_MAX. `since_us`:
-        since when every round has met an unknown schema. It was another one before a table was prepared."""
-        if self._environment.now_us() - max(since_us, self._prepared_us) > SCHEMA_WAIT_S_MAX * 1_000_000:
+    def _wait_for_schema(self, report: BatchReport) -> None:
+        """Waits for a schema. Raises SinkError if the control topic still lacks it after SCHEMA_WAIT_S_MAX, in which
+        every batch has met an unknown one. It was another one before a table was prepared."""
+        if not report.unknown_schema:
+            self._unknown_since_us = None
+            return
+        self._unknown_since_us = self._unknown_since_us or self._environment.now_us()
+        since_us = max(self._unknown_since_us, self._prepared_us)
+        if self._environment.now_us() - since_us > SCHEMA_WAIT_S_MAX * 1_000_000:
             raise SinkError(
                 f"{self._sink.name}: {report.unknown_schema}, for {SCHEMA_WAIT_S_MAX:.0f} s",
                 NEXT_AFTER_LOST_SCHEMA,
             )
-        self._read_control()
         with self._state:
             is_there = bool(self._unprepared)
         if not is_there:
@@ -300,9 +302,11 @@ class SinkSync:
         self._read_control()
         self._sweep()
         self._publish()
-        if self._unprepared and self._writing.acquire(blocking=False):
-            try:  # otherwise the query's thread does it before its next round
+        if (self._unprepared or self._readable_dead_letters) and self._writing.acquire(blocking=False):
+            try:  # otherwise the query's thread does it before its next batch
                 self._prepare_pending()
+                with self._store:
+                    self._publish_dead_letters()
             finally:
                 self._writing.release()
 
@@ -312,17 +316,20 @@ class SinkSync:
                 swept = self._sink.sweep(sweep.table, sweep.floor)
                 self._sink.make_readable({sweep.table})
                 with self._state:
-                    self._close_dead_letters(self._dead_letters_below(sweep))
                     self._position.finish(sweep)
+                    self._close_swept_dead_letters()
             log.info("swept", sink=self._sink.name, table=str(sweep.table), rows=swept)
 
-    def _dead_letters_below(self, sweep: SweepRecord) -> list[str]:
-        """Returns the keys of dead letters whose rows the sweep has removed."""
-        return [
-            dead_letter
-            for dead_letter, version in self._open_dead_letters().items()
-            if version < sweep.floor and dead_letter_table(dead_letter) == sweep.table
-        ]
+    def _close_swept_dead_letters(self) -> None:
+        """Closes the dead letters whose rows a sweep has removed. To be called with both locks."""
+        floors = self._position.sweeps
+        self._close_dead_letters(
+            [
+                dead_letter
+                for dead_letter, version in self._open_dead_letters().items()
+                if version < floors.get(table_key(dead_letter_table(dead_letter)), 0)
+            ]
+        )
 
     def _check_generation(self) -> None:
         self._checked_us = self._environment.now_us()
@@ -400,9 +407,8 @@ class SinkSync:
             )
 
     def _publish_dead_letters(self) -> None:
-        """Publishes dead letters, before the position that covers their records. Raises RefusedError if there are too
-        many.
-        """
+        """Publishes dead letters, before the position that covers their records. No task may run that publishes its
+        own: a row may be rejected again just when its dead letter is closed."""
         with self._state:
             dead_letters, self._readable_dead_letters = self._readable_dead_letters, {}
         try:
@@ -411,8 +417,12 @@ class SinkSync:
             with self._state:
                 self._readable_dead_letters = dead_letters | self._readable_dead_letters
             raise
-        count = len(self._environment.dead_letters.open)
-        if any(dead_letters.values()) and count > self._environment.dead_letters_max:
+
+    def _check_dead_letter_count(self) -> None:
+        """Raises RefusedError if there are too many dead letters, and more than before."""
+        count, before = len(self._environment.dead_letters.open), self._dead_letter_count
+        self._dead_letter_count = count
+        if count > max(before, self._environment.dead_letters_max):
             raise RefusedError(
                 f"{self._sink.name}: the store rejected {count} rows, more than dead_letters_max",
                 f"cdc dlq list {self._sink.name} shows why; correct the rows, the mapping or the store, or raise the "
@@ -422,7 +432,9 @@ class SinkSync:
     def _publish(self) -> None:
         """Notes the position in the store, then publishes it: a store that loses its last writes loses the note."""
         with self._store:
-            self._publish_dead_letters()
+            if not self._batches.is_live:
+                self._publish_dead_letters()
+            self._check_dead_letter_count()
             with self._state:
                 record = self._environment.complete(self._record())
             last = self._published
@@ -515,13 +527,13 @@ class SinkSync:
                 self._schema_histories[schema.topic] = schema_history
                 if known is not None:
                     log.info("schema changed", sink=self._sink.name, table=str(schema.table), version=schema.version)
-        self._rounds.set_tables(self._schema_histories)
+        self._batches.set_tables(self._schema_histories)
         self._prepared_us = self._environment.now_us()
 
 
-def _within(goal: Offsets, ends: Offsets) -> Offsets:
-    """Returns the part of a goal that can still be reached: a topic may be gone, or have been created again."""
+def _as_offsets(found: Mapping[str, Mapping[int, int]]) -> dict[str, tuple[int, ...]]:
+    """Returns the offsets of some partitions as those of topics; 0: not known."""
     return {
-        topic: tuple(min(wanted, end) for wanted, end in zip(goal[topic], ends[topic], strict=False))
-        for topic in goal.keys() & ends.keys()
+        topic: tuple(partitions.get(number, 0) for number in range(max(partitions) + 1))
+        for topic, partitions in found.items()
     }

@@ -24,7 +24,7 @@ from cdc.daemon.conditions import Conditions
 from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
 from cdc.model.condition import Condition
-from cdc.model.control import ProgressRecord
+from cdc.model.control import ProgressRecord, Record
 from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.job_records import SinkErrorRecord
 from cdc.model.rejected_rows import dead_letter_table
@@ -35,14 +35,15 @@ from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
 from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition
+from spark_jobs.batches import Batches
 from spark_jobs.control_reader import ControlReader, ControlUpdate
 from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
 from spark_jobs.jvm import is_cut_off, jvm_failure
-from spark_jobs.kafka_source import changes
 from spark_jobs.progress_writer import ProgressWriter
-from spark_jobs.rounds import Rounds
+from spark_jobs.source import sink_stream
+from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.sync import JobEnvironment, SinkSync
 
 log = structlog.get_logger(__name__)
@@ -69,12 +70,22 @@ NEXT_RETRY: Final = "nothing to do if this is temporary: the sink tries again"
 
 
 @dataclass(frozen=True, slots=True)
+class Portions:
+    """The portions in which a sink's query reads, see SinkStreamOptions."""
+
+    task_count_max: int
+    piece_bytes: int
+    live_s: float = 0.0
+    task_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OpenSink:
     """A sink's store in the driver, and its tasks."""
 
     sink: Sink
-    rounds: Callable[[int], Rounds]  # of a generation
-    batch_s: float  # see SinkSync
+    batches: Callable[[int, tuple[int, str], Callable[[Record], None]], Batches]  # see SparkBatches: generation, job
+    portions: Portions
     maintain: Callable[[], None]  # maintenance of the store beside batches
     slots: Slots | None = None  # None: of this store there can only be one generation
     slot: str = FIRST  # that `sink` writes
@@ -138,11 +149,12 @@ class SinkWorker(ABC):
         self._section = config.sinks[name]
         self._mappings: dict[str, str] = {}  # see SinkRecord.mappings
         self._sync: SinkSync | None = None
+        self._stream: SinkStreamOptions | None = None  # of the present attempt
 
     @property
     def _trigger_ms(self) -> int:
-        spark = self._config.spark
-        return spark.warehouse_trigger_ms if self._section.type == "warehouse" else spark.trigger_ms
+        """Milliseconds from one batch's begin to the next one's, at least. A live batch follows at once."""
+        return self._config.spark.warehouse_trigger_ms if self._section.type == "warehouse" else 0
 
     def run(self) -> None:
         """Runs the thread."""
@@ -156,7 +168,7 @@ class SinkWorker(ABC):
                 self.refusal = ended or (error if self._is_permanent(error) else None)
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
-                    delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
+                    delay_s = RETRY_S_FIRST if self._sync and self._sync.reports_taken else delay_s
                     log.warning("sink restarts", sink=self.name, after_s=delay_s, **_error_fields(error))
                     self._stop.wait(delay_s)
                     delay_s = min(delay_s * 2, RETRY_S_MAX)
@@ -224,14 +236,11 @@ class SinkWorker(ABC):
         it returns, nothing more is written.
         """
         self._sync = sync
-        continues = True
-        while continues and not self._stop.is_set():
-            topics = sync.topics
-            query = self._start(sync, generation, topics)
-            try:
-                continues = self._watch(query, sync, topics, is_over)
-            finally:
-                self._end(query, sync)
+        query = self._start(sync, generation)
+        try:
+            self._watch(query, sync, is_over)
+        finally:
+            self._end(query, sync)
 
     @contextmanager
     def _maintained(self, opened: OpenSink) -> Iterator[None]:
@@ -283,8 +292,19 @@ class SinkWorker(ABC):
             dead_letters=dead_letters,
             dead_letters_max=self._section.dead_letters_max,
         )
-        rounds = opened.rounds(start.generation)
-        sync = SinkSync(opened.sink, start.generation, position, environment, rounds, opened.batch_s)
+        batches = opened.batches(start.generation, environment.job, connections.writer.send)
+        self._stream = SinkStreamOptions(
+            name=self.name,
+            generation=start.generation,
+            job=environment.job,
+            tables=tuple(self._section.tables),
+            exclude_tables=tuple(self._section.exclude_tables),
+            task_count_max=opened.portions.task_count_max,
+            piece_bytes=opened.portions.piece_bytes,
+            live_s=opened.portions.live_s,
+            task_bytes=opened.portions.task_bytes,
+        )
+        sync = SinkSync(opened.sink, start.generation, position, environment, batches)
         sync.begin(update.schema_histories)
         return sync
 
@@ -313,12 +333,13 @@ class SinkWorker(ABC):
         }
         return record.model_copy(update=shape)
 
-    def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
-        stream = changes(self._spark, self._config.kafka, sorted(topics))
+    def _start(self, sync: SinkSync, generation: int) -> StreamingQuery:
+        assert self._stream is not None
+        stream = sink_stream(self._spark, self._config.kafka, self._topics.prefix, self._stream)
         query_number = sync.start_query()
 
-        def apply_batch(_: DataFrame, __: int) -> None:
-            sync.apply_batch(query_number)
+        def apply_batch(frame: DataFrame, _: int) -> None:
+            sync.apply_batch(query_number, frame)
 
         # Jobs of a query run in the pool of the thread that starts it.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{self.name} {self.role}")
@@ -331,31 +352,25 @@ class SinkWorker(ABC):
         )
         return query
 
-    def _watch(
-        self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str], is_over: Callable[[], bool]
-    ) -> bool:
-        """Says whether the query must be started again, with other topics. Returns after a request to stop, too."""
+    def _watch(self, query: StreamingQuery, sync: SinkSync, is_over: Callable[[], bool]) -> None:
+        """Returns after a request to stop, or when `is_over` says so. Raises the query's error."""
         pause_s = HOUSEKEEPING_PAUSE_S_MIN
         began, is_reported = time.monotonic(), False
         while not self._stop.is_set():
             sync.has_new_writes.wait(WATCH_S)
             if self._pause(sync, pause_s):
-                return False
+                return
             if not query.isActive:
                 raise sync.failure or query.exception() or SinkError(f"{self.name}: the query ended by itself")
             begun = time.monotonic()
             sync.run_housekeeping()
             took_s = time.monotonic() - begun
-            if not is_reported and (sync.rounds_done or begun - began >= WORKS_S):
+            if not is_reported and (sync.reports_taken or begun - began >= WORKS_S):
                 is_reported = True
                 self._report("running")
             pause_s = min(max(HOUSEKEEPING_PAUSE_S_MIN, took_s), HOUSEKEEPING_PAUSE_S_MAX)
             if is_over():
-                return False
-            if sync.topics != topics:
-                log.info("tables were added", sink=self.name, tables=len(sync.topics))
-                return True
-        return False
+                return
 
     def _pause(self, sync: SinkSync, pause_s: float) -> bool:
         """Waits for so long, and longer while a backlog is worked off; says whether there was a request to stop."""

@@ -29,6 +29,24 @@ class SinkErrorRecord(PerSinkRecord):
     at_us: int  # µs since 1970
 
 
+class BatchEndRecord(Record):
+    """A sink's driver asks the tasks of the batch that one of its generations is running to end."""
+
+    KEY = "batch-end/"
+    sink: str
+    generation: int
+    at_us: int  # µs since 1970
+
+    @classmethod
+    def key_of(cls, sink: str, generation: int) -> str:
+        """Ends with a slash, so that no key is the beginning of another."""
+        return f"{cls.KEY}{sink}/{generation}/"
+
+    @property
+    def record_key(self) -> str:
+        return self.key_of(self.sink, self.generation)
+
+
 class RebuildRecord(PerSinkRecord):
     """The last request to build a sink's store again, and what became of it. `cdc rebuild` writes it with status
     `asked`, the sink's job writes every later status."""

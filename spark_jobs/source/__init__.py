@@ -13,7 +13,9 @@ rest is pure: options, the form of rows, the newest version of each key, offsets
 
 from typing import Any
 
+from cdc.config.settings import KafkaConfig
 from cdc.model.errors import ConfigError
+from spark_jobs.source.sink_options import OPTION, SinkStreamOptions
 
 _SPARK_MIN = (4, 1)
 
@@ -29,3 +31,11 @@ def register(spark: Any) -> None:
     from spark_jobs.source.datasource import WatershedSource
 
     spark.dataSource.register(WatershedSource)
+
+
+def sink_stream(spark: Any, kafka: KafkaConfig, prefix: str, options: SinkStreamOptions) -> Any:
+    """Returns the stream of a sink: all its tables' topics, in rows that are pieces (spark_jobs/source/piece.py)."""
+    register(spark)
+    place = {"bootstrap.servers": kafka.bootstrap_servers, "prefix": prefix, OPTION: options.encoded()}
+    own = {f"kafka.{name}": secret.get_secret_value() for name, secret in kafka.options.items()}
+    return spark.readStream.format("watershed").options(**place, **own).load()

@@ -6,10 +6,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from cdc.model.errors import ConfigError
+from spark_jobs.source import piece, sink_options
 from spark_jobs.source.batch import BatchReader
-from spark_jobs.source.options import read_options
+from spark_jobs.source.options import read_options, read_place
 from spark_jobs.source.pipeline import TableWatch
 from spark_jobs.source.rows import RowForm
+from spark_jobs.source.sink_stream import SinkStreamReader
 from spark_jobs.source.stream import StreamReader
 
 
@@ -21,6 +23,8 @@ class WatershedSource(DataSource):
         return "watershed"
 
     def schema(self) -> str:
+        if sink_options.OPTION in self.options:
+            return piece.DDL
         options = read_options(self.options)
         with closing(TableWatch(options)) as watch:
             return RowForm.of(watch.schema_history().newest, options).ddl
@@ -35,6 +39,8 @@ class WatershedSource(DataSource):
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if sink_options.OPTION in self.options:
+            return self._sink_reader()
         options = read_options(self.options)
         if options.ending is not None:
             raise ConfigError(
@@ -42,3 +48,8 @@ class WatershedSource(DataSource):
                 "use spark.read, or leave the option out",
             )
         return StreamReader(options, schema)
+
+    def _sink_reader(self) -> DataSourceStreamReader:
+        sink = sink_options.SinkStreamOptions.of(self.options)
+        kafka, prefix = read_place({name: text for name, text in self.options.items() if name != sink_options.OPTION})
+        return SinkStreamReader(kafka, prefix, sink)

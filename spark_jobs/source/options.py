@@ -56,7 +56,7 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
             raise ConfigError(
                 f'format("watershed"): unknown option {name}', f"options are {', '.join(_NAMES)}, kafka.*"
             )
-    kafka, prefix = _pipeline(given)
+    kafka, prefix = read_place(given)
     records_max = given.get("maxrecordsperbatch")
     if records_max is not None and not (records_max.isdecimal() and int(records_max) > 0):
         raise _wrong("maxRecordsPerBatch", "a number from 1")
@@ -79,8 +79,9 @@ def _wrong(name: str, wanted: str) -> ConfigError:
     return ConfigError(f'format("watershed"): the value of option {name} is not {wanted}', _NEXT)
 
 
-def _pipeline(given: Mapping[str, str]) -> tuple[KafkaConfig, str]:
-    """Returns the brokers and the prefix. Single options precede those of the configuration file."""
+def read_place(given: Mapping[str, str]) -> tuple[KafkaConfig, str]:
+    """Returns the brokers and the prefix. Single options precede those of the configuration file. Raises
+    ConfigError."""
     kafka: dict[str, Any] = {"options": {}}
     prefix = given.get("prefix", "")
     if path := given.get("config"):

@@ -13,10 +13,10 @@ from cdc.tables.continuity import topic_id_of
 from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import FoundTopic
 from spark_jobs.control_reader import ControlReader
-from spark_jobs.rounds import TopicEnds
 from spark_jobs.source.errors import IncompleteTableError, TopicChangedError, UnknownTableError
 from spark_jobs.source.options import SourceOptions
 from spark_jobs.source.records import NEXT_AFTER_ANOTHER_TOPIC
+from spark_jobs.source.topic_ends import TopicEnds
 
 SWEEP_S_MAX: Final = 30.0
 _PAUSE_S: Final = 0.2

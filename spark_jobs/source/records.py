@@ -18,10 +18,10 @@ from cdc.model.lsn import format_lsn
 from sinks.contract import Change
 from sinks.records import UnknownSchemaError, ordinary_change, read_record
 from sinks.schema_history import SchemaHistory
-from spark_jobs.reading import Partition, PartitionReader
-from spark_jobs.rounds import TopicEnds
 from spark_jobs.source.errors import CompactedError, SchemaChangedError, TopicChangedError
+from spark_jobs.source.reading import Partition, PartitionReader
 from spark_jobs.source.rows import SourceRow
+from spark_jobs.source.topic_ends import TopicEnds
 
 # Without a record. Brokers end the transaction of a capture that died after 120 s, and nothing is readable before.
 READ_S_MAX: Final = 150.0

@@ -31,7 +31,7 @@ def config(kafka: KafkaBroker, opensearch: str, redis: str, unique: str, tmp_pat
         sinks_section(tmp_path, opensearch, redis),
         # Several batches of the warehouse for each round of changes.
         bytes_per_write_max=100_000,
-        trigger_ms=0,
+        live_batch_s=1,
         warehouse_trigger_ms=0,
     )
 

@@ -39,7 +39,7 @@ class Partition(NamedTuple):
     number: int
 
 
-class Piece(NamedTuple):
+class Fetched(NamedTuple):
     """Records that were read together."""
 
     records: list[Message]
@@ -86,7 +86,7 @@ class PartitionReader:
             ]
         )
 
-    def read(self, timeout_s: float, bytes_max: int) -> Piece:
+    def read(self, timeout_s: float, bytes_max: int) -> Fetched:
         """Returns the next records: waits up to `timeout_s` for the first, then takes those that are there, until their
         keys and values have `bytes_max` or more. A partition whose topic is gone, or no longer has the records at
         its offset, is not read on. Raises BrokerError."""
@@ -113,7 +113,7 @@ class PartitionReader:
                 break
             messages = self._consumer.consume(RECORDS_MAX, 0)
         reached = {Partition(topic or "", number or 0): offset for (topic, number), offset in positions.items()}
-        return Piece(taken, reached, len(messages) >= RECORDS_MAX, lost)
+        return Fetched(taken, reached, len(messages) >= RECORDS_MAX, lost)
 
     def rest(self) -> None:
         """Fetches nothing until the next `seek`: the next task may run in another process, and a consumer that goes on

@@ -1,0 +1,252 @@
+"""Batches of a sink's query: Spark runs the writer over the rows of the data source. This is the driver's side.
+
+A task's report comes back as the row of `mapInArrow`, when the task has ended. The tasks of a live batch last for half
+a minute; what they have written meanwhile is in the sink's consumer group, which the driver reads several times a
+second. If the driver wants the batch to end, it says so in the progress topic, which the tasks read beside the tables'.
+"""
+
+import pickle
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import structlog
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from cdc.kafka.daemon_thread import start_thread
+from cdc.model.control import Record
+from cdc.model.errors import WatershedError
+from cdc.model.job_records import BatchEndRecord
+from sinks.schema_history import SchemaHistory
+from spark_jobs.applied import FoundTopic, Offsets
+from spark_jobs.rejections import DeadLetterUpdates
+from spark_jobs.source.group import GroupOffsets, Reached, TaskCounts, group_name
+from spark_jobs.source.reading import Partition
+from spark_jobs.source.topic_ends import TopicEnds
+from spark_jobs.task_errors import error_of_task
+from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig, TaskReport
+from spark_jobs.writer import REPORT_DDL, OpenWriter, StoreWriter
+
+log = structlog.get_logger(__name__)
+
+REPORT_S: Final = 0.05  # between two looks at the group, at least
+REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions take their time
+END_S_MAX: Final = 1.0  # a request to end is repeated: the tasks may not have begun
+
+
+@dataclass(slots=True)
+class BatchReport:
+    """The reports of all tasks of a batch together."""
+
+    offsets: dict[str, dict[int, int]] = field(default_factory=dict)  # topic → partition → offset after the last one
+    begins: dict[str, dict[int, int]] = field(default_factory=dict)  # topic → partition → where its task began
+    records: int = 0
+    written: int = 0
+    stale: int = 0
+    write_s: float = 0.0  # of all tasks together
+    is_behind: bool = False
+    unknown_schema: str = ""
+    staged: list[Any] = field(default_factory=list)
+    dead_letters: DeadLetterUpdates = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)  # topic → why its records can't be read from where they begin
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that were read."""
+        return frozenset(self.offsets)
+
+    @classmethod
+    def of(cls, reports: Sequence[TaskReport]) -> "BatchReport":
+        merged = cls()
+        for report in reports:
+            for partition, offset in report.offsets.items():
+                merged.offsets.setdefault(partition.topic, {})[partition.number] = offset
+                begin = report.begins.get(partition, 0)
+                merged.begins.setdefault(partition.topic, {})[partition.number] = begin
+            merged.add(TaskCounts(report.records, report.written, report.stale, round(report.write_s * 1000)))
+            merged.is_behind = merged.is_behind or report.is_behind
+            merged.unknown_schema = merged.unknown_schema or report.unknown_schema
+            merged.staged += report.staged
+            merged.dead_letters |= report.dead_letters
+            merged.lost |= {partition.topic: reason for partition, reason in report.lost.items()}
+        return merged
+
+    def add(self, counts: TaskCounts) -> None:
+        """Adds a task's counts."""
+        self.records += counts.records
+        self.written += counts.written
+        self.stale += counts.stale
+        self.write_s += counts.write_ms / 1000
+
+
+Take = Callable[[BatchReport], bool]
+
+
+class Batches(Protocol):
+    """A sink loop's access to Spark and the brokers."""
+
+    is_live: bool
+    """Whether tasks report while they run, and publish their dead letters themselves."""
+
+    def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
+        """Sets the tables, by topic."""
+
+    def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
+        """Sets the open dead letters: dead_letter_key → version."""
+
+    def find_topics(self) -> Mapping[str, FoundTopic]:
+        """Returns those of the tables' topics that exist, with the ends of their partitions for readers of committed
+        records. Raises BrokerError.
+        """
+
+    def run(self, frame: Any, ends: Offsets, take: Take) -> BatchReport:
+        """Writes the rows of a batch. `ends`: recent end offsets of the topics that may be read. `take` may be called
+        meanwhile, by another thread, with the work done so far; it says whether to continue. Returns the work that was
+        not passed to `take`. Raises the tasks' and Spark's errors."""
+
+
+class TotalCounts:
+    """The counts of a batch's tasks, of which the driver has taken a part."""
+
+    def __init__(self) -> None:
+        self._taken: dict[int, TaskCounts] = {}  # by task
+        self._lock = threading.Lock()
+
+    def fresh(self, task: int, counts: TaskCounts) -> TaskCounts:
+        """Returns what was not taken yet."""
+        with self._lock:
+            taken = self._taken.get(task, TaskCounts())
+            if counts.records < taken.records:  # a report that was overtaken, or a task that was repeated
+                return TaskCounts()
+            self._taken[task] = counts
+            return counts.since(taken)
+
+
+class SparkBatches:
+    """Implements Batches."""
+
+    def __init__(
+        self,
+        job: SinkTaskConfig,
+        number: tuple[int, str],
+        open_target: OpenWriter,
+        send: Callable[[Record], None],
+        *,
+        is_live: bool,
+    ) -> None:
+        """`number`: of the job, see SinkRecord.job. `send`: publishes a record in the progress topic."""
+        self.is_live = is_live
+        self._job = job
+        self._name = f"{number[0]}-{number[1]}"
+        self._open_target = open_target
+        self._send = send
+        self._topic_ends = TopicEnds(job.kafka)
+        self._catalog = SchemaCatalog("", {})
+        self._open_dead_letters: dict[str, int] = {}
+        self._begun = 0
+
+    def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
+        self._topic_ends.set_topics(sorted(schema_histories))
+        self._catalog = SchemaCatalog(uuid.uuid4().hex, dict(schema_histories))
+
+    def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
+        self._open_dead_letters = dict(open_dead_letters)
+
+    def find_topics(self) -> Mapping[str, FoundTopic]:
+        return self._topic_ends.ask()
+
+    def run(self, frame: DataFrame, ends: Offsets, take: Take) -> BatchReport:
+        self._begun += 1
+        batch = f"{self._name}-{self._begun}"
+        writer = StoreWriter(self._job, self._catalog, self._open_target, batch, self.is_live, self._open_dead_letters)
+        counts = TotalCounts()
+        with self._following(batch, ends, take, counts):
+            reports = _collect(frame, writer)
+        merged = BatchReport.of(reports)
+        merged.records = merged.written = merged.stale = 0
+        merged.write_s = 0.0
+        for number, report in enumerate(reports):
+            done = TaskCounts(report.records, report.written, report.stale, round(report.write_s * 1000))
+            merged.add(counts.fresh(number, done))
+        return merged
+
+    @contextmanager
+    def _following(self, batch: str, ends: Offsets, take: Take, counts: TotalCounts) -> Iterator[None]:
+        """Takes reports of running tasks within this context."""
+        if not self.is_live:
+            yield
+            return
+        over = threading.Event()
+        partitions = [Partition(topic, number) for topic, offsets in ends.items() for number in range(len(offsets))]
+        thread = start_thread(lambda: self._follow(batch, partitions, take, counts, over))
+        try:
+            yield
+        finally:
+            over.set()
+            thread.result()
+
+    def _follow(
+        self,
+        batch: str,
+        partitions: Sequence[Partition],
+        take: Take,
+        counts: TotalCounts,
+        over: threading.Event,
+    ) -> None:
+        seen: dict[Partition, Reached] = {}
+        asked_at = -END_S_MAX
+        pause_s = REPORT_S
+        job = self._job
+        with closing(GroupOffsets(job.kafka, group_name(job.prefix, job.sink, job.generation))) as group:
+            while not over.wait(pause_s):
+                begun = time.monotonic()
+                try:
+                    found = {
+                        partition: reached
+                        for partition, reached in group.committed(partitions).items()
+                        if reached.batch == batch and seen.get(partition) != reached
+                    }
+                    seen |= found
+                    if not take(report_of(found, counts)) and begun - asked_at >= END_S_MAX:
+                        self._ask_for_end()
+                        asked_at = begun
+                except WatershedError as error:  # the tasks have it too, if it lasts
+                    log.debug("reports of tasks can't be read", sink=job.sink, because=error.message)
+                pause_s = max(REPORT_S, REPORT_TIMES * (time.monotonic() - begun))
+
+    def _ask_for_end(self) -> None:
+        job, now_us = self._job, time.time_ns() // 1000
+        self._send(BatchEndRecord(sink=job.sink, generation=job.generation, at_us=now_us))
+
+
+def report_of(found: Mapping[Partition, Reached], counts: TotalCounts) -> BatchReport:
+    """Returns the report of what tasks have committed, without what was taken before."""
+    report = BatchReport()
+    newest: dict[int, TaskCounts] = {}
+    for partition, reached in found.items():
+        report.offsets.setdefault(partition.topic, {})[partition.number] = reached.offset
+        report.begins.setdefault(partition.topic, {})[partition.number] = reached.begin
+        report.is_behind = report.is_behind or reached.is_behind
+        if reached.counts.records >= newest.get(reached.task, TaskCounts()).records:
+            newest[reached.task] = reached.counts
+    for task, done in newest.items():
+        report.add(counts.fresh(task, done))
+    return report
+
+
+def _collect(frame: DataFrame, writer: StoreWriter) -> list[TaskReport]:
+    """Runs the tasks. Returns their reports in the order of their numbers. Raises their errors, and Spark's."""
+    try:
+        rows = frame.mapInArrow(writer, REPORT_DDL).collect()  # type: ignore[arg-type]
+    except (PySparkException, Py4JError) as error:
+        own = error_of_task(error)
+        if own is None:
+            raise
+        raise own from error
+    return [pickle.loads(row.report) for row in rows]  # noqa: S301 - our own tasks wrote it

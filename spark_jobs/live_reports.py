@@ -1,0 +1,143 @@
+"""Reports of a running task: its dead letters to their topic, then its offsets to the sink's consumer group.
+
+A thread publishes while the task goes on writing. In this order, a position that a reader of the group takes covers no
+rejected row without its dead letter.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Final, Protocol, Self
+
+from cdc.model.errors import WatershedError
+from spark_jobs.dead_letters import DeadLetterProducer
+from spark_jobs.rejections import DeadLetterUpdates
+from spark_jobs.source.group import GroupOffsets, Reached, TaskCounts, group_name
+from spark_jobs.source.reading import Partition
+from spark_jobs.task_report import SinkTaskConfig, TaskReport
+
+# Dead letters that are not published yet, with more of which the task waits: one may have 16 KiB.
+DEAD_LETTERS_PENDING_MAX: Final = 2_000
+TRIES_MAX: Final = 5  # a broker may be starting, or have passed the group on to another
+PAUSE_S: Final = 0.5
+
+
+class Group(Protocol):
+    """The interface of spark_jobs.source.group.GroupOffsets."""
+
+    def commit(self, reached: dict[Partition, Reached]) -> None: ...
+
+
+class DeadLetters(Protocol):
+    """The interface of spark_jobs.dead_letters.DeadLetterProducer."""
+
+    def publish(self, dead_letters: DeadLetterUpdates) -> object: ...
+
+
+_groups: Final[dict[str, GroupOffsets]] = {}  # kept by the worker process
+_producers: Final[dict[str, DeadLetterProducer]] = {}
+
+
+class LiveReports:
+    """The reports of one task. Methods are called by the task's thread."""
+
+    def __init__(self, group: Group, dead_letters: DeadLetters, batch: str, task: int) -> None:
+        self._group = group
+        self._dead_letters = dead_letters
+        self._batch = batch
+        self._task = task
+        self._sent: dict[Partition, int] = {}
+        self._changed = threading.Condition()  # of everything below
+        self._offsets: dict[Partition, Reached] = {}
+        self._letters: DeadLetterUpdates = {}
+        self._is_publishing = False
+        self._is_over = False
+        self._failure: WatershedError | None = None
+        self._thread = threading.Thread(target=self._run, name="task reports", daemon=True)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, job: SinkTaskConfig, batch: str, task: int) -> Iterator[Self]:
+        """Opens the reports of a task, with the clients that the worker process keeps."""
+        name = group_name(job.prefix, job.sink, job.generation)
+        group = _groups.get(name) or _groups.setdefault(name, GroupOffsets(job.kafka, name))
+        producer = _producers.get(job.sink) or _producers.setdefault(
+            job.sink, DeadLetterProducer(job.kafka, job.prefix, job.sink)
+        )
+        with closing(cls(group, producer, batch, task)) as reports:
+            reports._thread.start()
+            yield reports
+
+    def send(self, report: TaskReport) -> None:
+        """Passes on what is new in the report, and takes its dead letters. Waits if too many are pending. Raises the
+        error of an earlier report."""
+        fresh = {
+            partition: offset for partition, offset in report.offsets.items() if self._sent.get(partition) != offset
+        }
+        self._sent |= fresh
+        counts = TaskCounts(report.records, report.written, report.stale, round(report.write_s * 1000))
+        letters, report.dead_letters = report.dead_letters, {}
+        with self._changed:
+            self._raise_failure()
+            self._letters |= letters
+            self._offsets |= {
+                partition: Reached(
+                    self._batch, self._task, report.begins.get(partition, 0), offset, report.is_behind, counts
+                )
+                for partition, offset in fresh.items()
+            }
+            self._changed.notify_all()
+            while len(self._letters) > DEAD_LETTERS_PENDING_MAX and self._failure is None:
+                self._changed.wait()
+
+    def finish(self, report: TaskReport) -> None:
+        """Sends the last report, and returns when all are published. Raises BrokerError, UnreachableError."""
+        self.send(report)
+        with self._changed:
+            while (self._letters or self._offsets or self._is_publishing) and self._failure is None:
+                self._changed.wait()
+            self._raise_failure()
+
+    def close(self) -> None:
+        """Ends the thread, after the report that it is publishing. Idempotent."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._is_publishing = False
+                self._changed.notify_all()
+                while not (self._letters or self._offsets or self._is_over):
+                    self._changed.wait()
+                if self._is_over:
+                    return
+                (letters, self._letters), (offsets, self._offsets) = (self._letters, {}), (self._offsets, {})
+                self._is_publishing = True
+            try:
+                self._publish(letters, offsets)
+            except WatershedError as error:
+                with self._changed:
+                    self._failure = error
+                    self._changed.notify_all()
+                return
+
+    def _publish(self, letters: DeadLetterUpdates, offsets: dict[Partition, Reached]) -> None:
+        for number in range(TRIES_MAX):
+            try:
+                self._dead_letters.publish(letters)
+                self._group.commit(offsets)
+            except WatershedError:
+                if number == TRIES_MAX - 1:
+                    raise
+                with self._changed:
+                    if self._is_over or self._changed.wait_for(lambda: self._is_over, PAUSE_S):
+                        raise
+            else:
+                return

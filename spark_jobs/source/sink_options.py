@@ -1,0 +1,47 @@
+"""The options of a sink's stream, beside those that every use of the data source has. Pure."""
+
+from collections.abc import Mapping
+from typing import Final, Self
+
+import msgspec
+
+from cdc.config.store_mapping import matches
+from cdc.model.errors import ConfigError
+from cdc.model.events import TableId
+
+OPTION: Final = "sink"
+
+
+class SinkStreamOptions(msgspec.Struct, frozen=True):
+    """What a sink's query reads, and in which portions."""
+
+    name: str
+    generation: int
+    job: tuple[int, str]  # see SinkRecord.job: its position is where the query begins
+    tables: tuple[str, ...]  # patterns
+    exclude_tables: tuple[str, ...]  # patterns
+    task_count_max: int
+    piece_bytes: int  # of a row, roughly
+    # A live batch lasts for so long, and its rows flow while it lasts; 0: a bounded batch, up to the topics' ends.
+    live_s: float = 0.0
+    task_bytes: int | None = None  # that a task reads of a bounded batch, roughly; None: no limit
+
+    def encoded(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """Raises ConfigError."""
+        try:
+            return msgspec.json.decode(given[OPTION], type=cls)
+        except msgspec.DecodeError as error:
+            raise ConfigError(
+                f'format("watershed"): option {OPTION} can\'t be read: {error}',
+                "it is for Watershed's own sinks; leave it out, and choose a table",
+            ) from error
+
+    def holds(self, table: TableId) -> bool:
+        """Says whether the store holds the table."""
+        return any(matches(pattern, table) for pattern in self.tables) and not any(
+            matches(pattern, table) for pattern in self.exclude_tables
+        )

@@ -1,0 +1,126 @@
+"""Plans the batches of a sink's stream, in the process of the driver that Spark keeps for its source.
+
+A batch begins where the sink's position says that the store is: the job publishes it before a batch ends, and reads it
+from the store when it starts. Spark's checkpoint has for each batch where it began (and where a bounded one ends at
+most), with the identity of each topic. How far a live batch gets is decided while it runs, so that after a crash the
+running batch is repeated from the position; the store's guard by version makes that harmless.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cdc.config.settings import KafkaConfig
+from cdc.model.control import ProgressRecord
+from cdc.model.errors import WatershedError
+from cdc.model.sink_records import SinkRecord
+from cdc.model.topics import Topics
+from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
+from spark_jobs.control_reader import ControlReader
+from spark_jobs.source.errors import TopicChangedError
+from spark_jobs.source.reading import Partition
+from spark_jobs.source.sink_options import SinkStreamOptions
+from spark_jobs.source.topic_ends import TopicEnds
+
+POSITION_S_MAX: Final = 30.0  # until the job's first position is in the progress topic
+_PAUSE_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Where a batch begins, and up to where the topics went then."""
+
+    starts: Offsets
+    ends: Offsets
+    incarnations: Mapping[str, str]  # of the topics, see ProgressRecord.incarnations
+    signals: Mapping[Partition, int]  # what says that a live batch must end: our own topics, from these offsets on
+
+    @property
+    def has_records(self) -> bool:
+        """Says whether there is something to read, or was a moment ago."""
+        return any(self.starts[topic] != ends for topic, ends in self.ends.items())
+
+    def encoded(self, options: SinkStreamOptions, number: int) -> dict[str, Any]:
+        """Returns the offset for Spark's checkpoint."""
+        topics = {
+            topic: {
+                "incarnation": self.incarnations.get(topic, ""),
+                "from": list(self.starts[topic]),
+                **({} if options.live_s else {"to": list(ends)}),
+            }
+            for topic, ends in sorted(self.ends.items())
+        }
+        own = {"sink": options.name, "generation": options.generation, "job": options.job[0], "batch": number}
+        return {**own, "topics": topics}
+
+
+def initial_offset(options: SinkStreamOptions) -> dict[str, Any]:
+    """Returns the offset before the first batch."""
+    return {"sink": options.name, "generation": options.generation, "job": 0, "batch": 0, "topics": {}}
+
+
+def check_offset(offset: Mapping[str, Any], options: SinkStreamOptions) -> None:
+    """Raises TopicChangedError if a checkpoint is of another sink or generation."""
+    found = offset.get("sink"), offset.get("generation")
+    if found != (options.name, options.generation):
+        raise TopicChangedError(
+            f"the checkpoint is of sink {found[0]}, generation {found[1]}; the query is of sink {options.name}, "
+            f"generation {options.generation}",
+            "choose another spark.checkpoint_location: each pipeline has a folder of its own",
+        )
+
+
+class Planner:
+    """Follows the pipeline's topics. Not thread-safe."""
+
+    def __init__(self, kafka: KafkaConfig, prefix: str, options: SinkStreamOptions) -> None:
+        """Raises ConfigError, BrokerError."""
+        self._options = options
+        self._topics = Topics(prefix)
+        self._control = ControlReader(kafka, self._topics, options.holds)
+        self._ends = TopicEnds(kafka)
+        self._progress: ProgressRecord | None = None
+
+    def close(self) -> None:
+        self._control.close()
+
+    def plan(self) -> BatchPlan:
+        """Plans the next batch: the topics that are those that capture has published, from the sink's position on.
+        Raises WatershedError."""
+        record = self._position()
+        self._ends.set_topics(sorted(schemas.newest.topic for schemas in self._control.schema_histories.values()))
+        found = self._ends.ask()
+        position = AppliedPosition.of(record)
+        position.add_published([self._progress] if self._progress is not None else [], ())
+        readable = {topic: there for topic, there in found.items() if position.check_topic(topic, there) is None}
+        starts = {topic: _starts(position.written.get(topic, ()), there) for topic, there in readable.items()}
+        return BatchPlan(
+            starts,
+            {topic: there.ends for topic, there in readable.items()},
+            dict(position.incarnations),
+            {Partition(topic, 0): offset for topic, offset in self._control.reached().items()},
+        )
+
+    def _position(self) -> SinkRecord:
+        """Returns the position that this job published last."""
+        key = SinkRecord.key_of(self._options.name, self._options.generation)
+        deadline = time.monotonic() + POSITION_S_MAX
+        while True:
+            update = self._control.read()
+            if update.progress:
+                self._progress = update.progress[-1]
+            record = self._control.sinks.get(key)
+            if record is not None and record.job == self._options.job:
+                return record
+            if time.monotonic() > deadline:
+                raise WatershedError(
+                    f"{self._options.name}: the position of job {self._options.job[0]} is not in topic "
+                    f"{self._topics.progress}",
+                    "nothing to do if another job has taken over; otherwise start the sink again",
+                )
+            time.sleep(_PAUSE_S)
+
+
+def _starts(written: tuple[int, ...], found: FoundTopic) -> tuple[int, ...]:
+    return tuple(written[number] if number < len(written) else 0 for number in range(len(found.ends)))

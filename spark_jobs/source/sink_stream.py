@@ -1,0 +1,207 @@
+"""The stream of a sink: all its tables' topics, in rows that are pieces (spark_jobs/source/piece.py).
+
+Live batches are boxed in time: a task reads its partitions for `live_s`, and its rows flow to the writer while it
+reads. It ends earlier when the sink's driver says so, when a table's schema is published (the driver prepares the store
+between two batches), and when records arrive faster than the tasks of this batch take them. Bounded batches end at the
+offsets in Spark's checkpoint, or when a task has read `task_bytes`.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+from confluent_kafka import Message
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from cdc.config.settings import KafkaConfig
+from cdc.model.control import SchemaRecord
+from cdc.model.job_records import BatchEndRecord
+from cdc.model.topics import Topics
+from spark_jobs.source.piece import EMPTY, Piece, piece_of, to_row
+from spark_jobs.source.reading import Fetched, Partition, PartitionReader
+from spark_jobs.source.shares import Share, shares
+from spark_jobs.source.sink_options import SinkStreamOptions
+from spark_jobs.source.sink_plan import BatchPlan, Planner, check_offset, initial_offset
+
+WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
+# After records, before an empty piece says that none follow at once. Spark passes a row on when the next one is there.
+SETTLE_S: Final = 0.002
+IDLE_TIMES: Final = 4  # a live batch in which nothing arrives lasts so much longer
+SPLIT_S: Final = 2.0  # a task that is behind for so long ends, so that more tasks share its partitions
+BOUNDED_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
+
+
+@dataclass(frozen=True)
+class PieceRange(InputPartition):
+    """What one task reads."""
+
+    kafka: KafkaConfig
+    prefix: str
+    options: SinkStreamOptions
+    share: Share
+    signals: Mapping[Partition, int]
+    may_split: bool  # more tasks could share the partitions
+
+
+class Reader(Protocol):
+    """The interface of spark_jobs.source.reading.PartitionReader."""
+
+    def seek(self, starts: Mapping[Partition, int]) -> None: ...
+
+    def read(self, timeout_s: float, bytes_max: int) -> Fetched: ...
+
+    def rest(self) -> None: ...
+
+
+class SinkStreamReader(DataSourceStreamReader):
+    """Plans in the driver; `read` runs in tasks."""
+
+    def __init__(self, kafka: KafkaConfig, prefix: str, options: SinkStreamOptions) -> None:
+        """Does not read anything: Spark makes a reader for each batch, only to send it to the tasks."""
+        self._kafka = kafka
+        self._prefix = prefix
+        self._options = options
+        self._planner: Planner | None = None
+        self._planned: tuple[dict[str, Any], BatchPlan] | None = None  # the last offset, and what it stands for
+        self._number = 0  # of the last batch
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return initial_offset(self._options)
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Returns where the next batch begins: a live one always, a bounded one if there are records. Raises
+        WatershedError."""
+        plan = self._plan()
+        if self._planned is not None and not self._options.live_s and not plan.has_records:
+            return self._planned[0]
+        self._number += 1
+        offset = plan.encoded(self._options, self._number)
+        self._planned = offset, plan
+        return offset
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raises WatershedError."""
+        for offset in (start, end):
+            check_offset(offset, self._options)
+        self._number = end["batch"]
+        if start == end:  # Spark asks so when a query continues
+            return []
+        if self._planned is None or self._planned[0] != end:  # the batch that a former query was running
+            self._planned = end, self._plan()
+        plan, is_live = self._planned[1], bool(self._options.live_s)
+        parts = shares(plan.starts, plan.ends, self._options.task_count_max, with_ends=not is_live)
+        may_split = is_live and len(parts) < min(self._options.task_count_max, sum(map(len, plan.ends.values())))
+        if is_live and not parts:  # only the signals are to be followed
+            parts = [Share({}, None)]
+        return [PieceRange(self._kafka, self._prefix, self._options, share, plan.signals, may_split) for share in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, PieceRange)
+        read = read_live if partition.share.ends is None else read_bounded
+        with kept_reader(partition) as reader:
+            yield from map(to_row, read(partition, reader))
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+    def _plan(self) -> BatchPlan:
+        if self._planner is None:
+            self._planner = Planner(self._kafka, self._prefix, self._options)
+        return self._planner.plan()
+
+
+_readers: Final[dict[tuple[str, int], PartitionReader]] = {}  # by sink and generation
+
+
+@contextmanager
+def kept_reader(part: PieceRange) -> Iterator[PartitionReader]:
+    """Lends the consumer that this worker process keeps from task to task. After an error it is closed."""
+    name, generation = part.options.name, part.options.generation
+    if (name, generation) not in _readers:
+        # Of a sink two generations are read at once, at most.
+        for former in [key for key in _readers if key[0] == name][:-1]:
+            _readers.pop(former).close()
+        _readers[name, generation] = PartitionReader(part.kafka, f"watershed-{part.prefix}-{name}-reader")
+    try:
+        yield _readers[name, generation]
+    except BaseException:
+        _readers.pop((name, generation)).close()
+        raise
+
+
+def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
+    """Yields pieces until the batch is over, and an empty one when no records follow at once."""
+    starts = part.share.starts
+    reader.seek({**starts, **part.signals})
+    begun = quiet_since = time.monotonic()
+    behind_since: float | None = None
+    follows, batch_end = False, _BatchEnd(part)
+    while True:
+        fetched = reader.read(SETTLE_S if follows else WAIT_S_MAX, part.options.piece_bytes)
+        piece = piece_of(fetched, starts)
+        now = time.monotonic()
+        if piece.records or piece.lost or piece.places:
+            quiet_since, follows = (now, True) if piece.records else (quiet_since, True)
+            yield piece
+        elif follows:
+            follows = False
+            yield EMPTY
+        behind_since = (behind_since or now) if piece.is_full else None
+        is_late = part.may_split and behind_since is not None and now - behind_since >= SPLIT_S
+        if is_late or batch_end.is_in(fetched) or _is_over(part.options.live_s, now - begun, now - quiet_since):
+            break
+    reader.rest()
+
+
+def _is_over(live_s: float, lasted_s: float, quiet_s: float) -> bool:
+    return lasted_s >= (live_s * IDLE_TIMES if quiet_s >= live_s / 2 else live_s)
+
+
+class _BatchEnd:
+    """Recognizes what ends a batch before its time."""
+
+    def __init__(self, part: PieceRange) -> None:
+        topics = Topics(part.prefix)
+        self._signals = frozenset(part.signals)
+        self._keys = {
+            topics.control: SchemaRecord.KEY.encode(),
+            topics.progress: BatchEndRecord.key_of(part.options.name, part.options.generation).encode(),
+        }  # topic → what keys begin with
+
+    def is_in(self, fetched: Fetched) -> bool:
+        """Says whether a record, or the loss of one of our own topics, ends the batch."""
+        if self._signals.isdisjoint(fetched.positions.keys() | fetched.lost.keys()):
+            return False
+        return not self._signals.isdisjoint(fetched.lost) or any(map(self._is_signal, fetched.records))
+
+    def _is_signal(self, message: Message) -> bool:
+        key = self._keys.get(message.topic() or "")
+        return key is not None and (message.key() or b"").startswith(key)
+
+
+def read_bounded(part: PieceRange, reader: Reader) -> Iterator[Piece]:
+    """Yields pieces up to the ends of the share."""
+    starts, ends = part.share.starts, dict(part.share.ends or {})
+    reader.seek(starts)
+    read_bytes, arrived = 0, time.monotonic()
+    reached = dict(starts)
+    while any(reached[partition] < end for partition, end in ends.items()):
+        fetched = reader.read(WAIT_S_MAX, part.options.piece_bytes)
+        piece = piece_of(fetched, starts)
+        reached |= piece.positions
+        for topic, number, _ in piece.lost:
+            ends.pop(Partition(topic, number), None)
+        if piece.records or piece.places or piece.lost:
+            arrived = time.monotonic()
+            yield piece
+        elif time.monotonic() - arrived > BOUNDED_IDLE_S_MAX:
+            break
+        read_bytes += sum(map(len, fetched.records))
+        if part.options.task_bytes is not None and read_bytes >= part.options.task_bytes:
+            break
+    reader.rest()

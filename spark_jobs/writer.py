@@ -1,0 +1,138 @@
+"""The writer of a sink's query: the function that `mapInArrow` runs in each task, between the pieces that the data
+source yields and the task's report.
+
+A worker process runs many tasks, one after the other, and keeps its connection to the store. All records of a key are
+in one partition, and a partition is read by one task, so order and reduction need no other task. Everything that a task
+does may be done again, or by two tasks at once (a retried task, speculative execution, a job whose driver died): every
+write is guarded by its change's version.
+"""
+
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from cdc.model.errors import WatershedError
+from spark_jobs.live_reports import LiveReports
+from spark_jobs.pieces import ChangeWriter, PieceWriter
+from spark_jobs.rejections import Rejections
+from spark_jobs.source.piece import Piece, to_pieces
+from spark_jobs.task_errors import TaskError
+from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig, TaskReport
+
+REPORT_DDL: Final = "report binary"
+REPORT_S: Final = 0.1  # between two reports of a running task, unless no records follow
+
+
+OpenWriter = Callable[[SinkTaskConfig, SchemaCatalog], ChangeWriter]
+
+
+class Reports(Protocol):
+    """The interface of spark_jobs.live_reports.LiveReports."""
+
+    def send(self, report: TaskReport) -> None: ...
+
+    def finish(self, report: TaskReport) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreWriter:
+    """Writes a task's pieces to the store, or stages them for the driver. Called by `mapInArrow`."""
+
+    job: SinkTaskConfig
+    catalog: SchemaCatalog
+    open_target: OpenWriter
+    batch: str  # the job and its batch, see spark_jobs.source.group
+    is_live: bool  # the task reports while it runs
+    open_dead_letters: Mapping[str, int] = field(default_factory=dict)  # dead_letter_key → version
+
+    def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the report. Raises TaskError."""
+        context = TaskContext.get()
+        number = 0 if context is None else context.partitionId()
+        report = write_pieces(self, to_pieces(rows), number)
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], names=["report"])
+
+
+class _Kept:
+    """What a worker process keeps from task to task."""
+
+    def __init__(self) -> None:
+        self.executor = ThreadPoolExecutor(1, "store")
+        # By Job.name: opened for a job, with a catalog's name.
+        self._targets: dict[str, tuple[SinkTaskConfig, str, ChangeWriter]] = {}
+
+    def target(self, writer: StoreWriter) -> ChangeWriter:
+        job, catalog = writer.job, writer.catalog
+        held = self._targets.get(job.name)
+        if held is not None and held[:2] == (job, catalog.name):
+            return held[2]
+        self.forget(job.name)
+        # Of a sink two generations are written at once, at most.
+        for former in [name for name in self._targets if name.startswith(f"{job.sink}/")][:-1]:
+            self.forget(former)
+        target = writer.open_target(job, catalog)
+        self._targets[job.name] = (job, catalog.name, target)
+        return target
+
+    def forget(self, name: str) -> None:
+        """Drops a connection, which may be in any state after a failure."""
+        if (held := self._targets.pop(name, None)) is not None:
+            held[2].close()
+
+
+_kept = _Kept()
+
+
+def write_pieces(writer: StoreWriter, pieces: Iterable[Piece], task: int) -> TaskReport:
+    """Writes all pieces. Raises TaskError."""
+    report = TaskReport()
+    try:
+        target = _kept.target(writer)
+        rejections = Rejections(writer.job.section, writer.job.generation, writer.open_dead_letters)
+        piece_writer = PieceWriter(target, writer.catalog, report, rejections, _kept.executor)
+        with _finished(piece_writer):
+            if writer.is_live:
+                with LiveReports.opened(writer.job, writer.batch, task) as reports:
+                    _write_live(piece_writer, pieces, report, reports)
+            else:
+                for piece in pieces:
+                    piece_writer.write(piece)
+        report.staged = target.finish()
+    except WatershedError as error:
+        _kept.forget(writer.job.name)
+        raise TaskError(error) from error
+    return report
+
+
+def _write_live(writer: PieceWriter, pieces: Iterable[Piece], report: TaskReport, reports: Reports) -> None:
+    reported = 0.0
+    for piece in pieces:
+        writer.write(piece)
+        if not piece.records:  # none follow at once: what the store is taking is waited for
+            writer.finish()
+        now = time.monotonic()
+        if now - reported >= REPORT_S or not piece.records:
+            reports.send(report)
+            reported = now
+    writer.finish()
+    reports.finish(report)
+
+
+@contextmanager
+def _finished(writer: PieceWriter) -> Iterator[None]:
+    """Waits at the end of the block, however it ends, until the store has taken its piece or failed: only then may the
+    connection be used for something else."""
+    try:
+        yield
+    except BaseException:
+        with suppress(WatershedError):  # the first error says what went wrong
+            writer.finish()
+        raise
+    writer.finish()
