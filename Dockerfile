@@ -34,7 +34,7 @@ COPY . ./
 # The jars that the sinks need; the other sets of the lock file are the development servers'.
 ENV WATERSHED_CACHE=/opt/watershed/cache
 RUN uv pip install --no-deps --no-build-isolation . \
- && python -c 'from spark_jobs.jars.resolver import resolve_sets; resolve_sets(["spark-kafka", "iceberg"])' \
+ && python -c 'from spark_jobs.jars.resolver import resolve_sets; resolve_sets(["iceberg"])' \
  && uv pip uninstall uv setuptools
 
 

@@ -150,6 +150,7 @@ class SparkBatches:
         self._catalog = SchemaCatalog("", {})
         self._open_dead_letters: dict[str, int] = {}
         self._begun = 0
+        self._asked_at = -END_S_MAX  # monotonic seconds, when the running batch was asked to end last
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
         self._topic_ends.set_topics(sorted(schema_histories))
@@ -182,47 +183,69 @@ class SparkBatches:
         if not self.is_live:
             yield
             return
-        over = threading.Event()
         partitions = [Partition(topic, number) for topic, offsets in ends.items() for number in range(len(offsets))]
-        thread = start_thread(lambda: self._follow(batch, partitions, take, counts, over))
-        try:
-            yield
-        finally:
-            over.set()
-            thread.result()
+        name = group_name(self._job.prefix, self._job.sink, self._job.generation)
+        with closing(GroupOffsets(self._job.kafka, name)) as group:
+            watch = GroupWatch(group, batch, partitions, counts)
 
-    def _follow(
-        self,
-        batch: str,
-        partitions: Sequence[Partition],
-        take: Take,
-        counts: TotalCounts,
-        over: threading.Event,
-    ) -> None:
-        seen: dict[Partition, Reached] = {}
-        asked_at = -END_S_MAX
-        pause_s = REPORT_S
-        job = self._job
-        with closing(GroupOffsets(job.kafka, group_name(job.prefix, job.sink, job.generation))) as group:
-            while not over.wait(pause_s):
-                begun = time.monotonic()
+            def look() -> None:
                 try:
-                    found = {
-                        partition: reached
-                        for partition, reached in group.committed(partitions).items()
-                        if reached.batch == batch and seen.get(partition) != reached
-                    }
-                    seen |= found
-                    if not take(report_of(found, counts)) and begun - asked_at >= END_S_MAX:
+                    if not take(watch.report()):
                         self._ask_for_end()
-                        asked_at = begun
                 except WatershedError as error:  # the tasks have it too, if it lasts
-                    log.debug("reports of tasks can't be read", sink=job.sink, because=error.message)
-                pause_s = max(REPORT_S, REPORT_TIMES * (time.monotonic() - begun))
+                    log.debug("reports of tasks can't be read", sink=self._job.sink, because=error.message)
+
+            self._asked_at = -END_S_MAX
+            with called_regularly(look):
+                yield
 
     def _ask_for_end(self) -> None:
-        job, now_us = self._job, time.time_ns() // 1000
-        self._send(BatchEndRecord(sink=job.sink, generation=job.generation, at_us=now_us))
+        now = time.monotonic()
+        if now - self._asked_at >= END_S_MAX:
+            job, now_us = self._job, time.time_ns() // 1000
+            self._send(BatchEndRecord(sink=job.sink, generation=job.generation, at_us=now_us))
+            self._asked_at = now
+
+
+@contextmanager
+def called_regularly(call: Callable[[], None]) -> Iterator[None]:
+    """Calls it several times a second within this context, in a thread."""
+    over = threading.Event()
+
+    def run() -> None:
+        pause_s = REPORT_S
+        while not over.wait(pause_s):
+            begun = time.monotonic()
+            call()
+            pause_s = max(REPORT_S, REPORT_TIMES * (time.monotonic() - begun))
+
+    thread = start_thread(run)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.result()
+
+
+class GroupWatch:
+    """What the tasks of a batch have committed."""
+
+    def __init__(self, group: GroupOffsets, batch: str, partitions: Sequence[Partition], counts: TotalCounts) -> None:
+        self._group = group
+        self._batch = batch
+        self._partitions = partitions
+        self._counts = counts
+        self._seen: dict[Partition, Reached] = {}
+
+    def report(self) -> BatchReport:
+        """Returns what is new. Raises BrokerError, UnreachableError."""
+        found = {
+            partition: reached
+            for partition, reached in self._group.committed(self._partitions).items()
+            if reached.batch == self._batch and self._seen.get(partition) != reached
+        }
+        self._seen |= found
+        return report_of(found, self._counts)
 
 
 def report_of(found: Mapping[Partition, Reached], counts: TotalCounts) -> BatchReport:

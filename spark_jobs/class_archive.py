@@ -16,7 +16,7 @@ from typing import Final
 
 import pyspark
 
-JAR_SETS: Final = ("spark-kafka", "iceberg")
+JAR_SETS: Final = ("iceberg",)
 SUFFIX: Final = ".jsa"
 
 

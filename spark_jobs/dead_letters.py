@@ -28,6 +28,9 @@ class DeadLetterQueue(Protocol):
     def follow(self) -> None:
         """Reads what others did to the topic: an operator discards dead letters."""
 
+    def read_to_end(self) -> None:
+        """Follows the topic up to what it has now. Raises BrokerError, UnreachableError."""
+
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
         """Returns when the brokers have them. Raises BrokerError, UnreachableError."""
 
@@ -107,6 +110,12 @@ class DeadLetterTopic:
             if self._own.get(key, -1) < self._tail.reached(self._topic):
                 self._own.pop(key, None)
                 self._take(key)
+
+    def read_to_end(self) -> None:
+        self._tail.read_to_end()
+        for key in [*self._tail.latest[self._topic], *self._open]:
+            self._take(key)
+        self._own.clear()
 
     def close_others(self, generations: Collection[int]) -> None:
         """Closes the dead letters of all other generations: their stores are gone. Raises as `publish`."""

@@ -112,21 +112,27 @@ class LiveReports:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._is_publishing = False
-                self._changed.notify_all()
                 while not (self._letters or self._offsets or self._is_over):
                     self._changed.wait()
                 if self._is_over:
                     return
-                (letters, self._letters), (offsets, self._offsets) = (self._letters, {}), (self._offsets, {})
-                self._is_publishing = True
-            try:
-                self._publish(letters, offsets)
-            except WatershedError as error:
-                with self._changed:
-                    self._failure = error
-                    self._changed.notify_all()
+            if not self._publish_pending():
                 return
+
+    def _publish_pending(self) -> bool:
+        """Publishes what was sent since. Returns False after a failure, which the task raises."""
+        with self._changed:
+            (letters, self._letters), (offsets, self._offsets) = (self._letters, {}), (self._offsets, {})
+            self._is_publishing = True
+        failure = None
+        try:
+            self._publish(letters, offsets)
+        except WatershedError as error:
+            failure = error
+        with self._changed:
+            self._failure, self._is_publishing = failure, False
+            self._changed.notify_all()
+        return failure is None
 
     def _publish(self, letters: DeadLetterUpdates, offsets: dict[Partition, Reached]) -> None:
         for number in range(TRIES_MAX):

@@ -1,35 +1,32 @@
-"""A small run, without servers, of everything that a job does: a query with a checkpoint, tasks in Python workers that
-stage rows, guarded merges, a sweep, and the Kafka source up to a broker that does not answer.
+"""A small run, without servers, of everything that a job does: a query with a checkpoint on a Python data source, tasks
+in Python workers that stage rows, guarded merges, and a sweep.
 """
 
-from contextlib import suppress
+import pickle
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.errors import PySparkException
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
-from sinks.warehouse.staging import Staged, Stager, delete_staged, own_folder
+from sinks.warehouse.staging import Stager, delete_staged, own_folder
 from spark_jobs.engine import SparkEngine
 
 BATCHES: Final = 2
 TASKS: Final = 2
 ROWS_OF_A_TASK: Final = 3
+LOOK_S: Final = 0.1
 NAMESPACE: Final = "rehearsal"
-# Short timeouts: a query that is stopped during a request ends only after the request.
-NOBODY: Final = {
-    "kafka.bootstrap.servers": "127.0.0.1:1",
-    "kafka.request.timeout.ms": "500",
-    "kafka.default.api.timeout.ms": "500",
-    "fetchOffset.numRetries": "1",
-    "subscribe": "rehearsal",
-}
-ASK_S_MAX: Final = 5
 TABLE: Final = TableSchema(
     table=TableId("public", "rehearsal"),
     version=1,
@@ -53,40 +50,75 @@ def rehearse(spark: SparkSession, folder: Path) -> None:
     sink = WarehouseSink(SparkEngine(spark, place), [SparkEngine(spark, place)], WarehouseReader(place), staging)
     sink.begin_generation(1)
     sink.prepare(TABLE)
-    files = folder / "records"
-    files.mkdir()
-    for number in range(BATCHES):
-        (files / f"{number}.txt").write_text("a record\n", encoding="utf-8")
-    stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(files))
+    spark.dataSource.register(RehearsedSource)
+    stream = spark.readStream.format(RehearsedSource.name()).load()
 
-    def apply_batch(_: DataFrame, batch_id: int) -> None:
-        def stage(first: int) -> tuple[Staged, ...]:
+    def apply_batch(frame: DataFrame, batch_id: int) -> None:
+        def stage(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             stager = Stager(staging, [TABLE])
-            stager.apply([_change(number, batch_id) for number in range(first, first + ROWS_OF_A_TASK)])
-            return stager.finish()
+            for batch in rows:
+                stager.apply([_change(number, batch_id) for number in batch.column("number").to_pylist()])
+            yield pa.RecordBatch.from_pydict({"staged": [pickle.dumps(stager.finish())]})
 
-        firsts = range(0, TASKS * ROWS_OF_A_TASK, ROWS_OF_A_TASK)
-        staged = spark.sparkContext.parallelize(firsts, TASKS).flatMap(stage).collect()
+        reports = frame.mapInArrow(stage, "staged binary").collect()  # type: ignore[arg-type]
+        staged = [part for report in reports for part in pickle.loads(report.staged)]  # noqa: S301 - our own
         sink.take(staged)
         delete_staged(part.path for part in staged)
+        if batch_id == BATCHES - 1:
+            done.set()
 
+    done = threading.Event()
     writer: Any = stream.writeStream.foreachBatch(apply_batch)
-    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
-    query.awaitTermination()
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(processingTime="0 seconds").start()
+    while not done.wait(LOOK_S):
+        if not query.isActive:
+            query.awaitTermination()  # raises its error
+    query.stop()
     sink.sweep(TABLE.table, pack_version(2, 0))
     sink.generation()
-    _query_unreachable_broker(spark, folder / "unanswered")
+
+
+@dataclass(frozen=True)
+class _Numbers(InputPartition):
+    first: int
+
+
+class RehearsedSource(DataSource):
+    """BATCHES batches of some numbers, then nothing."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "watershed_rehearsal"
+
+    def schema(self) -> str:
+        return "number bigint"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        del schema
+        return _RehearsedReader()
+
+
+class _RehearsedReader(DataSourceStreamReader):
+    def __init__(self) -> None:
+        self._batch = 0
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"batch": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802
+        self._batch = min(self._batch + 1, BATCHES)
+        return {"batch": self._batch}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        del start, end
+        return [_Numbers(first) for first in range(0, TASKS * ROWS_OF_A_TASK, ROWS_OF_A_TASK)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Numbers)
+        for number in range(partition.first, partition.first + ROWS_OF_A_TASK):
+            yield pa.RecordBatch.from_pydict({"number": [number]})
 
 
 def _change(number: int, batch_id: int) -> Change:
     row = {"id": number, "name": "a", "price": "1.25", "seen": "2026-01-31T12:00:00.5Z", "tags": ["b", None]}
     return Change(TABLE.table, {"id": number}, pack_version(1, 1 + number + 100 * batch_id), row, TABLE.version)
-
-
-def _query_unreachable_broker(spark: SparkSession, checkpoint: Path) -> None:
-    """Runs a query on topics of a broker that does not exist, up to the request for their offsets."""
-    stream = spark.readStream.format("kafka").options(**NOBODY).load()
-    query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
-    with suppress(PySparkException):
-        query.awaitTermination(ASK_S_MAX)
-    query.stop()

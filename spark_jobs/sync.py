@@ -8,7 +8,7 @@ that harmless.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -101,6 +101,7 @@ class SinkSync:
         # Dead letters, first of rows that may not be readable yet, then those that are to be published.
         self._dead_letters: DeadLetterUpdates = {}
         self._readable_dead_letters: DeadLetterUpdates = {}
+        self._closings: dict[str, int] = {}  # the versions of those that are closed because their rows are gone
         self._written = 0
         self._stale = 0
         self._published: SinkRecord | None = None
@@ -183,7 +184,11 @@ class SinkSync:
             with self._state:
                 invalidations = dict(self._position.invalidations)
                 self._planned = {topic: len(offsets) for topic, offsets in ends.items()}
-            report = self._batches.run(frame, ends, partial(self._add_interim_report, query_number, invalidations))
+            take = partial(self._add_interim_report, query_number, invalidations)
+            try:
+                report = self._batches.run(frame, ends, take)
+            except RefusedError as error:
+                raise RefusedError(f"{self._sink.name}: {error.message}", error.hint) from error
             self._add_report(report, invalidations)
         # Before Spark notes that the batch is done: the next one is planned with the position that is published here.
         self._make_readable()
@@ -324,11 +329,11 @@ class SinkSync:
         """Closes the dead letters whose rows a sweep has removed. To be called with both locks."""
         floors = self._position.sweeps
         self._close_dead_letters(
-            [
-                dead_letter
+            {
+                dead_letter: version
                 for dead_letter, version in self._open_dead_letters().items()
                 if version < floors.get(table_key(dead_letter_table(dead_letter)), 0)
-            ]
+            }
         )
 
     def _check_generation(self) -> None:
@@ -379,11 +384,13 @@ class SinkSync:
                 versions[key] = dead_letter.version
         return versions
 
-    def _close_dead_letters(self, keys: Iterable[str]) -> None:
-        """Closes dead letters with the next that are published. To be called with the lock of the state."""
-        for key in keys:
+    def _close_dead_letters(self, versions: Mapping[str, int]) -> None:
+        """Closes dead letters of these versions with the next that are published. To be called with the lock of the
+        state."""
+        for key in versions:
             self._dead_letters.pop(key, None)
             self._readable_dead_letters[key] = None
+        self._closings |= versions
 
     def _close_dead_letters_of_removed(self, progress: Sequence[ProgressRecord]) -> None:
         """Closes the dead letters of tables that were captured when the row was rejected, and are not any more: nothing
@@ -400,10 +407,12 @@ class SinkSync:
                 if topic in newest.end_offsets
             }
             self._close_dead_letters(
-                dead_letter
-                for dead_letter, version in open_dead_letters.items()
-                for table in (dead_letter_table(dead_letter),)
-                if version <= known and table not in captured and str(table) not in newest.owed
+                {
+                    dead_letter: version
+                    for dead_letter, version in open_dead_letters.items()
+                    for table in (dead_letter_table(dead_letter),)
+                    if version <= known and table not in captured and str(table) not in newest.owed
+                }
             )
 
     def _publish_dead_letters(self) -> None:
@@ -411,11 +420,23 @@ class SinkSync:
         own: a row may be rejected again just when its dead letter is closed."""
         with self._state:
             dead_letters, self._readable_dead_letters = self._readable_dead_letters, {}
+            closings, self._closings = self._closings, {}
         try:
-            self._environment.dead_letters.publish(dead_letters)
+            if closings and self._batches.is_live:
+                self._environment.dead_letters.read_to_end()
+            newest = self._environment.dead_letters.open
+            rejected_again = {key for key, version in closings.items() if newest.get(key, 0) > version}
+            self._environment.dead_letters.publish(
+                {
+                    key: dead_letter
+                    for key, dead_letter in dead_letters.items()
+                    if dead_letter is not None or key not in rejected_again
+                }
+            )
         except BaseException:
             with self._state:
                 self._readable_dead_letters = dead_letters | self._readable_dead_letters
+                self._closings = closings | self._closings
             raise
 
     def _check_dead_letter_count(self) -> None:

@@ -19,16 +19,11 @@ from spark_jobs.jars.resolver import mirror
 
 KAFKA = "4.3.1"
 OPENSEARCH = "3.8.0"
-SPARK = "4.1.3"  # equals PySpark's
 ICEBERG = "1.12.0"
 ICEBERG_REST = "1.11.0"  # the newest that was published with its test fixtures
 HADOOP = "3.4.2"  # equals that of PySpark's hadoop-client jars
 AWS_SDK = "2.54.17"  # equals that in Iceberg's bundle
 JETTY = "12.1.14"
-
-# The connector asks for its own version of this; where that was not published, an earlier one works.
-TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"  # noqa: S105 - a jar's name
-TOKEN_PROVIDER_VERSIONS = (SPARK, "4.1.0-preview1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +64,6 @@ WANTED = (
     ),
     # Each the newest of its own: the provider needs only ICU's stable interface.
     JarGroup("icu", ("com.ibm.icu:icu4j:79.1", "com.ibm.icu:icu4j-localespi:77.1"), transitive=False),
-    JarGroup(
-        "spark-kafka",
-        (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK}",),
-        without=(
-            TOKEN_PROVIDER.partition(":")[2],
-            # PySpark brings these.
-            "jsr305",
-            "lz4-java",
-            "scala-library",
-            "scala-parallel-collections_2.13",
-            "slf4j-api",
-            "snappy-java",
-            "spark-tags_2.13",
-        ),
-    ),
     JarGroup(
         "iceberg",
         (
@@ -139,7 +119,6 @@ def relock(console: Console, path: Path = LOCK_FILE) -> None:
             console.print(f"resolving {wanted.place}")
             found.setdefault(wanted.place, set()).update(_resolve(wanted, Path(folder) / "poms"))
             found[wanted.place] -= {at for place in wanted.besides for at in found[place]}
-        found["spark-kafka"].add(_token_provider(Path(folder) / "poms"))
         for place, jars in found.items():
             for at in jars:
                 places.setdefault(at, set()).add(place)
@@ -151,8 +130,7 @@ def _resolve(wanted: JarGroup, cache: Path) -> set[Coordinates]:
     if not wanted.transitive:
         return set(map(Coordinates.parse, wanted.roots))
     maven = context(cache, mirror())
-    exclusions = [maven.project(*TOKEN_PROVIDER.split(":"))]
-    roots = [maven.create_dependency(root, exclusions) for root in wanted.roots]
+    roots = [maven.create_dependency(root, []) for root in wanted.roots]
     try:
         inputs, transitive = maven.resolver.resolve(roots)
     except (OSError, RuntimeError, ValueError) as error:
@@ -164,17 +142,6 @@ def _resolve(wanted: JarGroup, cache: Path) -> set[Coordinates]:
         for found in (*inputs, *transitive)
         if found.scope in (None, "compile", "runtime") and found.artifactId not in wanted.without
     }
-
-
-def _token_provider(cache: Path) -> Coordinates:
-    group, artifact = TOKEN_PROVIDER.split(":")
-    for version in TOKEN_PROVIDER_VERSIONS:
-        try:
-            context(cache, mirror()).project(group, artifact).at_version(version).artifact().resolve()
-        except RuntimeError:  # not published
-            continue
-        return Coordinates(group, artifact, version)
-    raise StackError(f"no version of {TOKEN_PROVIDER} can be had", "check the versions in spark_jobs/jars/relock.py")
 
 
 def _locked(at: Coordinates, places: Iterable[str], known: dict[Coordinates, Jar], folder: Path) -> Jar:

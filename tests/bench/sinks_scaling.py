@@ -4,27 +4,31 @@ whose tasks read a backlog, parse it and reduce it, and write nothing.
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.sql import DataFrame
+
 from cdc.config.config_file import load_config
 from cdc.model.topics import Topics
 from sinks.contract import Change, Outcome, Result
 from sinks.reduction import reduce_changes
-from spark_jobs.applied import covers
+from spark_jobs.batches import SparkBatches
 from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
-from spark_jobs.rounds import SparkRounds
+from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.session import spark_session
-from spark_jobs.task_report import SchemaCatalog
-from spark_jobs.tasks import Limits, SinkTaskConfig
+from spark_jobs.source import load_sink_stream
+from spark_jobs.source.sink_options import SinkStreamOptions
+from spark_jobs.starting import first_position
+from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
 
 THREADS: Final = (1, 2, 4)
-ROUND_S: Final = 2.0
 PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 _WRITTEN: Final = Result(Outcome.WRITTEN)
 
@@ -71,27 +75,36 @@ def _measure(path: Path, threads: int) -> int:
     config = load_config(path)
     jars = [jar for found in resolve_sets(JAR_SETS).values() for jar in found]
     spark = spark_session(spark_java(), jars, "512m", {"spark.master": f"local[{threads}]"})
+    job = (1, "bench")
     control = ControlReader(config.kafka, Topics(config.topics.prefix))
-    schema_histories = {
-        schema_history.newest.topic: schema_history for schema_history in control.read().schema_histories
-    }
-    job = SinkTaskConfig("cache", config.kafka, config.sinks["cache"], config.topics.prefix, 1)
-    rounds = SparkRounds(spark, job, Limits(ROUND_S, ROUND_S, PIECE_BYTES_MAX), threads, open_null)
-    rounds.set_tables(schema_histories)
-    ends = {topic: found.ends for topic, found in rounds.find_topics().items()}
-    rounds.run({}, ends, lambda _: True)  # starts the worker processes
-    position: dict[str, tuple[int, ...]] = {}
-    records, begun = 0, time.monotonic()
-    while not covers(position, ends):
-        report = rounds.run(position, ends, lambda _: True)
-        assert report.failure is None, report.failure
-        records += report.records
-        for topic, offsets in report.offsets.items():
-            held = list(position.get(topic, (0,) * len(ends[topic])))
-            for number, offset in offsets.items():
-                held[number] = offset
-            position[topic] = tuple(held)
-    return round(records / (time.monotonic() - begun))
+    histories = {history.newest.topic: history for history in control.read().schema_histories}
+    writer = ProgressWriter(config.kafka, Topics(config.topics.prefix))
+    position = first_position("scaling", 1, "", (), 0).model_copy(update={"job": job, "role": "kept"})
+    writer.publish(position)
+    task = SinkTaskConfig("scaling", config.kafka, config.sinks["cache"], config.topics.prefix, 1)
+    batches = SparkBatches(task, job, open_null, writer.send, is_live=False)
+    batches.set_tables(histories)
+    options = SinkStreamOptions("scaling", 1, job, ("*",), (), threads, PIECE_BYTES_MAX)
+    stream = load_sink_stream(spark, config.kafka, config.topics.prefix, options)
+    done: list[float] = []
+
+    def apply_batch(frame: DataFrame, _: int) -> None:
+        begun = time.monotonic()
+        records = batches.run(frame, {}, lambda _: True).records
+        done.append(records / (time.monotonic() - begun))
+
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(2):  # the first one starts the worker processes
+            query = (
+                stream.writeStream.foreachBatch(apply_batch)
+                .option("checkpointLocation", f"{folder}/{number}")
+                .trigger(processingTime="1 hour")
+                .start()
+            )
+            while len(done) <= number and query.isActive:
+                time.sleep(0.1)
+            query.stop()
+    return round(done[-1])
 
 
 if __name__ == "__main__":

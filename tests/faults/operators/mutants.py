@@ -24,9 +24,10 @@ from sinks.sql.preparation import Preparation
 from sinks.sql.sink import SqlSink
 from spark_jobs import serving
 from spark_jobs.applied import AppliedPosition, Invalidations
+from spark_jobs.batches import BatchReport
 from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.rejections import DeadLetterUpdates
-from spark_jobs.rounds import RoundReport, TopicEnds
+from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.sync import SinkSync
 from watershed.cli.main import main
 from watershed.client import applied, waiting
@@ -50,9 +51,9 @@ def _begins_at_former_offsets() -> None:
     """Also where the topic that exists now has no records at them yet."""
     take = SinkSync._add_report
 
-    def took(sync: SinkSync, report: RoundReport, invalidations: Invalidations) -> None:
+    def took(sync: SinkSync, report: BatchReport, invalidations: Invalidations) -> bool:
         report.lost.clear()
-        take(sync, report, invalidations)
+        return take(sync, report, invalidations)
 
     _offsets_without_incarnations()
     _put(SinkSync, "_add_report", took)

@@ -85,6 +85,7 @@ class Brokers:
         self.world = world
         self.topics: dict[str, Topic] = {}
         self._made = 0
+        self.groups: dict[str, dict[tuple[str, int], TopicPartition]] = {}
         self._latest: dict[str, tuple[Topic | None, int, dict[str, bytes]]] = {}  # topic, end, and what is below it
 
     # ---- what capture, operators and disks do
@@ -155,8 +156,8 @@ class Brokers:
 
     # ---- clients
 
-    def consumer(self) -> "FakeConsumer":
-        return FakeConsumer(self)
+    def consumer(self, group: str = "") -> "FakeConsumer":
+        return FakeConsumer(self, group)
 
     def admin(self) -> "FakeAdmin":
         return FakeAdmin(self)
@@ -169,8 +170,9 @@ def _unknown() -> KafkaException:
 class FakeConsumer:
     """What the product uses of confluent_kafka.Consumer."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, group: str) -> None:
         self._brokers = brokers
+        self._group = group
         self._positions: dict[tuple[str, int], int] = {}
         self._ends_seen: dict[tuple[str, int], int] = {}
 
@@ -231,6 +233,22 @@ class FakeConsumer:
             self._positions[place] = self._ends_seen[place] = log.end
             found = [*found, Message(name, number, log.end, error=KafkaError(KafkaError._PARTITION_EOF))]
         return found
+
+    def commit(self, *, offsets: Sequence[TopicPartition], asynchronous: bool) -> Sequence[TopicPartition]:
+        assert not asynchronous
+
+        def effect() -> None:
+            self._brokers.groups.setdefault(self._group, {}).update(
+                {(one.topic, one.partition): one for one in offsets}
+            )
+
+        self._brokers.world.call("brokers.group", effect)
+        return offsets
+
+    def committed(self, wanted: Sequence[TopicPartition], _timeout: float) -> Sequence[TopicPartition]:
+        self._brokers.world.call("brokers")
+        known = self._brokers.groups.get(self._group, {})
+        return [known.get((one.topic, one.partition), one) for one in wanted]
 
     def close(self) -> None:
         self._positions = {}

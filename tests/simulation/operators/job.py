@@ -1,9 +1,11 @@
 """A sink's job: the real one, without Spark's session and threads.
 
-ServingWorker, Builder, SinkSync, SparkRounds, ControlReader, the tasks and their readers are the product's. Their
-clients are fakes, tasks run one after the other, and the other thread works while a task reports.
+ServingWorker, Builder, SinkSync, SparkBatches, ControlReader, the data source's planner, the tasks and their readers
+are the product's. Their clients are fakes, tasks run one after the other, and the other threads work while a task
+reports.
 """
 
+import pickle
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,6 +13,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
+
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import PySparkException
 
 from cdc.config.settings import KafkaConfig
 from cdc.config.stores import CacheConfig, SqlConfig
@@ -21,22 +26,30 @@ from cdc.model.errors import WatershedError
 from cdc.model.job_records import RebuildRecord
 from cdc.model.rejected_rows import RejectedRow, dead_letter_generation
 from cdc.model.sink_records import SinkRecord
-from spark_jobs import building, reading, rebuild, rejections, rounds, serving, tasks, worker
+from spark_jobs import batches, building, rebuild, rejections, serving, worker, writer
+from spark_jobs.batches import SparkBatches
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
+from spark_jobs.live_reports import LiveReports
 from spark_jobs.rejections import DeadLetterUpdates
-from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
+from spark_jobs.source import group, reading, sink_plan, sink_stream, topic_ends
+from spark_jobs.source.group import GroupOffsets, group_name
+from spark_jobs.source.reading import PartitionReader
+from spark_jobs.source.sink_options import SinkStreamOptions
+from spark_jobs.source.sink_stream import PieceRange, SinkStreamReader, read_live
 from spark_jobs.sync import QueryStopped, SinkSync
-from spark_jobs.tasks import Limits, SinkTaskConfig
-from spark_jobs.worker import OpenSink, PipelineConnections
+from spark_jobs.task_errors import TaskError
+from spark_jobs.task_report import SinkTaskConfig, TaskReport
+from spark_jobs.worker import OpenSink, PipelineConnections, Portions
+from spark_jobs.writer import StoreWriter, write_pieces
 from tests.simulation.operators.brokers import TOPICS, Brokers
 from tests.simulation.operators.source import PREFIX
 from tests.simulation.operators.store import FakeSink, FakeSlots, FakeTarget, Store
 from tests.simulation.operators.world import CLOCK, World, numbered
 
 NAME: Final = "store"
-ROUND_S: Final = 0.5
+BATCH_S: Final = 0.5
 BUILDER_TURNS: Final = 3  # within which a new generation catches up, once nothing more is published
 KAFKA: Final = KafkaConfig(bootstrap_servers="none:1")
 LETTERS: Final = TOPICS.sink_dead_letter(NAME)
@@ -65,21 +78,82 @@ class _Inline:
         return SimpleNamespace(result=lambda: value)
 
 
-class _Session:
-    """What SparkRounds uses of a Spark session and of the server of reports."""
+class Session:
+    """Stands for a Spark session, in which one query of a generation runs: plans its batches, and runs their tasks."""
 
-    def __init__(self) -> None:
-        self.sparkContext = self
+    def __init__(self, options: SinkStreamOptions) -> None:
+        self._reader = SinkStreamReader(KAFKA, PREFIX, options)
+        self._offset = self._reader.initialOffset()
 
-    def broadcast(self, value: object) -> Any:
-        return SimpleNamespace(value=value, unpersist=lambda: None)
+    def frame(self) -> Any:
+        """Returns the next batch."""
+        start, self._offset = self._offset, self._reader.latestOffset()
+        parts = self._reader.partitions(start, self._offset)
 
-    def parallelize(self, parts: list[Any], _: int) -> Any:
-        return SimpleNamespace(map=lambda work: SimpleNamespace(collect=lambda: [work(part) for part in parts]))
+        def collect(writer: StoreWriter) -> list[Any]:
+            reports = []
+            for number, part in enumerate(parts):
+                assert isinstance(part, PieceRange)
+                reader = PartitionReader(KAFKA, "task")
+                try:
+                    reports.append(write_pieces(writer, read_live(part, reader), number))
+                except TaskError as error:
+                    raise PySparkException(f"Job aborted: {error}") from error
+            return [SimpleNamespace(report=pickle.dumps(report)) for report in reports]
 
+        return SimpleNamespace(mapInArrow=lambda writer, _: SimpleNamespace(collect=lambda: collect(writer)))
+
+
+class _Run:
+    """What belongs to the run that is under way."""
+
+    brokers: Brokers
+    looks: list[Callable[[], None]]  # what drivers' threads do while tasks run
+
+
+RUN: Final = _Run()
+
+
+class InlineReports(LiveReports):
+    """Reports that are published, and looked at by the driver, when they are sent."""
+
+    @classmethod
     @contextmanager
-    def receiving(self, take: Callable[..., bool]) -> Iterator[Any]:
-        yield take
+    def opened(cls, job: SinkTaskConfig, batch: str, task: int) -> Iterator["InlineReports"]:
+        group = GroupOffsets(job.kafka, group_name(job.prefix, job.sink, job.generation))
+        yield cls(group, FakeProducer(RUN.brokers), batch, task)
+
+    def send(self, report: TaskReport) -> None:
+        super().send(report)
+        self._publish_pending()
+        for look in [*RUN.looks]:
+            look()
+        CLOCK.world.meanwhile()
+
+
+@contextmanager
+def _looked_at(look: Callable[[], None]) -> Iterator[None]:
+    """Stands for spark_jobs.batches.called_regularly."""
+    RUN.looks.append(look)
+    try:
+        yield
+    finally:
+        RUN.looks.remove(look)
+
+
+class FakeProducer:
+    """Stands for spark_jobs.dead_letters.DeadLetterProducer."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    def publish(self, dead_letters: DeadLetterUpdates) -> None:
+        if dead_letters:
+            entries = [
+                (LETTERS, 0, key.encode(), None if dead_letter is None else dead_letter.encode(), None)
+                for key, dead_letter in dead_letters.items()
+            ]
+            self._brokers.world.call("brokers.letters", lambda: self._brokers.write(entries))
 
 
 class FakeLetters:
@@ -100,6 +174,9 @@ class FakeLetters:
             if dead_letter_generation(key) == self._generation
         }
 
+    def read_to_end(self) -> None:
+        self.follow()
+
     def close_others(self, generations: Collection[int]) -> None:
         kept = {self._generation, *generations}
         self.publish({key: None for key in open_dead_letters(self._brokers) if dead_letter_generation(key) not in kept})
@@ -108,16 +185,7 @@ class FakeLetters:
         """Nothing to release."""
 
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
-        if not dead_letters:
-            return
-
-        def effect() -> None:
-            self._brokers.write(
-                (LETTERS, 0, key.encode(), None if dead_letter is None else dead_letter.encode(), None)
-                for key, dead_letter in dead_letters.items()
-            )
-
-        self._brokers.world.call("brokers.letters", effect)
+        FakeProducer(self._brokers).publish(dead_letters)
         for key, dead_letter in dead_letters.items():
             if dead_letter is None:
                 self.open.pop(key, None)
@@ -149,6 +217,8 @@ class _Watched:
     """What is replaced in both workers: instead of watching a query, control returns to the simulation."""
 
     brokers: Brokers
+    session: Session
+    _stream: SinkStreamOptions | None
     _sync: SinkSync | None = None
     query_number = 0
     is_over: Callable[[], bool] = staticmethod(lambda: False)
@@ -158,6 +228,8 @@ class _Watched:
         self._sync = sync
         self.is_over = is_over
         self.query_number = sync.start_query()
+        assert self._stream is not None
+        self.session = Session(self._stream)
         raise _Begun
 
     @contextmanager
@@ -198,7 +270,7 @@ class SimulatedBuilder(_Watched, Builder):
                 with suppress(_Begun):
                     self._work(ExitStack(), self.link())
             assert self._sync is not None
-            self._sync.apply_batch(self.query_number)
+            self._sync.apply_batch(self.query_number, self.session.frame())
             self._sync.run_housekeeping()
             self.is_over()
         except WatershedError as error:
@@ -237,12 +309,12 @@ class SinkJob:
         config = SimpleNamespace(
             kafka=KAFKA,
             topics=SimpleNamespace(prefix=PREFIX),
-            spark=SimpleNamespace(checkpoint_location="/nowhere", trigger_ms=100, warehouse_trigger_ms=1000),
+            spark=SimpleNamespace(checkpoint_location="/nowhere", warehouse_trigger_ms=1000),
             sinks={NAME: section},
         )
         stop = threading.Event()
         stop.wait = self._waited  # type: ignore[method-assign, assignment]
-        self._worker = SimulatedWorker(NAME, config, _Session(), self._open_sink, stop, Conditions())  # type: ignore[arg-type]
+        self._worker = SimulatedWorker(NAME, config, None, self._open_sink, stop, Conditions())  # type: ignore[arg-type]
         self._worker.brokers = brokers
         self._worker._checkpoints = SimpleNamespace(keep_only=lambda _: None)  # type: ignore[assignment]
 
@@ -256,14 +328,13 @@ class SinkJob:
     def _open_sink(self, slot: str | None) -> OpenSink:
         slots = FakeSlots(self._store) if self._has_slots else None
         slot = (self._store.serving if slots is not None else "") if slot is None else slot
-        limits = Limits(ROUND_S, ROUND_S, 1 << 20, reporting_duration_s=ROUND_S)
         sink = FakeSink(self._store, slot)
 
-        def opened(generation: int) -> SparkRounds:
+        def opened(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> SparkBatches:
             job = SinkTaskConfig(NAME, KAFKA, self._section, PREFIX, generation, slot=slot)
-            return SparkRounds(_Session(), job, limits, 1, lambda *_: FakeTarget(sink))  # type: ignore[arg-type]
+            return SparkBatches(job, number, lambda *_: FakeTarget(sink), send, is_live=True)
 
-        return OpenSink(sink, opened, 0.0, lambda: None, slots, slot)
+        return OpenSink(sink, opened, Portions(1, 1 << 20, live_s=BATCH_S), lambda: None, slots, slot)
 
     def _link(self) -> PipelineConnections:
         control = ControlReader(KAFKA, TOPICS, self._section.holds)
@@ -300,7 +371,7 @@ class SinkJob:
             return
         self._environment.meanwhile = meanwhile
         try:
-            sync.apply_batch(self._worker.query_number)
+            sync.apply_batch(self._worker.query_number, self._worker.session.frame())
         except QueryStopped:  # the watching thread has failed meanwhile
             pass
         finally:
@@ -369,36 +440,40 @@ def request_rebuild(brokers: Brokers, action: str, number: int) -> bool:
     return True
 
 
-def _run_task(open_target: Any, share: Any, job: SinkTaskConfig, catalog: Any, limits: Limits, take: Any) -> Any:
-    runner = tasks.TaskRunner(open_target, reading.PartitionReader)
-    if take is None:
-        return runner.run(share, job, catalog, limits)
-
-    def report_to(report: Any) -> bool:
-        continues = bool(take(report))
-        CLOCK.world.meanwhile()
-        return continues
-
-    return runner.run(share, job, catalog, limits, report_to)
+def _kept_inline() -> Any:
+    """What a worker process keeps, of a worker that has no other thread."""
+    kept = writer._Kept()
+    kept.executor = _Inline()  # type: ignore[assignment]
+    return kept
 
 
 @contextmanager
 def patched(world: World, brokers: Brokers) -> Iterator[None]:
     """The product's modules use this world's clock and clients."""
-    CLOCK.world = world
-    clients: Mapping[str, Callable[[], Any]] = {"Consumer": brokers.consumer, "AdminClient": brokers.admin}
+    CLOCK.world, RUN.brokers, RUN.looks = world, brokers, []
 
-    def new_client(kind: type, _: object) -> Any:
-        return clients[kind.__name__]()
+    def new_client(kind: type, settings: Mapping[str, Any]) -> Any:
+        return brokers.admin() if kind is AdminClient else brokers.consumer(settings["group.id"])
 
     with ExitStack() as stack:
-        for module in (worker, serving, building, rebuild, topic_reader, tasks, rejections):
+        for module in (
+            worker,
+            serving,
+            building,
+            rebuild,
+            topic_reader,
+            batches,
+            sink_plan,
+            sink_stream,
+            writer,
+            rejections,
+        ):
             stack.enter_context(mock.patch.object(module, "time", CLOCK))
-        for module in (topic_reader, reading, rounds):
+        for module in (topic_reader, reading, topic_ends, group):
             stack.enter_context(mock.patch.object(module, "new_client", new_client))
-        stack.enter_context(mock.patch.object(rounds, "driver_reports", lambda spark: spark))
-        stack.enter_context(mock.patch.object(rounds, "run_task", _run_task))
-        stack.enter_context(mock.patch.object(tasks, "ThreadPoolExecutor", _Inline))
+        stack.enter_context(mock.patch.object(batches, "called_regularly", _looked_at))
+        stack.enter_context(mock.patch.object(writer, "LiveReports", InlineReports))
+        stack.enter_context(mock.patch.object(writer, "_kept", _kept_inline()))
         stack.enter_context(mock.patch.object(serving, "Builder", SimulatedBuilder))
         for module in (worker, serving):
             stack.enter_context(mock.patch.object(module, "secrets", numbered("s")))

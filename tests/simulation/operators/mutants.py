@@ -1,17 +1,19 @@
 """Defects that were seen, put back one by one, to see that the oracles notice."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 from unittest import mock
 
 from cdc.model.control import ProgressRecord, SweepRecord, table_key
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.tables import continuity
 from spark_jobs import serving
 from spark_jobs.applied import AppliedPosition
-from spark_jobs.rounds import TopicEnds
+from spark_jobs.live_reports import LiveReports
 from spark_jobs.serving import ServingWorker
+from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.sync import SinkSync
 from tests.simulation.operators import capture as model
 from tests.simulation.operators import judge
@@ -71,10 +73,11 @@ def _forgets_what_it_shows(sync: SinkSync) -> None:
             sync._position.mark_readable(offsets, invalidations)
 
 
-def _forgets_letters(sync: SinkSync) -> None:
-    with sync._state:
-        dead_letters, sync._dead_letters = sync._dead_letters, {}
-    sync._environment.dead_letters.publish(dead_letters)
+def _forgets_letters(reports: LiveReports, letters: Any, offsets: Any) -> None:
+    """Offsets are committed although the brokers did not take the letters."""
+    with suppress(WatershedError):
+        reports._dead_letters.publish(letters)
+    reports._group.commit(offsets)
 
 
 def _publishes_before_it_shows(sync: SinkSync) -> None:
@@ -114,7 +117,7 @@ MUTANTS: dict[str, Mutant] = {
     "4: misses a sweep that compaction removed": replaced(AppliedPosition, "_learn_sweep", _misses_sweeps),
     "5: forgets a refresh that failed": replaced(SinkSync, "_make_readable", _forgets_what_it_shows),
     "5: publishes before the refresh": replaced(SinkSync, "_make_readable", _publishes_before_it_shows),
-    "5: forgets letters that were not published": replaced(SinkSync, "_publish_dead_letters", _forgets_letters),
+    "5: forgets letters that were not published": replaced(LiveReports, "_publish", _forgets_letters),
     "6: counts partitions once": _partitions_counted_once,
     "7: lets a generation that is not continued promise the former": replaced(
         ServingWorker, "_publish_held", lambda *_: None

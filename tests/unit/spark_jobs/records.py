@@ -4,14 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spark_jobs.reading import Partition, Piece
+from spark_jobs.tasks import SinkTaskConfig
+
 from cdc.config.stores import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
 from sinks.reduction import reduce_changes
 from sinks.schema_history import SchemaHistory
-from spark_jobs.reading import Partition, Piece
 from spark_jobs.task_report import SchemaCatalog
-from spark_jobs.tasks import SinkTaskConfig
 
 TOPIC = "shop.public.a"
 PARTITION = Partition(TOPIC, 0)

@@ -1,4 +1,4 @@
-"""A batch, and what happens beside it, on a fake store and scripted rounds."""
+"""A batch, and what happens beside it, on a fake store and scripted batches."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +13,9 @@ from sinks.contract import Change, Result, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
+from spark_jobs.batches import BatchReport, Take
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.rejections import DeadLetterUpdates
-from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.sync import (
     BEHIND_S,
     GENERATION_CHECK_S,
@@ -29,7 +29,6 @@ from tests.unit.spark_jobs.records import TOPIC, schema
 
 NO_NEWS = ControlUpdate((), (), ())
 TABLE = TableId("public", "a")
-BATCH_S = 10.0
 JOB = (3, "m")
 DEAD_LETTERS_MAX = 2
 OTHER_TOPIC = "shop.public.b"
@@ -107,6 +106,9 @@ class FakeLetters:
         for key in self.others:
             self.open.pop(key, None)
 
+    def read_to_end(self) -> None:
+        self.follow()
+
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
         if dead_letters and self.while_published:
             self.while_published.pop(0)()
@@ -121,12 +123,13 @@ class FakeLetters:
 
 @dataclass
 class Bench:
-    """A SinkSync with all that it touches. Rounds are scripted; without a script they find nothing."""
+    """A SinkSync with all that it touches. Batches are scripted; without a script they find nothing."""
 
     calls: list[str] = field(default_factory=list)
     update: list[ControlUpdate] = field(default_factory=list)
-    rounds: Sequence[RoundReport | Callable[[], RoundReport]] = ()
-    meanwhile: Sequence[RoundReport] = ()  # what tasks report while a round runs
+    reports: Sequence[BatchReport | Callable[[], BatchReport]] = ()
+    meanwhile: Sequence[BatchReport] = ()  # what tasks report while a batch runs
+    is_live: bool = False
     went_on: Sequence[bool] = ()
     published: list[SinkRecord] = field(default_factory=list)
     starts: list[Offsets] = field(default_factory=list)
@@ -138,7 +141,7 @@ class Bench:
     dead_letters_max: int = DEAD_LETTERS_MAX
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
     waited: list[float] = field(default_factory=list)
-    remembered: list[Mapping[str, int]] = field(default_factory=list)  # open letters, at each round's beginning
+    remembered: list[Mapping[str, int]] = field(default_factory=list)  # open letters, at each batch's beginning
 
     def __post_init__(self) -> None:
         self.dead_letters = FakeLetters(self.calls)
@@ -154,7 +157,7 @@ class Bench:
             self.dead_letters_max,
         )
         self.position = AppliedPosition()
-        self.sync = SinkSync(self.sink, 1, self.position, environment, self, BATCH_S)  # type: ignore[arg-type]
+        self.sync = SinkSync(self.sink, 1, self.position, environment, self)  # type: ignore[arg-type]
         with pytest.raises(QueryStopped):
             self.sync.apply_batch(1)  # no query was admitted yet
         self.sync.begin([SchemaHistory((schema(),))])
@@ -177,7 +180,7 @@ class Bench:
         self.now_us += int(seconds * 1_000_000)
         return False
 
-    # ---- rounds
+    # ---- batches
 
     def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
         self.remembered.append(dict(open_dead_letters))
@@ -186,33 +189,28 @@ class Bench:
         self.calls.append(f"learn {len(schema_histories)}")
 
     def find_topics(self) -> Mapping[str, FoundTopic]:
-        # A script's rounds are about records that exist, unless the topic has lost some.
+        # A script's batches are about records that exist, unless the topic has lost some.
         written = 0 if self.has_lost_records else self.position.written.get(TOPIC, (0,))[0]
         found = {TOPIC: FoundTopic(self.topic_id, (max(self.topic_ends, written),)), OTHER_TOPIC: FoundTopic("b", (0,))}
         return {topic: there for topic, there in found.items() if topic not in self.missing}
 
-    def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
-        del ends
-        self.calls.append("round")
+    def run(self, frame: object, ends: Offsets, take: Take) -> BatchReport:
+        del frame, ends
+        self.calls.append("batch")
         meanwhile, self.meanwhile = self.meanwhile, ()
         self.went_on = [*self.went_on, *(take(report) for report in meanwhile)]
-        self.starts.append(starts)
+        self.starts.append(dict(self.position.written))
         self.now_us += 1_000_000
-        report, *self.rounds = self.rounds or [RoundReport()]
-        return report if isinstance(report, RoundReport) else report()
+        report, *self.reports = self.reports or [BatchReport()]
+        return report if isinstance(report, BatchReport) else report()
 
-    def batch(self) -> None:
-        self.sync.apply_batch(self.query_number)
+    def batch(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.sync.apply_batch(self.query_number)
 
 
-def wrote(end: int, records: int = 1, written: int = 1) -> RoundReport:
-    return RoundReport(
-        {TOPIC: {0: end}},
-        records=records,
-        written=written,
-        stale=records - written,
-        tables={TABLE} if records else set(),
-    )
+def wrote(end: int, records: int = 1, written: int = 1) -> BatchReport:
+    return BatchReport({TOPIC: {0: end}}, records=records, written=written, stale=records - written)
 
 
 def progress(lsn: int, end: int) -> ProgressRecord:
@@ -221,7 +219,7 @@ def progress(lsn: int, end: int) -> ProgressRecord:
 
 
 def test_what_tasks_report_while_they_run_is_published_before_they_end() -> None:
-    bench = Bench(rounds=[RoundReport()], meanwhile=[wrote(3), wrote(5)])
+    bench = Bench(reports=[BatchReport()], meanwhile=[wrote(3), wrote(5)])
     bench.update = [ControlUpdate((progress(100, 3),), (), ())]
     bench.batch()
     assert bench.went_on == [True, True]
@@ -254,39 +252,29 @@ def test_a_backlog_is_over_when_no_task_has_said_for_a_while_that_there_is_more(
 
 @pytest.mark.invariant(11)
 def test_what_was_written_is_published_after_it_is_readable() -> None:
-    bench = Bench(rounds=[wrote(4, records=4, written=3)], update=[NO_NEWS, ControlUpdate((progress(500, 4),), (), ())])
+    bench = Bench(
+        reports=[wrote(4, records=4, written=3)], update=[NO_NEWS, NO_NEWS, ControlUpdate((progress(500, 4),), (), ())]
+    )
     bench.batch()
     bench.sync.run_housekeeping()
-    assert bench.calls[0] == "round"
-    assert [call for call in bench.calls if call != "round"] == ["readable a", "publish", "generation", "publish"]
+    assert bench.calls[0] == "batch"
+    assert [call for call in bench.calls if call != "batch"] == ["readable a", "publish", "publish"]
     record = bench.published[-1]
     assert (record.written, record.stale, record.end_offsets) == (3, 1, {TOPIC: (4,)})
     assert (record.applied_lsn, record.epoch, record.commit_ts_us) == (500, 1, 5)
 
 
-def test_a_round_begins_where_the_last_one_ended_readable_or_not() -> None:
-    bench = Bench(rounds=[wrote(4), wrote(7)])
-    bench.batch()
-    assert bench.starts[:3] == [{}, {TOPIC: (4,)}, {TOPIC: (7,)}]
+def test_a_batch_begins_where_the_last_one_ended_readable_or_not() -> None:
+    bench = Bench(reports=[wrote(4), wrote(7)])
+    bench.batch(3)
+    assert bench.starts == [{}, {TOPIC: (4,)}, {TOPIC: (7,)}]
 
 
-def test_a_batch_goes_on_with_what_arrives_until_its_time_is_over() -> None:
-    bench = Bench()
-    bench.batch()
-    assert bench.calls.count("round") == BATCH_S
+def test_what_tasks_reported_before_one_of_them_failed_is_kept() -> None:
+    def fail() -> BatchReport:
+        raise SinkError("the store is away", "wait")
 
-
-def test_a_batch_does_not_end_before_it_has_what_was_there_when_it_began() -> None:
-    bench = Bench(topic_ends=9, rounds=[RoundReport()] * 15 + [wrote(9)])
-    bench.batch()
-    assert bench.calls.count("round") == 16
-    assert bench.published[-1].end_offsets == {TOPIC: (9,)}, "published before Spark notes that the batch is done"
-
-
-def test_what_tasks_wrote_before_one_of_them_failed_is_kept() -> None:
-    failed = wrote(4)
-    failed.failure = SinkError("the store is away", "wait")
-    bench = Bench(rounds=[failed], update=[ControlUpdate((progress(500, 4),), (), ())])
+    bench = Bench(meanwhile=[wrote(4)], reports=[fail], update=[ControlUpdate((progress(500, 4),), (), ())])
     with pytest.raises(SinkError, match="away"):
         bench.batch()
     assert isinstance(bench.sync.failure, SinkError)
@@ -295,7 +283,10 @@ def test_what_tasks_wrote_before_one_of_them_failed_is_kept() -> None:
 
 
 def test_a_refused_row_is_named_with_its_sink() -> None:
-    bench = Bench(rounds=[RoundReport(failure=RefusedError("a row of public.a can't be stored", "correct it"))])
+    def refuse() -> BatchReport:
+        raise RefusedError("a row of public.a can't be stored", "correct it")
+
+    bench = Bench(reports=[refuse])
     with pytest.raises(RefusedError, match=r"search: a row of public\.a can't be stored") as refused:
         bench.batch()
     assert refused.value.hint == "correct it"
@@ -305,34 +296,38 @@ def test_a_schema_that_is_not_there_yet_is_waited_for() -> None:
     """Seen: a row's record was readable before the control record with its schema, and the sink stopped for good."""
     first = schema()
     second = replace(first, version=2, columns=(*first.columns, Column("name", 25, -1, "text", True, "b", 25)))
-    unknown = RoundReport(unknown_schema="record at …: schema version 2")
+    unknown = BatchReport(unknown_schema="record at …: schema version 2")
     known = ControlUpdate((), (), (SchemaHistory((first, second)),))
-    bench = Bench(rounds=[unknown, unknown, unknown, wrote(3)], update=[NO_NEWS, NO_NEWS, known])
-    bench.batch()
-    assert bench.calls[:6] == ["round", "round", "round", "prepare a 1 2", "learn 1", "round"]
+    # Control is read at the beginning of each batch and at its end.
+    bench = Bench(reports=[unknown, unknown, unknown, wrote(3)], update=[NO_NEWS] * 5 + [known])
+    bench.batch(4)
+    assert [call for call in bench.calls if call != "publish"][:6] == [
+        *("batch", "batch", "batch", "prepare a 1 2", "learn 1", "batch")
+    ]
     assert bench.waited == [SCHEMA_WAIT_S] * 2, "not when it has come"
     assert bench.sync.failure is None
 
 
 def test_a_schema_that_never_comes_is_an_error_with_the_record() -> None:
-    unknown = RoundReport(unknown_schema="record at x, partition 0, offset 7: schema version 2")
-    bench = Bench(rounds=[unknown] * 1000)
+    unknown = BatchReport(unknown_schema="record at x, partition 0, offset 7: schema version 2")
+    bench = Bench(reports=[unknown] * 1000)
     with pytest.raises(SinkError, match=f"offset 7: schema version 2, for {SCHEMA_WAIT_S_MAX:.0f} s"):
-        bench.batch()
-    assert bench.calls.count("round") <= SCHEMA_WAIT_S_MAX + 2
+        bench.batch(1000)
+    assert bench.calls.count("batch") <= SCHEMA_WAIT_S_MAX + 2
 
 
-def test_a_table_that_is_altered_is_prepared_between_rounds() -> None:
-    bench = Bench(update=[ControlUpdate((), (), (SchemaHistory((schema("b"),)),))])
+def test_a_table_that_is_altered_is_prepared_between_batches() -> None:
+    bench = Bench(update=[NO_NEWS, ControlUpdate((), (), (SchemaHistory((schema("b"),)),))])
 
-    def watched() -> RoundReport:
+    def watched() -> BatchReport:
         bench.sync.run_housekeeping()  # by the other thread, while tasks write
+        assert not bench.sync._add_interim_report(bench.query_number, {}, wrote(1)), "the tasks are to end"
         return wrote(1)
 
-    bench.rounds = [watched, wrote(2)]
-    bench.batch()
-    order = [call for call in bench.calls if call.startswith(("round", "prepare", "learn"))]
-    assert order[:4] == ["round", "prepare b 1", "learn 2", "round"]
+    bench.reports = [watched, wrote(2)]
+    bench.batch(2)
+    order = [call for call in bench.calls if call.startswith(("batch", "prepare", "learn"))]
+    assert order == ["batch", "prepare b 1", "learn 2", "batch"]
     assert bench.sync.topics == {TOPIC, "shop.public.b"}
 
 
@@ -340,14 +335,14 @@ def test_without_a_batch_the_watching_thread_prepares() -> None:
     bench = Bench(update=[ControlUpdate((), (), (SchemaHistory((schema("b"),)),))])
     bench.sync.run_housekeeping()
     assert "prepare b 1" in bench.calls and "learn 2" in bench.calls
-    bench.sync.apply_batch(bench.query_number)
-    assert bench.calls.count("round") == BATCH_S
+    bench.batch()
+    assert bench.calls.count("batch") == 1
 
 
 @pytest.mark.invariant(11)
 def test_a_due_sweep_is_done_before_the_position_is_published() -> None:
     sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
-    bench = Bench(rounds=[wrote(1)], update=[ControlUpdate((progress(300, 1), progress(500, 1)), (sweep,), ())])
+    bench = Bench(reports=[wrote(1)], update=[ControlUpdate((progress(300, 1), progress(500, 1)), (sweep,), ())])
     bench.batch()
     bench.calls.clear()
     bench.sync.run_housekeeping()
@@ -385,19 +380,19 @@ def test_a_batch_of_a_query_that_was_dismissed_is_not_begun() -> None:
     assert bench.calls == [] and bench.sync.failure is None
 
 
-def test_a_batch_that_is_dismissed_ends_after_its_round() -> None:
+def test_what_a_dismissed_batch_wrote_is_published() -> None:
     bench = Bench()
 
-    def dismissed() -> RoundReport:
+    def dismissed() -> BatchReport:
         bench.sync.stop_query()
+        assert not bench.sync._add_interim_report(bench.query_number, {}, BatchReport()), "the tasks are to end"
         return wrote(3)
 
-    bench.rounds = [dismissed]
+    bench.reports = [dismissed]
+    bench.batch()
+    assert bench.published[-1].end_offsets == {TOPIC: (3,)}
     with pytest.raises(QueryStopped):
         bench.batch()
-    assert bench.calls == ["round"]
-    bench.sync.run_housekeeping()
-    assert bench.published[-1].end_offsets == {TOPIC: (3,)}
 
 
 def test_what_did_not_change_is_published_once() -> None:
@@ -425,31 +420,19 @@ def test_the_first_position_owes_a_table_that_can_not_be_read() -> None:
 
 def test_the_watching_thread_is_woken_when_something_was_written() -> None:
     bench = Bench()
-    assert (bench.sync.has_new_writes.is_set(), bench.sync.rounds_done) == (False, 0)
-    bench.sync._add_report(RoundReport(), {})
+    assert (bench.sync.has_new_writes.is_set(), bench.sync.reports_taken) == (False, 0)
+    bench.sync._add_report(BatchReport(), {})
     assert not bench.sync.has_new_writes.is_set()
     bench.sync._add_report(wrote(1), {})
-    assert (bench.sync.has_new_writes.is_set(), bench.sync.rounds_done) == (True, 2)
+    assert (bench.sync.has_new_writes.is_set(), bench.sync.reports_taken) == (True, 1)
     bench.sync.run_housekeeping()
     assert not bench.sync.has_new_writes.is_set()
 
 
 def test_a_partition_without_records_begins_at_its_first() -> None:
-    bench = Bench(rounds=[RoundReport({TOPIC: {2: 7}}, records=1, written=1, tables={TABLE})])
+    bench = Bench(reports=[BatchReport({TOPIC: {2: 7}}, records=1, written=1)])
     bench.batch()
     assert bench.published[-1].end_offsets == {TOPIC: (0, 0, 7)}
-
-
-def test_a_batch_does_not_wait_for_what_arrived_after_it_began() -> None:
-    bench = Bench(topic_ends=2)
-
-    def more() -> RoundReport:
-        bench.topic_ends += 5
-        return wrote(2)
-
-    bench.rounds = [more] * 30
-    bench.batch()
-    assert bench.calls.count("round") == BATCH_S
 
 
 @pytest.mark.parametrize("other", [(4, "a"), (3, "n")])
@@ -462,7 +445,7 @@ def test_a_job_that_was_overtaken_stops(other: tuple[int, str]) -> None:
 
 def test_a_job_that_was_overtaken_during_a_batch_publishes_nothing() -> None:
     """Its process was stopped, and the later job's position may be far ahead."""
-    bench = Bench(rounds=[wrote(1)] * 20)
+    bench = Bench(reports=[wrote(1)] * 20)
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (4, "a")})
     published = len(bench.published)
     with pytest.raises(RefusedError, match="another job writes to this store now"):
@@ -475,7 +458,7 @@ def test_what_an_earlier_job_published_late_is_published_over_and_adopted_where_
     late: tuple[int, int], lsn: int, end: int
 ) -> None:
     """It was stopped between looking for a later job and publishing; on an idle system nothing else would follow."""
-    bench = Bench(update=[ControlUpdate((progress(500, 4),), (), ())], rounds=[wrote(4)])
+    bench = Bench(update=[ControlUpdate((progress(500, 4),), (), ())], reports=[wrote(4)])
     bench.batch()
     fields = {"job": (2, "z"), "applied_lsn": late[0], "end_offsets": {TOPIC: (late[1],)}, "sweeps": {"a.b": 3}}
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update=fields)
@@ -501,7 +484,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning_and_covers_no
     """Seen: 60 of 200 live rows were deleted by the sweep of the heal, and waits were answered at once."""
     sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=2)
     healed = with_topic(progress(500, 3), "id2", epoch=2)
-    bench = Bench(rounds=[wrote(60)], update=[ControlUpdate((with_topic(progress(300, 60)),), (), ())])
+    bench = Bench(reports=[wrote(60)], update=[ControlUpdate((with_topic(progress(300, 60)),), (), ())])
     bench.batch()
     assert (bench.published[-1].applied_lsn, bench.published[-1].incarnations) == (300, {TOPIC: ID})
     bench.update = [ControlUpdate((healed,), (sweep,), ())]
@@ -510,9 +493,9 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning_and_covers_no
     assert "sweep a 9" not in bench.calls, "the new topic's rows are not there yet"
     record = bench.published[-1]
     assert (record.applied_lsn, record.epoch, record.end_offsets) == (300, 1, {})
-    bench.topic_id, bench.topic_ends, bench.rounds = "id2", 3, [wrote(3)]
+    bench.topic_id, bench.topic_ends, bench.reports = "id2", 3, [wrote(3)]
     bench.batch()
-    assert bench.starts[-10] == {}, "read from the beginning"
+    assert bench.starts[-1] == {}, "read from the beginning"
     bench.sync.run_housekeeping()
     assert "sweep a 9" in bench.calls
     assert (bench.published[-1].applied_lsn, bench.published[-1].epoch) == (500, 2)
@@ -522,7 +505,7 @@ def test_work_on_a_topic_that_was_created_again_meanwhile_does_not_count() -> No
     bench = Bench(update=[ControlUpdate((with_topic(progress(300, 0)),), (), ())])
     went_on: list[bool] = []
 
-    def read_meanwhile() -> RoundReport:
+    def read_meanwhile() -> BatchReport:
         bench.update = [ControlUpdate((with_topic(progress(500, 50), "id2"),), (), ())]
         bench.sync.run_housekeeping()
         went_on.append(bench.sync._add_interim_report(bench.query_number, {}, wrote(50)))
@@ -530,27 +513,27 @@ def test_work_on_a_topic_that_was_created_again_meanwhile_does_not_count() -> No
         return wrote(60)
 
     bench.sync.run_housekeeping()
-    bench.rounds = [wrote(2), read_meanwhile]
-    bench.batch()
+    bench.reports = [wrote(2), read_meanwhile]
+    bench.batch(2)
     assert went_on == [False], "tasks end, and begin again at the new topic's beginning"
     assert bench.published[-1].end_offsets == {} and bench.published[-1].applied_lsn == 300
 
 
 def test_a_topic_that_lost_records_is_read_from_its_beginning() -> None:
-    bench = Bench(rounds=[wrote(60)], update=[ControlUpdate((with_topic(progress(300, 60)),), (), ())])
+    bench = Bench(reports=[wrote(60)], update=[ControlUpdate((with_topic(progress(300, 60)),), (), ())])
     bench.batch()
     bench.has_lost_records, bench.topic_ends = True, 40
     bench.starts.clear()
-    bench.rounds = [wrote(40)]
+    bench.reports = [wrote(40)]
     bench.batch()
     assert bench.starts[0] == {}
     assert bench.published[-1].end_offsets == {TOPIC: (40,)}
 
 
 def test_a_topic_that_tasks_can_not_read_on_is_read_from_its_beginning() -> None:
-    lost = RoundReport(lost={TOPIC: "records that were not read yet are gone"})
-    bench = Bench(rounds=[wrote(60), lost, wrote(5)])
-    bench.batch()
+    lost = BatchReport(lost={TOPIC: "records that were not read yet are gone"})
+    bench = Bench(reports=[wrote(60), lost, wrote(5)])
+    bench.batch(3)
     assert bench.starts[1:3] == [{TOPIC: (60,)}, {}]
     assert bench.published[-1].end_offsets == {TOPIC: (5,)}
 
@@ -575,20 +558,20 @@ def test_a_topic_in_trouble_concerns_its_own_table(trouble: str) -> None:
 
 def test_what_is_owed_is_published_until_it_is_covered() -> None:
     owing = with_topic(progress(300, 1), owed={"public.a": "its initial snapshot is running"})
-    bench = Bench(rounds=[wrote(1)], update=[ControlUpdate((owing,), (), ())])
+    bench = Bench(reports=[wrote(1)], update=[ControlUpdate((owing,), (), ())])
     bench.batch()
     assert bench.published[-1].owed == {"public.a": "its initial snapshot is running"}
     assert bench.published[-1].applied_lsn == 300
     bench.update = [ControlUpdate((with_topic(progress(300, 7)),), (), ())]
     bench.sync.run_housekeeping()
     assert bench.published[-1].owed == {"public.a": "its initial snapshot is running"}, "published, not applied"
-    bench.rounds = [wrote(7)]
+    bench.reports = [wrote(7)]
     bench.batch()
     assert bench.published[-1].owed == {}
 
 
 def test_the_position_is_noted_in_the_store_before_it_is_published() -> None:
-    bench = Bench(rounds=[wrote(4)], update=[ControlUpdate((with_topic(progress(500, 4)),), (), ())])
+    bench = Bench(reports=[wrote(4)], update=[ControlUpdate((with_topic(progress(500, 4)),), (), ())])
     saved: list[str | None] = []
 
     def publish(record: SinkRecord) -> None:
@@ -601,7 +584,7 @@ def test_the_position_is_noted_in_the_store_before_it_is_published() -> None:
 
 
 def test_a_store_that_lost_its_last_writes_is_not_reported_on() -> None:
-    bench = Bench(rounds=[wrote(4)], update=[ControlUpdate((with_topic(progress(500, 4)),), (), ())])
+    bench = Bench(reports=[wrote(4)], update=[ControlUpdate((with_topic(progress(500, 4)),), (), ())])
     before = bench.sink.text
     bench.batch()
     bench.sink.text = before  # it failed over to a replica that lacks the last writes
@@ -622,7 +605,7 @@ def test_a_new_history_of_topics_ends_the_job() -> None:
 
 def test_a_refresh_that_fails_is_repeated_before_its_position_is_published() -> None:
     """Seen: the set of written tables was emptied first, so the next position was published without a refresh."""
-    bench = Bench(rounds=[wrote(4)], update=[NO_NEWS, ControlUpdate((progress(500, 4),), (), ())])
+    bench = Bench(reports=[wrote(4)], update=[NO_NEWS, ControlUpdate((progress(500, 4),), (), ())])
 
     def fail(_: Collection[TableId]) -> None:
         raise SinkError("the store is away", "wait")
@@ -635,3 +618,27 @@ def test_a_refresh_that_fails_is_repeated_before_its_position_is_published() -> 
     bench.sync.run_housekeeping()
     assert [call for call in bench.calls if call != "generation"] == ["readable a", "publish"]
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
+
+
+def test_a_report_whose_task_began_behind_what_is_written_does_not_count() -> None:
+    """The topic was found void after the batch had been planned: records between may not be written."""
+    bench = Bench(reports=[wrote(4)])
+    bench.batch()
+    later = BatchReport({TOPIC: {0: 9}}, {TOPIC: {0: 6}}, records=3, written=3)
+    assert not bench.sync._add_interim_report(bench.query_number, {}, later), "the batch is planned again"
+    bench.sync.run_housekeeping()
+    assert bench.published[-1].end_offsets == {TOPIC: (4,)}
+    assert bench.sync._add_interim_report(bench.query_number, {}, replace(later, begins={TOPIC: {0: 4}}))
+    bench.sync.run_housekeeping()
+    assert bench.published[-1].end_offsets == {TOPIC: (9,)}
+
+
+def test_a_batch_ends_when_there_are_partitions_that_it_does_not_read() -> None:
+    bench = Bench()
+    bench.batch()
+    take = partial(bench.sync._add_interim_report, bench.query_number, {})
+    assert take(BatchReport())
+    grown = progress(500, 0).model_copy(update={"end_offsets": {TOPIC: (0, 3)}})
+    bench.update = [ControlUpdate((grown,), (), ())]
+    bench.sync.run_housekeeping()
+    assert not take(BatchReport())

@@ -9,9 +9,8 @@ from cdc.model.events import pack_version
 from cdc.model.rejected_rows import RejectedRow
 from sinks.errors import RefusedError, SinkError
 from sinks.schema_history import SchemaHistory
+from spark_jobs.batches import BatchReport
 from spark_jobs.control_reader import ControlUpdate
-from spark_jobs.rounds import RoundReport
-from spark_jobs.sync import DEAD_LETTERS_PENDING_MAX
 from tests.unit.spark_jobs.records import TOPIC, schema
 from tests.unit.spark_jobs.test_sync import DEAD_LETTERS_MAX, NO_NEWS, Bench, progress, wrote
 
@@ -35,20 +34,20 @@ def test_dead_letters_are_published_before_the_position_that_covers_them() -> No
     report.dead_letters = {"1/public.a/1": letter(7)}
     later = wrote(6)
     later.dead_letters = {"1/public.a/1": None}
-    bench = Bench(rounds=[report])
+    bench = Bench(reports=[report])
     bench.batch()
     order = [call for call in bench.calls if call.startswith(("letters", "publish"))]
     assert order == ["letters 1/public.a/1", "publish"]
     assert bench.published[-1].dead_letters == 1
-    bench.rounds = [later]
-    bench.batch()
+    bench.reports = [later]
+    bench.batch(2)
     assert {"1/public.a/1": 7} in bench.remembered, "tasks know which letters are open"
     assert bench.remembered[-1] == {}
     assert (bench.dead_letters.open, bench.published[-1].dead_letters) == ({}, 0)
     assert [record.rejected for record in bench.published] == [{}, {"public.a": 1}, {}]
 
 
-def with_dead_letters(end: int, dead_letters: Mapping[str, int | None]) -> RoundReport:
+def with_dead_letters(end: int, dead_letters: Mapping[str, int | None]) -> BatchReport:
     report = wrote(end)
     report.dead_letters = {key: None if version is None else letter(version) for key, version in dead_letters.items()}
     return report
@@ -61,17 +60,16 @@ def failing() -> Callable[[], None]:
     return fail
 
 
-def test_a_round_knows_the_letters_of_the_one_before_that_nobody_has_published_yet() -> None:
-    """Seen: a row was rejected and corrected within one batch. The second round's tasks did not know of the letter, so
-    they did not close it, and it stayed open for ever."""
-    bench = Bench(rounds=[with_dead_letters(4, {"1/public.a/1": 7}), with_dead_letters(5, {"1/public.a/1": None})])
-    bench.batch()
-    assert bench.remembered[:3] == [{}, {"1/public.a/1": 7}, {}]
+def test_a_row_that_is_rejected_and_corrected_leaves_no_letter() -> None:
+    """Seen: the second batch's tasks did not know of the letter, so they did not close it, and it stayed open."""
+    bench = Bench(reports=[with_dead_letters(4, {"1/public.a/1": 7}), with_dead_letters(5, {"1/public.a/1": None})])
+    bench.batch(3)
+    assert bench.remembered == [{}, {"1/public.a/1": 7}, {}]
     assert (bench.dead_letters.open, bench.published[-1].rejected) == ({}, {})
 
 
 def test_letters_that_the_brokers_did_not_take_are_published_before_the_position() -> None:
-    bench = Bench(rounds=[with_dead_letters(4, {"1/public.a/1": 7, "1/public.a/2": 8})])
+    bench = Bench(reports=[with_dead_letters(4, {"1/public.a/1": 7, "1/public.a/2": 8})])
 
     def more_arrives() -> None:
         bench.sync._add_report(with_dead_letters(6, {"1/public.a/1": None, "1/public.a/2": 9}), {})
@@ -92,7 +90,7 @@ def test_letters_that_the_brokers_did_not_take_are_published_before_the_position
 def test_what_could_not_be_made_readable_is_so_before_its_position_is_published() -> None:
     """Whatever thread is the next: the tables, and the letters of their rows, are not forgotten by the one that
     failed."""
-    bench = Bench(rounds=[with_dead_letters(4, {"1/public.a/1": 7})])
+    bench = Bench(reports=[with_dead_letters(4, {"1/public.a/1": 7})])
     bench.update = [NO_NEWS, NO_NEWS]
     bench.sync._position.add_published([progress(500, 4)], [])
     seen: list[int] = []
@@ -107,46 +105,22 @@ def test_what_could_not_be_made_readable_is_so_before_its_position_is_published(
     seen.append(bench.sync.applied.lsn)
     bench.calls.clear()
     bench.sync.run_housekeeping()
-    assert bench.calls == ["generation", "readable a", "letters 1/public.a/1", "publish"]
+    assert bench.calls == ["readable a", "letters 1/public.a/1", "publish"]
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
     assert (seen, bench.sync.applied.lsn) == ([0, 0, 0], 500), "nobody sees the position before the rows"
 
 
 def test_a_report_that_arrives_while_rows_are_made_readable_is_left_to_the_next_time() -> None:
     """Its rows may not be readable yet: neither the position nor the end of a dead letter may be published."""
-    bench = Bench(rounds=[with_dead_letters(4, {"1/public.a/1": 7})])
+    bench = Bench(reports=[with_dead_letters(4, {"1/public.a/1": 7})])
     bench.sink.while_readable = [lambda: bench.sync._add_report(with_dead_letters(9, {"1/public.a/1": None}), {})]
     bench.batch()
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
     assert bench.dead_letters.open == {"1/public.a/1": 7}
     bench.calls.clear()
     bench.sync.run_housekeeping()
-    assert bench.calls == ["generation", "readable a", "letters 1/public.a/1", "publish"]
+    assert bench.calls == ["readable a", "letters 1/public.a/1", "publish"]
     assert (bench.dead_letters.open, bench.published[-1].end_offsets) == ({}, {TOPIC: (9,)})
-
-
-def test_rejected_rows_do_not_pile_up() -> None:
-    many = {f"1/public.a/{number}": 7 for number in range(DEAD_LETTERS_PENDING_MAX)}
-    bench = Bench(
-        meanwhile=[with_dead_letters(3, {"1/public.a/x": 7}), with_dead_letters(4, many)], dead_letters_max=1 << 20
-    )
-    bench.batch()
-    assert bench.went_on == [True, False], "tasks end"
-    order = [call.split()[0] for call in bench.calls]
-    assert order[:4] == ["round", "readable", "letters", "round"], "long before the batch ends"
-
-
-def test_letters_that_the_brokers_do_not_take_do_not_pile_up() -> None:
-    bench = Bench(dead_letters_max=1 << 20)
-    bench.dead_letters.while_published = [failing()]
-    bench.sync._add_report(
-        with_dead_letters(4, {f"1/public.a/{number}": 7 for number in range(DEAD_LETTERS_PENDING_MAX - 1)}), {}
-    )
-    with pytest.raises(SinkError, match="away"):
-        bench.sync.run_housekeeping()
-    assert not bench.sync._add_interim_report(bench.query_number, {}, with_dead_letters(5, {"1/public.a/x": 7}))
-    bench.sync.run_housekeeping()
-    assert bench.sync._add_interim_report(bench.query_number, {}, wrote(6))
 
 
 def test_what_an_operator_discards_is_followed() -> None:
@@ -158,15 +132,16 @@ def test_what_an_operator_discards_is_followed() -> None:
 
 
 def test_as_many_letters_as_the_limit_stop_no_sink() -> None:
-    bench = Bench(rounds=[with_dead_letters(4, {f"1/public.a/{number}": 7 for number in range(DEAD_LETTERS_MAX)})])
+    bench = Bench(reports=[with_dead_letters(4, {f"1/public.a/{number}": 7 for number in range(DEAD_LETTERS_MAX)})])
     bench.batch()
     assert bench.published[-1].dead_letters == DEAD_LETTERS_MAX
 
 
 def test_letters_that_are_closed_stop_no_sink() -> None:
     """A sink that stopped with too many continues after the limit was raised or rows were corrected."""
-    bench = Bench(rounds=[with_dead_letters(4, {"1/public.a/1": None})])
+    bench = Bench(reports=[with_dead_letters(4, {"1/public.a/1": None})])
     bench.dead_letters.open = {f"1/public.a/{number}": 7 for number in range(DEAD_LETTERS_MAX + 2)}
+    bench.sync._dead_letter_count = DEAD_LETTERS_MAX + 2  # when it started
     bench.batch()
     assert bench.published[-1].rejected == {"public.a": DEAD_LETTERS_MAX + 1}
 
@@ -191,7 +166,7 @@ def test_letters_of_a_table_that_is_not_captured_any_more_are_closed() -> None:
 def test_more_dead_letters_than_the_limit_stop_the_sink() -> None:
     report = wrote(4)
     report.dead_letters = {f"1/public.a/{number}": letter(7) for number in range(DEAD_LETTERS_MAX + 1)}
-    bench = Bench(rounds=[report])
+    bench = Bench(reports=[report])
     with pytest.raises(RefusedError, match="search: the store rejected 3 rows, more than dead_letters_max"):
         bench.batch()
     assert len(bench.dead_letters.open) == 3 and not bench.calls.count("publish"), "what was rejected can be looked at"
@@ -215,3 +190,34 @@ def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
         kept = {"1/public.a/2": 10, "1/public.a/4": 9, "1/public.b/1": 8}
         assert {key: version for key, version in bench.dead_letters.open.items() if key != "1/public.a/6"} == kept
     assert bench.dead_letters.open["1/public.a/6"] == 10
+
+
+def test_letters_of_tasks_that_publish_their_own_are_closed_between_batches() -> None:
+    """A row may be rejected again just when the sweep of its former version closes the letter: two writers of one key
+    at once would lose the newer letter."""
+    sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
+    bench = Bench(is_live=True)
+
+    def watched() -> BatchReport:
+        bench.dead_letters.open = {"1/public.a/1": 8}
+        bench.update = [ControlUpdate((progress(500, 0),), (sweep,), ())]
+        bench.sync.run_housekeeping()
+        assert bench.published[-1].sweeps == {"public.a": 9}
+        assert bench.dead_letters.open == {"1/public.a/1": 8}, "not while tasks run"
+        assert not bench.sync._add_interim_report(bench.query_number, {}, BatchReport()), "the tasks are to end"
+        bench.dead_letters.open = {"1/public.a/1": 12}  # rejected again meanwhile
+        return wrote(3)
+
+    bench.reports = [watched]
+    bench.batch()
+    bench.sync.run_housekeeping()
+    assert bench.dead_letters.open == {"1/public.a/1": 12}
+
+
+def test_letters_below_a_finished_sweep_are_closed_at_the_start() -> None:
+    """The job was killed between the sweep and the end of its letters."""
+    bench = Bench()
+    bench.dead_letters.open = {"1/public.a/1": 8, "1/public.a/2": 9}
+    bench.position.sweeps["public.a"] = 9
+    bench.sync.begin([SchemaHistory((schema(),))])
+    assert bench.dead_letters.open == {"1/public.a/2": 9}

@@ -61,7 +61,7 @@ def test_a_broken_lock_file_is_refused_by_name(tmp_path: Path, content: str) -> 
 
 class TestOurLock:
     def test_it_holds_every_set_that_is_used(self) -> None:
-        always = {"iceberg", "icu", "kafka", "opensearch", "spark-kafka"}
+        always = {"iceberg", "icu", "kafka", "opensearch"}
         assert set(read_lock().set_names) == always | set(ON_DEMAND)
 
     def test_no_jar_is_there_twice_and_no_two_share_a_file_in_a_place(self) -> None:
@@ -69,12 +69,6 @@ class TestOurLock:
         assert len({jar.coordinates for jar in jars}) == len(jars)
         files = [(place, jar.coordinates.filename) for jar in jars for place in jar.places]
         assert len(set(files)) == len(files)
-
-    def test_the_connector_is_of_the_version_of_the_installed_spark(self) -> None:
-        from importlib.metadata import version
-
-        connector = [jar for jar, _ in read_lock().placed("spark-kafka") if "sql-kafka" in jar.coordinates.artifact]
-        assert [jar.coordinates.version for jar in connector] == [version("pyspark")]
 
     def test_it_names_no_host(self) -> None:
         assert re.findall(r"://|[.](?:org|com|io)/", LOCK_FILE.read_text(encoding="utf-8")) == []

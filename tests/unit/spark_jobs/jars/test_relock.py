@@ -3,7 +3,7 @@
 import pytest
 
 from spark_jobs.jars.lock import Coordinates, read_lock
-from spark_jobs.jars.relock import OPENSEARCH, TOKEN_PROVIDER, TOKEN_PROVIDER_VERSIONS, WANTED, JarGroup
+from spark_jobs.jars.relock import OPENSEARCH, WANTED, JarGroup
 from watershed.devstack.opensearch import MODULES, VERSION
 
 
@@ -13,8 +13,7 @@ def test_what_is_wanted_is_locked_in_its_place(wanted: JarGroup) -> None:
     for root in wanted.roots:
         assert wanted.place in places[Coordinates.parse(root.rstrip("!"))]
     here = {at.artifact for at, where in places.items() if wanted.place in where}
-    left_out = set(wanted.without) - {TOKEN_PROVIDER.partition(":")[2]}
-    assert here.isdisjoint(left_out)
+    assert here.isdisjoint(wanted.without)
 
 
 def test_nothing_is_locked_that_is_not_wanted() -> None:
@@ -25,11 +24,6 @@ def test_nothing_is_locked_that_is_not_wanted() -> None:
 def test_a_module_has_no_jar_that_the_core_has() -> None:
     for jar in read_lock().jars:
         assert not ("opensearch/lib" in jar.places and any(place.startswith("opensearch/m") for place in jar.places))
-
-
-def test_the_connector_s_companion_is_locked_in_one_of_its_known_versions() -> None:
-    found = [jar.coordinates for jar in read_lock().jars if str(jar.coordinates).startswith(TOKEN_PROVIDER)]
-    assert [at.version in TOKEN_PROVIDER_VERSIONS for at in found] == [True]
 
 
 def test_every_module_that_is_laid_out_has_jars() -> None:
