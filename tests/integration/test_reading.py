@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from cdc.config.settings import KafkaConfig
-from spark_jobs.reading import RECORDS_MAX, Partition, PartitionReader, Piece
-from spark_jobs.rounds import TopicEnds
+from spark_jobs.source.reading import RECORDS_MAX, Fetched, Partition, PartitionReader
+from spark_jobs.source.topic_ends import TopicEnds
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.waiting import eventually
@@ -37,20 +37,20 @@ def publish(feed: Feed, first: int, last: int) -> None:
     feed.commit()
 
 
-def read_to_end(reader: PartitionReader, partition: Partition, end: int, bytes_max: int = 1 << 20) -> list[Piece]:
-    """Pieces up to the one that reaches `end`: the offset behind the last transaction marker."""
-    pieces: list[Piece] = []
+def read_to_end(reader: PartitionReader, partition: Partition, end: int, bytes_max: int = 1 << 20) -> list[Fetched]:
+    """What is read up to the one that reaches `end`: the offset behind the last transaction marker."""
+    reads: list[Fetched] = []
 
     def is_at_end() -> bool:
-        pieces.append(reader.read(0.1, bytes_max))
-        return pieces[-1].positions.get(partition, 0) >= end
+        reads.append(reader.read(0.1, bytes_max))
+        return reads[-1].positions.get(partition, 0) >= end
 
     eventually(is_at_end, 30.0, "the partition is read to its end")
-    return pieces
+    return reads
 
 
-def offsets(pieces: list[Piece]) -> list[int]:
-    return [message.offset() or 0 for piece in pieces for message in piece.records]
+def offsets(reads: list[Fetched]) -> list[int]:
+    return [message.offset() or 0 for fetched in reads for message in fetched.records]
 
 
 def test_the_end_lies_behind_the_last_transactions_marker(
@@ -63,9 +63,9 @@ def test_the_end_lies_behind_the_last_transactions_marker(
     feed.abort()
     publish(feed, 5, 5)
     reader.seek({partition: 0})
-    pieces = read_to_end(reader, partition, 8)
-    assert offsets(pieces) == [0, 1, 2, 6], "three rows and a marker, an aborted row and its marker, one row"
-    assert pieces[-1].positions == {partition: 8}
+    reads = read_to_end(reader, partition, 8)
+    assert offsets(reads) == [0, 1, 2, 6], "three rows and a marker, an aborted row and its marker, one row"
+    assert reads[-1].positions == {partition: 8}
     ends = TopicEnds(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers))
     ends.set_topics([partition.topic, "no.such.topic"])
     found = ends.ask()
@@ -89,13 +89,13 @@ def test_a_reader_goes_on_where_it_was_or_where_it_is_told_to(feed: Feed, reader
     assert offsets(read_to_end(reader, partition, 7)) == [2, 4, 5]
 
 
-def test_pieces_are_bounded(feed: Feed, reader: PartitionReader) -> None:
+def test_what_is_read_at_once_is_bounded(feed: Feed, reader: PartitionReader) -> None:
     partition = Partition(feed.topic("items"), 0)
     publish(feed, 1, 3 * RECORDS_MAX)
     reader.seek({partition: 0})
-    pieces = read_to_end(reader, partition, 3 * RECORDS_MAX + 1, bytes_max=1)
-    assert max(len(piece.records) for piece in pieces) <= RECORDS_MAX
-    assert offsets(pieces) == list(range(3 * RECORDS_MAX))
+    reads = read_to_end(reader, partition, 3 * RECORDS_MAX + 1, bytes_max=1)
+    assert max(len(fetched.records) for fetched in reads) <= RECORDS_MAX
+    assert offsets(reads) == list(range(3 * RECORDS_MAX))
 
 
 def test_a_topic_that_was_created_again_is_lost_and_the_others_are_read_on(feed: Feed, reader: PartitionReader) -> None:

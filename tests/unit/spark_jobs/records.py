@@ -1,21 +1,24 @@
-"""Records of a table with one column, as the Kafka client hands them over, and a reader and a store for them."""
+"""Records of a table with one column, as the Kafka client hands them over, the pieces that tasks get of them, and a
+reader and a store for them."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_jobs.reading import Partition, Piece
-from spark_jobs.tasks import SinkTaskConfig
-
+from cdc.config.settings import KafkaConfig
 from cdc.config.stores import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
 from sinks.reduction import reduce_changes
 from sinks.schema_history import SchemaHistory
-from spark_jobs.task_report import SchemaCatalog
+from spark_jobs.source.piece import Piece, piece_of
+from spark_jobs.source.reading import Fetched, Partition
+from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
 
 TOPIC = "shop.public.a"
 PARTITION = Partition(TOPIC, 0)
+OTHER = Partition(TOPIC, 1)
+AT_MS = 1_767_326_400_000  # the time of every record
 
 
 def schema(name: str = "a", version: int = 1) -> TableSchema:
@@ -36,9 +39,12 @@ def catalog(*schema_histories: SchemaHistory, name: str = "first") -> SchemaCata
 class Record:
     """What is used of confluent_kafka.Message."""
 
-    def __init__(self, offset: int, number: int, seq: int, value: bytes | None, partition: int = 0) -> None:
+    def __init__(
+        self, offset: int, number: int, seq: int, value: bytes | None, partition: int = 0, topic: str = TOPIC
+    ) -> None:
         self._offset = offset
         self._partition = partition
+        self._topic = topic
         self._key = json.dumps({"id": number}).encode()
         self._value = value
         self._headers = None if value else [("watershed.version", str(pack_version(1, seq)).encode())]
@@ -47,7 +53,7 @@ class Record:
         return len(self._value or b"")
 
     def topic(self) -> str:
-        return TOPIC
+        return self._topic
 
     def partition(self) -> int:
         return self._partition
@@ -65,7 +71,7 @@ class Record:
         return self._headers
 
     def timestamp(self) -> tuple[int, int]:
-        return 1, 1_767_326_400_000
+        return 1, AT_MS
 
 
 def upsert(offset: int, number: int, seq: int, schema_version: int = 1, partition: int = 0) -> Record:
@@ -78,33 +84,50 @@ def tombstone(offset: int, number: int, seq: int) -> Record:
     return Record(offset, number, seq, None)
 
 
-class FakeReader:
-    """Hands over these pieces, one at each read; nothing once they are used up."""
+class Signal(Record):
+    """A record of one of our own topics."""
 
-    def __init__(self, *pieces: Piece) -> None:
-        self.pieces = list(pieces)
+    def __init__(self, topic: str, key: str, offset: int = 0) -> None:
+        super().__init__(offset, 0, 0, b"{}", topic=topic)
+        self._key = key.encode()
+
+
+def fetched(
+    *records: Record,
+    end: int | None = None,
+    is_full: bool = False,
+    lost: Mapping[Partition, str] | None = None,
+) -> Fetched:
+    """What the reader returns. `end`: of PARTITION, where it lies behind the last record."""
+    messages: list[Any] = list(records)
+    positions = {Partition(record.topic(), record.partition()): record.offset() + 1 for record in records}
+    return Fetched(messages, positions | ({} if end is None else {PARTITION: end}), is_full, lost or {})
+
+
+def piece(*records: Record, end: int | None = None, is_full: bool = False, begin: int = 0) -> Piece:
+    """A piece of a task that reads both partitions from `begin` on."""
+    return piece_of(fetched(*records, end=end, is_full=is_full), {PARTITION: begin, OTHER: begin})
+
+
+class FakeReader:
+    """Returns these, one at each read; nothing once they are used up."""
+
+    def __init__(self, *script: Fetched) -> None:
+        self.script = list(script)
         self.sought: list[Mapping[Partition, int]] = []
-        self.is_closed = False
+        self.waits: list[float] = []
         self.is_resting = False
 
     def seek(self, starts: Mapping[Partition, int]) -> None:
-        self.sought.append(starts)
+        self.sought.append(dict(starts))
 
-    def read(self, timeout_s: float, bytes_max: int) -> Piece:
-        del timeout_s, bytes_max
-        return self.pieces.pop(0) if self.pieces else Piece([], {}, False)
+    def read(self, timeout_s: float, bytes_max: int) -> Fetched:
+        del bytes_max
+        self.waits.append(timeout_s)
+        return self.script.pop(0) if self.script else Fetched([], {}, False)
 
     def rest(self) -> None:
         self.is_resting = True
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-def piece(*records: Record, end: int | None = None, is_full: bool = False) -> Piece:
-    messages: list[Any] = list(records)
-    positions = {Partition(TOPIC, record.partition()): record.offset() + 1 for record in records}
-    return Piece(messages, positions | ({} if end is None else {PARTITION: end}), is_full)
 
 
 class FakeTarget:
@@ -143,8 +166,6 @@ class FakeTarget:
 
 
 def job(generation: int = 1, on_rejected: str = "dead_letter") -> SinkTaskConfig:
-    from cdc.config.settings import KafkaConfig
-
     return SinkTaskConfig(
         "search",
         KafkaConfig(bootstrap_servers="127.0.0.1:1"),

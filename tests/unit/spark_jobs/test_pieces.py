@@ -1,24 +1,38 @@
 """How a task's pieces are written: one after the other, each decoded while the store takes the one before."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 
 from cdc.model.events import pack_version
 from sinks.contract import Change, Result
-from sinks.errors import SinkError
-from spark_jobs.reading import Piece
+from sinks.errors import RefusedError, SinkError
+from spark_jobs.pieces import PieceWriter
+from spark_jobs.rejections import Rejections
+from spark_jobs.source.piece import Piece
 from spark_jobs.task_report import TaskReport
-from spark_jobs.tasks import Limits, Share, TaskRunner
-from tests.unit.spark_jobs.records import PARTITION, FakeReader, FakeTarget, Record, catalog, job, piece, upsert
-
-SHORT = Limits(duration_s=0.02, idle_s=0.02, piece_bytes=1000)
-FROM_START = Share({PARTITION: 0}, None)
+from tests.unit.spark_jobs.records import PARTITION, FakeTarget, Record, catalog, job, piece, upsert
 
 
-def run(reader: FakeReader, target: FakeTarget) -> TaskReport:
-    return TaskRunner(lambda _, __: target, lambda _, __: reader).run(FROM_START, job(), catalog(), SHORT)
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    with ThreadPoolExecutor(1) as made:
+        yield made
+
+
+def writer(executor: Executor, target: FakeTarget) -> tuple[PieceWriter, TaskReport]:
+    report, made = TaskReport(), job()
+    return PieceWriter(target, catalog(), report, Rejections(made.section, 1, {}), executor), report
+
+
+def write(executor: Executor, target: FakeTarget, pieces: Iterable[Piece]) -> TaskReport:
+    made, report = writer(executor, target)
+    for read in pieces:
+        made.write(read)
+    made.finish()
+    return report
 
 
 class WaitingTarget(FakeTarget):
@@ -35,38 +49,48 @@ class WaitingTarget(FakeTarget):
         return super().apply(changes)
 
 
-class AnnouncingReader(FakeReader):
-    def __init__(self, target: WaitingTarget, *pieces: Piece) -> None:
-        super().__init__(*pieces)
-        self.target = target
-
-    def read(self, timeout_s: float, bytes_max: int) -> Piece:
-        if len(self.pieces) == 1:
-            self.target.was_read.set()
-        return super().read(timeout_s, bytes_max)
-
-
-def test_a_piece_is_read_while_the_store_takes_the_one_before_and_written_after_it() -> None:
+def test_a_piece_is_read_while_the_store_takes_the_one_before_and_written_after_it(executor: Executor) -> None:
     target = WaitingTarget()
-    reader = AnnouncingReader(target, piece(upsert(0, 1, 1), is_full=True), piece(upsert(1, 1, 2)))
-    report = run(reader, target)
-    assert report.failure is None
+
+    def pieces() -> Iterator[Piece]:
+        yield piece(upsert(0, 1, 1), is_full=True)
+        target.was_read.set()
+        yield piece(upsert(1, 1, 2))
+
+    report = write(executor, target, pieces())
     assert target.orders == [[pack_version(1, 1)], [pack_version(1, 2)]]
     assert (report.records, report.written, report.offsets) == (2, 2, {PARTITION: 2})
 
 
-def test_a_piece_that_the_store_fails_to_take_is_not_counted_and_nothing_after_it_is_written() -> None:
+def test_what_the_store_has_not_taken_yet_is_not_reported(executor: Executor) -> None:
+    target = WaitingTarget()
+    made, report = writer(executor, target)
+    made.write(piece(upsert(0, 1, 1)))
+    assert (report.offsets, report.records) == ({}, 0)
+    target.was_read.set()
+    made.finish()
+    assert (report.offsets, report.records) == ({PARTITION: 1}, 1)
+
+
+def test_a_piece_that_the_store_fails_to_take_is_not_counted_and_nothing_after_it_is_written(
+    executor: Executor,
+) -> None:
     target = FakeTarget()
     target.error = SinkError("the store is away", "start it")
-    report = run(FakeReader(piece(upsert(0, 1, 1), is_full=True), piece(upsert(1, 2, 2))), target)
-    assert report.failure is not None and report.failure.message == "the store is away"
+    made, report = writer(executor, target)
+    made.write(piece(upsert(0, 1, 1), is_full=True))
+    with pytest.raises(SinkError, match="the store is away"):
+        made.write(piece(upsert(1, 2, 2)))
+    made.finish()
     assert (report.offsets, report.records, target.held) == ({}, 0, {})
 
 
-def test_a_record_that_is_refused_does_not_hide_what_the_store_took_before() -> None:
-    broken = Record(1, 2, 2, b"[]")
-    report = run(FakeReader(piece(upsert(0, 1, 1), is_full=True), piece(broken)), FakeTarget())
-    assert report.failure is not None and report.failure.kind == "RefusedError"
+def test_a_record_that_is_refused_does_not_hide_what_the_store_took_before(executor: Executor) -> None:
+    made, report = writer(executor, FakeTarget())
+    made.write(piece(upsert(0, 1, 1), is_full=True))
+    with pytest.raises(RefusedError):
+        made.write(piece(Record(1, 2, 2, b"[]")))
+    made.finish()
     assert (report.offsets, report.written) == ({PARTITION: 1}, 1)
 
 
@@ -81,10 +105,10 @@ class ParticularTarget(FakeTarget):
 
 
 @pytest.mark.parametrize("count", [9, 2])
-def test_a_value_that_the_store_s_client_can_t_convert_is_its_row_s_matter(count: int) -> None:
+def test_a_value_that_the_store_s_client_can_t_convert_is_its_row_s_matter(executor: Executor, count: int) -> None:
     target = ParticularTarget()
-    report = run(FakeReader(piece(*(upsert(number, number + 1, number + 1) for number in range(count)))), target)
-    assert report.failure is None and report.offsets == {PARTITION: count}
+    report = write(executor, target, [piece(*(upsert(number, number + 1, number + 1) for number in range(count)))])
+    assert report.offsets == {PARTITION: count}
     bad = {2, 3, 7} & set(range(1, count + 1))
     assert target.held.keys() == set(range(1, count + 1)) - bad
     dead_letters = {

@@ -9,7 +9,7 @@ from sinks.contract import Change, Outcome, Result
 from sinks.errors import RefusedError
 from spark_jobs.rejections import ROW_BYTES_MAX, Rejections
 from tests.conformance.tables import CUSTOMERS
-from tests.unit.spark_jobs.records import upsert
+from tests.unit.spark_jobs.records import piece, upsert
 
 WRITTEN, STALE = Result(Outcome.WRITTEN), Result(Outcome.STALE)
 REJECTED = Result(Outcome.REJECTED, "column name: too odd")
@@ -22,18 +22,14 @@ def rejections(open_dead_letters: dict[str, int] | None = None, **options: Any) 
 
 
 def settle(made: Rejections, change: Change, result: Result) -> Any:
-    message: Any = upsert(12, 1, 1)
-    return made.settle([change], [result], [change], [message])
+    read = piece(upsert(12, 1, 1))
+    return made.settle([change], [result], [change], read.records, read)
 
 
 def test_a_letter_says_what_is_needed_to_find_the_row() -> None:
     dead_letter = settle(rejections(), CUSTOMERS.upsert(5, id=1, name="x"), REJECTED)[LETTER]
-    assert (dead_letter.reason, dead_letter.version, dead_letter.offset, dead_letter.rejected_us) == (
-        "column name: too odd",
-        5,
-        12,
-        77,
-    )
+    assert (dead_letter.reason, dead_letter.version, dead_letter.rejected_us) == ("column name: too odd", 5, 77)
+    assert (dead_letter.topic, dead_letter.partition, dead_letter.offset) == ("shop.public.a", 0, 12)
     assert dead_letter.row is None
 
 

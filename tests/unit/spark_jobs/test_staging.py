@@ -1,4 +1,4 @@
-"""Rounds that stage and merge: what is merged, what is reported, what is deleted."""
+"""Batches that stage and merge: what is merged, what is reported, what is deleted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +14,8 @@ from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
 from sinks.warehouse.staging import Staged, Stager
 from spark_jobs.applied import FoundTopic, Offsets
-from spark_jobs.rounds import RoundReport, Take
-from spark_jobs.staging import MergingRounds, open_staging
+from spark_jobs.batches import BatchReport, Take
+from spark_jobs.staging import MergingBatches, open_staging
 from spark_jobs.task_report import SchemaCatalog
 from tests.unit.spark_jobs import records
 
@@ -23,12 +23,16 @@ TABLE = TableId("public", "a")
 SCHEMA = TableSchema(TABLE, 1, 16385, (Column("id", 20, -1, "bigint", False, "b", 20),), ("id",), "shop.public.a")
 SCHEMA_HISTORIES = {SCHEMA.topic: SchemaHistory((SCHEMA,))}
 NO_OFFSETS: Offsets = {}
+FRAME = "the rows of a batch"
 
 
-class FakeRounds:
-    """Tasks that stage `rows` in each round."""
+class FakeBatches:
+    """Tasks that stage `rows` in each batch."""
+
+    is_live = False
 
     def __init__(self, folder: Path, rows: int) -> None:
+        self.frames: list[Any] = []
         self.learnt: Mapping[str, SchemaHistory] = {}
         self._folder = folder
         self._rows = rows
@@ -42,11 +46,12 @@ class FakeRounds:
     def find_topics(self) -> dict[str, FoundTopic]:
         return {SCHEMA.topic: FoundTopic("id", (7,))}
 
-    def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
-        del starts, ends, take
+    def run(self, frame: Any, ends: Offsets, take: Take) -> BatchReport:
+        del ends, take
+        self.frames.append(frame)
         stager = Stager(self._folder.as_uri(), [SCHEMA])
         stager.apply([Change(TABLE, {"id": at}, 10 + at, {"id": at}, 1) for at in range(self._rows)])
-        return RoundReport(records=self._rows, written=self._rows, tables={TABLE}, staged=list(stager.finish()))
+        return BatchReport(records=self._rows, written=self._rows, staged=list(stager.finish()))
 
 
 class FakeSink:
@@ -66,28 +71,30 @@ class FakeSink:
         return sum(part.row_count for part in staged) - 1 if self.counted is None else self.counted
 
 
-def merging(rounds: FakeRounds, sink: Any) -> MergingRounds:
-    return MergingRounds(rounds, sink)
+def merging(batches: FakeBatches, sink: Any) -> MergingBatches:
+    return MergingBatches(batches, sink)
 
 
 def test_what_tasks_staged_is_merged_counted_and_deleted(tmp_path: Path) -> None:
     (tmp_path / "of another.parquet").touch()
     sink = FakeSink(tmp_path)
-    report = merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
+    batches = FakeBatches(tmp_path, 3)
+    report = merging(batches, sink).run(FRAME, NO_OFFSETS, lambda _: True)
     assert (report.records, report.written, report.stale) == (3, 2, 1)
     assert [(part.table, part.row_count) for part in sink.taken] == [(TABLE, 3)]
     assert [path.name for path in tmp_path.iterdir()] == ["of another.parquet"]
+    assert batches.frames == [FRAME]
 
 
 def test_a_store_that_counts_more_rows_than_changes_makes_no_counter_go_back(tmp_path: Path) -> None:
     sink = FakeSink(tmp_path, counted=5)
-    report = merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
+    report = merging(FakeBatches(tmp_path, 3), sink).run(FRAME, NO_OFFSETS, lambda _: True)
     assert (report.written, report.stale) == (5, 0)
 
 
-def test_a_round_without_rows_merges_nothing(tmp_path: Path) -> None:
+def test_a_batch_without_rows_merges_nothing(tmp_path: Path) -> None:
     sink = FakeSink(tmp_path)
-    report = merging(FakeRounds(tmp_path, 0), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
+    report = merging(FakeBatches(tmp_path, 0), sink).run(FRAME, NO_OFFSETS, lambda _: True)
     assert (report.records, report.written, report.stale, sink.taken) == (0, 0, 0, [])
 
 
@@ -95,17 +102,17 @@ def test_staged_files_are_deleted_when_the_merge_fails_too(tmp_path: Path) -> No
     sink = FakeSink(tmp_path)
     sink.failure = SinkError("warehouse: no space", "make room")
     with pytest.raises(SinkError, match="no space"):
-        merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
+        merging(FakeBatches(tmp_path, 3), sink).run(FRAME, NO_OFFSETS, lambda _: True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_rest_is_that_of_the_rounds(tmp_path: Path) -> None:
-    rounds = FakeRounds(tmp_path, 0)
-    made = merging(rounds, FakeSink(tmp_path))
+def test_the_rest_is_that_of_the_batches(tmp_path: Path) -> None:
+    batches = FakeBatches(tmp_path, 0)
+    made = merging(batches, FakeSink(tmp_path))
     made.set_tables(SCHEMA_HISTORIES)
     made.set_open_dead_letters({"public.a/1": 5})
-    assert rounds.remembered == {"public.a/1": 5}
-    assert rounds.learnt == SCHEMA_HISTORIES
+    assert batches.remembered == {"public.a/1": 5}
+    assert batches.learnt == SCHEMA_HISTORIES
     assert made.find_topics() == {SCHEMA.topic: FoundTopic("id", (7,))}
 
 

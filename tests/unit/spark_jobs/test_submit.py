@@ -17,7 +17,7 @@ def test_the_archive_has_what_a_task_imports(tmp_path: Path) -> None:
         names = file.namelist()
     assert {"cdc/config/settings.py", "sinks/cache/sink.py", "spark_jobs/daemon.py"} <= set(names)
     assert not [name for name in names if "__pycache__" in name or name.startswith(("tests", "demo"))]
-    program = "import spark_jobs.tasks, spark_jobs.stores; print(spark_jobs.tasks.__file__)"
+    program = "import spark_jobs.writer, spark_jobs.stores; print(spark_jobs.writer.__file__)"
     message = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}); {program}"],
         cwd=tmp_path,
@@ -25,7 +25,7 @@ def test_the_archive_has_what_a_task_imports(tmp_path: Path) -> None:
         text=True,
         check=True,
     ).stdout
-    assert message.strip() == f"{archive}/spark_jobs/tasks.py"
+    assert message.strip() == f"{archive}/spark_jobs/writer.py"
 
 
 def test_the_users_options_come_behind_ours_and_before_the_program(tmp_path: Path) -> None:

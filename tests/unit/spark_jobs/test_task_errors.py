@@ -1,0 +1,44 @@
+"""How a task's error reaches the driver: as the text of an error of Spark's."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cdc.model.errors import BrokerError, ConfigError, StackError, UnreachableError, WatershedError
+from sinks.errors import FullError, RefusedError, SinkError
+from spark_jobs.task_errors import TaskError, error_of_task
+
+
+def as_spark_tells(text: str) -> Exception:
+    """An error with a task's traceback in it, between Spark's own lines."""
+    return RuntimeError(
+        "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times: PythonException: Traceback (most recent "
+        f'call last):\n  File "writer.py", line 1\nspark_jobs.task_errors.TaskError: {text}\n\n\tat org.apache.spark'
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RefusedError("a", "b"),
+        lambda: ConfigError("a", "b"),
+        lambda: SinkError('a "quoted"\nsecond line', "b \\ ü"),
+        lambda: FullError("a", ""),
+        lambda: UnreachableError("a", "b"),
+        lambda: BrokerError("a", "b"),
+    ],
+)
+def test_errors_keep_class_message_and_hint_on_their_way_to_the_driver(make: Callable[[], WatershedError]) -> None:
+    made, found = make(), error_of_task(as_spark_tells(str(TaskError(make()))))
+    assert found is not None
+    assert (type(found), found.message, found.hint) == (type(made), made.message, made.hint)
+
+
+def test_an_error_of_another_class_keeps_what_it_says() -> None:
+    found = error_of_task(TaskError(StackError("a", "b")))
+    assert (type(found), found and found.message) == (SinkError, "a")
+
+
+@pytest.mark.parametrize("text", ["out of memory", "watershed-task-error:[", 'watershed-task-error:["SinkError","a"]'])
+def test_other_errors_are_not_taken_for_one_of_watersheds(text: str) -> None:
+    assert error_of_task(as_spark_tells(text)) is None
