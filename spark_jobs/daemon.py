@@ -6,6 +6,7 @@ environment, so these three entries are not needed and are removed. Other archiv
 """
 
 import gc
+import os
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -44,11 +45,16 @@ class FlushedFile:
 
     def __init__(self, file: Any) -> None:
         self._file = file
+        self.is_closed_there = False  # by Java, which reads it
 
     def write(self, data: Any) -> int:
-        """Writes all of it."""
-        count: int = self._file.write(data)
-        self._file.flush()
+        """Writes all of it. Raises OSError."""
+        try:
+            count: int = self._file.write(data)
+            self._file.flush()
+        except BrokenPipeError:
+            self.is_closed_there = True
+            raise
         return count
 
     def __getattr__(self, name: str) -> Any:
@@ -60,7 +66,13 @@ def flush_outputs() -> None:
     run = daemon.worker_main
 
     def run_flushed(infile: Any, outfile: Any) -> None:
-        run(infile, FlushedFile(outfile))
+        output = FlushedFile(outfile)
+        try:
+            run(infile, output)
+        except SystemExit:
+            if output.is_closed_there:  # an idle worker was dismissed: PySpark would print a traceback
+                os._exit(1)
+            raise
 
     daemon.worker_main = run_flushed
 

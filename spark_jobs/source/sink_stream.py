@@ -27,7 +27,7 @@ from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_plan import BatchPlan, Planner, check_offset, initial_offset
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
-# After records, before an empty piece says that none follow at once. Spark passes a row on when the next one is there.
+# After records, before empty pieces say that none follow at once. Spark passes a row on when the next one is there.
 SETTLE_S: Final = 0.002
 IDLE_TIMES: Final = 4  # a live batch in which nothing arrives lasts so much longer
 SPLIT_S: Final = 2.0  # a task that is behind for so long ends, so that more tasks share its partitions
@@ -135,7 +135,7 @@ def kept_reader(part: PieceRange) -> Iterator[PartitionReader]:
 
 
 def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
-    """Yields pieces until the batch is over, and an empty one when no records follow at once."""
+    """Yields pieces until the batch is over, and empty ones when no records follow at once."""
     starts = part.share.starts
     reader.seek({**starts, **part.signals})
     begun = quiet_since = time.monotonic()
@@ -150,7 +150,8 @@ def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
             yield piece
         elif follows:
             follows = False
-            yield EMPTY
+            yield EMPTY  # takes the last piece to the writer
+            yield EMPTY  # takes the first empty one, at which the writer waits for the store and reports
         behind_since = (behind_since or now) if piece.is_full else None
         is_late = part.may_split and behind_since is not None and now - behind_since >= SPLIT_S
         if is_late or batch_end.is_in(fetched) or _is_over(part.options.live_s, now - begun, now - quiet_since):

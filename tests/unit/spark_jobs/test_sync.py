@@ -44,7 +44,7 @@ class FakeSink:
         self.calls = calls
         self.marker: int | None = 1
         self.text: str | None = None
-        self.while_readable: list[Callable[[], None]] = []  # what happens in the next calls of make_readable
+        self.while_readable: list[Callable[[], object]] = []  # what happens in the next calls of make_readable
 
     def generation(self) -> int | None:
         self.calls.append("generation")
