@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.model.events import pack_version
@@ -30,6 +30,7 @@ RECORDS = st.lists(
 LOST = st.lists(st.tuples(st.text(max_size=5), st.integers(0, 99), st.text(max_size=5)), max_size=2)
 
 
+@settings(deadline=None)  # the first array of pyarrow in a process imports pandas
 @given(st.lists(st.builds(Piece, PLACES, RECORDS, st.booleans(), LOST), max_size=3))
 def test_pieces_come_out_of_their_rows_as_they_were(pieces: list[Piece]) -> None:
     rows = [to_row(each) for each in pieces]
@@ -72,6 +73,13 @@ def test_records_and_ends_of_other_partitions_are_left_out() -> None:
     assert found.positions == {OTHER: 10}
     assert [record.offset for record in found.records] == [9]
     assert piece_of(read, {}) == EMPTY
+
+
+def test_records_behind_the_ends_are_left_out() -> None:
+    read = fetched(*(upsert(number, 1, number + 1) for number in range(5, 9)), upsert(3, 2, 9, partition=1))
+    found = piece_of(read, {PARTITION: 5, OTHER: 0}, {PARTITION: 7, OTHER: 9})
+    assert found.positions == {PARTITION: 7, OTHER: 4}
+    assert [record.offset for record in found.records] == [5, 6, 3]
 
 
 def test_a_piece_names_the_partitions_that_are_lost() -> None:
