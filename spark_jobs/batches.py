@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 REPORT_S: Final = 0.05  # between two looks at the group, at least
 REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions take their time
+REPORT_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
 END_S_MAX: Final = 1.0  # a request to end is repeated: the tasks may not have begun
 
 
@@ -218,7 +219,7 @@ class SparkBatches:
                         asked_at = begun
                 except WatershedError as error:  # the tasks have it too, if it lasts
                     log.debug("reports of tasks can't be read", sink=job.sink, because=error.message)
-                pause_s = max(REPORT_S, REPORT_TIMES * (time.monotonic() - begun))
+                pause_s = min(max(REPORT_S, REPORT_TIMES * (time.monotonic() - begun)), REPORT_S_MAX)
 
     def _ask_for_end(self) -> None:
         job, now_us = self._job, time.time_ns() // 1000
