@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 REPORT_S: Final = 0.05  # between two looks at the group, at least
 REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions take their time
+REPORT_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
 END_S_MAX: Final = 1.0  # a request to end is repeated: the tasks may not have begun
 
 
@@ -217,7 +218,7 @@ def called_regularly(call: Callable[[], None]) -> Iterator[None]:
         while not over.wait(pause_s):
             begun = time.monotonic()
             call()
-            pause_s = max(REPORT_S, REPORT_TIMES * (time.monotonic() - begun))
+            pause_s = min(max(REPORT_S, REPORT_TIMES * (time.monotonic() - begun)), REPORT_S_MAX)
 
     thread = start_thread(run)
     try:

@@ -52,7 +52,7 @@ class LiveReports:
         self._letters: DeadLetterUpdates = {}
         self._is_publishing = False
         self._is_over = False
-        self._failure: WatershedError | None = None
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="task reports", daemon=True)
 
     @classmethod
@@ -124,10 +124,10 @@ class LiveReports:
         with self._changed:
             (letters, self._letters), (offsets, self._offsets) = (self._letters, {}), (self._offsets, {})
             self._is_publishing = True
-        failure = None
+        failure: Exception | None = None
         try:
             self._publish(letters, offsets)
-        except WatershedError as error:
+        except Exception as error:  # noqa: BLE001 - raised to the task, which would wait for ever otherwise
             failure = error
         with self._changed:
             self._failure, self._is_publishing = failure, False

@@ -42,7 +42,7 @@ from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
 from spark_jobs.jvm import is_cut_off, jvm_failure
 from spark_jobs.progress_writer import ProgressWriter
-from spark_jobs.source import load_sink_stream
+from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.sync import JobEnvironment, SinkSync
 
@@ -335,7 +335,7 @@ class SinkWorker(ABC):
 
     def _start(self, sync: SinkSync, generation: int) -> StreamingQuery:
         assert self._stream is not None
-        stream = load_sink_stream(self._spark, self._config.kafka, self._topics.prefix, self._stream)
+        stream = stream_of_sink(self._spark, self._config.kafka, self._topics.prefix, self._stream)
         query_number = sync.start_query()
 
         def apply_batch(frame: DataFrame, _: int) -> None:

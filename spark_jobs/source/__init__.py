@@ -33,7 +33,7 @@ def register(spark: Any) -> None:
     spark.dataSource.register(WatershedSource)
 
 
-def load_sink_stream(spark: Any, kafka: KafkaConfig, prefix: str, options: SinkStreamOptions) -> Any:
+def stream_of_sink(spark: Any, kafka: KafkaConfig, prefix: str, options: SinkStreamOptions) -> Any:
     """Returns the stream of a sink: all its tables' topics, in rows that are pieces (spark_jobs/source/piece.py)."""
     register(spark)
     place = {"bootstrap.servers": kafka.bootstrap_servers, "prefix": prefix, OPTION: options.encoded()}

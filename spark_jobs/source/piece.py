@@ -62,18 +62,21 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Piece).decode
 
 
-def piece_of(fetched: Fetched, starts: Mapping[Partition, int]) -> Piece:
-    """Makes a piece of what was read of the partitions in `starts`; records of others are left out."""
+def piece_of(fetched: Fetched, starts: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None) -> Piece:
+    """Makes a piece of what was read of the partitions in `starts`. Records of others, and those from `ends` on, are
+    left out."""
     known: dict[tuple[str | None, int | None], int] = {}
     places: list[Place] = []
     for partition, reached in fetched.positions.items():
         if partition in starts:
             known[partition.topic, partition.number] = len(places)
-            places.append(Place(partition.topic, partition.number, starts[partition], reached))
+            last = reached if ends is None else min(reached, ends[partition])
+            places.append(Place(partition.topic, partition.number, starts[partition], last))
     records = [
         _record(place, message)
         for message in fetched.records
         if (place := known.get((message.topic(), message.partition()))) is not None
+        and (ends is None or (message.offset() or 0) < places[place].reached)
     ]
     lost = [(*partition, reason) for partition, reason in fetched.lost.items() if partition in starts]
     return Piece(places, records, fetched.is_full, lost)

@@ -187,16 +187,15 @@ class _BatchEnd:
 
 def read_bounded(part: PieceRange, reader: Reader) -> Iterator[Piece]:
     """Yields pieces up to the ends of the share."""
-    starts, ends = part.share.starts, dict(part.share.ends or {})
-    reader.seek(starts)
+    unread, ends = dict(part.share.starts), part.share.ends or {}  # of the partitions that are not at their ends
+    reader.seek(unread)
     read_bytes, arrived = 0, time.monotonic()
-    reached = dict(starts)
-    while any(reached[partition] < end for partition, end in ends.items()):
+    while unread:
         fetched = reader.read(WAIT_S_MAX, part.options.piece_bytes)
-        piece = piece_of(fetched, starts)
-        reached |= piece.positions
-        for topic, number, _ in piece.lost:
-            ends.pop(Partition(topic, number), None)
+        piece = piece_of(fetched, unread, ends)
+        finished = [partition for partition, reached in piece.positions.items() if reached >= ends[partition]]
+        for partition in (*finished, *(Partition(topic, number) for topic, number, _ in piece.lost)):
+            unread.pop(partition, None)
         if piece.records or piece.places or piece.lost:
             arrived = time.monotonic()
             yield piece

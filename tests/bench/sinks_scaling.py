@@ -23,7 +23,7 @@ from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.session import spark_session
-from spark_jobs.source import load_sink_stream
+from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.starting import first_position
 from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
@@ -85,7 +85,7 @@ def _measure(path: Path, threads: int) -> int:
     batches = SparkBatches(task, job, open_null, writer.send, is_live=False)
     batches.set_tables(histories)
     options = SinkStreamOptions("scaling", 1, job, ("*",), (), threads, PIECE_BYTES_MAX)
-    stream = load_sink_stream(spark, config.kafka, config.topics.prefix, options)
+    stream = stream_of_sink(spark, config.kafka, config.topics.prefix, options)
     done: list[float] = []
 
     def apply_batch(frame: DataFrame, _: int) -> None:

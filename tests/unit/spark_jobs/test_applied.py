@@ -408,10 +408,45 @@ def test_offsets_of_work_that_began_before_a_topic_was_void_are_ignored() -> Non
     assert position.mark_written({"t": (60,)}, invalidations)
     position.mark_readable({"t": (60,)}, invalidations)
     assert position.written == {} and position.offsets == {}
-    assert not position.mark_written({"t": (7,)}, dict(position.invalidations))
+    assert position.mark_written({"t": (7,)}, dict(position.invalidations))
     assert position.written == {"t": (7,)} and position.offsets == {}
     position.mark_readable({"t": (6,), "u": (1,)}, dict(position.invalidations))
     assert position.written == {"t": (7,), "u": (1,)} and position.offsets == {"t": (6,), "u": (1,)}
+
+
+def test_work_that_began_behind_what_is_written_does_not_count() -> None:
+    """Records between may be missing: of a batch that was planned with a position that is void by now."""
+    position = AppliedPosition({"t": (20, 30)})
+    assert not position.mark_written({"t": (50, 40)}, {}, {"t": (21, 30)})
+    assert position.written == {"t": (20, 40)}, "each partition for itself"
+    assert position.mark_written({"t": (50, 0)}, {}, {"t": (20,)}), "it began where the earlier work has ended"
+    assert position.written == {"t": (50, 40)}
+    assert position.mark_written({"t": (60, 70)}, {}, {"t": (10, 35)}), "or before"
+    assert position.written == {"t": (60, 70)}
+    assert position.mark_written({"t": (55,)}, {}, {"t": (10,)})
+    assert position.written == {"t": (60, 70)}, "it never goes back"
+
+
+def test_work_on_what_was_not_known_counts_from_the_first_record_on() -> None:
+    position = AppliedPosition({"t": (20,)})
+    assert not position.mark_written({"t": (0, 9), "u": (9,)}, {}, {"t": (0, 1), "u": (3,)})
+    assert position.written == {"t": (20, 0), "u": (0,)}
+    assert position.mark_written({"t": (0, 9), "u": (9,)}, {}, {"t": (0, 0), "u": (0,)})
+    assert position.written == {"t": (20, 9), "u": (9,)}
+
+
+def test_offsets_of_a_void_topic_are_ignored_and_are_no_gap() -> None:
+    position = AppliedPosition({"t": (20,), "u": (1,)})
+    invalidations = dict(position.invalidations)
+    position.invalidate("t")
+    assert position.mark_written({"t": (50,), "u": (2,)}, invalidations, {"t": (20,), "u": (1,)})
+    assert position.written == {"u": (2,)}
+
+
+def test_the_partitions_are_those_that_capture_has_published_last() -> None:
+    position = AppliedPosition()
+    position.add_published([progress(100, t=(1,)), progress(200, t=(1, 0), u=(3,))], [])
+    assert position.partition_counts == {"t": 2, "u": 1}
 
 
 def test_the_topic_that_the_brokers_have_must_be_the_published_one() -> None:

@@ -4,6 +4,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Self
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from cdc.model.events import TableId, pack_version
 from sinks.contract import Change, Result, SourceOperation
 from sinks.errors import RefusedError, SinkError
 from spark_jobs import writer
+from spark_jobs.live_reports import LiveReports
 from spark_jobs.source.piece import EMPTY, Piece, piece_of, to_row
 from spark_jobs.source.reading import Fetched
 from spark_jobs.task_errors import TaskError, error_of_task
@@ -271,7 +273,7 @@ class KeptReports:
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> KeptReports:
     kept = KeptReports()
-    monkeypatch.setattr(writer.LiveReports, "opened", kept.opened)
+    monkeypatch.setattr(LiveReports, "opened", kept.opened)
     return kept
 
 
@@ -292,7 +294,7 @@ def test_a_live_task_reports_what_is_in_the_store_when_no_records_follow(reports
 
 def test_a_live_task_that_is_behind_reports_now_and_then(reports: KeptReports, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 50.0
-    monkeypatch.setattr(writer.time, "monotonic", lambda: now)
+    monkeypatch.setattr(writer, "time", SimpleNamespace(monotonic=lambda: now))
 
     def pieces() -> Iterator[Piece]:
         nonlocal now
