@@ -52,7 +52,7 @@ class FlushedFile:
         try:
             count: int = self._file.write(data)
             self._file.flush()
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             self.is_closed_there = True
             raise
         return count

@@ -4,8 +4,12 @@ PySpark publishes no way to the process and its objects. Its private names are u
 PySpark 4.1.3.
 """
 
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -48,6 +52,19 @@ def silence_accumulators(spark: SparkSession) -> None:
 def jvm_process(spark: SparkSession) -> Any:
     """Returns the process; None if Spark was started by `spark-submit`, which ends with it."""
     return getattr(spark.sparkContext._gateway, "proc", None)
+
+
+def kill_python_workers(process: Any) -> None:
+    """Ends the Python processes that Java has started, before it ends itself: each of them would print a traceback for
+    its lost connection. Does nothing where there is no /proc."""
+    for task in Path(f"/proc/{process.pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                # A daemon of PySpark is the leader of a group, in which its workers are.
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
 
 
 def jvm_failure(spark: SparkSession, wait_s: float = 0.0) -> SinkError | None:

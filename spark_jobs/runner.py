@@ -34,7 +34,7 @@ from spark_jobs.failures import reason
 from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
-from spark_jobs.jvm import jvm_failure, jvm_process
+from spark_jobs.jvm import jvm_failure, jvm_process, kill_python_workers
 from spark_jobs.serving import ServingWorker
 from spark_jobs.session import is_submitted, spark_session, submitted_session
 from spark_jobs.task_report import SinkTaskConfig
@@ -198,6 +198,7 @@ def _leave(spark: SparkSession, code: int) -> NoReturn:
     input does, and removes its temporary files."""
     jvm = jvm_process(spark)
     if jvm is not None:
+        kill_python_workers(jvm)
         jvm.stdin.close()
         try:
             jvm.wait(JVM_END_S_MAX)

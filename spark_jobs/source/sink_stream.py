@@ -29,7 +29,7 @@ from spark_jobs.source.sink_plan import BatchPlan, Planner, check_offset, initia
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 # After records, before empty pieces say that none follow at once. Spark passes a row on when the next one is there.
 SETTLE_S: Final = 0.002
-IDLE_TIMES: Final = 4  # a live batch in which nothing arrives lasts so much longer
+IDLE_TIMES: Final = 4  # a live batch waits for its first record so much longer than it lasts after that
 SPLIT_S: Final = 2.0  # a task that is behind for so long ends, so that more tasks share its partitions
 BOUNDED_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
 
@@ -138,7 +138,8 @@ def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
     """Yields pieces until the batch is over, and empty ones when no records follow at once."""
     starts = part.share.starts
     reader.seek({**starts, **part.signals})
-    begun = quiet_since = time.monotonic()
+    begun = time.monotonic()
+    worked_since: float | None = None  # since the first record
     behind_since: float | None = None
     follows, batch_end = False, _BatchEnd(part)
     while True:
@@ -146,21 +147,22 @@ def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
         piece = piece_of(fetched, starts)
         now = time.monotonic()
         if piece.records or piece.lost or piece.places:
-            quiet_since, follows = (now, True) if piece.records else (quiet_since, True)
+            follows = True
             yield piece
         elif follows:
             follows = False
             yield EMPTY  # takes the last piece to the writer
             yield EMPTY  # takes the first empty one, at which the writer waits for the store and reports
+        worked_since = worked_since or (now if piece.records else None)
         behind_since = (behind_since or now) if piece.is_full else None
         is_late = part.may_split and behind_since is not None and now - behind_since >= SPLIT_S
-        if is_late or batch_end.is_in(fetched) or _is_over(part.options.live_s, now - begun, now - quiet_since):
+        if is_late or batch_end.is_in(fetched) or _is_over(part.options.live_s, now, begun, worked_since):
             break
     reader.rest()
 
 
-def _is_over(live_s: float, lasted_s: float, quiet_s: float) -> bool:
-    return lasted_s >= (live_s * IDLE_TIMES if quiet_s >= live_s / 2 else live_s)
+def _is_over(live_s: float, now: float, begun: float, worked_since: float | None) -> bool:
+    return now - begun >= live_s * IDLE_TIMES if worked_since is None else now - worked_since >= live_s
 
 
 class _BatchEnd:
