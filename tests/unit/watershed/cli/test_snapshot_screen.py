@@ -14,7 +14,6 @@ from watershed.cli.snapshot_screen import (
     brief,
     figures,
     screen_for,
-    span,
     status_table,
 )
 from watershed.status.fill_progress import FillProgress
@@ -54,10 +53,6 @@ def test_figures_say_what_is_known(standing: FillProgress, expected: str) -> Non
 )
 def test_beside_a_bar_it_is_said_briefly(standing: FillProgress, expected: str) -> None:
     assert brief(standing) == expected
-
-
-def test_times_are_short() -> None:
-    assert [span(0.4), span(59.6), span(185), span(7800)] == ["0 s", "1 m 00 s", "3 m 05 s", "2 h 10 m"]
 
 
 def test_elsewhere_a_line_comes_for_a_change_and_now_and_then(
