@@ -8,7 +8,7 @@ import pytest
 import typer.main
 import yaml
 
-from cdc.config.json_schema import config_schema
+from cdc.config.config_file import config_schema
 from docs.build.hook import shown
 from docs.build.options import sections
 from docs.build.pages import MARKER, PARTS, commands, table

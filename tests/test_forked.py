@@ -20,12 +20,12 @@ def test_it_ends_as_one_with_an_interpreter_of_its_own(arguments: list[str]) -> 
 
 def test_environment_and_folder_are_those_of_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for told, zone in (("one", "UTC"), ("two", "CET")):
+    for reported, zone in (("one", "UTC"), ("two", "CET")):
         with (tmp_path / "out").open("w+b") as out:
             words = ["-n1", "-r1", "import os, time; print(os.environ['TOLD'], time.tzname[0], os.getcwd())"]
-            process = start(words, out, out, module="timeit", environment={"TOLD": told, "TZ": zone})
+            process = start(words, out, out, module="timeit", environment={"TOLD": reported, "TZ": zone})
             assert process.wait(60.0) == 0
-        assert (tmp_path / "out").read_text().splitlines()[0] == f"{told} {zone} {tmp_path}"
+        assert (tmp_path / "out").read_text().splitlines()[0] == f"{reported} {zone} {tmp_path}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -36,18 +36,18 @@ def make(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[st
     )
 
 
-def said(*arguments: str) -> str:
+def message(*arguments: str) -> str:
     done = make(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_help_tells_every_verb() -> None:
-    told = dict(line.split(maxsplit=1) for line in said("help").splitlines())
+    reported = dict(line.split(maxsplit=1) for line in message("help").splitlines())
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
     assert phony
-    assert set(told) == set(phony[1].split()) == VERBS
-    assert said() == said("help"), "help is what a bare `make` does"
+    assert set(reported) == set(phony[1].split()) == VERBS
+    assert message() == message("help"), "help is what a bare `make` does"
 
 
 def test_a_verb_prepares_what_it_needs() -> None:
@@ -56,14 +56,14 @@ def test_a_verb_prepares_what_it_needs() -> None:
 
 
 def test_the_demos_settings_reach_the_command() -> None:
-    assert "cdc demo --seconds 120 --hold 0 --chaos\n" in said("-n", "demo")
-    assert "cdc demo --seconds 120 --hold 0 --chaos --keep\n" in said("-n", "demo", "KEEP=1")
-    assert "cdc demo --seconds 30 --hold 5 --no-chaos\n" in said("-n", "demo", "SECONDS=30", "CHAOS=0", "HOLD=5")
+    assert "cdc demo --seconds 120 --hold 0 --chaos\n" in message("-n", "demo")
+    assert "cdc demo --seconds 120 --hold 0 --chaos --keep\n" in message("-n", "demo", "KEEP=1")
+    assert "cdc demo --seconds 30 --hold 5 --no-chaos\n" in message("-n", "demo", "SECONDS=30", "CHAOS=0", "HOLD=5")
 
 
 def test_a_snapshot_without_a_configuration_is_of_the_demo() -> None:
-    assert "cdc demo --bootstrap warehouse --seconds 120 --no-chaos\n" in said("-n", "snapshot")
-    assert "cdc demo --bootstrap search --seconds 30 --chaos\n" in said(
+    assert "cdc demo --bootstrap warehouse --seconds 120 --no-chaos\n" in message("-n", "snapshot")
+    assert "cdc demo --bootstrap search --seconds 30 --chaos\n" in message(
         "-n", "snapshot", "SINK=search", "SECONDS=30", "CHAOS=1"
     )
 
@@ -78,30 +78,30 @@ def test_a_snapshot_without_a_configuration_is_of_the_demo() -> None:
     ],
 )
 def test_a_snapshots_settings_reach_the_command(settings: list[str], expected: str) -> None:
-    told = " ".join(said("-n", "snapshot", "CONFIG=shop.yml", *settings).replace("\\\n", " ").split())
-    assert told.endswith(f"cdc snapshot start --config shop.yml{expected}")
+    reported = " ".join(message("-n", "snapshot", "CONFIG=shop.yml", *settings).replace("\\\n", " ").split())
+    assert reported.endswith(f"cdc snapshot start --config shop.yml{expected}")
 
 
 def test_the_long_proofs_are_the_campaigns_and_the_whole_models() -> None:
-    told = said("-n", "prove-long", "bench-sinks", "MINUTES=5", "CHUNKS=400")
-    assert "python -m tests.faults.snapshot_campaign --chunks 400\n" in told
-    assert "python -m tests.faults.campaign --minutes 5 --folder .watershed/campaign\n" in told
-    assert "python -m tests.faults.hole_campaign --minutes 5\n" in told
-    assert "python -m tests.faults.schema_campaign --minutes 5\n" in told
-    assert "python -m tests.faults.toast_campaign --minutes 5\n" in told
-    assert "python -m tests.faults.large_campaign --rows 10000000\n" in told
-    assert "python -m tests.faults.outbox_campaign --minutes 5\n" in told
-    assert "python -m tests.faults.mixed_campaign --minutes 5\n" in told
-    assert "python -m tests.simulation.mixed --minutes 5\n" in told
-    assert "python -m tests.faults.sink_campaign --minutes 5\n" in told
-    assert "python -m tests.faults.rebuild_campaign\n" in told
-    assert "python -m tests.models --whole\n" in told
+    reported = message("-n", "prove-long", "bench-sinks", "MINUTES=5", "CHUNKS=400")
+    assert "python -m tests.faults.snapshot_campaign --chunks 400\n" in reported
+    assert "python -m tests.faults.campaign --minutes 5 --folder .watershed/campaign\n" in reported
+    assert "python -m tests.faults.hole_campaign --minutes 5\n" in reported
+    assert "python -m tests.faults.schema_campaign --minutes 5\n" in reported
+    assert "python -m tests.faults.toast_campaign --minutes 5\n" in reported
+    assert "python -m tests.faults.large_campaign --rows 10000000\n" in reported
+    assert "python -m tests.faults.outbox_campaign --minutes 5\n" in reported
+    assert "python -m tests.faults.mixed_campaign --minutes 5\n" in reported
+    assert "python -m tests.simulation.mixed --minutes 5\n" in reported
+    assert "python -m tests.faults.sink_campaign --minutes 5\n" in reported
+    assert "python -m tests.faults.rebuild_campaign\n" in reported
+    assert "python -m tests.models --whole\n" in reported
 
 
 def test_one_promise_can_be_asked_for() -> None:
-    assert re.search(r"pytest .* -m 'not long' --prove *\n", said("-n", "prove"))
-    assert " --prove 1\n" in said("-n", "prove", "P=1")
-    assert " --prove I9\n" in said("-n", "prove", "I=9")
+    assert re.search(r"pytest .* -m 'not long' --prove *\n", message("-n", "prove"))
+    assert " --prove 1\n" in message("-n", "prove", "P=1")
+    assert " --prove I9\n" in message("-n", "prove", "I=9")
 
 
 def test_a_missing_python_gets_a_sentence(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_ci_runs_both_tiers_and_nothing_else() -> None:
 
 
 def test_prove_long_runs_every_campaign() -> None:
-    commands = said("-n", "prove-long")
+    commands = message("-n", "prove-long")
     campaigns = sorted(path.stem for path in (ROOT / "tests/faults").glob("*campaign.py"))
     assert len(campaigns) > 10
     assert [name for name in campaigns if f"python -m tests.faults.{name}" not in commands] == []

@@ -6,7 +6,7 @@ count: where the publication was altered meanwhile, whether the server sends the
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from cdc.capture.stream_state import CapturedTables, OpenTransaction, StreamState
 from cdc.capture.toast_batch import BatchRecord, DraftRecord, OmittedChange
@@ -35,13 +35,21 @@ from cdc.pgoutput.messages import (
 from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.wal_ends import WalEnds
 from cdc.ports.chunk_reader import WATERMARK_PREFIX
-from cdc.ports.schema_listener import SchemaListener
 from cdc.snapshots.chunk_engine import SnapshotEngine
 
 _XLOG_DATA = b"w"
 _ROW_TAGS = frozenset(b"IUD")
 RELATIONS_MAX: Final = 50_000  # per session; a relation that is not captured takes some 100 bytes
 _WHOLE = 1 << 62  # value of skip_below for a transaction that is published completely
+
+
+class SchemaListener(Protocol):
+    """Listens to the stream, and may add records to it. See cdc/tables/schema_tracking.py."""
+
+    def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]: ...
+    def described(self, oid: int, schema: TableSchema | None) -> list[TopicRecord]: ...
+    def watermark(self, content: bytes) -> None: ...
+    def end(self) -> tuple[list[TopicRecord], list[TableSchema]]: ...
 
 
 class Assembler:

@@ -8,17 +8,17 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from cdc.config.event_logs import EventLogConfig
 from cdc.config.event_logs import problem as problem_of_logs
 from cdc.config.secret_files import secret_files
-from cdc.config.section import Section
+from cdc.config.section import DebeziumSection, Section
 from cdc.config.settings import ENV_PREFIX, PipelineConfig, describe, load
 from cdc.config.store_mapping import matches
-from cdc.config.store_types import SINK_TYPES, SinksConfig
+from cdc.config.store_types import SINK_TYPES, SinksConfig, section_class
 from cdc.config.stores import shared_names, unmatched_pattern
 from cdc.config.views import MINUTES, ClockConfig, ViewConfig, view_topics
 from cdc.config.views import problem as problem_of_views
@@ -27,6 +27,7 @@ from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _DURATION = re.compile(r"(\d{1,6})([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -214,3 +215,29 @@ def problem_of_topics(
 
 def _unified(topic: str) -> str:
     return topic.replace(".", "_")
+
+
+def config_schema() -> dict[str, Any]:
+    """Returns the JSON Schema of the file, for editors, as the loader reads it: Debezium's options may have dots, and a
+    sink that is named like a type needs no type.
+    """
+    schema = Config.model_json_schema()
+    definitions: dict[str, Any] = schema["$defs"]
+    for name in (kind.__name__ for kind in DebeziumSection.__subclasses__()):
+        if (section := definitions.get(name)) is not None:
+            properties = section["properties"]
+            dotted = {option.replace("_", "."): value for option, value in properties.items() if "_" in option}
+            section["properties"] = properties | dotted
+    sections = {name: section_class(name).__name__ for name in SINK_TYPES}
+    for definition in sections.values():
+        definitions[f"Typed{definition}"] = definitions[definition] | {
+            "required": ["type", *definitions[definition].get("required", ())]
+        }
+    typed = {"oneOf": [{"$ref": f"#/$defs/Typed{definition}"} for definition in sections.values()]}
+    schema["properties"]["sinks"] = {
+        "title": "Sinks",
+        "type": "object",
+        "properties": {name: {"anyOf": [{"$ref": f"#/$defs/{sections[name]}"}, typed]} for name in SINK_TYPES},
+        "additionalProperties": typed,
+    }
+    return {"$schema": DIALECT, **schema, "title": "Watershed"}

@@ -9,8 +9,10 @@ What can happen to a reader of our topics is decided here, once:
 - Whatever the brokers refuse is a BrokerError, at once. What may pass by itself is an UnreachableError: at once where
   the client has given up, else when nothing has arrived for READ_S_MAX seconds.
 
-Tasks of sinks have a reader of their own, for speed and with limits in bytes (`spark_jobs/reading.py`), and so have
-event logs (`watershed/views/event_records.py`).
+- An offset that a partition has no more, or not yet, is an OutOfRangeError for those who ask for it
+  (`auto.offset.reset` = `error`). By default the partition is read from its beginning.
+
+Tasks of sinks have a reader of their own, for speed and with limits in bytes (`spark_jobs/reading.py`).
 """
 
 import time
@@ -48,6 +50,10 @@ PartitionId = tuple[str, int]
 
 class MissingTopicError(UnreachableError):
     """A topic does not exist, as far as the brokers know now."""
+
+
+class OutOfRangeError(BrokerError):
+    """A partition has no record at the offset that is to be read next."""
 
 
 class TopicReader:
@@ -122,12 +128,25 @@ class TopicReader:
             self._consumer.incremental_assign([TopicPartition(topic, partition, first)])
             self._positions[topic, partition] = start or 0
 
+    def assign(self, starts: Mapping[PartitionId, int]) -> None:
+        """Reads these partitions and no others from now on."""
+        self._consumer.assign([TopicPartition(*place, start) for place, start in starts.items()])
+        self._positions, self._failure = dict(starts), None
+
     def poll(self, timeout_s: float, records_max: int = FETCH_COUNT) -> list[Message]:
         """Returns the records that arrive within `timeout_s` seconds. An error is raised when the records before it
         have been returned."""
         self._raise_failure()
         with translated(self._what or "can't read topics"):
             return self._taken(self._consumer.consume(records_max, timeout_s))
+
+    def arrivals(self, wait_s: float, records_max: int = FETCH_COUNT) -> list[Message]:
+        """Returns what is there as soon as there is something: `poll` would wait for its whole timeout, or for the
+        maximum number of records."""
+        self._raise_failure()
+        with translated(self._what or "can't read topics"):
+            first = self._consumer.consume(1, wait_s)
+            return self._taken([*first, *self._consumer.consume(records_max, 0)] if first else [])
 
     def read_to(
         self, topic: str, end: int, partition: int = 0, while_waiting: WhileWaiting = do_nothing
@@ -139,7 +158,7 @@ class TopicReader:
             self.follow(topic, partition)
         deadline = time.monotonic() + READ_S_MAX
         while (position := self._positions.get(place, 0)) < end:
-            yield from self._arrivals()
+            yield from self.arrivals(_STEP_S)
             if self._positions[place] > position:
                 deadline = time.monotonic() + READ_S_MAX
             elif time.monotonic() > deadline:
@@ -162,20 +181,11 @@ class TopicReader:
         low, high = self._bounds(topic, partition)
         begin, end = max(low, start), high if end is None else end
         if begin < end:
-            self._consumer.assign([TopicPartition(topic, partition, begin)])
-            self._positions, self._failure = {(topic, partition): begin}, None
+            self.assign({(topic, partition): begin})
             yield from self.read_to(topic, end, partition, while_waiting)
 
     def close(self) -> None:
         self._consumer.close()
-
-    def _arrivals(self) -> list[Message]:
-        """Returns what is there as soon as there is something. One call would wait for its whole timeout, or for the
-        maximum number of messages."""
-        self._raise_failure()
-        with translated(self._what or "can't read topics"):
-            first = self._consumer.consume(1, _STEP_S)
-            return self._taken([*first, *self._consumer.consume(FETCH_COUNT, 0)] if first else [])
 
     def _taken(self, messages: list[Message]) -> list[Message]:
         """Returns the records among the messages. An error that came with records is raised by the next call."""
@@ -219,7 +229,9 @@ class TopicReader:
             time.sleep(_STEP_S)
 
     def _failed(self, topic: str, exception: KafkaException) -> WatershedError:
-        failure = broker_error(self._what_of(topic), exception)
+        failure: WatershedError = broker_error(self._what_of(topic), exception)
+        if kafka_error(exception).code() == KafkaError._AUTO_OFFSET_RESET:
+            failure = OutOfRangeError(failure.message, failure.hint)
         failure.__cause__ = exception
         return failure
 

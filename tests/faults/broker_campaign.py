@@ -97,4 +97,4 @@ def _complaints(captured: Captured) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_episodes(__doc__, "broker-campaign", episode, lambda told: not told["complaints"]))
+    sys.exit(run_episodes(__doc__, "broker-campaign", episode, lambda reported: not reported["complaints"]))

@@ -180,9 +180,9 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))  # of the simulated runs
 
     def both(seed: int, stack: Stack, folder: Path) -> Told:
-        told = episode(seed, stack, folder)
+        reported = episode(seed, stack, folder)
         simulated(10_000 + seed * SIMULATED_SEEDS)
-        return told
+        return reported
 
     return run_episodes(__doc__, "campaign", both)
 

@@ -111,20 +111,20 @@ def pipeline(
 
 def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     """Run one, and say how it went. Its folder stays when something is wrong."""
-    told: dict[str, Any] = {"seed": seed}
+    reported: dict[str, Any] = {"seed": seed}
     with pipeline(seed, stack, folder, drift.SCHEMA, [drift.GOODS], drift.shapes) as run:
         run.captured.query(drift.FILL)
         run.captured.await_caught_up(WAIT_S)
         run.job.wait_applied(run.captured.progress(), *STORES, deadline_s=WAIT_S)
         with drift.Load(run.dsn, rows=LOAD_ROWS) as load:
             began = time.monotonic()
-            told |= _drift(run.captured)
+            reported |= _drift(run.captured)
             with Stops(seed, run.captured.running().pid, run.job.process.pid) as stops:
-                told |= _clean_runs(run.captured)
-            told |= {"stops": stops.count, "changes_per_s": round(load.changes / (time.monotonic() - began))}
-    if is_true(told):
+                reported |= _clean_runs(run.captured)
+            reported |= {"stops": stops.count, "changes_per_s": round(load.changes / (time.monotonic() - began))}
+    if is_true(reported):
         shutil.rmtree(folder)
-    return told
+    return reported
 
 
 def _clean_runs(captured: Captured) -> dict[str, Any]:
@@ -187,10 +187,10 @@ def _engine(config: Config) -> Engine:
     return SparkEngine(started(config, 1)[0], catalog_place(section, config.topics.prefix))
 
 
-def is_true(told: dict[str, Any]) -> bool:
+def is_true(reported: dict[str, Any]) -> bool:
     """Returns whether an episode that reported this found no fault."""
-    is_whole = told.get("repaired") == {store: COUNT * len(drift.chosen(store, COUNT, STORES)) for store in STORES}
-    is_clean = not (told["false_alarms"] or told["found_wrongly"] or told["left"])
+    is_whole = reported.get("repaired") == {store: COUNT * len(drift.chosen(store, COUNT, STORES)) for store in STORES}
+    is_clean = not (reported["false_alarms"] or reported["found_wrongly"] or reported["left"])
     return is_whole and is_clean
 
 

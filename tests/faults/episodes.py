@@ -52,11 +52,11 @@ def run_episodes(
             done = done + 1 if asked.seed is None else asked.seed
             folder = asked.folder / f"episode-{done}"
             shutil.rmtree(folder, ignore_errors=True)
-            told = episode(done, stack, folder)
-            are_true = are_true and (is_true is None or is_true(told))
+            reported = episode(done, stack, folder)
+            are_true = are_true and (is_true is None or is_true(reported))
             with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(told) + "\n")
-            print(json.dumps(told), flush=True)
+                file.write(json.dumps(reported) + "\n")
+            print(json.dumps(reported), flush=True)
             if asked.seed is not None or (asked.until_wrong and not are_true):
                 break
     return 0 if are_true else 1

@@ -88,9 +88,9 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     }
 
 
-def is_true(told: dict[str, Any]) -> bool:
+def is_true(reported: dict[str, Any]) -> bool:
     """Returns whether an episode that reported this found no fault."""
-    return not told["complaints"] and not told["differing"]
+    return not reported["complaints"] and not reported["differing"]
 
 
 if __name__ == "__main__":

@@ -178,20 +178,22 @@ def process_line(memory: Memory) -> dict[str, Any]:
     }
 
 
-def table(told: dict[str, Any]) -> str:
+def table(reported: dict[str, Any]) -> str:
     """For who watches."""
     lines = ["process   from s     to s   published   MiB, 2nd third   last third   peak"]
-    for number, line in enumerate(told["processes"]):
+    for number, line in enumerate(reported["processes"]):
         lines.append(
             f"{number:7} {line['from_s']:8.1f} {line['to_s']:8.1f} {line['published']:11,}"
             f" {line['rss_second_third']:16.1f} {line['rss_last_third']:12.1f} {line['rss_peak']:6.1f}"
         )
     lines.append(
-        f"{told['changes']:,} changes in one transaction, {told['kills']} kills: published in {told['published_s']} s"
-        f" ({told['changes_per_s']:,}/s, {told['received']:,} received), at most {told['rss_mebibytes_max']} MiB;"
-        f" {len(told['complaints'])} complaints"
+        f"{reported['changes']:,} changes in one transaction, {reported['kills']} kills: "
+        f"published in {reported['published_s']} s "
+        f"({reported['changes_per_s']:,}/s, {reported['received']:,} received), "
+        f"at most {reported['rss_mebibytes_max']} MiB;"
+        f" {len(reported['complaints'])} complaints"
     )
-    return "\n".join([*lines, *told["complaints"]])
+    return "\n".join([*lines, *reported["complaints"]])
 
 
 def main() -> int:
@@ -205,10 +207,10 @@ def main() -> int:
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
     with servers(folder / "stack") as stack:
-        told = run(stack, made, asked.rows, asked.kills)
-    (folder / "result.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
-    print(table(told), flush=True)
-    return 0 if not told["complaints"] and told["rss_mebibytes_max"] <= RSS_MEBIBYTES_MAX else 1
+        reported = run(stack, made, asked.rows, asked.kills)
+    (folder / "result.json").write_text(json.dumps(reported, indent=1), encoding="utf-8")
+    print(table(reported), flush=True)
+    return 0 if not reported["complaints"] and reported["rss_mebibytes_max"] <= RSS_MEBIBYTES_MAX else 1
 
 
 if __name__ == "__main__":

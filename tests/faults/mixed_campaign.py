@@ -150,13 +150,13 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
         new_database(server) as dsn,
         with_mixture(server, kafka, dsn, name, folder, profile=profile, bulk_rows=BULK_ROWS) as captured,
     ):
-        told = mixed(
+        reported = mixed(
             captured, seed, kills=KILLS, transactions=TRANSACTIONS_PER_KILL, backlog=backlog, bulk_rows=BULK_ROWS
         )
-    if not told["complaints"]:
+    if not reported["complaints"]:
         shutil.rmtree(folder)
-    return told | {"profile": profile}
+    return reported | {"profile": profile}
 
 
 if __name__ == "__main__":
-    sys.exit(run_episodes(__doc__, "mixed-campaign", episode, lambda told: not told["complaints"]))
+    sys.exit(run_episodes(__doc__, "mixed-campaign", episode, lambda reported: not reported["complaints"]))

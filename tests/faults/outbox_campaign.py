@@ -48,12 +48,12 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
         if process.exit_code is not None:
             captured.start()
         captured.await_caught_up(300.0)
-        told = judge(captured)
-        complaints = [*told.complaints, *captured.complaints()]
+        reported = judge(captured)
+        complaints = [*reported.complaints, *captured.complaints()]
         delete_topic(kafka.bootstrap_servers, f"{name}-thing")
     if not complaints:
         shutil.rmtree(folder)
-    return {"seed": seed, "transactions": writers.committed, "events": told.events, "complaints": complaints}
+    return {"seed": seed, "transactions": writers.committed, "events": reported.events, "complaints": complaints}
 
 
 def _restarted(captured: Captured, chance: random.Random) -> CaptureProcess:
@@ -69,4 +69,4 @@ def _restarted(captured: Captured, chance: random.Random) -> CaptureProcess:
 
 
 if __name__ == "__main__":
-    sys.exit(run_episodes(__doc__, "outbox-campaign", episode, lambda told: not told["complaints"]))
+    sys.exit(run_episodes(__doc__, "outbox-campaign", episode, lambda reported: not reported["complaints"]))

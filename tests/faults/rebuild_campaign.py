@@ -208,7 +208,7 @@ class Campaign:
             self._job.kills_left = 0
             written = meanwhile.written
         message = json.loads(done.stdout.splitlines()[-1])
-        told = {
+        reported = {
             "step": " ".join(["rebuild", sink, *words]),
             "status": message["status"],
             "message": message["message"],
@@ -223,9 +223,9 @@ class Campaign:
             "wrong_read_count": len(meanwhile.complaints),
             "kills": self._job.kills - kills,
         }
-        told |= self._compared(sink)
-        print(json.dumps(told), flush=True)
-        return told
+        reported |= self._compared(sink)
+        print(json.dumps(reported), flush=True)
+        return reported
 
     def drop(self, sink: str) -> None:
         done = self._command("rebuild", "--sink", sink, "--drop-old", "--json")
@@ -265,8 +265,13 @@ def under_capture(server: PostgresServer, kafka: KafkaBroker, name: str, folder:
             captured.end()
 
 
-def is_true(told: Mapping[str, Any]) -> bool:
-    return told["status"] == "done" and not told["wrong_read_count"] and not told["differences"] and told["reads"] > 0
+def is_true(reported: Mapping[str, Any]) -> bool:
+    return (
+        reported["status"] == "done"
+        and not reported["wrong_read_count"]
+        and not reported["differences"]
+        and reported["reads"] > 0
+    )
 
 
 def run_campaign(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -290,8 +295,8 @@ def run_campaign(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         job = stack.enter_context(Job(captured.config(), options.sinks))
         try:
             campaign = Campaign(captured, stores, job, options)
-            told: dict[str, Any] = {"rows": options.rows, "rate": options.rate, **campaign.fill()}
-            print(json.dumps(told), flush=True)
+            reported: dict[str, Any] = {"rows": options.rows, "rate": options.rate, **campaign.fill()}
+            print(json.dumps(reported), flush=True)
             steps = []
             for sink in options.sinks:
                 steps.append(campaign.step(sink))
@@ -302,7 +307,7 @@ def run_campaign(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             tracebacks = job.end()
     if not tracebacks and all(map(is_true, steps)):
         shutil.rmtree(work)
-    return {**told, "tracebacks": tracebacks, "is_true": not tracebacks and all(map(is_true, steps))}
+    return {**reported, "tracebacks": tracebacks, "is_true": not tracebacks and all(map(is_true, steps))}
 
 
 def main() -> int:
@@ -318,9 +323,9 @@ def main() -> int:
     folder: Path = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and processes are stopped
-    told = run_campaign(options, folder)
-    print(json.dumps(told), flush=True)
-    return int(not told["is_true"])
+    reported = run_campaign(options, folder)
+    print(json.dumps(reported), flush=True)
+    return int(not reported["is_true"])
 
 
 if __name__ == "__main__":

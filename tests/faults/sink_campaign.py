@@ -132,7 +132,7 @@ class SinkEpisode:
             self._positions.close()
             self._delete_indexes()
         self.complaints += self._positions.complaints
-        self.complaints += [told for machine in self._machines for told in machine.complaints()]
+        self.complaints += [reported for machine in self._machines for reported in machine.complaints()]
         kinds = {name: self.faults.count(name) for name in sorted({*self.faults})}
         return {
             "transactions": self._workload.committed,
@@ -197,7 +197,7 @@ class SinkEpisode:
             with suppress(SinkError):  # the table may not be prepared yet
                 shown = self._machines[0].rows(store, self._feed.schemas[table])
                 found = self._workload.complaints(table, shown, lsn)
-                self.complaints += [f"{store}, {table}, after {self.faults[-3:]}: {told}" for told in found]
+                self.complaints += [f"{store}, {table}, after {self.faults[-3:]}: {reported}" for reported in found]
 
     def settle(self) -> None:
         """Nothing is published any more: every store shows the last state of every key."""
@@ -206,7 +206,7 @@ class SinkEpisode:
         for store in self._stores:
             for table, history in self._workload.histories.items():
                 found = [*history.differences(self._shown(store, self._feed.schemas[table]))]
-                self.complaints += [f"at the end, {store}, {table}: {told}" for told in found[:COMPLAINTS_MAX]]
+                self.complaints += [f"at the end, {store}, {table}: {reported}" for reported in found[:COMPLAINTS_MAX]]
             generation, expected = self._positions.generation(store), 1 + self._refills[store]
             if generation > expected:
                 self.complaints.append(f"{store} is in generation {generation}; at most {expected} have a reason")
@@ -340,10 +340,10 @@ def sink_episode(stores: Sequence[str], faults: int, seed: int, stack: Stack, fo
     servers = [SERVERS[store] for store in SERVERS]
     endpoints = stack.start("kafka", *servers)
     folder.mkdir(parents=True, exist_ok=True)
-    told = SinkEpisode(seed, stack, endpoints, folder, stores).run(faults)
-    if not told["complaints"]:
+    reported = SinkEpisode(seed, stack, endpoints, folder, stores).run(faults)
+    if not reported["complaints"]:
         shutil.rmtree(folder)
-    return {"seed": seed, **told}
+    return {"seed": seed, **reported}
 
 
 def main() -> int:
@@ -352,7 +352,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=FAULTS)
     asked, others = parser.parse_known_args()
     episode = partial(sink_episode, asked.stores, asked.faults)
-    return run_episodes(__doc__, "sink-campaign", episode, lambda told: not told["complaints"], others)
+    return run_episodes(__doc__, "sink-campaign", episode, lambda reported: not reported["complaints"], others)
 
 
 if __name__ == "__main__":

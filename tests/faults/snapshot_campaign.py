@@ -70,7 +70,7 @@ def episode(seed: int, rule: str, chunks: int, stack: Stack, folder: Path) -> di
             found = compare_stores(captured, ALL)
             given = evidence(captured)
     wrong = wrong_rows(found)
-    told = {
+    reported = {
         "rule": rule,
         "seed": seed,
         **run.figures,
@@ -78,19 +78,19 @@ def episode(seed: int, rule: str, chunks: int, stack: Stack, folder: Path) -> di
         "rows": sum(one.source_rows for one in found["cache"]),
         "differences": {store: sum(one.differences for one in tables) for store, tables in found.items()},
     }
-    if not wrong and not told["complaints"]:
+    if not wrong and not reported["complaints"]:
         shutil.rmtree(folder)
     else:
         (folder / "wrong.json").write_text(json.dumps(wrong, indent=1, ensure_ascii=False), encoding="utf-8")
-    return told
+    return reported
 
 
-def is_as_it_should(told: dict[str, Any]) -> bool:
+def is_as_it_should(reported: dict[str, Any]) -> bool:
     """With our rule nothing is wrong; with the published one rows are stale in the topics and in the stores."""
-    wrong = sum(told["differences"].values())
-    if told["rule"] == "ours":
-        return not wrong and not told["complaints"]
-    return bool(wrong) and bool(told["stale"])
+    wrong = sum(reported["differences"].values())
+    if reported["rule"] == "ours":
+        return not wrong and not reported["complaints"]
+    return bool(wrong) and bool(reported["stale"])
 
 
 def summary(rule: str, episodes: Sequence[dict[str, Any]]) -> str:

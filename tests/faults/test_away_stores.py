@@ -117,8 +117,8 @@ def test_a_row_of_fifty_megabytes_is_stored_or_a_dead_letter_with_a_reason(setti
     assert setting.shown("cache") == setting.expected
     found = setting.shown("search")
     if letters["search"]:
-        told = read_latest(setting.job.config.kafka, Topics(setting.feed.prefix).sink_dead_letter("search"))
-        (letter,) = [json.loads(value) for value in told.values() if value]
+        reported = read_latest(setting.job.config.kafka, Topics(setting.feed.prefix).sink_dead_letter("search"))
+        (letter,) = [json.loads(value) for value in reported.values() if value]
         assert (letter["key"], letter["row"]) == ({"id": 2}, None)
         # By what the server refuses it depends on its settings: the request, or the value of the column.
         assert letter["reason"].startswith(("column text: ", "the row is larger than the search index takes"))

@@ -157,8 +157,8 @@ def test_killed_inside_a_transaction_that_spans_several_kafka_transactions(captu
     counts = [{"data_collection": "public.lines", "event_count": 24_000},
               {"data_collection": "LOGICAL_DECODING_MESSAGE", "event_count": 1}]  # fmt: skip
     assert (begin["status"], end["event_count"], end["data_collections"]) == ("BEGIN", 24_001, counts)
-    told = [*captured.records("public.lines"), *captured.records("message")]
-    blocks = [json.loads(record.value)["transaction"] for record in told if record.value is not None]
+    reported = [*captured.records("public.lines"), *captured.records("message")]
+    blocks = [json.loads(record.value)["transaction"] for record in reported if record.value is not None]
     assert {block["id"] for block in blocks} == {begin["id"]}
     assert sorted(block["total_order"] for block in blocks) == list(range(1, 24_002))
 
@@ -213,8 +213,8 @@ def test_a_frozen_process_that_wakes_up_writes_nothing_more(captured: Captured) 
         eventually(lambda: clients.committed > woken_at + 50)
         zombie.signal(signal.SIGCONT)
         zombie.await_said("standing by")
-        standing_at = clients.committed
-        eventually(lambda: clients.committed > standing_at + 50)
+        confirmed_at = clients.committed
+        eventually(lambda: clients.committed > confirmed_at + 50)
     captured.await_caught_up()
     assert captured.judge().epoch == 1
     assert "session lost" not in standby.said()

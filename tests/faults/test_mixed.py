@@ -19,8 +19,8 @@ def test_what_is_mixed_comes_to_its_own_topics_over_kills_and_behind_a_backlog(
 ) -> None:
     made = with_mixture(postgres, kafka, fresh_database, unique, tmp_path, profile="debezium", bulk_rows=3_000)
     with made as captured:
-        told = mixed(captured, seed=7, kills=1, transactions=60, backlog=3_000, bulk_rows=3_000)
-    assert told["complaints"] == []
+        reported = mixed(captured, seed=7, kills=1, transactions=60, backlog=3_000, bulk_rows=3_000)
+    assert reported["complaints"] == []
 
 
 def entry(old: str | None, new: str | None, table: str = "public.heavy") -> Entry:
@@ -53,16 +53,16 @@ def test_the_judge_sees_events_that_are_lost_doubled_changed_strange_or_out_of_o
     letter = event("c", b'{"event":{"aggregateid":"1"}}', key="c", topic="letters")
     a, b = event("a", b""), event("b", None)
 
-    def said(*records: Record) -> str:
+    def message(*records: Record) -> str:
         return "\n".join(events_are_the_ledger(ledger, records, ["events", "letters"]))
 
-    assert said(a, b, letter) == ""
-    assert "a of events is there 0 times" in said(b, letter)
-    assert "b of events is there 2 times" in said(a, b, b, letter)
-    assert "is b'y', written was b''" in said(event("a", b"y"), b, letter)
-    assert "no event that was committed" in said(a, b, letter, event("d", b""))
-    assert "behind a later one" in said(b, a, letter)
-    assert "belongs into letters" in said(a, b, event("c", b"x"))
+    assert message(a, b, letter) == ""
+    assert "a of events is there 0 times" in message(b, letter)
+    assert "b of events is there 2 times" in message(a, b, b, letter)
+    assert "is b'y', written was b''" in message(event("a", b"y"), b, letter)
+    assert "no event that was committed" in message(a, b, letter, event("d", b""))
+    assert "behind a later one" in message(b, a, letter)
+    assert "belongs into letters" in message(a, b, event("c", b"x"))
 
 
 def test_the_judge_sees_values_in_topics_of_others() -> None:

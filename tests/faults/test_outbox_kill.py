@@ -28,9 +28,9 @@ def test_every_committed_event_comes_once_in_order_over_kills(
                 process.kill()
                 process = captured.start()
         captured.await_caught_up()
-        told = judge(captured)
-        assert told.complaints == ()
-        assert told.events > 100
+        reported = judge(captured)
+        assert reported.complaints == ()
+        assert reported.events > 100
         captured.judge()
         delete_topic(kafka.bootstrap_servers, f"{unique}-thing")
 

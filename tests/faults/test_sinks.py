@@ -71,8 +71,8 @@ def test_what_was_called_written_survives_kill_9_and_a_replay_ends_equal(
     assert writer.returncode == -9
     written = max(map(int, writer.stdout), default=announced)
     after = list(islice(batches(seed), written + 3))
-    said_written = [change for batch in after[:written] for change in batch]
-    results = sink.apply(reduce_changes(said_written))
+    logged_written = [change for batch in after[:written] for change in batch]
+    results = sink.apply(reduce_changes(logged_written))
     assert {result.outcome for result in results} == {Outcome.STALE}, "all of it is there, or newer"
 
     # The whole batch again, and those after it.

@@ -45,11 +45,11 @@ def test_no_row_is_stale_or_comes_back(hot: Captured, redis: str, tmp_path: Path
         run.snapshot_all()
         job.wait_applied(hot.progress(), "cache")
         assert wrong_rows(compare_stores(hot, ["cache"])) == {}
-    told = published(evidence(hot))
-    assert told["complaints"] == []
-    assert (told["epoch"], told["stale"], told["resurrected"]) == (1, 0, 0)
-    assert told["chunk_rows"] > CHUNKS
-    assert told["sweeps"] > len(TABLES)
+    reported = published(evidence(hot))
+    assert reported["complaints"] == []
+    assert (reported["epoch"], reported["stale"], reported["resurrected"]) == (1, 0, 0)
+    assert reported["chunk_rows"] > CHUNKS
+    assert reported["sweeps"] > len(TABLES)
 
 
 def test_the_published_rule_leaves_stale_rows(hot: Captured) -> None:
@@ -57,5 +57,5 @@ def test_the_published_rule_leaves_stale_rows(hot: Captured) -> None:
     run = HotRun(hot, seed=2, module=NAIVE)
     run.begin()
     run.churn(CHUNKS // 4, kills=1)
-    told = published(evidence(hot))
-    assert told["stale"] > 0, told
+    reported = published(evidence(hot))
+    assert reported["stale"] > 0, reported

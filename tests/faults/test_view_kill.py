@@ -16,7 +16,7 @@ FAULTS = ("kill_view", "freeze_view", "kill_capture", "replay", "change_view", "
 def test_views_end_equal_to_their_queries_over_the_source_over_kills(
     postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    told = view_episode(postgres, kafka, 7, tmp_path, FAULTS)
-    assert told["failures"] == []
-    assert told["rows"].keys() == all_queries().keys()
-    assert told["rows"]["documents"] > 0 < told["rows"]["paid_after_failures"]
+    reported = view_episode(postgres, kafka, 7, tmp_path, FAULTS)
+    assert reported["failures"] == []
+    assert reported["rows"].keys() == all_queries().keys()
+    assert reported["rows"]["documents"] > 0 < reported["rows"]["paid_after_failures"]

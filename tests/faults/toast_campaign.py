@@ -221,9 +221,9 @@ def _judged(
     }
 
 
-def is_true(told: dict[str, Any]) -> bool:
+def is_true(reported: dict[str, Any]) -> bool:
     """Returns whether an episode that reported this found no fault."""
-    return not told["differing"] and not told["holes"] and told["states"] == ["captured"]
+    return not reported["differing"] and not reported["holes"] and reported["states"] == ["captured"]
 
 
 if __name__ == "__main__":
@@ -232,6 +232,6 @@ if __name__ == "__main__":
             __doc__,
             "toast-campaign",
             episode,
-            lambda told: not told["differing"] and not told["holes"] and told["states"] == ["captured"],
+            lambda reported: not reported["differing"] and not reported["holes"] and reported["states"] == ["captured"],
         )
     )

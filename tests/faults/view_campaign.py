@@ -61,7 +61,7 @@ def episode(seed: int, stack: Stack, folder: Path) -> Told:
 
 
 def main() -> int:
-    return run_episodes(__doc__, "view-campaign", episode, lambda told: not told["failures"])
+    return run_episodes(__doc__, "view-campaign", episode, lambda reported: not reported["failures"])
 
 
 if __name__ == "__main__":

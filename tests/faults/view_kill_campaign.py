@@ -205,12 +205,14 @@ class ViewEpisode:
         with suppress(AssertionError):  # the difference is told below
             eventually(is_equal, NOTICED_S_MAX)
         last, target = found[-1], self._config.views[name].target.type
-        is_told = last.counts[DriftKind.MISSING] == last.drift == rejected and (not rejected or target == "warehouse")
-        if len(found) > 1 and is_told:
+        is_reported = last.counts[DriftKind.MISSING] == last.drift == rejected and (
+            not rejected or target == "warehouse"
+        )
+        if len(found) > 1 and is_reported:
             self.noticed_later.append(name)
         self.rows[name] += last.source_rows
         self.rejected[name] += rejected
-        if not is_told:
+        if not is_reported:
             self.failures.append(f"{name} in {target}: {last.remark}; {rejected=} {list(last.lines(EXAMPLES_MAX))}")
 
     def _sink_said(self) -> str:
@@ -429,12 +431,12 @@ def main() -> int:
         server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
         kafka = KafkaBroker(endpoints.bootstrap_servers, stack)
         folder.mkdir(parents=True)
-        told = view_episode(server, kafka, seed, folder, asked.faults, has_warehouse=asked.warehouse)
-        if not told["failures"]:
+        reported = view_episode(server, kafka, seed, folder, asked.faults, has_warehouse=asked.warehouse)
+        if not reported["failures"]:
             shutil.rmtree(folder)
-        return told
+        return reported
 
-    return run_episodes(__doc__, "view-kill-campaign", episode, lambda told: not told["failures"], others)
+    return run_episodes(__doc__, "view-kill-campaign", episode, lambda reported: not reported["failures"], others)
 
 
 if __name__ == "__main__":

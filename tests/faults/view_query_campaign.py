@@ -103,7 +103,7 @@ def kept(name: str, query: Query, views: Views, workload: Workload) -> int:
 
 
 def main() -> int:
-    return run_episodes(__doc__, "view-query-campaign", episode, lambda told: not told["failures"])
+    return run_episodes(__doc__, "view-query-campaign", episode, lambda reported: not reported["failures"])
 
 
 if __name__ == "__main__":

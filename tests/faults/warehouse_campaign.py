@@ -82,4 +82,4 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_episodes(__doc__, "warehouse-campaign", episode, lambda told: told["differing"] is None))
+    sys.exit(run_episodes(__doc__, "warehouse-campaign", episode, lambda reported: reported["differing"] is None))

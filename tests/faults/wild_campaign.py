@@ -22,13 +22,13 @@ RUNS: Final = 3
 
 def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     """Run one, and say how it went. Its folder stays when something is wrong."""
-    told: dict[str, Any] = {"seed": seed, "runs": [], "wrong": []}
+    reported: dict[str, Any] = {"seed": seed, "runs": [], "wrong": []}
     with pipeline(seed, stack, folder, wild_load.SCHEMA, [wild_load.WILD], wild_load.shapes) as run:
         with wild_load.WildLoad(run.dsn, 2 * seed) as load, wild_load.WildLoad(run.dsn, 2 * seed + 1) as other:
             for _ in range(RUNS):
                 began = time.monotonic()
                 code, report = command(run.captured, "verify")
-                told["runs"].append(
+                reported["runs"].append(
                     {
                         "seconds": round(time.monotonic() - began, 1),
                         "exit_code": code,
@@ -36,25 +36,25 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
                         "not_compared": not_compared(report),
                     }
                 )
-                print(told["runs"][-1], flush=True)
+                print(reported["runs"][-1], flush=True)
                 if code not in (0, PARTIAL) or report["drift"]:
-                    told["wrong"].append(report)
+                    reported["wrong"].append(report)
         for loaded in (load, other):
             for name in ("transactions", "truncations", "alterations"):
-                told[name] = told.get(name, 0) + getattr(loaded, name)
+                reported[name] = reported.get(name, 0) + getattr(loaded, name)
         run.captured.await_caught_up(WAIT_S)
         run.job.wait_applied(run.captured.progress(), *STORES, deadline_s=WAIT_S)
         code, report = command(run.captured, "verify")
         if code:
-            told["wrong"].append(report)
-    if is_true(told):
+            reported["wrong"].append(report)
+    if is_true(reported):
         shutil.rmtree(folder)
-    return told
+    return reported
 
 
-def is_true(told: dict[str, Any]) -> bool:
+def is_true(reported: dict[str, Any]) -> bool:
     """Returns whether an episode that reported this found no fault."""
-    return not told["wrong"]
+    return not reported["wrong"]
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def refusal(captured: Captured, exit_code: int = 1) -> str:
 
 
 @pytest.mark.parametrize(
-    ("dsn", "exit_code", "says"),
+    ("dsn", "exit_code", "expected"),
     [
         (f"postgresql://me:{SECRET}@[db/shop", 2, "source.dsn is not a PostgreSQL connection string"),
         (f"host=db password={SECRET} no_such_option=1", 2, "source.dsn is not a PostgreSQL connection string"),
@@ -70,9 +70,9 @@ def refusal(captured: Captured, exit_code: int = 1) -> str:
     ],
     ids=["syntax", "option", "value", "host", "port"],
 )
-def test_a_dsn_that_leads_nowhere(items: Captured, dsn: str, exit_code: int, says: str) -> None:
+def test_a_dsn_that_leads_nowhere(items: Captured, dsn: str, exit_code: int, expected: str) -> None:
     items.settings = {"source": {"dsn": dsn}}
-    assert says in refusal(items, exit_code)
+    assert expected in refusal(items, exit_code)
 
 
 def test_a_database_that_does_not_exist(items: Captured) -> None:
@@ -180,7 +180,7 @@ def test_a_server_without_a_free_slot(items: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "says"),
+    ("statement", "expected"),
     [
         ("DROP TABLE items", "table public.items does not exist next: correct source.tables"),
         ("ALTER TABLE items DROP CONSTRAINT items_pkey", "table public.items has no key"),
@@ -206,10 +206,10 @@ def test_a_server_without_a_free_slot(items: Captured) -> None:
     ],
     ids=["missing", "no key", "nothing", "deferrable", "unlogged", "view", "operations", "columns", "generated"],
 )
-def test_a_table_that_can_not_be_captured(items: Captured, statement: LiteralString, says: str) -> None:
+def test_a_table_that_can_not_be_captured(items: Captured, statement: LiteralString, expected: str) -> None:
     with items.connect() as connection:
         connection.execute(statement)
-    assert says in refusal(items)
+    assert expected in refusal(items)
 
 
 def test_a_name_in_sqls_quotes_is_told_how_it_is_written(items: Captured) -> None:
@@ -321,16 +321,16 @@ def test_a_slot_that_is_not_ours(items: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "expected"),
     [
         ({"kafka": {"bootstrap": "x"}}, "kafka.bootstrap: unknown key"),
         ({"sinc": {}}, "sinc: unknown key"),
         ({"source": {"tables": []}}, "source.tables"),
     ],
 )
-def test_a_configuration_with_mistakes(items: Captured, settings: dict[str, Any], says: str) -> None:
+def test_a_configuration_with_mistakes(items: Captured, settings: dict[str, Any], expected: str) -> None:
     items.settings = settings
-    assert says in refusal(items, exit_code=2)
+    assert expected in refusal(items, exit_code=2)
 
 
 @pytest.mark.parametrize("name", ["CDC__KAFKA__BOOTSTRAP", "CDC__SURCE__DSN", "CDC__SOURCE__TABLES"])
@@ -380,9 +380,9 @@ def check_refuses(items: Captured) -> str:
 def test_check_finds_a_slot_that_is_somebodys(items: Captured) -> None:
     """A start refuses it, so a check that calls the source fit would be wrong."""
     items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
-    told = f"slot {items.name} exists, but the topics of prefix {items.name} hold no position for it"
-    assert told in check_refuses(items)
-    assert told in refusal(items)
+    reported = f"slot {items.name} exists, but the topics of prefix {items.name} hold no position for it"
+    assert reported in check_refuses(items)
+    assert reported in refusal(items)
 
 
 def test_check_finds_what_a_start_calls_a_gap(items: Captured) -> None:

@@ -212,17 +212,17 @@ def test_progress_reaches_what_was_committed(captured: Captured) -> None:
         captured.query("SELECT pg_logical_emit_message(false, %s, 'outside of transactions')", prefix)
     written = captured.log_end()
 
-    def told() -> bool:
+    def reported() -> bool:
         records, _ = read_topics(captured.bootstrap_servers, [f"{captured.name}.progress"])
         progress = [json.loads(record.value or b"{}") for record in records if record.key == b"progress"]
         return any(each["lsn"] >= written and each["commit_ts_us"] > 0 for each in progress)
 
-    eventually(told, 10.0, "progress covers the commit")
+    eventually(reported, 10.0, "progress covers the commit")
     beats, _ = read_topics(captured.bootstrap_servers, [f"__debezium-heartbeat.{captured.name}"])
     assert {beat.key for beat in beats} == {b'{"serverName":"%s"}' % captured.name.encode()}
     assert len(beats) > 1
-    told_once = [json.loads(record.value or b"{}") for record in captured.records("message")]
-    assert [(each["message"]["prefix"], each["source"]["txId"]) for each in told_once] == [("audit", None)]
+    reported_once = [json.loads(record.value or b"{}") for record in captured.records("message")]
+    assert [(each["message"]["prefix"], each["source"]["txId"]) for each in reported_once] == [("audit", None)]
 
 
 @pytest.mark.promise(1)

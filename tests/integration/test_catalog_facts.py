@@ -95,7 +95,7 @@ def test_a_partition_is_known_by_all_its_attachments_up_to_the_root(connection: 
 
 
 @pytest.mark.parametrize(
-    ("change", "says", "then"),
+    ("change", "expected", "then"),
     [
         ("ALTER TABLE things RENAME TO others", "was renamed: it is public.others now",
          "ALTER TABLE public.others RENAME TO things; or name public.others"),
@@ -103,7 +103,7 @@ def test_a_partition_is_known_by_all_its_attachments_up_to_the_root(connection: 
     ],
 )  # fmt: skip
 def test_a_table_that_has_not_its_name_any_more_is_not_blamed_on_the_publication(
-    connection: psycopg.Connection, fresh_database: str, change: LiteralString, says: str, then: str
+    connection: psycopg.Connection, fresh_database: str, change: LiteralString, expected: str, then: str
 ) -> None:
     """Its entry in the publication is gone with its name."""
     connection.execute(TABLE)
@@ -120,4 +120,4 @@ def test_a_table_that_has_not_its_name_any_more_is_not_blamed_on_the_publication
     assert isinstance(answer, CatalogAnswer)
     error = answer.seen[T].error
     assert error is not None
-    assert (says in error.message, then in error.hint) == (True, True), error
+    assert (expected in error.message, then in error.hint) == (True, True), error

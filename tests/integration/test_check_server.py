@@ -66,8 +66,8 @@ def test_settings_that_need_a_restart(server: Server) -> None:
     assert troubles(server.items) == []
     server.alter(wal_level="replica", max_replication_slots="0", max_wal_senders="0")
     found = troubles(server.items)
-    for says in ("wal_level is replica", "max_replication_slots is 0", "max_wal_senders is 0"):
-        server.as_superuser(sql_of(the_one(found, "source", says).next))
+    for expected in ("wal_level is replica", "max_replication_slots is 0", "max_wal_senders is 0"):
+        server.as_superuser(sql_of(the_one(found, "source", expected).next))
     server.stack.restart("postgres")
     assert troubles(server.items) == []
 
@@ -78,8 +78,8 @@ def test_slots_and_senders_that_are_all_in_use(server: Server) -> None:
     other = pq.PGconn.connect(make_conninfo(server.items.superuser_dsn, replication="database").encode())
     try:
         found = troubles(server.items)
-        for says in ("all 1 replication slots of the server are in use", "the server has no free WAL sender"):
-            server.as_superuser(sql_of(the_one(found, "source", says).next))
+        for expected in ("all 1 replication slots of the server are in use", "the server has no free WAL sender"):
+            server.as_superuser(sql_of(the_one(found, "source", expected).next))
         assert len(found) == 2
     finally:
         other.finish()
@@ -99,10 +99,10 @@ def test_a_wrong_password_and_a_host_that_is_not_admitted(server: Server) -> Non
     try:
         hba.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{text}")
         server.as_superuser("SELECT pg_reload_conf()")
-        for password, says in (("wrong", "password authentication failed"), ("", "no password supplied")):
+        for password, expected in (("wrong", "password authentication failed"), ("", "no password supplied")):
             dsn = make_conninfo(server.items.dsn, user=role, password=password)
             server.items.settings = {"source": {"dsn": dsn}}
-            one = the_one(troubles(server.items), "source", says)
+            one = the_one(troubles(server.items), "source", expected)
             assert one.next == "correct the user in source.dsn, and the password in PGPASSWORD, ~/.pgpass or source.dsn"
         server.items.settings["source"]["dsn"] = make_conninfo(server.items.dsn, user=role, password="right")
         assert troubles(server.items) == []

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
+from cdc.kafka.topic_reader import TopicReader
 from cdc.model.errors import ConfigError
 from sinks.errors import RefusedError, SinkError
 from tests.conftest import KafkaBroker
@@ -23,7 +24,7 @@ from watershed.cli.event_log import check_logs, chosen_logs, rebuild_log, remove
 from watershed.status.view_facts import ViewFacts
 from watershed.views.event_log import EventLogSupervisor, log_findings
 from watershed.views.event_log_base import EventLogBase, EventLogFigures
-from watershed.views.event_records import EventConsumer, EventTopicReader
+from watershed.views.event_records import EventTopicReader
 from watershed.views.maintainer import ViewMaintainer
 from watershed.views.targets import open_base
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.whole
 
 MOMENTS: Final = (
     *((EventLogBase, name) for name in ("create", "offsets", "begin", "load", "_insert", "_advance", "note_filled")),
-    *((EventConsumer, name) for name in ("assign", "read", "positions")),
+    *((TopicReader, name) for name in ("assign", "arrivals")),
     *((EventTopicReader, name) for name in ("identities", "bounds")),
 )
 OF_THE_VIEW: Final = ((EventLogBase, "wait"), (ViewMaintainer, "_computed"), (ViewMaintainer, "_apply"))

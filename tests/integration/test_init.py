@@ -110,9 +110,9 @@ def test_teardown_asks_removes_and_leaves_topics_unless_told(items: Captured) ->
 
     again = cdc("teardown", "--yes", "--topics", "--json", *config)
     assert again.returncode == 0, again.stderr
-    told = json.loads(again.stdout)
-    assert told["is_complete"]
-    assert [step["outcome"] for step in told["steps"][:2]] == ["was not there", "was not there"]
+    reported = json.loads(again.stdout)
+    assert reported["is_complete"]
+    assert [step["outcome"] for step in reported["steps"][:2]] == ["was not there", "was not there"]
     eventually(lambda: left(items)[2] == set(), 30.0, lambda: f"no topics; there are {left(items)[2]}")
 
 

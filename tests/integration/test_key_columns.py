@@ -200,7 +200,7 @@ def test_no_key_is_for_tables_that_may_still_be_updated_or_never_are(source: psy
 
 
 @pytest.mark.parametrize(
-    ("statement", "columns", "says"),
+    ("statement", "columns", "expected"),
     [
         ("ALTER TABLE codes REPLICA IDENTITY DEFAULT", ["code"], "key column code of table public.codes is not in its"),
         ("ALTER TABLE codes ALTER code DROP NOT NULL", ["code"], "key column code of table public.codes may be NULL"),
@@ -210,9 +210,9 @@ def test_no_key_is_for_tables_that_may_still_be_updated_or_never_are(source: psy
     ],
 )
 def test_a_key_lies_in_the_replica_identity_and_is_never_null(
-    source: psycopg.Connection, statement: LiteralString, columns: list[str], says: str
+    source: psycopg.Connection, statement: LiteralString, columns: list[str], expected: str
 ) -> None:
     source.execute(statement)
     message = told(source, CODES, *columns)
-    assert says in message
-    assert bool(says) == bool(message)
+    assert expected in message
+    assert bool(expected) == bool(message)

@@ -226,9 +226,9 @@ def test_what_a_gap_loses_is_told_and_rows_that_stand_are_published_again(shop: 
     write(shop, "After")
     shop.await_caught_up()
     assert ids(events(shop))[:2] == ids(before) and len(events(shop)) == 4
-    (told,) = json.loads(checked(shop))["lost_events"]
-    assert (told["epoch"], told["from_lsn"]) == (3, position["resume_lsn"])
-    assert told["from_lsn"] < told["to_lsn"] < shop.log_end()
+    (reported,) = json.loads(checked(shop))["lost_events"]
+    assert (reported["epoch"], reported["from_lsn"]) == (3, position["resume_lsn"])
+    assert reported["from_lsn"] < reported["to_lsn"] < shop.log_end()
     message = shop.run_once("check").stdout
     assert f"epoch 3: events that committed between {begin} and" in message
     republish(shop, message, before)
@@ -236,17 +236,17 @@ def test_what_a_gap_loses_is_told_and_rows_that_stand_are_published_again(shop: 
 
 def republish(shop: Captured, message: str, before: Sequence[Record]) -> None:
     (since,) = re.findall(r", from (\S+) on may not be published", message)
-    standing = shop.query(
+    progress = shop.query(
         "SELECT aggregatetype, type, id::text, created_at >= %s FROM cdc.outbox ORDER BY created_at", since
     )
-    again = [row for row in standing if row[3]]
+    again = [row for row in progress if row[3]]
     assert {"LostRow", "AfterRow"} <= {kind for _, kind, _, _ in again}
     assert shop.cdc("outbox", "republish", "--since", since) == f"{OUTBOX}: {len(again)} rows are published again\n"
     shop.await_caught_up()
     came = ids(events(shop))
     assert came[:2] == ids(before)
     assert came[4:] == [identity for aggregate, _, identity, _ in again if aggregate == "order"]
-    assert shop.query("SELECT count(*) FROM cdc.outbox") == [(len(standing),)]
+    assert shop.query("SELECT count(*) FROM cdc.outbox") == [(len(progress),)]
     assert "rows that were still there are published again" in shop.run_once("check").stdout
     for wrong in ("yesterday", "2026-01-31T12:00:00"):
         refused = run(["outbox", "republish", "--since", wrong, "--config", str(shop.config())], deadline_s=60)

@@ -213,11 +213,11 @@ def test_stores_are_rebuilt_swapped_and_put_back_while_they_are_read(pipeline: P
                 done = pipeline.done(("cache",), ("sql",))
                 message = full.result()
             assert "cluster_block_exception" in message and "next: free space, then start" in message
-            assert [told["generation"] - first[told["sink"]] for told in done] == [1, 1]
+            assert [reported["generation"] - first[reported["sink"]] for reported in done] == [1, 1]
             eventually(lambda: len(pipeline.indexes()) == 1, 30.0, "the index that could not be written is deleted")
-            same = [told["generation"] for told in pipeline.done(("search",), ("search",))]
+            same = [reported["generation"] for reported in pipeline.done(("search",), ("search",))]
             assert same[0] == same[1] > first["search"], "one rebuild, which both commands follow"
-        serving = {sink: ((told := pipeline.request(sink)) and told.generation) or 0 for sink in both}
+        serving = {sink: ((reported := pipeline.request(sink)) and reported.generation) or 0 for sink in both}
         for sink in both:
             assert "still kept for a rollback" in pipeline.refused(sink)
         assert "rebuilt in place" in pipeline.refused("cache", "--rollback")
@@ -245,15 +245,17 @@ def test_a_killed_rebuild_goes_on_with_the_mapping_of_today_and_readers_miss_not
     counters, both = pipeline.counters, ("search", "sql")
     before = {sink: pipeline.generation(sink) for sink in both}
     pipeline.rebuild("search", "--no-wait")
-    eventually(lambda: (told := pipeline.request("search")) is not None and told.status == "running", 30.0, "it begins")
+    eventually(
+        lambda: (reported := pipeline.request("search")) is not None and reported.status == "running", 30.0, "it begins"
+    )
     assert "a rebuild is under way" in pipeline.refused("search", "--rollback")
     pipeline.job.kill()
     for sink in both:
         counters.settings["sinks"][sink]["mapping"] = {TABLE: {"exclude": ["note"]}}
     with SinkJob(counters.config(), *both) as job:
         with pipeline.meanwhile(*both) as meanwhile:
-            (told,) = pipeline.done(("search",))
-            assert told["generation"] > before["search"]
+            (reported,) = pipeline.done(("search",))
+            assert reported["generation"] > before["search"]
             eventually(lambda: pipeline.generation("sql") > before["sql"], 60.0, "SQL tables are rebuilt by themselves")
         assert meanwhile.complaints == []
         counters.await_caught_up()

@@ -193,8 +193,8 @@ def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
     assert capture.terminate() == 0
     items.start()
     items.await_caught_up()
-    told = json.loads(forked.run(["table", "list", "--json", "--config", config], deadline_s=90.0).stdout)["tables"]
-    assert [(one["table"], one["status"], one["starts_by_itself"]) for one in told] == [
+    reported = json.loads(forked.run(["table", "list", "--json", "--config", config], deadline_s=90.0).stdout)["tables"]
+    assert [(one["table"], one["status"], one["starts_by_itself"]) for one in reported] == [
         (ITEMS, "captured", False),
         (OTHER, "stopped", False),
     ]

@@ -105,8 +105,8 @@ def becomes(look: Callable[[], Any], wanted: Any, what: str) -> None:
 def test_sinks_hold_their_mappings_and_letters_close(people: Captured, redis: str) -> None:
     active = "id, name AS title, status, born"
     ids = {key for (key,) in people.query("SELECT id FROM people")}
-    told = json.loads(people.cdc("check", "--json"))["sinks"]
-    assert (told[0]["sink"], told[0]["columns"]) == ("active", ["id", "title", "status", "born"])
+    reported = json.loads(people.cdc("check", "--json"))["sinks"]
+    assert (reported[0]["sink"], reported[0]["columns"]) == ("active", ["id", "title", "status", "born"])
     with SinkJob(people.config(), "active", "everyone", "facts") as job:
         becomes(lambda: cached(people.name, redis), expected(people, active, "status = 'active'"), "the condition")
         becomes(lambda: cached(f"{people.name}-all", redis), expected(people, "*", "true"), "every row")
@@ -127,8 +127,8 @@ def test_sinks_hold_their_mappings_and_letters_close(people: Captured, redis: st
         becomes(lambda: cached(people.name, redis), expected(people, active, "status = 'active'"), "the condition")
 
         # Replay brings the source's row of today. Its value is as it was: the store rejects it at a later version.
-        told = json.loads(people.cdc("dlq", "replay", "facts", "--table", "public.people", "--key", "7", "--json"))
-        assert told == {"sink": "facts", "replayed": {"public.people": 1}}
+        reported = json.loads(people.cdc("dlq", "replay", "facts", "--table", "public.people", "--key", "7", "--json"))
+        assert reported == {"sink": "facts", "replayed": {"public.people": 1}}
         eventually(lambda: letters(people)[7]["version"] > found[7]["version"], DEADLINE_S, "a later version of row 7")
         assert letters(people)[8] == found[8], "nothing else is published again"
 

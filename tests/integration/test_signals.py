@@ -127,11 +127,11 @@ def test_a_topic_that_is_made_later_is_read_from_its_beginning(
 ) -> None:
     with closing(SignalReader(settings, topics.signals, None)) as reader, capture_logs() as logs:
 
-        def is_said() -> bool:
+        def is_logged() -> bool:
             assert reader.poll() == []
             return any(line["log_level"] == "warning" for line in logs)
 
-        eventually(is_said, 20, "the missing topic is said")
+        eventually(is_logged, 20, "the missing topic is said")
         create_topic(kafka.bootstrap_servers, topics.signals, policy="delete")
         identity = send_signal(settings, topics, RECORD)
         assert come(reader, 1) == [Signal(identity, 0, RECORD, "")]
@@ -181,8 +181,8 @@ def test_an_answer_comes_back_to_who_asked(settings: KafkaConfig, made: Topics) 
         for table in ("public.a", "public.b"):
             record = RECORD.model_copy(update={"tables": (table,)})
             identity = send_signal(settings, made, record)
-            told = await_answer(settings, made, identity, 20.0)
-            assert told == SignalAnswer(is_accepted=True, message="begun", tables=(table,))
+            reported = await_answer(settings, made, identity, 20.0)
+            assert reported == SignalAnswer(is_accepted=True, message="begun", tables=(table,))
 
 
 def test_without_a_daemon_the_next_step_is_said(settings: KafkaConfig, made: Topics) -> None:

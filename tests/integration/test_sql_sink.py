@@ -190,9 +190,9 @@ def test_a_database_follows_the_source(shop: tuple[Captured, Store]) -> None:
 def test_check_names_the_tables_and_what_keeps_the_sink_from_making_them(shop: tuple[Captured, Store]) -> None:
     made, store = shop
     report = made.settings["sinks"]["report"]
-    told = json.loads(made.cdc("check", "--json"))
-    assert "writes report.persons, public.lines, public.late" in json.dumps(told["findings"])
-    assert [one["table"] for one in told["sinks"]] == ["public.people", "public.lines", "public.late"]
+    reported = json.loads(made.cdc("check", "--json"))
+    assert "writes report.persons, public.lines, public.late" in json.dumps(reported["findings"])
+    assert [one["table"] for one in reported["sinks"]] == ["public.people", "public.lines", "public.late"]
     store.query("CREATE SCHEMA IF NOT EXISTS foreigner; CREATE TABLE IF NOT EXISTS foreigner.rows (id int)")
     shapes = {
         "public.people": {"table": "foreigner.rows"},

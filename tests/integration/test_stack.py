@@ -309,11 +309,11 @@ class TestCommands:
         assert all(map(runs, servers.values()))
         status = cdc("stack", "status", "--json", "--folder", str(folder))
         assert status.returncode == 0
-        told = {server["service"]: server for server in json.loads(status.stdout)["servers"]}
-        assert {name: told[name]["pid"] for name in STARTED} == {n: p.pid for n, p in servers.items()}
-        with psycopg.connect(told["postgres"]["address"]) as connection:
+        reported = {server["service"]: server for server in json.loads(status.stdout)["servers"]}
+        assert {name: reported[name]["pid"] for name in STARTED} == {n: p.pid for n, p in servers.items()}
+        with psycopg.connect(reported["postgres"]["address"]) as connection:
             connection.execute("CREATE TABLE kept (id int)")
-        superuser = told["postgres"]["superuser"]
+        superuser = reported["postgres"]["superuser"]
         assert f"PostgreSQL's superuser: {superuser}" in up.stdout
         with psycopg.connect(superuser) as connection:
             assert connection.execute("SHOW is_superuser").fetchone() == ("on",)
@@ -328,13 +328,13 @@ class TestCommands:
         assert again.returncode == 0, again.stderr
         now = servers_of(folder)
         assert [name for name in STARTED if now[name] != servers[name]] == ["redis"]
-        assert told["redis"]["address"] in again.stdout
+        assert reported["redis"]["address"] in again.stdout
 
         down = cdc("stack", "down", "--folder", str(folder))
         assert (down.returncode, down.stderr) == (0, "")
         assert mentions(folder) == []
         assert cdc("stack", "up", "postgres", "--folder", str(folder)).returncode == 0
-        with psycopg.connect(told["postgres"]["address"]) as connection:
+        with psycopg.connect(reported["postgres"]["address"]) as connection:
             assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
         assert cdc("stack", "down", "--erase", "--folder", str(folder)).returncode == 0
         assert not folder.exists()

@@ -229,8 +229,8 @@ def test_what_applications_cached_of_an_invalidated_table_goes_with_its_change(s
     set_up.feed.commit()
     set_up.applied()
     assert [set_up.redis.exists(name) for name in names] == [0, 1]
-    told = [fields["key"] for _, fields in set_up.redis.xrange(f"{set_up.name}/invalidated")]
-    assert told == [names[0]] * 2, "one entry for each change"
+    reported = [fields["key"] for _, fields in set_up.redis.xrange(f"{set_up.name}/invalidated")]
+    assert reported == [names[0]] * 2, "one entry for each change"
     internal = [key for key in set_up.redis.scan_iter(count=1000) if key.startswith(f"{set_up.name}/")]
     expected = {names[1], *(f"{set_up.name}/{key}" for key in ("user:43", "user:by_email:ann@example.org"))}
     assert set(internal) == expected | {f"{set_up.name}/session:{TOKEN}", f"{set_up.name}/invalidated"}

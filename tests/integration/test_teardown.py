@@ -144,9 +144,9 @@ def test_stores_are_emptied_of_what_is_ours_alone(stores: Stores) -> None:
     assert f"{name}@n1" in before["cache"]
     assert "public.items" in before["sql"]
 
-    told = json.loads(stores.teardown("--stores", "--dry-run", "--json"))
-    assert (told["is_complete"], told["is_dry_run"]) == (True, True)
-    steps: dict[str, Any] = {step["what"]: step["outcome"] for step in told["steps"]}
+    reported = json.loads(stores.teardown("--stores", "--dry-run", "--json"))
+    assert (reported["is_complete"], reported["is_dry_run"]) == (True, True)
+    steps: dict[str, Any] = {step["what"]: step["outcome"] for step in reported["steps"]}
     assert steps[f"replication slot {name}"] == "is not there"
     assert "3 rows of public.items would be removed" in steps["store of sink cache"]
     for sink, thing in (("search", f"{name}.public.items.documents"), ("sql", "public.items"), ("warehouse", "items")):

@@ -46,19 +46,19 @@ def progress(captured: Captured) -> dict[str, Any]:
 def streams(captured: Captured) -> CaptureProcess:
     """Capture that has caught up, and has told the progress of each configured table."""
 
-    def told() -> list[dict[str, Any]]:
+    def reported() -> list[dict[str, Any]]:
         return [json.loads(r.value or b"{}") for r in captured.records("progress") if r.key == b"progress"]
 
-    before = len(told())
+    before = len(reported())
     capture = captured.start()
     tables = captured.settings.get("source", {}).get("tables", captured.tables)
     topics = {f"{captured.name}.{table}" for table in tables}
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         assert capture.exit_code is None, capture.said()
-        return len(told()) > before and told()[-1]["incarnations"].keys() == topics
+        return len(reported()) > before and reported()[-1]["incarnations"].keys() == topics
 
-    eventually(is_told, 60.0, capture.said)
+    eventually(is_reported, 60.0, capture.said)
     captured.await_caught_up()
     return capture
 

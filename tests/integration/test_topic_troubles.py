@@ -52,10 +52,10 @@ TROUBLES: Final[dict[str, Callable[[str, str], None]]] = {
 }
 
 
-def await_stopped(captured: Captured, says: str) -> None:
+def await_stopped(captured: Captured, expected: str) -> None:
     def is_stopped() -> bool:
         state = captured.states()[ITEMS]
-        return state["status"] == "stopped" and says in state["message"]
+        return state["status"] == "stopped" and expected in state["message"]
 
     eventually(is_stopped, 90.0, lambda: f"{captured.states()[ITEMS]}\n{captured.running().said()}")
 
@@ -71,19 +71,19 @@ def await_same(captured: Captured, *tables: str) -> None:
 @pytest.mark.promise(4)
 @pytest.mark.invariant(10)
 @pytest.mark.parametrize("is_running", [True, False], ids=["running", "asleep"])
-@pytest.mark.parametrize("says", TROUBLES)
+@pytest.mark.parametrize("expected", TROUBLES)
 def test_a_topic_in_trouble_stops_its_table_until_an_operator_starts_it(
-    both: Captured, says: str, is_running: bool
+    both: Captured, expected: str, is_running: bool
 ) -> None:
     topic, before = f"{both.name}.{ITEMS}", progress(both)
     if not is_running:
         assert both.running().terminate() == 0
-    TROUBLES[says](both.bootstrap_servers, topic)
+    TROUBLES[expected](both.bootstrap_servers, topic)
     both.query("UPDATE items SET name = 'new' WHERE id < 10; DELETE FROM items WHERE id = 10")
     both.query("INSERT INTO other VALUES (2, 'b')")
     if not is_running:
         both.start()
-    await_stopped(both, f"topic {topic} {says}")
+    await_stopped(both, f"topic {topic} {expected}")
     both.query("INSERT INTO other VALUES (3, 'c'); DELETE FROM items WHERE id = 11")
     await_same(both, OTHER)
     assert "GAP" not in both.running().said()
@@ -97,7 +97,7 @@ def test_a_topic_in_trouble_stops_its_table_until_an_operator_starts_it(
     assert (after["epoch"], after["history"]) == (before["epoch"], before["history"])
     assert after["incarnations"][topic] != before["incarnations"][topic]
     assert after["incarnations"][f"{both.name}.{OTHER}"] == before["incarnations"][f"{both.name}.{OTHER}"]
-    assert len(after["end_offsets"][topic]) == (9 if "9 partitions" in says else 4)
+    assert len(after["end_offsets"][topic]) == (9 if "9 partitions" in expected else 4)
     floor = max(sweep.floor for sweep in sweeps_of(both.records("control")) if sweep.table == ITEMS)
     alive = {key for (key,) in both.query("SELECT id FROM items")}
     newest = {c.key["id"]: c.version for c in both.changes() if c.table == ITEMS}

@@ -33,8 +33,8 @@ def last_rows(changes: list[Change]) -> dict[int, int | None]:
 
 def counted(captured: Captured) -> dict[str, int]:
     """As state has them, and progress says them."""
-    (told,) = [r for r in captured.records("state") if r.key.startswith(b"unpublished/")][-1:]
-    record = parse(told.value or b"")
+    (reported,) = [r for r in captured.records("state") if r.key.startswith(b"unpublished/")][-1:]
+    record = parse(reported.value or b"")
     progress = parse([r for r in captured.records("progress") if r.key == b"progress"][-1].value or b"")
     assert progress["unpublished"] == {ITEMS: record["dead_letters"] + record["skipped"]}
     return {name: record[name] for name in ("dead_letters", "skipped")}

@@ -145,24 +145,24 @@ def test_a_table_that_was_altered_a_moment_ago_is_compared(goods: Captured) -> N
 def test_what_can_not_be_compared_is_said(goods: Captured) -> None:
     """Words that name nothing, a sink that never ran, a store that is away, a table that is stopped."""
 
-    def said(*words: str) -> tuple[int, str]:
+    def message(*words: str) -> tuple[int, str]:
         done = run(["verify", *words, "--config", str(goods.config())], deadline_s=60.0)
         assert "Traceback" not in done.stderr
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
-    code, text = said("--sink", "none")
+    code, text = message("--sink", "none")
     assert (code, "has no sink 'none'" in text) == (2, True), text
-    code, text = said("--sink", "idle")
+    code, text = message("--sink", "idle")
     assert (code, "sink idle has never run" in text) == (1, True), text
     code, report = drift.command(goods, "verify")
-    told = {table["sink"]: table["not_compared"] for table in report["tables"]}
-    assert (code, report["drift"], told["cache"], "has never run" in told["idle"]) == (6, 0, "", True)
-    code, text = said("--table", "public.none")
+    reported = {table["sink"]: table["not_compared"] for table in report["tables"]}
+    assert (code, report["drift"], reported["cache"], "has never run" in reported["idle"]) == (6, 0, "", True)
+    code, text = message("--table", "public.none")
     assert (code, "no table that stores hold matches public.none" in text) == (2, True), text
     cache = goods.settings["sinks"]["cache"]
     there = dict(cache)
     cache["url"] = f"redis://127.0.0.1:{free_port()}"
-    code, text = said("--sink", "cache")
+    code, text = message("--sink", "cache")
     assert (code, "does not answer" in text) == (1, True), text
     cache |= there
     goods.cdc("table", "stop", drift.GOODS)

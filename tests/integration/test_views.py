@@ -261,8 +261,8 @@ def test_a_view_whose_query_begins_to_fail_is_red_until_it_is_mended(
             base.execute(WEIGHT)
             server.await_ready(DEADLINE_S)
             eventually(lambda: kept(stored) == shop.query(WEIGHED), DEADLINE_S, lambda: f"{kept(stored)}")
-            mended = server.json("/v1/views/weights")
-            assert (mended["error"], mended["failing_seconds"]) == ("", 0.0)
+            repaired = server.json("/v1/views/weights")
+            assert (repaired["error"], repaired["failing_seconds"]) == ("", 0.0)
 
             with base_away(shop, base_url):
                 server.await_reason("view weights: the base of the view does not answer", 60.0)

@@ -49,8 +49,8 @@ def test_both_processes_are_ready_and_their_scrapes_have_every_metric(pipeline: 
 
 def test_the_commands_show_the_sink(pipeline: Pipeline) -> None:
     assert "cache" in pipeline.items.cdc("status")
-    (told,) = json.loads(pipeline.items.cdc("sink", "status", "--json"))["sinks"]
-    assert (told["sink"], told["generation"], told["written"] >= 50) == ("cache", 1, True)
+    (reported,) = json.loads(pipeline.items.cdc("sink", "status", "--json"))["sinks"]
+    assert (reported["sink"], reported["generation"], reported["written"] >= 50) == ("cache", 1, True)
     done = run(["sink", "status", "none", "--config", str(pipeline.config)], deadline_s=60.0)
     assert (done.returncode, "no sink 'none' has published a position" in done.stderr) == (1, True)
 
@@ -109,14 +109,14 @@ def test_questions_that_cannot_be_answered(pipeline: Pipeline) -> None:
     (lsn,) = pipeline.items.query(END)[0]
     assert pipeline.items.cdc("wait", "--sink", "cache", "--lsn", lsn) == ""
     assert json.loads(pipeline.items.cdc("wait", "--lsn", lsn, "--json"))["is_applied"]
-    for words, code, says in (
+    for words, code, expected in (
         (("--sink", "none", "--lsn", lsn), 1, "no sink 'none' has published a position; there are: cache"),
         (("--lsn", "FFFFFF/0"), 1, "is beyond the end of the source's WAL"),
         (("--lsn", lsn, "--timeline", "9"), 1, "belongs to timeline 9, but the source is on timeline 1"),
         (("--lsn", "soon"), 2, "not an LSN"),
     ):
         done = run(["wait", *words, "--config", str(pipeline.config)], deadline_s=60.0)
-        assert (done.returncode, says in done.stderr) == (code, True), done.stderr
+        assert (done.returncode, expected in done.stderr) == (code, True), done.stderr
         assert "next: " in done.stderr
 
 

@@ -45,8 +45,8 @@ def becomes_equal(shop: Captured) -> None:
 
 def test_each_mode_holds_what_the_source_says(shop: Captured) -> None:
     shop.await_caught_up()
-    told = json.loads(shop.cdc("check", "--json"))["sinks"]
-    assert {one["table"]: one["layout"] for one in told} == {
+    reported = json.loads(shop.cdc("check", "--json"))["sinks"]
+    assert {one["table"]: one["layout"] for one in reported} == {
         "public.orders": "partitioned by day(created_at), sorted by customer_id, id desc",
         "public.customers": "as history, partitioned by bucket(4, id)",
         "public.events": "as changelog, partitioned by day(committed_at)",

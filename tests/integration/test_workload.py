@@ -13,7 +13,7 @@ from tests.support.waiting import eventually
 from watershed.client.outbox_migrations import Names, migrate
 from watershed.demo.rows import COLUMNS, TABLES, Stock
 from watershed.demo.shopper import PRICE_RISE_PRODUCTS, UNDO, Shopper, Statement, Transaction
-from watershed.demo.workload import CLIENT_COUNT, Workload, create_shop, flushed_lsn, run_transaction
+from watershed.demo.workload import CLIENT_COUNT, Workload, create_shop, flushed_lsn, run_statements
 
 pytestmark = pytest.mark.whole
 
@@ -68,7 +68,7 @@ def test_a_plan_counts_exactly_the_row_changes_in_the_log(shop: str) -> None:
         for _ in range(150):
             for shopper in shoppers:
                 transaction = shopper.next()
-                run_transaction(connection, transaction)
+                run_statements(connection, transaction.statements, commits=transaction.commits)
                 planned += transaction.rows
                 messages += events(transaction, "SELECT cdc.publish(")
                 rows += events(transaction, "INSERT INTO cdc.outbox ")

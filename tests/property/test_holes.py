@@ -49,7 +49,7 @@ class Story:
 
 def story(chance: Random, count: int) -> Story:
     table: Table = {}
-    told = Story([], [], [dict(table)])
+    reported = Story([], [], [dict(table)])
     rows = values = 0
     for transaction in range(count):
         messages: list[bytes] = []
@@ -63,7 +63,7 @@ def story(chance: Random, count: int) -> Story:
                 rows += 1
                 table[key] = rows, f"big {values}"
                 messages.append(insert(key, "v", f"big {values}", None))
-                told.events.append(Event(key, rows, f"big {values}", True, transaction))
+                reported.events.append(Event(key, rows, f"big {values}", True, transaction))
                 continue
             if chance.random() < 0.2:
                 del table[key]
@@ -76,10 +76,10 @@ def story(chance: Random, count: int) -> Story:
             to = chance.choice(free) if free and chance.random() < 0.3 else key
             table[to] = row, big
             messages.append(update(to, "v", big if is_logged else U, None, was=None if to == key else key))
-            told.events.append(Event(to, row, big, is_logged, transaction))
-        told.messages.append(messages)
-        told.tables.append(dict(table))
-    return told
+            reported.events.append(Event(to, row, big, is_logged, transaction))
+        reported.messages.append(messages)
+        reported.tables.append(dict(table))
+    return reported
 
 
 def snapshot(chance: Random, visible: int) -> TransactionSnapshot:
@@ -97,22 +97,22 @@ def answer(chance: Random, wanted: RowsRequest, table: Table, visible: int) -> F
     return FoundRows(snapshot(chance, visible), found[: chance.choice((1, len(found)))])
 
 
-def fill(chance: Random, batch: ToastBatch, told: Story, at_least: int) -> list[TopicRecord]:
+def fill(chance: Random, batch: ToastBatch, reported: Story, at_least: int) -> list[TopicRecord]:
     """Until it is done; the log is ahead of what is visible, and now and then nobody waits for it."""
     records: list[TopicRecord] = []
-    visible = chance.randrange(at_least, len(told.messages) + 1)
+    visible = chance.randrange(at_least, len(reported.messages) + 1)
     while True:
         records += batch.ready()
         if batch.is_done:
             return records
         for wanted in batch.wanted(chance.choice((1, 2, 500))):
-            batch.take(wanted, answer(chance, wanted, told.tables[visible], visible))
+            batch.take(wanted, answer(chance, wanted, reported.tables[visible], visible))
             if chance.random() < 0.1:
                 batch.give_up([row.place for row in wanted.rows])
-        visible = chance.randrange(visible, len(told.messages) + 1)
+        visible = chance.randrange(visible, len(reported.messages) + 1)
 
 
-def check(records: Sequence[TopicRecord], told: Story, events: Sequence[Event]) -> None:
+def check(records: Sequence[TopicRecord], reported: Story, events: Sequence[Event]) -> None:
     """`events`: those of the batch."""
     written: dict[int, str] = {}  # in this batch, by the row's number
     found = [json.loads(r.value) for r in records if r.value is not None and r.topic.endswith("pages")]
@@ -129,7 +129,7 @@ def check(records: Sequence[TopicRecord], told: Story, events: Sequence[Event]) 
             assert source["unchanged"] == ["big"] and "big" not in after and "filled" not in source
         else:
             # Perhaps a later row's, but then it was there under this key after the event.
-            later = {table[event.key][1] for table in told.tables[event.transaction + 1 :] if event.key in table}
+            later = {table[event.key][1] for table in reported.tables[event.transaction + 1 :] if event.key in table}
             assert source["filled"] == ["big"] and after["big"] in later | {event.big}
 
 
@@ -138,29 +138,29 @@ def check(records: Sequence[TopicRecord], told: Story, events: Sequence[Event]) 
 @pytest.mark.invariant(7)
 def test_every_hole_is_filled_with_what_the_row_had_or_has_later(seed: int, count: int) -> None:
     chance = Random(seed)
-    told = story(chance, count)
+    reported = story(chance, count)
     begins = chance.randrange(count)
-    transactions = [(XID + number, told.messages[number]) for number in range(begins, count)]
+    transactions = [(XID + number, reported.messages[number]) for number in range(begins, count)]
     batch = ToastBatch(consumed(*transactions))
-    events = [event for event in told.events if event.transaction >= begins]
-    check(fill(chance, batch, told, chance.choice((0, begins))), told, events)
+    events = [event for event in reported.events if event.transaction >= begins]
+    check(fill(chance, batch, reported, chance.choice((0, begins))), reported, events)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 10))
 def test_when_all_is_visible_only_what_is_gone_or_can_not_be_read_stays_unfilled(seed: int, count: int) -> None:
     chance = Random(seed)
-    told = story(chance, count)
+    reported = story(chance, count)
     begins = chance.randrange(count)
-    batch = ToastBatch(consumed(*((XID + number, told.messages[number]) for number in range(begins, count))))
+    batch = ToastBatch(consumed(*((XID + number, reported.messages[number]) for number in range(begins, count))))
     records = batch.ready()
     while not batch.is_done:
         for wanted in batch.wanted(chance.choice((1, 3, 500))):
-            rows = tuple(told.tables[-1].get(int(row.key[0])) for row in wanted.rows)
+            rows = tuple(reported.tables[-1].get(int(row.key[0])) for row in wanted.rows)
             batch.take(wanted, FoundRows(snapshot(chance, count), tuple(row and (row[1].encode(),) for row in rows)))
         records += batch.ready()
     assert batch.unfilled == []
     last = {r.key: json.loads(r.value) for r in records if r.value is not None and r.topic.endswith("pages")}
-    for key, (_, big) in told.tables[-1].items():
+    for key, (_, big) in reported.tables[-1].items():
         value = last.get(b'{"id":%d}' % key)
         assert value is None or value["after"]["big"] == big, "the last record of a key that is there is whole and true"

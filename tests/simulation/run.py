@@ -137,13 +137,13 @@ class Run:
                 block = json.loads(record.value)["transaction"] if record.value is not None else None
                 if block is not None:
                     events.setdefault(block["id"], []).append(block["total_order"])
-        told = [json.loads(record.value or b"") for record in self.cluster.committed(TOPICS.transaction)]
-        begun, ended = told[::2], told[1::2]
-        assert [each["status"] for each in told] == ["BEGIN", "END"] * len(ended)
+        reported = [json.loads(record.value or b"") for record in self.cluster.committed(TOPICS.transaction)]
+        begun, ended = reported[::2], reported[1::2]
+        assert [each["status"] for each in reported] == ["BEGIN", "END"] * len(ended)
         assert [each["id"] for each in begun] == [each["id"] for each in ended]
         assert {each["id"]: each["event_count"] for each in ended} == {name: len(of) for name, of in events.items()}
         assert all(sorted(orders) == list(range(1, len(orders) + 1)) for orders in events.values())
-        if told:
+        if reported:
             self.events.add("transactions told")
 
     def _process(self) -> None:

@@ -253,8 +253,8 @@ class Captured:
 
     def progress(self) -> int:
         """The LSN of the last progress record, 0 without any."""
-        told = [record.value for record in self.records("progress") if record.key == b"progress"]
-        return int(parse(told[-1] or b"")["lsn"]) if told else 0
+        reported = [record.value for record in self.records("progress") if record.key == b"progress"]
+        return int(parse(reported[-1] or b"")["lsn"]) if reported else 0
 
     def snapshots(self) -> dict[str, dict[str, Any]]:
         """The snapshot record of each table."""

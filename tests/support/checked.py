@@ -32,12 +32,12 @@ def findings(items: Captured, **environment: str) -> dict[str, list[tuple[str, s
     """About → (level, message, next)."""
     done = run(["check", "--json", "--config", str(items.config())], deadline_s=120.0, environment=environment)
     assert "Traceback" not in done.stderr
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
     found: dict[str, list[tuple[str, str, str]]] = {}
-    for one in told["findings"]:
+    for one in reported["findings"]:
         found.setdefault(one["about"], []).append((one["level"], one["message"], one["next"]))
     has_failed = any(level == "fail" for many in found.values() for level, _, _ in many)
-    assert (done.returncode, told["is_fit"]) == ((1, False) if has_failed else (0, True))
+    assert (done.returncode, reported["is_fit"]) == ((1, False) if has_failed else (0, True))
     return found
 
 
@@ -53,10 +53,10 @@ def troubles(items: Captured, **environment: str) -> list[Trouble]:
     return found
 
 
-def the_one(found: list[Trouble], about: str, says: str) -> Trouble:
+def the_one(found: list[Trouble], about: str, expected: str) -> Trouble:
     """The only finding about this that says so."""
-    matching = [one for one in found if one.about == about and says in one.message]
-    assert len(matching) == 1, f"{about}: {says}: {found}"
+    matching = [one for one in found if one.about == about and expected in one.message]
+    assert len(matching) == 1, f"{about}: {expected}: {found}"
     return matching[0]
 
 

@@ -140,8 +140,8 @@ class Source:
     def watermarks(self, slot: str) -> list[str]:
         """Contents of the marks among `messages`."""
         head = 1 + 1 + 8  # M, flags, LSN; then prefix and its end, length, content
-        told = [m[head:].partition(b"\0") for m in self.messages(slot) if m[:1] == b"M"]
-        return [rest[4:].decode() for prefix, _, rest in told if prefix == b"watershed"]
+        reported = [m[head:].partition(b"\0") for m in self.messages(slot) if m[:1] == b"M"]
+        return [rest[4:].decode() for prefix, _, rest in reported if prefix == b"watershed"]
 
 
 @dataclass

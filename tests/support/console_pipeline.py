@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cdc.config.config_file import Config
 from cdc.model.rejected_rows import RejectedRow
 from tests.support.http_server import HttpServer, running
-from tests.support.standings import position
+from tests.support.pipeline_records import position
 from tests.support.status_facts import applied, source_end
 from watershed.client.applied import Positions
 from watershed.http.dead_letters import DeadLetterReader

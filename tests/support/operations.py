@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 
@@ -10,6 +10,22 @@ def operations(call: Callable[[], object]) -> int:
     """Instructions of Python code that `call` executes, in all functions that it calls. What is inside one call of
     compiled code counts as one."""
     count = 0
+    if sys.version_info >= (3, 12):  # where a function that is traced again may report no instructions
+
+        def add(_code: CodeType, _offset: int) -> None:
+            nonlocal count
+            count += 1
+
+        monitoring, tool = sys.monitoring, sys.monitoring.PROFILER_ID
+        monitoring.use_tool_id(tool, "operations")
+        monitoring.register_callback(tool, monitoring.events.INSTRUCTION, add)
+        try:
+            monitoring.set_events(tool, monitoring.events.INSTRUCTION)
+            call()
+        finally:
+            monitoring.set_events(tool, 0)
+            monitoring.free_tool_id(tool)
+        return count
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal count

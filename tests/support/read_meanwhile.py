@@ -44,7 +44,7 @@ class BusyStore(Exception):  # noqa: N818
 
 
 @contextmanager
-def _busy_is_told() -> Iterator[None]:
+def _busy_is_reported() -> Iterator[None]:
     try:
         yield
     except TransportError as error:
@@ -59,7 +59,7 @@ def search_reader(url: str, prefix: str) -> ReadRow:
 
     def read(key: int) -> dict[str, Any] | None:
         try:
-            with _busy_is_told():
+            with _busy_is_reported():
                 row: dict[str, Any] = client.get_source(index=f"{prefix}.{TABLE}", id=str(key))
         except NotFoundError:
             return None
@@ -74,7 +74,7 @@ def search_finder(url: str, prefix: str) -> ReadRow:
 
     def read(key: int) -> dict[str, Any] | None:
         body = {"query": {"ids": {"values": [str(key)]}}}
-        with _busy_is_told():
+        with _busy_is_reported():
             hits = client.search(index=f"{prefix}.{TABLE}", body=body)["hits"]["hits"]
         return hits[0]["_source"] if len(hits) == 1 else None
 

@@ -59,7 +59,7 @@ class ScriptedRows:
 
 
 class UnfollowedTables:
-    """cdc.ports.schema_listener.SchemaListener. A table that is altered stops."""
+    """cdc.capture.assembler.SchemaListener. A table that is altered stops."""
 
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
         raise stop(schema.table, relation_differs(schema, relation) or "")

@@ -10,7 +10,7 @@ from cdc.model.events import TableId
 from cdc.model.job_records import SinkErrorRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.table_state import TableRecord
-from tests.support.standings import position, published, sink
+from tests.support.pipeline_records import position, published, sink
 from watershed.client.source_facts import SlotFacts, SourceEnd, SourceFacts
 from watershed.status.compute import Moment, status_of
 from watershed.status.facts import Reading, TopicFacts
@@ -169,5 +169,5 @@ def full_status() -> Status:
 
 
 def source_end(insert_lsn: int, timeline: int = 1, system_identifier: str = "1") -> SourceEnd:
-    """Of the source that `tests.support.standings.position` names."""
+    """Of the source that `tests.support.pipeline_records.position` names."""
     return SourceEnd(system_identifier, timeline, insert_lsn, 8192, 16 * MIB)

@@ -63,8 +63,10 @@ def read_queries(schema: str) -> tuple[str, list[UserQuery]]:
     text = (FOLDER / f"{schema}.sql").read_text()
     parts = _HEAD.split(text)
     found = [
-        UserQuery(name, body, [part.strip().strip('"') for part in key.split(",")], says if kind == "refused" else None)
-        for kind, name, key, says, body in zip(*(parts[number::5] for number in range(1, 6)), strict=True)
+        UserQuery(
+            name, body, [part.strip().strip('"') for part in key.split(",")], expected if kind == "refused" else None
+        )
+        for kind, name, key, expected, body in zip(*(parts[number::5] for number in range(1, 6)), strict=True)
     ]
     return parts[0], found
 

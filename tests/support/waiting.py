@@ -28,7 +28,7 @@ def eventually(
         if result := condition():
             return result
         if time.monotonic() > deadline:
-            told = describe if isinstance(describe, str) else describe()
-            raise AssertionError(f"not within {deadline_s:g} s: {told}")
+            reported = describe if isinstance(describe, str) else describe()
+            raise AssertionError(f"not within {deadline_s:g} s: {reported}")
         time.sleep(pause_s)
         pause_s = min(pause_s * POLL_GROWTH, POLL_S_MAX)

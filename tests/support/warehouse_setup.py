@@ -169,10 +169,10 @@ def _unlike_journal(history: Sequence[dict[str, Any]], journal: Sequence[tuple[A
     for key, lives in by_key.items():
         if lives[0]["operation"] == "r":  # from before the journal, or the stream
             continue
-        told = [(row["operation"], None if row["operation"] == "d" else _values(row)) for row in lives]
+        reported = [(row["operation"], None if row["operation"] == "d" else _values(row)) for row in lives]
         wanted = [(op, row) for op, row, *_ in entries.get(key, [])]
-        if told != wanted:
-            return f"customer {key}: {_short(told)}, expected {_short(wanted)}"
+        if reported != wanted:
+            return f"customer {key}: {_short(reported)}, expected {_short(wanted)}"
     for key, lives in by_key.items():
         for row, after in zip(lives, [*lives[1:], None], strict=True):
             ends = row["valid_from"] if row["operation"] == "d" else after and after["valid_from"]

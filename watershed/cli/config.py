@@ -4,7 +4,7 @@ import json
 
 import typer
 
-from cdc.config.json_schema import config_schema
+from cdc.config.config_file import config_schema
 
 app = typer.Typer(no_args_is_help=True)
 

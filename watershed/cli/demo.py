@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from cdc.model.errors import WatershedError
-from watershed.cli.status_screen import wide_console
+from watershed.cli.interrupts import sigterm_as_interrupt
+from watershed.status.screen import wide_console
 
 
 def demo(
@@ -38,4 +39,5 @@ def demo(
         ) from error
 
     options = Options(seconds, rows, rate, chaos, hold, folder, keep, bootstrap, views)
-    raise typer.Exit(run_demo(options, wide_console()))
+    with sigterm_as_interrupt():
+        raise typer.Exit(run_demo(options, wide_console()))

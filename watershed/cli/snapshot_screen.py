@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 
 from watershed.status.fill_progress import FillProgress
+from watershed.status.screen import span
 
 LINE_INTERVAL_S: Final = 5.0
 JSON_INTERVAL_S: Final = 1.0
@@ -150,16 +151,6 @@ def figures(entry: FillProgress) -> str:
         waits = "waits for " if entry.status == "waiting" and entry.what == "table" else ""
         parts.append(waits + entry.message)
     return ", ".join(parts)
-
-
-def span(seconds: float) -> str:
-    """Returns the duration as text: `42 s`, `3 m 05 s`, `2 h 10 m`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} m {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} m"
 
 
 def status_table(progress: Sequence[FillProgress]) -> Table:

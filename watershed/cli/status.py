@@ -13,11 +13,11 @@ from rich.live import Live
 from cdc.config.config_file import Config
 from cdc.daemon.conditions import Conditions
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
-from watershed.cli.status_screen import screen, wide_console
 from watershed.cli.view_readers import view_readers
 from watershed.http.server import make_monitor
 from watershed.status.model import Status
 from watershed.status.monitor import Monitor
+from watershed.status.screen import screen, wide_console
 
 ANSWER_S_MAX: Final = 20.0
 # Rates and ages of lags are measured between two observations.

@@ -7,14 +7,14 @@ then on are known from events. At the end the books must agree with SQL, to the 
 
 import json
 from collections.abc import Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import psycopg
 from confluent_kafka import Message
 
 from cdc.config.settings import KafkaConfig
-from watershed.demo.topic_tail import TopicTail
+from watershed.demo.stores import TopicTail
 
 TOPIC: Final = "outbox.event.order"
 COMPLAINTS_MAX: Final = 20
@@ -34,8 +34,7 @@ class Sales(NamedTuple):
 def sales_by_sql(dsn: str) -> Sales:
     """Returns the totals of the tables at one point in time."""
     with psycopg.connect(dsn) as connection:
-        row = connection.execute(_SALES).fetchone()
-    assert row is not None, "an aggregate is one row"
+        (row,) = connection.execute(_SALES).fetchall()
     return Sales(*row)
 
 
@@ -48,115 +47,81 @@ class Ledger:
         self.sales = opening
         self.events = 0  # counted
         self.repeated = 0  # received again
-        self.complaints: list[str] = []
+        self.complaints: list[str] = []  # about events that can't be counted
         self._seen: set[str] = set()
         self._is_open: dict[str, bool] = {}  # order known from events → False if it was cancelled
 
     def take(self, order: str, headers: Sequence[tuple[str, bytes | None]], payload: bytes | None) -> None:
-        """Counts an event: a record's key, headers and value. An event that can't be counted becomes a complaint."""
+        """Counts an event: a record's key, headers and value."""
         named = {name: (value or b"").decode("utf-8", "replace") for name, value in headers}
-        identity, kind = named.get("id"), named.get("eventType")
-        if not identity:
-            self._complain(f"an event of order {order} has no id")
-            return
+        identity = named.get("id", "")
         if identity in self._seen:
             self.repeated += 1
             return
-        self._seen.add(identity)
-        why_not = self._count(order, kind, payload)
-        if why_not:
-            self._complain(f"event {identity} of order {order}: {why_not}")
-        else:
+        if identity:
+            self._seen.add(identity)
+        try:
+            self._count(order, identity, named.get("eventType"), payload)
             self.events += 1
+        except ValueError as error:
+            if len(self.complaints) < COMPLAINTS_MAX:
+                self.complaints.append(f"event {identity or 'without id'} of order {order}: {error}")
 
-    def _count(self, order: str, kind: str | None, payload: bytes | None) -> str | None:
-        """Counts an event. Returns the reason if it can't be counted."""
+    def problems(self, sql: Sales) -> list[str]:
+        """Returns a description of each difference to the totals by SQL, and the complaints."""
+        pairs = zip(Sales._fields, self.sales, sql, strict=True)
+        differences = [
+            f"{name}: {ours:,} by events, {theirs:,} in SQL" for name, ours, theirs in pairs if ours != theirs
+        ]
+        return differences + self.complaints
+
+    def _count(self, order: str, identity: str, kind: str | None, payload: bytes | None) -> None:
+        """Raises ValueError, with the reason, for an event that can't be counted."""
         orders, revenue, shipped = self.sales
+        if not identity:
+            raise ValueError("it has no id")
         if kind == "OrderShipped":
             self.sales = Sales(orders, revenue, shipped + 1)
-            return None
+            return
         if kind not in ("OrderPlaced", "OrderCancelled"):
-            return f"its type is {kind}"
-        total = _total(payload)
-        if total is None:
-            return f"{kind} has no total"
+            raise ValueError(f"its type is {kind}")
+        try:
+            text = json.loads(payload or b"")["total"]  # text: most readers would read a JSON number as a double
+            total = Decimal(text if isinstance(text, str) else "NaN")
+        except (TypeError, KeyError, ValueError, ArithmeticError, RecursionError):
+            total = Decimal("NaN")
+        if not total.is_finite():
+            raise ValueError(f"{kind} has no total")
         is_placed = kind == "OrderPlaced"
         if self._is_open.get(order) is is_placed:
-            return f"{kind}, although it already was"
+            raise ValueError(f"{kind}, although it already was")
         self._is_open[order] = is_placed
         sign = 1 if is_placed else -1
         self.sales = Sales(orders + sign, revenue + sign * total, shipped)
-        return None
-
-    def _complain(self, text: str) -> None:
-        if len(self.complaints) < COMPLAINTS_MAX:
-            self.complaints.append(text)
-
-
-def _total(payload: bytes | None) -> Decimal | None:
-    """Returns the total, a decimal as text; None if there is none. Most readers would read a JSON number as a
-    double.
-    """
-    try:
-        text = json.loads(payload or b"")["total"]
-        total = Decimal(text) if isinstance(text, str) else None
-    except (ValueError, TypeError, KeyError, InvalidOperation, RecursionError):
-        return None
-    return total if total is not None and total.is_finite() else None
-
-
-def differences(events: Sales, sql: Sales) -> list[str]:
-    """Returns a description of each difference between both totals."""
-    return [
-        f"{name}: {by_events:,} by events, {by_sql:,} in SQL"
-        for name, by_events, by_sql in zip(Sales._fields, events, sql, strict=True)
-        if by_events != by_sql
-    ]
-
-
-class Balance(NamedTuple):
-    """The books' totals beside those of SQL."""
-
-    ledger: Ledger
-    sql: Sales
-    problems: tuple[str, ...]
 
 
 class Books:
     """The consumer of events. For one thread."""
 
     def __init__(self, kafka: KafkaConfig, dsn: str) -> None:
+        """Reads the opening balance, so no event may precede it."""
         self._dsn = dsn
         self._tail = TopicTail(kafka, TOPIC)
-        self.ledger: Ledger | None = None
-
-    def open(self) -> None:
-        """Reads the opening balance. Must be called before the first event."""
-        self.ledger = Ledger(sales_by_sql(self._dsn))
+        self.ledger = Ledger(sales_by_sql(dsn))
+        # As after a crash in which the consumer lost its offsets but not its books.
+        self.start_over = self._tail.start_over
+        self.close = self._tail.close
 
     def read(self) -> None:
         """Counts the events that have arrived."""
-        if self.ledger is not None:
-            self._count(self._tail.read(0.0))
+        self._count(self._tail.read(0.0))
 
-    def start_over(self) -> None:
-        """Reads the topic again from its beginning, as after a crash in which the consumer lost its offsets but not its
-        books.
-        """
-        self._tail.start_over()
-
-    def balance(self) -> Balance:
-        """Reads the topic to its end, and returns the totals beside those of SQL. The books must be open."""
+    def balance(self) -> Sales:
+        """Reads the topic to its end, and returns the totals by SQL, with which the books must agree."""
         self._count(self._tail.read_to_end())
-        assert self.ledger is not None, "they were opened"
-        sql = sales_by_sql(self._dsn)
-        return Balance(self.ledger, sql, (*differences(self.ledger.sales, sql), *self.ledger.complaints))
-
-    def close(self) -> None:
-        self._tail.close()
+        return sales_by_sql(self._dsn)
 
     def _count(self, messages: Iterable[Message]) -> None:
-        assert self.ledger is not None, "they were opened"
         for message in messages:
             headers: Any = message.headers() or []
             self.ledger.take((message.key() or b"").decode("utf-8", "replace"), headers, message.value())

@@ -15,16 +15,16 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 class Spread:
     """Percentiles (nearest rank) of durations in seconds; None without any."""
 
-    count: int
-    p50: float | None
-    p95: float | None
-    worst: float | None
+    count: int = 0
+    p50: float | None = None
+    p95: float | None = None
+    worst: float | None = None
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Spread":
         ranked = sorted(values)
         if not ranked:
-            return cls(0, None, None, None)
+            return cls()
         p50, p95 = (ranked[max(0, math.ceil(share * len(ranked)) - 1)] for share in (0.5, 0.95))
         return cls(len(ranked), p50, p95, ranked[-1])
 
@@ -59,14 +59,6 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BARS[min(len(_BARS) - 1, int(value / top * len(_BARS)))] for value in values)
 
 
-class LagLine(NamedTuple):
-    """One store's lag."""
-
-    name: str
-    bars: str  # zero to the store's largest lag
-    largest_s: float
-
-
 class LagChart:
     """Lags in seconds by second of the workload, with the kills marked."""
 
@@ -87,27 +79,24 @@ class LagChart:
     def kill(self, kill: Kill) -> None:
         self._kills.append(kill)
 
-    def lines(self, width: int = WIDTH) -> list[LagLine]:
-        """Returns a line for each store. A column is the largest lag of its seconds."""
-        step = self._step(width)
+    def column_s(self, width: int = WIDTH) -> int:
+        """Returns the number of seconds in a column."""
+        return max(1, math.ceil(max(map(len, self._lags.values()), default=0) / width))
+
+    def lines(self, width: int = WIDTH) -> list[tuple[str, str, float]]:
+        """Returns name, bars and largest lag of each store. A column is the largest lag of its seconds."""
+        step = self.column_s(width)
         columns = {
             name: [max(lags[place : place + step]) for place in range(0, len(lags), step)]
             for name, lags in self._lags.items()
         }
-        return [LagLine(name, sparkline(values), max(values)) for name, values in columns.items()]
+        return [(name, sparkline(values), max(values)) for name, values in columns.items()]
 
     def marks(self, width: int = WIDTH) -> str:
         """Returns the line with a mark below each second in which a process was killed, and what was killed."""
         if not self._kills:
             return ""
-        places = {min(width - 1, int(kill.at_s) // self._step(width)) for kill in self._kills}
+        places = {min(width - 1, int(kill.at_s) // self.column_s(width)) for kill in self._kills}
         row = "".join(MARK if place in places else " " for place in range(max(places) + 1))
         killed = ", ".join(f"{kill.process} at {duration(kill.at_s)}" for kill in self._kills)
         return f"{row}  kill -9: {killed}"
-
-    def title(self, width: int = WIDTH) -> str:
-        step = self._step(width)
-        return f"behind, over the run; a column is {'a second' if step == 1 else f'{step} seconds'}"
-
-    def _step(self, width: int) -> int:
-        return max(1, math.ceil(max(map(len, self._lags.values()), default=0) / width))

@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from cdc.config.config_file import Config
-from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from watershed.demo import rows
 from watershed.demo.charts import Spread
-from watershed.demo.shopper import Statement, delete, insert, update
+from watershed.demo.shopper import Statements, delete, insert, update
 from watershed.demo.stores import (
     ORDERS,
+    TopicTail,
     cache_client,
     cached_order,
     order_key,
@@ -30,7 +30,7 @@ from watershed.demo.stores import (
     searched_order,
     warehouse_order,
 )
-from watershed.demo.topic_tail import TopicTail
+from watershed.demo.workload import Worker, run_statements
 from watershed.verify.verifier import read_schema_histories
 
 # The shop's clients know nothing of this order and its customer, so neither is changed or deleted by them.
@@ -41,10 +41,9 @@ UNIT_PRICE: Final = Decimal("25.00")
 FOLLOWED_TOTAL: Final = Decimal("499.50")
 CHANGE_INTERVAL_S: Final = 1.0
 POLL_S: Final = 0.05  # the resolution of freshness; a shorter one would put load on the stores
-RECENT_S: Final = 30.0  # of the freshness on the screen
-STOP_TIMEOUT_S: Final = 15.0
 PLACES: Final = ("row", "event", "search", "cache", "warehouse")
 NOTE: Final = "change "
+_KEY: Final = json.dumps({"id": ORDER}, separators=(",", ":")).encode()
 
 
 class Seen(NamedTuple):
@@ -63,7 +62,7 @@ class Seen(NamedTuple):
         return f"{self.status}, {self.note}"
 
 
-def creation() -> tuple[Statement, ...]:
+def creation() -> Statements:
     """The statements that insert the order, its customer and its lines."""
     customer = rows.customer(random.Random(0), CUSTOMER)
     first = (CUSTOMER, "ada@shop.example", "Ada", *customer[3:])
@@ -72,18 +71,14 @@ def creation() -> tuple[Statement, ...]:
     return (insert("customers", first), insert("orders", order), *lines)
 
 
-def change(number: int) -> tuple[Statement, ...]:
+def change(number: int) -> Statements:
     """The statements of one change: another status, note and quantity, and a second line that comes and goes."""
     quantity = number % 9 + 1
-    second = (
-        delete("order_lines", {"order_id": ORDER, "line_no": 2})
-        if number % 2
-        else insert("order_lines", _line(2, quantity))
-    )
+    second = {"order_id": ORDER, "line_no": 2}
     return (
         update("orders", {"id": ORDER}, status=rows.STATUSES[number % len(rows.STATUSES)], note=f"{NOTE}{number}"),
         update("order_lines", {"order_id": ORDER, "line_no": 1}, quantity=quantity),
-        second,
+        delete("order_lines", second) if number % 2 else insert("order_lines", _line(2, quantity)),
     )
 
 
@@ -126,21 +121,13 @@ class FollowedOrder:
         self._resting = threading.Event()
         self._changing = threading.Lock()
         self._stopping = threading.Event()
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="followed order", daemon=True)
-
-    def create(self) -> int:
-        """Inserts the order. Returns the number of rows."""
-        statements = creation()
-        with psycopg.connect(self._dsn) as connection:
-            for statement in statements:
-                connection.execute(statement.text.encode(), statement.values)
-        return len(statements)
+        self._worker = Worker("the followed order", self._follow)
+        self.check = self._worker.check
 
     def start(self) -> None:
         """Begins to change the order, which capture has published."""
         self._schema_history = read_schema_histories(self._config)[ORDERS]
-        self._thread.start()
+        self._worker.start()
 
     def rest(self) -> None:
         """Ends the changes. When it returns, the last one is committed."""
@@ -149,29 +136,16 @@ class FollowedOrder:
             pass
 
     def stop(self) -> None:
-        self.rest()
+        self._resting.set()
         self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(STOP_TIMEOUT_S)
-
-    def check(self) -> None:
-        """Raises WatershedError if the thread has failed."""
-        if self._error:
-            raise WatershedError(f"the demo can't follow its order: {self._error}") from self._error
+        self._worker.end()
 
     def read_warehouse(self) -> None:
         """Reads the order in the warehouse. For a thread of the caller, while the order is followed."""
-        if self._thread.ident is not None:
+        if self._worker.ident is not None:
             self._see("warehouse", warehouse_order(self._config, self._schema_history, ORDER))
 
     # ---- the thread
-
-    def _run(self) -> None:
-        try:
-            self._follow()
-        except Exception as error:  # noqa: BLE001 - handed to check(), in the thread that can report it
-            if not self._stopping.is_set():
-                self._error = error
 
     def _follow(self) -> None:
         search, alias = search_client(search_section(self._config)), orders_alias(self._config)
@@ -196,18 +170,12 @@ class FollowedOrder:
 
     def _change(self, connection: psycopg.Connection) -> None:
         with self._changing:
-            if self._resting.is_set():
-                return
-            self._number += 1
-            with connection.transaction():
-                for statement in change(self._number):
-                    connection.execute(statement.text.encode(), statement.values)
-            self.freshness.commit(time.monotonic())
+            if not self._resting.is_set():
+                self._number += 1
+                run_statements(connection, change(self._number))
+                self.freshness.commit(time.monotonic())
 
     def _see(self, place: str, row: Any) -> None:
         self.places[place] = seen = None if row is None else Seen(str(row["status"]), str(row["note"]))
         if seen is not None:
             self.freshness.see(place, seen.number, time.monotonic())
-
-
-_KEY: Final = json.dumps({"id": ORDER}, separators=(",", ":")).encode()

@@ -21,6 +21,7 @@ from watershed.status.children import CDC
 FALSE_NOTE: Final = "nobody wrote this"
 COMMAND_S_MAX: Final = 180.0
 TICK_S: Final = 0.25
+HEADING: Final = "bold cyan"
 EXIT_DRIFT: Final = 5  # of cdc verify
 
 
@@ -34,10 +35,10 @@ class Keeping:
 
     def show(self) -> None:
         """Prints the commands, and has a false value found and repaired. Raises WatershedError where it is not."""
-        self._heading(f"one order in all its places: {ORDER}")
+        self._print(f"one order in all its places: {ORDER}", HEADING)
         for words in commands(self._config, self._config_file):
             self._print(f"  {words}")
-        self._heading("a value is falsified in the cache")
+        self._print("a value is falsified in the cache", HEADING)
         with cache_client(self._config) as client:
             key = order_key(self._config, ORDER)
             document = json.loads(str(client.hget(key, DOCUMENT_FIELD)))
@@ -47,16 +48,16 @@ class Keeping:
 
     def wait(self, is_over: Callable[[], bool], check: Callable[[], None]) -> None:
         """Waits for the reader's Enter or Ctrl-C. `check` raises WatershedError when a process has ended."""
-        self._heading("everything keeps running: Enter ends the demo, Ctrl-C too")
+        self._print("everything keeps running: Enter ends the demo, Ctrl-C too", HEADING)
         try:
             while not is_over():
                 check()
                 time.sleep(TICK_S)
         except KeyboardInterrupt:
-            self._heading("the demo is ending")
+            self._print("the demo is ending", HEADING)
 
     def _run(self, *words: str, expected: int) -> None:
-        self._print(f"$ cdc {' '.join(words)}", style="bold")
+        self._print(f"$ cdc {' '.join(words)}", "bold")
         done = subprocess.run(
             [*CDC, *words, "--config", str(self._config_file)],
             stdin=subprocess.DEVNULL,
@@ -69,9 +70,6 @@ class Keeping:
             self._print(f"  {line}")
         if done.returncode != expected:
             raise WatershedError(f"cdc {words[0]} ended with exit code {done.returncode}", done.stderr.strip())
-
-    def _heading(self, text: str) -> None:
-        self._print(text, style="bold cyan")
 
     def _print(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -24,6 +25,7 @@ from cdc.config.config_file import Config
 from watershed.demo import rows
 from watershed.demo.shopper import insert
 from watershed.demo.stores import cache_client, cached_order, order_key
+from watershed.demo.workload import run_statements
 
 # The shop's clients know nothing of these orders and their customer.
 FIRST_ORDER: Final = 2 * 10**12
@@ -40,10 +42,9 @@ def create(dsn: str, redis_url: str) -> int:
     customer = (CUSTOMER, "naive@shop.example", "Naive", *rows.customer(random.Random(0), CUSTOMER)[3:])
     numbers = range(FIRST_ORDER, FIRST_ORDER + ORDER_COUNT)
     orders = [(number, CUSTOMER, "new", PLACED_AT, None, Decimal("1.00"), False, "", None) for number in numbers]
-    statements = [insert("customers", customer), *(insert("orders", order) for order in orders)]
+    statements = (insert("customers", customer), *(insert("orders", order) for order in orders))
     with psycopg.connect(dsn) as connection:
-        for statement in statements:
-            connection.execute(statement.text.encode(), statement.values)
+        run_statements(connection, statements)
     with redis.Redis.from_url(redis_url) as client:
         client.delete(HASH)
         client.hset(HASH, mapping=dict.fromkeys(numbers, ""))
@@ -69,8 +70,8 @@ class Drift(NamedTuple):
     """The orders of the application that differ from PostgreSQL in its own cache, and in the one kept from the log."""
 
     orders: int
-    naive: int  # that differ in the hash which the application writes
-    kept: int  # that differ in the cache which Watershed keeps
+    naive: int
+    kept: int
 
 
 def drift(config: Config, dsn: str) -> Drift:
@@ -94,13 +95,8 @@ def main(dsn: str, redis_url: str) -> None:
     is_ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: is_ending.set())
     seed = time.time()
-    servers = [
-        threading.Thread(target=serve, args=(dsn, redis_url, number, seed, is_ending)) for number in range(SERVER_COUNT)
-    ]
-    for server in servers:
-        server.start()
-    for server in servers:
-        server.join()
+    with ThreadPoolExecutor(SERVER_COUNT) as servers:
+        list(servers.map(lambda number: serve(dsn, redis_url, number, seed, is_ending), range(SERVER_COUNT)))
 
 
 if __name__ == "__main__":

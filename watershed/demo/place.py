@@ -1,24 +1,24 @@
 """The demo's folder and the configuration file in it."""
 
+import json
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from string import Template
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
 from cdc.model.errors import ConfigError
-from watershed.demo.rows import TABLES
-from watershed.demo.shop_views import with_views
-from watershed.demo.stores import SCHEMA
 from watershed.devstack.endpoints import Endpoints
+from watershed.devstack.instance import PortClaims, choose_ports, is_free
 from watershed.devstack.state import LOCK_FILE, take_lock
 
-PREFIX = "shop"
-_MARKER = "made-by-cdc-demo"
-_EVENT_TYPE = {"table.fields.additional.placement": "type:header:eventType"}
+BASE: Final = "base"  # the sink that keeps the tables which the views read
+BASE_DATABASE: Final = "shop_views"  # on the shop's server
+_MARKER: Final = "made-by-cdc-demo"
 
 
 @contextmanager
@@ -33,11 +33,9 @@ def demo_folder(folder: Path) -> Iterator[Path]:
     try:
         (folder / _MARKER).touch()
         for entry in folder.iterdir():
-            if entry.name in (LOCK_FILE, _MARKER):
-                continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
-            else:
+            elif entry.name not in (LOCK_FILE, _MARKER):
                 entry.unlink()
         (folder / "logs").mkdir()
         yield folder
@@ -45,47 +43,41 @@ def demo_folder(folder: Path) -> Iterator[Path]:
         lock.release()
 
 
-def free_port(wanted: int) -> int:
-    """Returns the wanted port if nobody has it, otherwise one that nobody has now."""
-    for port in (wanted, 0):
-        try:
-            with socket.create_server(("127.0.0.1", port)) as listener:
-                return int(listener.getsockname()[1])
-        except OSError:
-            continue
-    raise ConfigError("no port of 127.0.0.1 is free", "end the programs that use them")
-
-
 def write_config(folder: Path, endpoints: Endpoints, *, has_views: bool = False) -> Path:
     """Writes the configuration file with which capture and sinks are started. Users can use it, too, while the servers
     run.
     """
-    content: dict[str, Any] = {
-        "source": {
-            "dsn": endpoints.dsn,
-            "tables": [f"{SCHEMA}.{table}" for table in TABLES],
-            "publication": PREFIX,
-            "slot": PREFIX,
-        },
-        # Events of both kinds go to one topic; their type is in a header, where consumers expect it.
-        "outbox": {"tables": [{"table": "cdc.outbox", **_EVENT_TYPE}], "messages": _EVENT_TYPE},
-        "kafka": {"bootstrap_servers": endpoints.bootstrap_servers},
-        "topics": {"prefix": PREFIX, "partitions": 2},
-        "http": {"port": free_port(8480), "sink_port": free_port(8481), "view_port": free_port(8482)},
-        "sinks": {
-            "search": {"url": endpoints.opensearch_url},
-            "cache": {"url": endpoints.redis_url},
-            "warehouse": {
-                "catalog_uri": f"jdbc:sqlite:{folder / 'warehouse' / 'catalog.db'}",
-                "location": str(folder / "warehouse" / "tables"),
-            },
-        },
-        # A batch of the warehouse takes seconds of processor for each table, whatever its size, so batches are rare.
-        "spark": {"checkpoint_location": str(folder / "checkpoints"), "warehouse_trigger_ms": 20_000},
+    values = {
+        "dsn": endpoints.dsn,
+        "bootstrap_servers": endpoints.bootstrap_servers,
+        "search": endpoints.opensearch_url,
+        "cache": endpoints.redis_url,
+        "base": urlunsplit(urlsplit(endpoints.dsn)._replace(path=f"/{BASE_DATABASE}")),
+        "catalog": f"jdbc:sqlite:{folder / 'warehouse' / 'catalog.db'}",
+        "tables": str(folder / "warehouse" / "tables"),
+        "checkpoints": str(folder / "checkpoints"),
+        "port": free_port(8480),
+        "sink_port": free_port(8481),
+        "view_port": free_port(8482),
     }
+    content = _filled("pipeline.yml", values)
     if has_views:
-        content = with_views(content, endpoints)
+        added = _filled("views.yml", values)
+        content["source"]["tables"].append("public.saved_searches")
+        content["sinks"] |= added["sinks"]
+        content["views"] = added["views"]
     path = folder / "watershed.yml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     path.chmod(0o600)  # addresses may hold passwords
     return path
+
+
+def free_port(wanted: int) -> int:
+    """Returns the wanted port if nobody has it, otherwise one that nobody has now."""
+    with PortClaims() as claims:
+        return wanted if is_free(wanted) else choose_ports(1, claims)[0]
+
+
+def _filled(name: str, values: dict[str, Any]) -> Any:
+    text = Template(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return yaml.safe_load(text.substitute({key: json.dumps(value) for key, value in values.items()}))

@@ -171,21 +171,16 @@ class Stock:
         return order_id * self.line_count // self.order_count - (order_id - 1) * self.line_count // self.order_count
 
     def rows(self, table: str) -> Iterator[Values]:
-        """Yields a table's rows, in key order except for products."""
-        rng = random.Random(f"{self.seed}/{table}")
-        match table:
-            case "customers":
-                for number in range(1, self.customer_count + 1):
-                    yield customer(rng, number)
-            case "products":
-                for number in range(self.product_count):
-                    yield product(rng, number)
-            case "orders":
-                for number in range(1, self.order_count + 1):
-                    yield order(rng, number, self.customer_of(number))
-            case "order_lines":
-                for number in range(1, self.order_count + 1):
-                    for line_no in range(1, self.lines_of(number) + 1):
-                        yield order_line(rng, number, line_no, self.product_count)
-            case _:
-                raise ValueError(f"the shop has no table {table!r}")
+        """Returns a table's rows, in key order except for products."""
+        rng, orders = random.Random(f"{self.seed}/{table}"), range(1, self.order_count + 1)
+        made: dict[str, Iterator[Values]] = {
+            "customers": (customer(rng, number) for number in range(1, self.customer_count + 1)),
+            "products": (product(rng, number) for number in range(self.product_count)),
+            "orders": (order(rng, number, self.customer_of(number)) for number in orders),
+            "order_lines": (
+                order_line(rng, number, line, self.product_count)
+                for number in orders
+                for line in range(1, self.lines_of(number) + 1)
+            ),
+        }
+        return made[table]

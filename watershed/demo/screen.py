@@ -1,33 +1,27 @@
-"""The demo's output: one live screen in a terminal, a plain line every few seconds elsewhere (such as a CI log), and
-the tables at the end.
+"""The demo's output: one live screen in a terminal, the same every few seconds elsewhere (such as a CI log), and the
+tables at the end.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from watershed.demo.books import Balance, Ledger, Sales
+from watershed.demo.books import Ledger, Sales
 from watershed.demo.charts import LagChart, Spread, duration
-from watershed.demo.followed import NOTE, ORDER, Seen
+from watershed.demo.followed import ORDER, Seen
 from watershed.demo.naive import Drift
-from watershed.status.model import SnapshotStatus, Status
+from watershed.status.model import Status
+from watershed.status.screen import sinks_table, snapshot_text
 from watershed.verify.model import TableResult
 
-if TYPE_CHECKING:
-    from watershed.demo.view_watch import Hour, ViewsNow
-
-PLAIN_INTERVAL_S: Final = 10.0
-LATE_S: Final = {"warehouse": 30.0}  # lag from which a part is shown as behind
-LATE_S_DEFAULT: Final = 3.0
-LINES_SHOWN: Final = 3  # of an order
+PLAIN_INTERVAL_S: Final = 20.0
 EXAMPLES_SHOWN: Final = 20  # differing rows of each table and store
 
 
@@ -45,8 +39,7 @@ class View:
     places: Mapping[str, Seen | None] = field(default_factory=dict)  # empty until the order was read
     recent: Mapping[str, Spread] = field(default_factory=dict)  # store → freshness of the last changes
     chart: LagChart = field(default_factory=LagChart)
-    views: "ViewsNow | None" = None
-    memory_mib: Mapping[str, int] = field(default_factory=dict)
+    views: Sequence[tuple[str, str]] = ()  # title and text of their lines
 
 
 class DemoScreen:
@@ -72,9 +65,13 @@ class DemoScreen:
             self._live.stop()
             self._live = None
 
+    def elapsed_s(self) -> float:
+        """Returns the seconds since the demo's start."""
+        return time.monotonic() - self._began
+
     def say(self, text: str, style: str = "") -> None:
         """Prints a line with the time since the demo's start."""
-        line = Text(f"{clock(time.monotonic() - self._began)}  ", style="dim")
+        line = Text(f"{clock(self.elapsed_s())}  ", style="dim")
         line.append(text, style=style)
         self.console.print(line, soft_wrap=not self.console.is_terminal)
 
@@ -88,109 +85,50 @@ class DemoScreen:
         now = time.monotonic()
         if view.status and (view.phase != self._plain_phase or now - self._plain_at >= PLAIN_INTERVAL_S):
             self._plain_at, self._plain_phase = now, view.phase
-            self.say("  |  ".join(plain(view)))
+            self.console.print(render(view), "")
 
 
 def clock(seconds: float) -> str:
     return f"{int(seconds // 60):02}:{int(seconds % 60):02}"
 
 
-# ---- what both show
-
-
-def lines(view: View) -> Iterator[tuple[str, str]]:
-    """Yields title and text of each line below the stores' figures."""
-    assert view.status
-    committed, rate = view.committed
-    yield "committed", f"{committed:,} rows at {rate:,.0f}/s"
-    yield "captured", f"{view.status.capture.seq or 0:,} records at {view.captured_rate:,.0f}/s"
-    if view.ledger:
-        sales = view.ledger.sales
-        yield "consumed", f"{view.ledger.events:,} events: revenue {sales.revenue:,} in {sales.orders:,} orders"
-    for table in view.status.tables:
-        if table.snapshot and table.snapshot.status in ("running", "waiting", "paused"):
-            yield table.table, _progress(table.snapshot)
-    if view.views:
-        yield "document", described(view.views.document)
-        yield from (("revenue", hour_text(hour)) for hour in view.views.hours)
-        changed = "; ".join(("", *view.views.changed_alerts[:1]))
-        yield "alerts", f"{view.views.alerts:,} orders meet a saved search{changed}"
-
-
-def _progress(found: SnapshotStatus) -> str:
-    if not found.rows_total:
-        return ", ".join(filter(None, (found.status, f"{found.rows:,} rows", found.message)))
-    left = "" if found.seconds_left is None else f", {duration(found.seconds_left)} left"
-    share = found.rows * 100 // found.rows_total
-    return f"{share} % of {found.rows_total:,} rows at {found.rows_per_second:,.0f}/s{left}"
-
-
-def plain(view: View) -> Iterator[str]:
-    """Yields the parts of the view as one line."""
-    assert view.status
-    yield f"{view.phase} {clock(view.elapsed_s)}" + ("" if view.total_s is None else f"/{clock(view.total_s)}")
-    for sink in view.status.sinks:
-        recent = view.recent.get(sink.sink, Spread.of(()))
-        timed = f", readable p50/p95 {duration(recent.p50)}/{duration(recent.p95)}" if recent.count else ""
-        yield f"{sink.sink}: {duration(sink.lag_seconds)} behind ({sink.lag_records:,} records){timed}"
-    for title, text in lines(view):
-        yield f"{title}: {text}"
-    if view.places:
-        notes = (f"{place} {seen.note.removeprefix(NOTE) if seen else '–'}" for place, seen in view.places.items())
-        yield f"changes of one order: {', '.join(notes)}"
-
-
-# ---- the live screen
-
-
 def render(view: View) -> RenderableType:
     """Returns the live screen."""
-    parts: list[RenderableType] = [_header(view)]
+    times = clock(view.elapsed_s) + ("" if view.total_s is None else f" / {clock(view.total_s)}")
+    parts: list[RenderableType] = [Text.assemble((view.phase, "bold"), f"  {times}")]
     if view.status:
-        rows = [(title, Text(text, no_wrap=True, overflow="ellipsis")) for title, text in lines(view)]
-        parts += [_stores(view.status, view.recent), _grid(rows, first="dim")]
+        parts += [sinks_table(view.status), _grid(_lines(view, view.status))]
         parts += [_followed(view.places)] if view.places else []
         parts += [render_lags(view.chart)] if view.chart.lines() else []
-        parts += [Text(f"memory, MiB: {_memory(view.memory_mib)}", style="dim")]
     return Group(*(one for part in parts for one in (Text(), part)))
 
 
-def _memory(memory_mib: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {mib:,}" for name, mib in memory_mib.items())
+def _lines(view: View, status: Status) -> Iterable[tuple[str, Text]]:
+    """Yields title and text of each line below the sinks' figures."""
+    committed, rate = view.committed
+    lines = [
+        ("committed", f"{committed:,} rows at {rate:,.0f}/s"),
+        ("captured", f"{status.capture.seq or 0:,} records at {view.captured_rate:,.0f}/s"),
+    ]
+    if timed := {store: spread for store, spread in view.recent.items() if spread.count}:
+        texts = (f"{store} {duration(one.p50)} / {duration(one.p95)}" for store, one in timed.items())
+        lines.append(("commit → readable p50 / p95", ", ".join(texts)))
+    if view.ledger:
+        sales = view.ledger.sales
+        text = f"{view.ledger.events:,} events: revenue {sales.revenue:,} in {sales.orders:,} orders"
+        lines.append(("consumed", text))
+    for table in status.tables:
+        if table.snapshot and table.snapshot.status in ("running", "waiting", "paused"):
+            lines.append((table.table, snapshot_text(table)))
+    return [(title, Text(text, no_wrap=True, overflow="ellipsis")) for title, text in (*lines, *view.views)]
 
 
-def _grid(rows: Iterable[Sequence[RenderableType]], first: str = "") -> Table:
+def _grid(rows: Iterable[Sequence[RenderableType]]) -> Table:
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(style=first)
+    grid.add_column(style="dim")
     for row in rows:
         grid.add_row(*row)
     return grid
-
-
-def _header(view: View) -> RenderableType:
-    phase, shown = Text(view.phase, style="bold"), clock(view.elapsed_s)
-    if view.total_s is None:
-        return _grid([(phase, Text(shown, style="dim"))])
-    bar = ProgressBar(total=view.total_s, completed=min(view.elapsed_s, view.total_s), width=40)
-    return _grid([(phase, bar, Text(f"{shown} / {clock(view.total_s)}", style="dim"))])
-
-
-def _stores(status: Status, recent: Mapping[str, Spread]) -> RenderableType:
-    table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
-    table.add_column("")
-    for title in ("behind", "records behind", "commit → readable p50", "p95", "changes written"):
-        table.add_column(title, justify="right")
-    table.add_row("capture", _late("capture", status.capture.lag_seconds), "", "", "", "")
-    for sink in status.sinks:
-        spread, lag = recent.get(sink.sink, Spread.of(())), _late(sink.sink, sink.lag_seconds)
-        times = duration(spread.p50), duration(spread.p95)
-        table.add_row(sink.sink, lag, f"{sink.lag_records:,}", *times, f"{sink.written:,}")
-    return table
-
-
-def _late(name: str, lag_s: float | None) -> Text:
-    is_late = lag_s is None or lag_s >= LATE_S.get(name, LATE_S_DEFAULT)
-    return Text(duration(lag_s) if lag_s != 0 else "0", style="yellow" if is_late else "green")
 
 
 def _followed(places: Mapping[str, Seen | None]) -> RenderableType:
@@ -198,36 +136,16 @@ def _followed(places: Mapping[str, Seen | None]) -> RenderableType:
     for place, seen in places.items():
         style = "green" if seen == places["row"] else "yellow"
         rows.append((place, Text("not there yet" if seen is None else str(seen), no_wrap=True, style=style)))
-    return _grid(rows, first="dim")
-
-
-def described(document: Mapping[str, Any] | None) -> str:
-    """Returns an order's nested document: the order with its customer, and its lines."""
-    if document is None:
-        return "not there yet"
-    customer, lines = document["customer"] or {}, document["lines"]
-    items = [f"{line['quantity']} × {line['product']} at {line['unit_price']}" for line in lines[:LINES_SHOWN]]
-    more = [f"{len(lines) - LINES_SHOWN} more"] if len(lines) > LINES_SHOWN else []
-    head = f"{document['status']}, {document['note']}, of {customer.get('name', 'nobody')}"
-    return f"{head}: {'; '.join(items + more) or 'no lines'}"
-
-
-def hour_text(hour: "Hour") -> str:
-    now = "no revenue any more" if hour.revenue is None else f"{hour.revenue:,}"
-    was = "" if hour.before is None else f", corrected from {hour.before:,}"
-    return f"{hour.hour:%Y-%m-%d %H:%M}  {now}{was}"
+    return _grid(rows)
 
 
 def render_lags(chart: LagChart) -> RenderableType:
     """Returns the lag chart, with the kills marked."""
-    lines = chart.lines()
-    rows: list[Sequence[RenderableType]] = [("", Text(chart.title(), style="dim"), "")]
-    rows += [
-        (line.name, Text(line.bars, style="cyan", no_wrap=True), f"≤ {duration(line.largest_s)}") for line in lines
-    ]
-    indent = " " * (max(len(line.name) for line in lines) + 2)
-    marks = Text(indent + chart.marks(), style="bold yellow", no_wrap=True, overflow="ellipsis")
-    return Group(_grid(rows), marks)
+    lines, title = chart.lines(), f"behind, over the run; a column is {chart.column_s()} s"
+    rows: list[Sequence[RenderableType]] = [("", Text(title, style="dim"), "")]
+    rows += [(name, Text(bars, style="cyan", no_wrap=True), f"≤ {duration(largest)}") for name, bars, largest in lines]
+    indent = " " * (max(len(name) for name, *_ in lines) + 2)
+    return Group(_grid(rows), Text(indent + chart.marks(), style="bold yellow", no_wrap=True, overflow="ellipsis"))
 
 
 # ---- the end
@@ -238,13 +156,12 @@ class Figures(NamedTuple):
 
     seconds: float  # of the workload
     committed_rows: int
-    transactions: int
     captured_rows: int  # records published while the workload ran
     first_row_s: float  # from the demo's start
     loaded_s: Mapping[str, float]  # store → from capture's start until it held all existing rows
     caught_up_s: Mapping[str, float]  # store → from the workload's end until it had applied the last LSN
-    freshness: Mapping[str, Mapping[str, Spread]]  # store → part of the run → spread
-    memory_mib: Mapping[str, int]
+    freshness: Mapping[str, Spread]
+    memory_mib: Mapping[str, int]  # process, with its descendants, at the workload's end
 
 
 def _table(title: str, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
@@ -259,10 +176,10 @@ def _table(title: str, texts: Sequence[str], numbers: Sequence[str] = ()) -> Tab
 def print_results(console: Console, results: Sequence[TableResult]) -> None:
     """Prints the result of each comparison, and rows that differ."""
     table = _table("Every row and column against PostgreSQL", ("store", "table"), ("source", "store", "differ", ""))
-    for place, one in enumerate(results):
-        rows = f"{one.source_rows:,}", f"{one.store_rows:,}", _count(one.drift)
-        is_last = place + 1 == len(results) or results[place + 1].sink != one.sink
-        table.add_row(one.sink, str(one.table), *rows, one.remark, end_section=is_last)
+    for one in results:
+        table.add_row(
+            one.sink, str(one.table), f"{one.source_rows:,}", f"{one.store_rows:,}", _count(one.drift), one.remark
+        )
     console.print(table)
     for one in results:
         for line in one.lines(EXAMPLES_SHOWN):
@@ -271,15 +188,14 @@ def print_results(console: Console, results: Sequence[TableResult]) -> None:
             console.print(Text(f"{one.sink}: {one.table}: {one.drift - EXAMPLES_SHOWN:,} more", style="red"))
 
 
-def print_balance(console: Console, balance: Balance) -> None:
+def print_balance(console: Console, ledger: Ledger, sql: Sales) -> None:
     """Prints the totals from events beside those of SQL, and their differences."""
     table = _table("The books, kept from events alone", ("",), ("by events", "in SQL"))
-    ledger = balance.ledger
-    for name, by_events, by_sql in zip(Sales._fields, ledger.sales, balance.sql, strict=True):
+    for name, by_events, by_sql in zip(Sales._fields, ledger.sales, sql, strict=True):
         table.add_row(name, Text(f"{by_events:,}", style="green" if by_events == by_sql else "bold red"), f"{by_sql:,}")
     console.print("", table)
     console.print(Text(f"{ledger.events:,} events; {ledger.repeated:,} were received again and ignored", style="dim"))
-    for problem in balance.problems:
+    for problem in ledger.problems(sql):
         console.print(Text(f"books: {problem}", style="red"), soft_wrap=True)
 
 
@@ -296,20 +212,17 @@ def print_figures(console: Console, run: Figures, chart: LagChart) -> None:
     if chart.lines():
         console.print("", "Lag of the stores", render_lags(chart), sep="\n")
     table = _table("Figures", ("", ""))
-    rate = run.captured_rows / run.seconds if run.seconds else 0.0
-    table.add_row("committed", f"{run.committed_rows:,} row changes in {run.transactions:,} transactions")
+    rate = run.captured_rows / run.seconds
+    table.add_row("committed", f"{run.committed_rows:,} row changes")
     table.add_row("captured", f"{run.captured_rows:,} records, {rate:,.0f}/s over {run.seconds:.0f} s")
     table.add_row("first synced row", f"{run.first_row_s:.1f} s after the start")
-    table.add_row("memory at most, MiB", _memory(run.memory_mib))
+    table.add_row("memory, MiB", ", ".join(f"{name} {mib:,}" for name, mib in run.memory_mib.items()))
     console.print("", table, "")
     titles = ("changes timed", "p50", "p95", "worst", "existing rows after", "last LSN after")
-    stores = _table("Freshness, commit to readable", ("store", "part of the run"), titles)
-    for store, parts in run.freshness.items():
-        for place, (part, spread) in enumerate(parts.items()):
-            took = (run.loaded_s.get(store), run.caught_up_s.get(store)) if place == 0 else (None, None)
-            times = (spread.p50, spread.p95, spread.worst, *took)
-            name = store if place == 0 else ""
-            stores.add_row(name, part, f"{spread.count}", *map(duration, times), end_section=place + 1 == len(parts))
+    stores = _table("Freshness, commit to readable", ("store",), titles)
+    for store, spread in run.freshness.items():
+        times = (spread.p50, spread.p95, spread.worst, run.loaded_s.get(store), run.caught_up_s.get(store))
+        stores.add_row(store, f"{spread.count}", *map(duration, times))
     console.print(stores)
 
 

@@ -1,14 +1,21 @@
-"""The three derived stores as an application reads one row in them."""
+"""The topics and the three derived stores as an application reads them: a topic from its beginning, in a store one
+row.
+"""
 
 import json
+import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import redis
+from confluent_kafka import Message
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import TransportError
 
 from cdc.config.config_file import Config
+from cdc.config.settings import KafkaConfig
 from cdc.config.stores import CacheConfig, SearchConfig
+from cdc.kafka.topic_reader import TopicReader
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys
@@ -18,9 +25,47 @@ from sinks.schema_history import SchemaHistory
 from sinks.search.names import SearchNames
 
 STORES: Final = ("search", "cache", "warehouse")
-SCHEMA: Final = "public"
-ORDERS: Final = TableId(SCHEMA, "orders")
+ORDERS: Final = TableId("public", "orders")
 TIMEOUT_S: Final = 10
+RECORDS_MAX: Final = 1_000  # of one read
+
+
+class TopicTail:
+    """A plain consumer of one topic. It commits nothing. For one thread; methods raise WatershedError."""
+
+    def __init__(self, kafka: KafkaConfig, topic: str) -> None:
+        self._kafka = kafka
+        self._topic = topic
+        self._reader = TopicReader(kafka, name="watershed-demo")
+        self._partitions: list[int] = []  # empty while the topic does not exist
+
+    def read(self, wait_s: float) -> list[Message]:
+        """Returns records that arrive within this time; none while the topic does not exist."""
+        if self._exists():
+            return self._reader.poll(wait_s, RECORDS_MAX)
+        time.sleep(wait_s)
+        return []
+
+    def read_to_end(self) -> Iterator[Message]:
+        """Yields every record up to the present end that was not read before."""
+        if self._exists():
+            for partition in self._partitions:
+                yield from self._reader.read_to(self._topic, self._reader.end(self._topic, partition), partition)
+
+    def start_over(self) -> None:
+        """Reads from the beginning again, as after a crash in which a consumer loses its offsets."""
+        self.close()
+        self._reader, self._partitions = TopicReader(self._kafka, name="watershed-demo"), []
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _exists(self) -> bool:
+        if not self._partitions and self._topic in self._reader.topics():
+            self._partitions = self._reader.partitions(self._topic)
+            for partition in self._partitions:
+                self._reader.follow(self._topic, partition)
+        return bool(self._partitions)
 
 
 def redis_url(config: Config) -> str:

@@ -5,6 +5,7 @@ goes on behind the last event that the log has.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -13,19 +14,19 @@ import structlog
 from cdc.config.config_file import Config
 from cdc.config.event_logs import EventForm, event_form
 from cdc.config.settings import KafkaConfig
-from cdc.model.errors import WatershedError
+from cdc.kafka.topic_reader import OutOfRangeError, PartitionId, TopicReader
+from cdc.model.errors import BrokerError, UnreachableError, WatershedError
 from cdc.model.findings import Finding
 from sinks.errors import RefusedError, SinkError
 from watershed.views.event_log_base import EventBatch, EventLogBase, Loaded, Rejected, base_of_log, behind
 from watershed.views.event_log_rows import EventRow, MalformedError, event_row
 from watershed.views.event_records import (
     Bounds,
-    EventConsumer,
     EventRecord,
     EventTopicReader,
-    OutOfRangeError,
-    PartitionId,
     TopicIdentity,
+    event_reader,
+    event_record,
 )
 from watershed.views.states import ViewState
 from watershed.views.supervisor import Supervisor
@@ -33,7 +34,6 @@ from watershed.views.supervisor import Supervisor
 log = structlog.get_logger(__name__)
 
 RECORDS_PER_BATCH: Final = 1_000
-BYTES_PER_BATCH: Final = 8 * 1024 * 1024
 READ_S: Final = 1.0  # for which an idle job waits for a record
 WAIT_S: Final = 0.5
 
@@ -42,19 +42,19 @@ class EventLogLoader:
     """One event log, loaded by this object alone: its connection to the base has the log's lock."""
 
     def __init__(
-        self, name: str, form: EventForm, base: EventLogBase, topics: EventTopicReader, consumer: EventConsumer
+        self, name: str, form: EventForm, base: EventLogBase, topics: EventTopicReader, reader: TopicReader
     ) -> None:
         self._name = name
         self._form = form
         self._base = base
         self._topics = topics
-        self._consumer = consumer
+        self._reader = reader
         self._identities: Mapping[str, TopicIdentity] = {}
         self._loaded: dict[PartitionId, Loaded] = {}
         self._goal: Mapping[PartitionId, int] = {}  # offsets with which the log is filled
 
     def close(self) -> None:
-        self._consumer.close()
+        self._reader.close()
 
     def start(self) -> None:
         """Compares topics and offsets, and begins to read behind the last event of the log. Raises RefusedError if the
@@ -77,7 +77,7 @@ class EventLogLoader:
         require_continuity(self._name, self._topics.names, loaded | new, identities, bounds)
         self._base.begin(self._name, new)
         self._identities, self._loaded = identities, loaded | new
-        self._consumer.assign({place: self._loaded[place].next for place in bounds})
+        self._reader.assign({place: self._loaded[place].next for place in bounds})
         self._goal = {place: one.end for place, one in bounds.items()}
         if is_new or state is None or state.state == "failed":
             self._base.note(self._name, ViewState("", "filling", 1, 1, []))
@@ -89,11 +89,13 @@ class EventLogLoader:
             self.start()
             return True
         try:
-            records = self._consumer.read(RECORDS_PER_BATCH, BYTES_PER_BATCH, READ_S)
-        except OutOfRangeError:
-            self.start()  # it says why
-            return True
-        positions = self._consumer.positions()
+            records = [event_record(message) for message in self._reader.arrivals(READ_S, RECORDS_PER_BATCH)]
+        except (BrokerError, UnreachableError) as error:
+            self.start()  # it says why, if events are gone
+            if isinstance(error, OutOfRangeError):
+                return True
+            raise
+        positions = self._reader.positions
         moved = {
             place: one._replace(next=positions[place])
             for place, one in self._loaded.items()
@@ -140,9 +142,8 @@ class EventLogSupervisor(Supervisor[EventLogBase]):
 
     def _open_job(self, base: EventLogBase) -> EventLogLoader:
         form, kafka = event_form(self._section, self._settings.outbox), self._settings.kafka
-        return EventLogLoader(
-            self._name, form, base, EventTopicReader(kafka, self._section.topics), EventConsumer(kafka)
-        )
+        topics = EventTopicReader(kafka, self._section.topics)
+        return EventLogLoader(self._name, form, base, topics, event_reader(kafka))
 
 
 def open_log_base(settings: Config, name: str) -> EventLogBase:
@@ -268,16 +269,14 @@ def _form_findings(
     about: str, kafka: KafkaConfig, form: EventForm, bounds: Mapping[PartitionId, Bounds]
 ) -> Iterator[Finding]:
     """Reads a record, which shows the rights and the form."""
-    consumer = EventConsumer(kafka)
-    try:
-        consumer.assign({place: one.start for place, one in bounds.items() if one.end > one.start})
-        for record in consumer.read(1, BYTES_PER_BATCH, READ_S):
-            event_row(record, form)
-    except MalformedError as error:
-        hint = "name topics that the outbox writes, and the writer in option outbox; other records are rejected"
-        yield Finding(about, "warn", f"its first record is not an event in the form of the outbox: {error}", hint)
-    finally:
-        consumer.close()
+    with closing(event_reader(kafka)) as reader:
+        reader.assign({place: one.start for place, one in bounds.items() if one.end > one.start})
+        try:
+            for message in reader.poll(READ_S)[:1]:
+                event_row(event_record(message), form)
+        except MalformedError as error:
+            hint = "name topics that the outbox writes, and the writer in option outbox; other records are rejected"
+            yield Finding(about, "warn", f"its first record is not an event in the form of the outbox: {error}", hint)
 
 
 def compacted(topic: str, policy: str) -> RefusedError:

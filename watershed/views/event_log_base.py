@@ -24,6 +24,7 @@ from psycopg import sql
 from cdc.config.config_file import Config
 from cdc.config.event_logs import log_table
 from cdc.config.stores import SqlConfig, sink_config
+from cdc.kafka.topic_reader import PartitionId
 from cdc.model.errors import WatershedError
 from sinks.errors import SinkError
 from watershed.status.view_facts import ViewFacts
@@ -31,7 +32,7 @@ from watershed.views import event_log_tables as tables
 from watershed.views.connection import CONNECT_TIMEOUT_S, connect, error_text, explained
 from watershed.views.event_log_rows import EventRow
 from watershed.views.event_log_tables import existing_logs
-from watershed.views.event_records import Bounds, EventRecord, EventTopicReader, PartitionId
+from watershed.views.event_records import Bounds, EventRecord, EventTopicReader
 from watershed.views.statements import COUNTED_MAX, schema_of
 from watershed.views.states import States, read_counts
 from watershed.views.triggers import brief_locks

@@ -1,29 +1,16 @@
 """Topics of events for their readers: what they are, where they begin and end, and their committed records."""
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from confluent_kafka import (
-    TIMESTAMP_NOT_AVAILABLE,
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, IsolationLevel, KafkaError, KafkaException, Message
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import LEADER_UNKNOWN, broker_error, kafka_error, new_client, reading_settings, translated
+from cdc.kafka.client import kafka_error, translated
 from cdc.kafka.topic_admin import ANSWER_S_MAX, TopicAdmin
-from cdc.model.errors import BrokerError
-from sinks.errors import SinkError
+from cdc.kafka.topic_reader import PartitionId, TopicReader
 
-END_MS: Final = 100  # within which the end of a partition is reported
-_BUFFER_KB: Final = 16 * 1024  # of records that the client has fetched ahead
-
-PartitionId = tuple[str, int]  # topic, partition
+BUFFER_KB: Final = 8 * 1024  # of records that the client has fetched ahead, and so of a batch
 
 
 class EventRecord(NamedTuple):
@@ -36,10 +23,6 @@ class EventRecord(NamedTuple):
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
     at_ms: int | None  # since 1970
-
-    @property
-    def byte_count(self) -> int:
-        return len(self.key or b"") + len(self.value or b"") + sum(len(value or b"") for _, value in self.headers)
 
 
 class TopicIdentity(NamedTuple):
@@ -54,10 +37,6 @@ class Bounds(NamedTuple):
 
     start: int
     end: int
-
-
-class OutOfRangeError(SinkError):
-    """A partition has no record at the offset that is to be read next."""
 
 
 class EventTopicReader:
@@ -96,67 +75,14 @@ class EventTopicReader:
         }
 
 
-class EventConsumer:
-    """Reads partitions from given offsets on. It commits nothing to the brokers."""
-
-    def __init__(self, kafka: KafkaConfig) -> None:
-        # The end of a partition is reported, because only then the position counts markers of transactions.
-        settings = {
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": END_MS,
-            "queued.max.messages.kbytes": _BUFFER_KB,
-        }
-        self._consumer = new_client(Consumer, reading_settings(kafka, "watershed-event-log", **settings))
-        self._places: Collection[PartitionId] = ()
-
-    def assign(self, starts: Mapping[PartitionId, int]) -> None:
-        self._places = list(starts)
-        self._consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
-
-    def read(self, records_max: int, bytes_max: int, timeout_s: float) -> list[EventRecord]:
-        """Returns the next records, as many as there are now; waits `timeout_s` for the first one. The last one may
-        exceed `bytes_max`. Raises OutOfRangeError, BrokerError."""
-        found: list[EventRecord] = []
-        message = self._consumer.poll(timeout_s)
-        while message is not None:
-            if (error := message.error()) is not None:
-                self._refuse(message, error)
-            else:
-                found.append(_record(message))
-                bytes_max -= found[-1].byte_count
-                if len(found) >= records_max or bytes_max <= 0:
-                    break
-            message = self._consumer.poll(0)
-        return found
-
-    def _refuse(self, message: Message, error: KafkaError) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:
-            return
-        where = f"topic {message.topic()}, partition {message.partition()}"
-        if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            raise OutOfRangeError(
-                f"Kafka: {where} has no offset {message.offset()}", "nothing to do: the offsets are compared again"
-            )
-        if error.code() in LEADER_UNKNOWN:
-            return  # the descriptions of the topics say whether it was deleted
-        refused = broker_error(f"can't read {where}", KafkaException(error), "grant Read on the topic")
-        if isinstance(refused, BrokerError):
-            raise refused
-
-    def positions(self) -> dict[PartitionId, int]:
-        """Returns the next offset of each partition that has been read from, behind the records that `read` has
-        returned and the markers of transactions that follow them."""
-        asked = [TopicPartition(*place) for place in self._places]
-        found = self._consumer.position(asked) if asked else []
-        return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
-
-    def close(self) -> None:
-        with suppress(KafkaException):
-            self._consumer.close()
+def event_reader(kafka: KafkaConfig) -> TopicReader:
+    """Opens a reader that raises OutOfRangeError instead of passing over events, and that holds BUFFER_KB of records
+    at most."""
+    settings = {"auto.offset.reset": "error", "queued.max.messages.kbytes": BUFFER_KB}
+    return TopicReader(kafka, settings=settings, name="watershed-event-log")
 
 
-def _record(message: Message) -> EventRecord:
+def event_record(message: Message) -> EventRecord:
     kind, at_ms = message.timestamp()
     headers = message.headers() or []
     assert isinstance(headers, list), "headers are read as pairs"

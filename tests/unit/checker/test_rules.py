@@ -33,7 +33,7 @@ def complaints(log: Log, *floors: int) -> dict[str, list[str]]:
         "position": rules.positions_rise_with_seq(changes),
         "epoch": rules.epochs_follow_each_other(records),
     }
-    return {rule: told for rule, sentences in found.items() if (told := list(sentences))}
+    return {rule: reported for rule, sentences in found.items() if (reported := list(sentences))}
 
 
 def test_a_true_log_has_no_complaints(log: Log) -> None:

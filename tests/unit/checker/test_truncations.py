@@ -48,8 +48,8 @@ def journal() -> list[Entry]:
 
 
 def test_each_is_where_its_transaction_has_it(log: Log, journal: list[Entry]) -> None:
-    told = found(log, journal, sweep(4, 200), sweep(7, 300))
-    assert told == Truncations([Place(T, 5), Place(T, 7)], frozenset({3, 6}), [])
+    reported = found(log, journal, sweep(4, 200), sweep(7, 300))
+    assert reported == Truncations([Place(T, 5), Place(T, 7)], frozenset({3, 6}), [])
 
 
 @pytest.mark.parametrize(
@@ -77,23 +77,23 @@ def test_a_sweep_that_differs_from_the_place_among_row_records_is_seen(
 def test_one_without_row_records_needs_a_sweep_while_the_table_is_locked(
     log: Log, journal: list[Entry], wrong: Sweep
 ) -> None:
-    told = found(log, journal, sweep(4, 200), wrong)
-    assert told.lost == ["TRUNCATE of public.t in transaction 8 has no sweep"]
-    assert told.places == [Place(T, 5)]
+    reported = found(log, journal, sweep(4, 200), wrong)
+    assert reported.lost == ["TRUNCATE of public.t in transaction 8 has no sweep"]
+    assert reported.places == [Place(T, 5)]
 
 
 def test_a_snapshot_that_ends_meanwhile_is_not_taken_for_it(log: Log, journal: list[Entry]) -> None:
     """Its floor lies below what was published before it ended."""
-    told = found(log, journal, sweep(4, 200), sweep(2, 270), sweep(7, 300))
-    assert told.places == [Place(T, 5), Place(T, 7)]
+    reported = found(log, journal, sweep(4, 200), sweep(2, 270), sweep(7, 300))
+    assert reported.places == [Place(T, 5), Place(T, 7)]
 
 
 def test_a_snapshot_of_one_chunk_that_ends_meanwhile_is_not_taken_for_it(journal: list[Entry]) -> None:
     """Nothing was published since its floor was fixed, but for its own rows."""
     log = Log()
     log.change("r", 4, 270, snapshot="incremental")
-    told = found(log, journal[5:6], sweep(1, 270), sweep(2, 300))
-    assert told.places == [Place(T, 2)]
+    reported = found(log, journal[5:6], sweep(1, 270), sweep(2, 300))
+    assert reported.places == [Place(T, 2)]
 
 
 def test_those_before_the_stream_are_not_in_it(log: Log) -> None:

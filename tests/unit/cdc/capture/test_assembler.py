@@ -347,14 +347,14 @@ def test_truncate_of_a_table_that_was_never_described_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "says"),
+    ("columns", "expected"),
     [
         ([*COLUMNS, Column("more", 25, -1, "text", True)], "column more was added"),
         (COLUMNS[:1], "column name was dropped"),
         ([COLUMNS[0], Column("name", 1043, 14, "varchar", True)], "column name has type oid 1043, it was 25"),
     ],
 )
-def test_an_altered_table_stops_before_its_first_row(columns: Sequence[Column], says: str) -> None:
+def test_an_altered_table_stops_before_its_first_row(columns: Sequence[Column], expected: str) -> None:
     _, altered = wire.schema_and_relation(columns, ["id"], table=CUSTOMERS.table, oid=10)
     made = assembler()
     payloads = transaction(1_100, insert(1)) + frames(
@@ -363,7 +363,7 @@ def test_an_altered_table_stops_before_its_first_row(columns: Sequence[Column], 
     records, failure = failing(made, payloads)
     assert places(records) == [("c", 1, 1, 0)]
     assert failure.message.startswith("table public.customers was altered: ")
-    assert says in failure.message
+    assert expected in failure.message
     assert made.state.resume_lsn == 1_148
 
 
@@ -416,7 +416,7 @@ def test_a_failure_in_a_transaction_that_began_earlier_asks_for_an_abort() -> No
 
 
 @pytest.mark.parametrize(
-    ("payloads", "says"),
+    ("payloads", "expected"),
     [
         (frames(insert(1)), "outside a transaction"),
         (frames(wire.commit(1_100, 1_148, TS_US)), "Commit at 0/44C outside a transaction"),
@@ -430,8 +430,8 @@ def test_a_failure_in_a_transaction_that_began_earlier_asks_for_an_abort() -> No
         (frames(wire.begin(1_100, TS_US, 7), b"I\0"), "never described"),
     ],
 )
-def test_a_stream_that_is_none_is_refused(payloads: Sequence[bytes], says: str) -> None:
-    with pytest.raises(ProtocolError, match=says):
+def test_a_stream_that_is_none_is_refused(payloads: Sequence[bytes], expected: str) -> None:
+    with pytest.raises(ProtocolError, match=expected):
         assembler().consume(payloads, NOW_US)
 
 

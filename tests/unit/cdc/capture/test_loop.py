@@ -343,8 +343,8 @@ def test_a_heartbeat_is_committed_with_the_position_and_makes_an_idle_one() -> N
     assert done.count(f"produce {beat}") == 4
     beats = [i for i, record in enumerate(script.committed) if record.topic == "__debezium-heartbeat.shop"]
     assert [script.committed[i + 1].topic for i in beats] == ["shop.state"] * 4
-    told = [json.loads(script.committed[i].value or b"")["ts_ms"] for i in beats]
-    assert all(500 <= later - earlier <= 700 for earlier, later in pairwise(told)), told
+    reported = [json.loads(script.committed[i].value or b"")["ts_ms"] for i in beats]
+    assert all(500 <= later - earlier <= 700 for earlier, later in pairwise(reported)), reported
 
 
 def test_without_heartbeats_an_idle_source_is_confirmed_all_the_same() -> None:

@@ -22,8 +22,8 @@ def progress(script: Script) -> list[ProgressRecord]:
 def test_end_offsets_are_asked_for_after_the_commit_that_they_cover() -> None:
     script = Script(inputs=[transaction(1_100, 1)], end_offsets=[{TOPIC: (1, 0)}, None, {TOPIC: (2, 5)}], waits=5)
     capture(script, idle_position_s=1_000.0, progress_interval_ms=10).run()
-    told = [(p.lsn, p.seq, p.commit_ts_us, p.end_offsets) for p in progress(script)]
-    assert told == [(1_000, 0, 0, {TOPIC: (1, 0)}), (1_148, 1, TS_US, {TOPIC: (2, 5)})]
+    reported = [(p.lsn, p.seq, p.commit_ts_us, p.end_offsets) for p in progress(script)]
+    assert reported == [(1_000, 0, 0, {TOPIC: (1, 0)}), (1_148, 1, TS_US, {TOPIC: (2, 5)})]
     asked = [i for i, note in enumerate(script.notes) if note == "ask for end offsets"]
     assert script.notes.index("commit") < asked[1]
     assert positions(script)[-1].topics[TOPIC].end_offsets == (2, 5)

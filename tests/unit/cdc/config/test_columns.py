@@ -37,14 +37,14 @@ def test_patterns_match_the_whole_of_schema_table_and_column(choice: ColumnChoic
 
 
 @pytest.mark.parametrize(
-    ("choice", "told"),
+    ("choice", "reported"),
     [
         (ColumnChoice(exclude=("public.*",)), "source.exclude_columns leaves out column id of table public.customers"),
         (ColumnChoice(include=(".*name",)), "source.include_columns leaves out column id of table public.customers"),
     ],
 )
-def test_a_key_column_can_not_be_left_out(choice: ColumnChoice, told: str) -> None:
-    with pytest.raises(ConfigError, match=f"{told}, which is part of the record key") as caught:
+def test_a_key_column_can_not_be_left_out(choice: ColumnChoice, reported: str) -> None:
+    with pytest.raises(ConfigError, match=f"{reported}, which is part of the record key") as caught:
         taken(choice)
     assert "source.key_columns" in caught.value.hint
 

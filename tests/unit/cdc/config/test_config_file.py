@@ -70,7 +70,7 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "reported"),
     [
         ("source", ..., "source: missing"),
         ("format.decimal.handling.mode", "string", "format.decimal: unknown key"),
@@ -155,8 +155,8 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_can_not_be_used_is_refused_by_name(tmp_path: Path, path: str, value: Any, told: str) -> None:
-    assert refusal(tmp_path, changed(path, value)).startswith(told)
+def test_what_can_not_be_used_is_refused_by_name(tmp_path: Path, path: str, value: Any, reported: str) -> None:
+    assert refusal(tmp_path, changed(path, value)).startswith(reported)
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_masks_name_columns_of_captured_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("masking", "told"),
+    ("masking", "reported"),
     [
         ({"truncate": {"public.other.name": 1}}, "file: masking names public.other.name, which is not a column of"),
         ({"truncate": {"public.orders": 1}}, "file: masking names public.orders, which is not a column of"),
@@ -333,8 +333,8 @@ def test_masks_name_columns_of_captured_tables(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_masks_that_mean_nothing_are_refused(tmp_path: Path, masking: dict[str, Any], told: str) -> None:
-    assert refusal(tmp_path, minimal() | {"masking": masking}).startswith(told)
+def test_masks_that_mean_nothing_are_refused(tmp_path: Path, masking: dict[str, Any], reported: str) -> None:
+    assert refusal(tmp_path, minimal() | {"masking": masking}).startswith(reported)
 
 
 @pytest.mark.parametrize("size", ["1g", "1536m", "2G", "1048576k"])

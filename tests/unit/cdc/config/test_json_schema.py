@@ -7,7 +7,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from cdc.config.json_schema import config_schema
+from cdc.config.config_file import config_schema
 from tests.unit.cdc.config.test_config_file import minimal
 
 EXAMPLE = Path(__file__).parents[4] / "deploy/watershed.example.yml"

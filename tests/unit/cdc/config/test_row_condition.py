@@ -44,7 +44,7 @@ def test_a_condition_is_read_as_sql_reads_it(text: str, condition: object) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", "needs a column, a text in single quotes, a number, TRUE or FALSE at the end"),
         ("a =", "TRUE or FALSE at the end"),
@@ -63,10 +63,10 @@ def test_a_condition_is_read_as_sql_reads_it(text: str, condition: object) -> No
         ("a" * 5000, "at most 4096 characters"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(text: str, told: str) -> None:
+def test_a_mistake_is_told_with_its_place(text: str, reported: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_condition(text)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_the_columns_of_a_condition_are_known() -> None:

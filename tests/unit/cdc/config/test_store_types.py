@@ -45,7 +45,7 @@ def run(folder: Path, program: str, sinks: dict[str, Any]) -> subprocess.Complet
 FILLS = """
 import pickle, sys
 from pathlib import Path
-from cdc.config.json_schema import config_schema
+from cdc.config.config_file import config_schema
 from cdc.config.config_file import load_config
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change

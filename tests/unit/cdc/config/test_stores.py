@@ -23,7 +23,7 @@ def test_a_sink_that_is_named_like_a_type_needs_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sinks", "told"),
+    ("sinks", "reported"),
     [
         ({"a.b": {"type": "cache"}}, "sinks: 'a.b' can't be a sink's name: letters, digits, _ and -, 100 at most"),
         ({"users": {"type": "disk"}}, "sinks.users: type is one of search, cache, warehouse"),
@@ -83,9 +83,9 @@ def test_a_sink_that_is_named_like_a_type_needs_none(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_can_not_be_used_is_refused_by_name(tmp_path: Path, sinks: dict[str, Any], told: str) -> None:
+def test_what_can_not_be_used_is_refused_by_name(tmp_path: Path, sinks: dict[str, Any], reported: str) -> None:
     message = refusal(tmp_path, with_sinks(**sinks))
-    assert message.startswith(told), message
+    assert message.startswith(reported), message
 
 
 def test_two_sinks_of_one_type_have_stores_of_their_own(tmp_path: Path) -> None:

@@ -10,17 +10,17 @@ TOPICS = Topics("shop")
 NEXT = "; capture one of them under another topics.prefix and slot"
 
 
-def said(*tables: str, topics: Topics = TOPICS) -> str | None:
+def message(*tables: str, topics: Topics = TOPICS) -> str | None:
     return problem_of_topics(topics, [TableId.parse(table) for table in tables])
 
 
 def test_names_of_usual_tables_are_well() -> None:
-    assert said("public.orders", "public.order_lines", "sales.orders", "public.state", "public.control") is None
+    assert message("public.orders", "public.order_lines", "sales.orders", "public.state", "public.control") is None
     assert problem_of_topics(TOPICS, [TableId("s", "transaction"), TableId("s", "message")]) is None
 
 
 @pytest.mark.parametrize(
-    ("tables", "told"),
+    ("tables", "reported"),
     [
         (["a.b-c", "a.b$c", "a.b c"], "table a.b$c and table a.b c would share the topic shop.a.b_c"),
         (["a.größe", "a.gr__e"], "table a.größe and table a.gr__e would share the topic shop.a.gr__e"),
@@ -30,20 +30,20 @@ def test_names_of_usual_tables_are_well() -> None:
          "the same"),
     ],
 )  # fmt: skip
-def test_two_tables_that_would_share_a_topic_are_named(tables: list[str], told: str) -> None:
-    assert said(*tables) == told + NEXT
+def test_two_tables_that_would_share_a_topic_are_named(tables: list[str], reported: str) -> None:
+    assert message(*tables) == reported + NEXT
 
 
 def test_no_table_can_have_a_topic_of_ours_unless_prefixes_meet() -> None:
     """A table's topic has two dots at least, ours have one; to Kafka a dot is an underscore."""
     assert all(topic.count(".") == 1 for topic in TOPICS.own)
     topics = Topics("__debezium-heartbeat")
-    told = said("_.debezium-heartbeat", topics=topics)
-    assert told is not None
-    assert told.startswith("Watershed's own topic __debezium-heartbeat.__debezium-heartbeat and table _.debezium-")
+    reported = message("_.debezium-heartbeat", topics=topics)
+    assert reported is not None
+    assert reported.startswith("Watershed's own topic __debezium-heartbeat.__debezium-heartbeat and table _.debezium-")
 
 
 def test_a_name_that_is_too_long_is_told() -> None:
-    assert said(f"a.{'b' * 242}") is None
-    told = said(f"a.{'b' * 243}")
-    assert told == f"topic name of a.{'b' * 243} is longer than Kafka's 249 characters: shorten topics.prefix"
+    assert message(f"a.{'b' * 242}") is None
+    reported = message(f"a.{'b' * 243}")
+    assert reported == f"topic name of a.{'b' * 243} is longer than Kafka's 249 characters: shorten topics.prefix"

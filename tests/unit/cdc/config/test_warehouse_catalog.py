@@ -11,7 +11,7 @@ S3 = {"endpoint": "http://s3:9000", "access_key_id": "id", "secret_access_key": 
 
 
 @pytest.mark.parametrize(
-    ("catalog", "options", "says"),
+    ("catalog", "options", "expected"),
     [
         ("jdbc:mysql://u:hidden@h/db", {}, "the address of type jdbc is"),
         ("sqlite:/hidden", {}, "the address of type jdbc is"),
@@ -41,10 +41,10 @@ S3 = {"endpoint": "http://s3:9000", "access_key_id": "id", "secret_access_key": 
     ],
 )
 def test_a_form_that_does_not_fit_is_refused_without_naming_a_secret(
-    catalog: Any, options: dict[str, Any], says: str
+    catalog: Any, options: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(ValidationError) as refused:
         key = "catalog" if isinstance(catalog, dict) else "catalog_uri"
         WarehouseConfig.model_validate({key: catalog, "location": "/data"} | options)
-    told = "; ".join(error["msg"] for error in refused.value.errors(include_input=False, include_url=False))
-    assert says in told and "hidden" not in told and "\n" not in told
+    reported = "; ".join(error["msg"] for error in refused.value.errors(include_input=False, include_url=False))
+    assert expected in reported and "hidden" not in reported and "\n" not in reported

@@ -29,7 +29,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (b"source: [", " is not valid YAML at line 1, column"),
         (b"a: b: c", " is not valid YAML at line 1, column 5"),
@@ -42,9 +42,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         (b"a: [{b: {c: 1, c: 1}}]", ": key c occurs twice, at line 1 and at line 1"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: bytes, told: str) -> None:
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: bytes, reported: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         read_config_file(file)
-    assert caught.value.message.startswith(f"{file}{told}")
+    assert caught.value.message.startswith(f"{file}{reported}")
     assert "secret" not in str(caught.value)

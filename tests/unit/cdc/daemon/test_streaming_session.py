@@ -55,5 +55,5 @@ def test_tables_that_the_position_does_not_name_are_owed_at_once(
         assert records == []
     else:
         (record,) = records
-        told = ProgressRecord.decode(record.value or b"", record.topic)
-        assert (record.topic, last and last.model_copy(update={"owed": owed})) == ("shop.progress", told)
+        reported = ProgressRecord.decode(record.value or b"", record.topic)
+        assert (record.topic, last and last.model_copy(update={"owed": owed})) == ("shop.progress", reported)

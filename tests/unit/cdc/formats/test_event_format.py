@@ -310,8 +310,8 @@ def test_1_7_with_schemas_key_and_value_are_schema_and_payload() -> None:
 
 
 def test_1_9_begin_end_and_events_differ_in_that_they_have_one_id() -> None:
-    told = FormatOptions(profile="debezium", provide_transaction_metadata=True)
-    begin, row, end = published(wire.insert(OID, ROW), options=told)
+    reported = FormatOptions(profile="debezium", provide_transaction_metadata=True)
+    begin, row, end = published(wire.insert(OID, ROW), options=reported)
     assert begin == TopicRecord(
         "srv.transaction",
         b'{"id":"560:24026100"}',
@@ -330,8 +330,8 @@ def test_1_9_begin_end_and_events_differ_in_that_they_have_one_id() -> None:
 
 
 def test_1_9_with_schemas_begin_and_end_have_theirs_in_key_and_value() -> None:
-    told = FormatOptions(profile="debezium", provide_transaction_metadata=True, schemas_enable=True)
-    begin, row, end = published(wire.insert(OID, ROW), options=told)
+    reported = FormatOptions(profile="debezium", provide_transaction_metadata=True, schemas_enable=True)
+    begin, row, end = published(wire.insert(OID, ROW), options=reported)
     key = (
         b'{"schema":{"type":"struct","fields":[{"type":"string","optional":false,"field":"id"}],"optional":false,'
         b'"name":"io.debezium.connector.common.TransactionMetadataKey","version":1},"payload":{"id":"560:24026100"}}'

@@ -65,7 +65,7 @@ def test_masks_are_found_by_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "told"),
+    ("column", "reported"),
     [
         ("nme", "masking names column nme, which table public.customers does not have"),
         ("id", "column id of table public.customers is part of its key: it can't be masked"),
@@ -74,7 +74,7 @@ def test_masks_are_found_by_table() -> None:
         ("tags", "column tags of table public.customers has type text[]: only text can be masked"),
     ],
 )
-def test_what_can_not_be_masked_is_refused(column: str, told: str) -> None:
+def test_what_can_not_be_masked_is_refused(column: str, reported: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         masks_of(SCHEMA, (Mask(TABLE, column, "truncate", 1),))
-    assert refusal.value.message == told
+    assert refusal.value.message == reported

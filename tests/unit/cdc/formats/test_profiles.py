@@ -132,9 +132,9 @@ def test_what_has_no_place_is_null_and_told_once_for_each_column() -> None:
     assert found is not None
     with pytest.warns(
         UnconvertibleWarning, match=r"public\.customers, column c: a value is not a finite number"
-    ) as told:
+    ) as reported:
         assert found("NaN") == "null"
-    assert len(told) == 1
+    assert len(reported) == 1
     silent = format_of(
         nullable(1700), FormatOptions(profile="debezium", event_converting_failure_handling_mode="skip")
     ).form.encode

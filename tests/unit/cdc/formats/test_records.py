@@ -226,7 +226,7 @@ def test_without_a_key_each_change_is_one_record() -> None:
     made = TableEncoder(*wire.schema_and_relation(COLUMNS, [], identity="f"), CONTEXT)
     made.start_transaction(24_026_100, 1_767_323_079_990_123, 560, 24_025_000)
     moved: list[TupleValue] = [b"2", b"y"]
-    told = []
+    reported = []
     for seq, message in enumerate(
         (wire.insert(OID, ROW), wire.update(OID, moved, ROW, old_kind=b"O"), wire.delete(OID, moved, old_kind=b"O")), 1
     ):
@@ -234,9 +234,9 @@ def test_without_a_key_each_change_is_one_record() -> None:
         assert (key, headers) == (b"", None)
         assert isinstance(value, bytes)
         found = json.loads(value)
-        told.append((found["op"], found["before"], found["after"], found["source"]["seq"]))
+        reported.append((found["op"], found["before"], found["after"], found["source"]["seq"]))
     row, after = {"id": 1, "name": "x"}, {"id": 2, "name": "y"}
-    assert told == [("c", None, row, 1), ("u", row, after, 2), ("d", after, None, 3)]
+    assert reported == [("c", None, row, 1), ("u", row, after, 2), ("d", after, None, 3)]
     made.start_snapshot(24_026_000, NOW_US)
     assert made.copy_row(b"1\tx", 24_026_000, 0, 4, NOW_US)[0] == b""
 

@@ -148,9 +148,9 @@ def test_what_is_skipped_is_counted_from_what_state_says_on() -> None:
     made.replacements(SCHEMA, PLACE, FORMLESS, now_us=7)
     records = made.replacements(SCHEMA, PLACE, FORMLESS, now_us=8)
     assert len(records) == 1
-    told = counted(records)
-    assert (told.table, told.dead_letters, told.skipped) == (TABLE, 3, 6)
-    assert (told.position, told.reason, told.updated_us) == ("0/2000#5", FORMLESS.message, 8)
+    reported = counted(records)
+    assert (reported.table, reported.dead_letters, reported.skipped) == (TABLE, 3, 6)
+    assert (reported.position, reported.reason, reported.updated_us) == ("0/2000#5", FORMLESS.message, 8)
     assert made.counts == {"public.customers": 9}
 
 

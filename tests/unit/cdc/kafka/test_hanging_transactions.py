@@ -92,8 +92,8 @@ class World:
             if record.topic == STATE.topic and record.value != b"" and record.key == NOTE_KEY.encode():
                 self.done.append(("note" if record.value else "forget", record.topic, NOTE_KEY))
             else:
-                told = (record.topic, record.partition, record.value, tuple(record.headers), record.timestamp_ms)
-                self.done.append(("put", *told))
+                reported = (record.topic, record.partition, record.value, tuple(record.headers), record.timestamp_ms)
+                self.done.append(("put", *reported))
 
     def commit(self, while_waiting: object) -> None:  # noqa: ARG002
         if isinstance(last := self.done[-1], tuple) and last[0] == "note":

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka import topic_reader
-from cdc.kafka.topic_reader import TopicReader
+from cdc.kafka.topic_reader import OutOfRangeError, TopicReader
 from cdc.model.errors import BrokerError, UnreachableError
 
 
@@ -149,3 +149,26 @@ def test_silence_before_an_end_is_an_error(
     with pytest.raises(UnreachableError, match="topic t could not be read to its end: nothing arrived"):
         list(reader.read_to("t", 9, while_waiting=lambda: waited.append(None)))
     assert waited
+
+
+def test_what_is_assigned_is_read_and_nothing_else(broker: Broker, reader: TopicReader) -> None:
+    reader.follow("t", 2)
+    reader.assign({("t", 0): 5, ("t", 1): 7})
+    assert broker.assigned == [(0, 5), (1, 7)]
+    assert reader.positions == {("t", 0): 5, ("t", 1): 7}
+    broker.batches = [[Message(5)], [Message(6), Message(9, END, 1)]]
+    assert [message.offset() for message in reader.arrivals(1.0)] == [5, 6]
+    assert reader.positions == {("t", 0): 7, ("t", 1): 9}, "markers before an end are passed"
+    assert reader.arrivals(0.0) == []
+
+
+def test_an_offset_that_is_not_there_is_an_error_behind_the_records_before_it(
+    broker: Broker, reader: TopicReader
+) -> None:
+    reader.assign({("t", 0): 5, ("t", 1): 7})
+    broker.batches = [[Message(5)], [Message(7, KafkaError._AUTO_OFFSET_RESET, 1)]]
+    assert len(reader.arrivals(1.0)) == 1
+    with pytest.raises(OutOfRangeError, match="can't read topic t"):
+        reader.arrivals(1.0)
+    reader.assign({("t", 0): 6, ("t", 1): 0})
+    assert reader.arrivals(0.0) == [], "the error is that of the former place"

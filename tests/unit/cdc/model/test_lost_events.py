@@ -60,8 +60,8 @@ def test_a_beginning_that_did_not_come_to_its_end_hands_on_where_it_began() -> N
     older = LostEventsRecord(epoch=2, from_lsn=1, to_lsn=2)
     begun = lost_from(INTENT, (older, vain), 5, 0)
     assert begun == vain.model_copy(update={"epoch": 5})
-    told = lost_records(TOPICS, begun, (older, vain))
-    assert [(record.topic, record.key, record.value is None) for record in told] == [
+    reported = lost_records(TOPICS, begun, (older, vain))
+    assert [(record.topic, record.key, record.value is None) for record in reported] == [
         ("shop.state", b"lost-events/5", False),
         ("shop.state", b"lost-events/4", True),
     ]

@@ -1,7 +1,7 @@
 """Positions of sinks have keys of their own and come back as they were; the newest serving generation counts."""
 
 from cdc.model.sink_records import SinkRecord, newest
-from tests.support.standings import sink
+from tests.support.pipeline_records import sink
 
 
 def test_a_sink_comes_back_with_its_offsets() -> None:

@@ -21,9 +21,9 @@ ATTRIBUTES = {
 def test_binary_has_the_payload_as_value_and_attributes_as_headers() -> None:
     value, headers = FORMATS["cloudevents_binary"](GIVEN, PAYLOAD)
     assert value == b'{"total": 12.50}'
-    told = {name: (text or b"").decode() for name, text in headers}
-    assert told.pop("content-type") == "application/json"
-    assert told == {f"ce_{name}": text for name, text in ATTRIBUTES.items()}
+    reported = {name: (text or b"").decode() for name, text in headers}
+    assert reported.pop("content-type") == "application/json"
+    assert reported == {f"ce_{name}": text for name, text in ATTRIBUTES.items()}
 
 
 def test_structured_has_all_of_it_in_one_object_and_keeps_every_digit() -> None:

@@ -178,8 +178,8 @@ def test_what_is_no_signal_is_refused_and_passed_over() -> None:
     session = Session()
     session.signals.coming.append(Signal("s1", 7, None, "no JSON"))
     answer, offset = session.advance()[:2]
-    told = SignalAnswer(is_accepted=False, message="no JSON", answered_us=NOW_US)
-    assert SignalAnswer.decode(answer.value or b"", "control") == told
+    reported = SignalAnswer(is_accepted=False, message="no JSON", answered_us=NOW_US)
+    assert SignalAnswer.decode(answer.value or b"", "control") == reported
     assert SignalsRecord.decode(offset.value or b"", "state").offset == 8
 
 
@@ -259,15 +259,20 @@ def test_all_tables_are_read_again_but_for_those_that_are_being_read() -> None:
 
 def test_progress_is_told_every_second_and_its_end_once() -> None:
     session = Session(wanted(rows=5, rows_estimated=100))
-    (told,) = progress_in(session.advance())
-    assert (told.table, told.status, told.rows, told.rows_estimated) == ("public.customers", "waiting", 5, 100)
-    assert told.message
+    (reported,) = progress_in(session.advance())
+    assert (reported.table, reported.status, reported.rows, reported.rows_estimated) == (
+        "public.customers",
+        "waiting",
+        5,
+        100,
+    )
+    assert reported.message
     assert progress_in(session.advance(0.5)) == []
     session.beside.engine.jobs[TableId("public", "customers")].rows += 20
-    (told,) = progress_in(session.advance(1.5))
-    assert (told.rows, told.rows_per_s) == (25, 10.0)
+    (reported,) = progress_in(session.advance(1.5))
+    assert (reported.rows, reported.rows_per_s) == (25, 10.0)
     session.beside.engine.set_status(SCHEMA.table, "cancelled")
-    assert [told.status for told in progress_in(session.advance())] == ["cancelled"]
+    assert [reported.status for reported in progress_in(session.advance())] == ["cancelled"]
     assert progress_in(session.advance()) == []
 
 

@@ -17,8 +17,8 @@ def test_an_answer_goes_with_the_offset_behind_its_signal() -> None:
     assert not answers.has(SIGNAL)
     answer, offset = answers.give(SIGNAL, SignalAnswer(is_accepted=True, message="paused"), NOW_US)
     assert (answer.topic, answer.key) == (TOPICS.control, b"signal/s9")
-    told = SignalAnswer(is_accepted=True, message="paused", answered_us=NOW_US)
-    assert SignalAnswer.decode(answer.value or b"", "control") == told
+    reported = SignalAnswer(is_accepted=True, message="paused", answered_us=NOW_US)
+    assert SignalAnswer.decode(answer.value or b"", "control") == reported
     assert SignalsRecord.decode(offset.value or b"", "state").offset == 4
     assert answers.has(SIGNAL)
 

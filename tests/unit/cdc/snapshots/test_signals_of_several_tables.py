@@ -221,8 +221,8 @@ def test_keys_of_topics_are_asked_of_their_own_reader_and_the_report_says_so() -
 def test_a_report_says_what_each_snapshot_waits_for() -> None:
     paused = wanted(ORDERS_SCHEMA, status="paused", message="no privilege")
     session = Session(wanted(), paused, schemas=BOTH)
-    told = {one.table: (one.status, one.message) for one in progress_in(session.advance())}
-    assert told == {
+    reported = {one.table: (one.status, one.message) for one in progress_in(session.advance())}
+    assert reported == {
         "public.customers": ("waiting", "transactions that began earlier"),
         "public.orders": ("paused", "no privilege"),
     }
@@ -239,8 +239,8 @@ def test_the_rate_of_rows_is_that_since_the_snapshot_runs() -> None:
 
     def rate(seconds: float, rows: int) -> float:
         session.beside.engine.jobs[CUSTOMERS].rows += rows
-        (told,) = progress_in(session.advance(seconds))
-        return told.rows_per_s
+        (reported,) = progress_in(session.advance(seconds))
+        return reported.rows_per_s
 
     assert rate(1.0, 5) == 0.0, "it is the first report"
     assert rate(3.0, 1) == 0.3

@@ -29,7 +29,7 @@ def altered(*columns: Column, **changes: Any) -> Relation:
 
 
 @pytest.mark.parametrize(
-    ("relation", "says"),
+    ("relation", "expected"),
     [
         (altered(), None),
         (altered(ID, NAME, MOOD), None),
@@ -43,9 +43,9 @@ def altered(*columns: Column, **changes: Any) -> Relation:
         (altered(replace(ID, type_oid=25), NAME), "the type of key column id was changed from integer"),
     ],
 )
-def test_what_can_be_followed(relation: Relation, says: str | None) -> None:
+def test_what_can_be_followed(relation: Relation, expected: str | None) -> None:
     why = why_not_followed(SCHEMA, relation)
-    assert why is None if says is None else why is not None and says in why
+    assert why is None if expected is None else why is not None and expected in why
 
 
 def test_a_key_that_left_the_replica_identity_is_not_followed() -> None:
@@ -147,7 +147,7 @@ def now(then: TableFacts = THEN, **changes: Any) -> TableFacts:
 
 
 @pytest.mark.parametrize(
-    ("facts", "says"),
+    ("facts", "expected"),
     [
         (now(), None),
         (now(others="b"), None),
@@ -166,9 +166,9 @@ def now(then: TableFacts = THEN, **changes: Any) -> TableFacts:
         (now(PARTED, storage=stored((8, 80), (9, 90), (10, 1))), None),
     ],
 )
-def test_what_changed_rows_without_events(facts: TableFacts, says: str | None) -> None:
+def test_what_changed_rows_without_events(facts: TableFacts, expected: str | None) -> None:
     why = rows_changed(PARTED if facts.storage[0].oid == 8 else THEN, facts, frozenset())
-    assert why is None if says is None else why is not None and says in why
+    assert why is None if expected is None else why is not None and expected in why
 
 
 FORMED = THEN.model_copy(
@@ -181,7 +181,7 @@ FORMED = THEN.model_copy(
 
 
 @pytest.mark.parametrize(
-    ("then", "facts", "says"),
+    ("then", "facts", "expected"),
     [
         (
             FORMED,
@@ -195,9 +195,9 @@ FORMED = THEN.model_copy(
         (FORMED, now(FORMED, labels=("900 700", "901 700", "902 701")), None),
     ],
 )
-def test_values_that_read_otherwise_without_events(then: TableFacts, facts: TableFacts, says: str | None) -> None:
+def test_values_that_read_otherwise_without_events(then: TableFacts, facts: TableFacts, expected: str | None) -> None:
     why = rows_changed(then, facts, frozenset())
-    assert why is None if says is None else why is not None and says in why
+    assert why is None if expected is None else why is not None and expected in why
 
 
 def test_a_table_that_the_publication_does_not_name_may_have_been_unlogged() -> None:

@@ -193,7 +193,7 @@ def test_a_partition_that_passed_is_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("found", "expected"),
     [
         (seen(None, None, error=SourceError("table public.items does not exist")), "does not exist"),
         (seen(None, None, entry="", error=SourceError("it was renamed: it is public.things now")), "it was renamed"),
@@ -204,12 +204,12 @@ def test_a_partition_that_passed_is_noted() -> None:
         (seen(replace(ITEMS, version=2, columns=(replace(ID, type_oid=25), NAME)), THEN), "the type of key column id"),
     ],
 )
-def test_what_can_not_be_followed_stops_the_table(found: DivergedTable, says: str) -> None:
+def test_what_can_not_be_followed_stops_the_table(found: DivergedTable, expected: str) -> None:
     world = World()
     watermark = world.look(found)
     with pytest.raises(UnsupportedChangeError) as stop:
         world.received(watermark)
-    assert says in stop.value.message
+    assert expected in stop.value.message
     assert (stop.value.table, stop.value.is_held) == (ITEMS.table, False)
     assert world.altered == []
 

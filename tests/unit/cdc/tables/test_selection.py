@@ -99,17 +99,17 @@ def test_a_table_that_was_created_again_is_not_told_to_take_that_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("description", "says"),
+    ("description", "expected"),
     [
         (TableDescription(None, None, "", "state", GONE, GONE), "does not exist"),
         (replace(LOOK, found=replace(FOUND, key=("name",))), r"its key is \(name\), but its records have \(id\)"),
         (replace(LOOK, found=replace(FOUND, columns=(replace(ID, type_oid=25), NAME))), "its records have integer"),
     ],
 )
-def test_a_table_that_can_not_be_captured_stops_alone(description: TableDescription, says: str) -> None:
+def test_a_table_that_can_not_be_captured_stops_alone(description: TableDescription, expected: str) -> None:
     found = selection(description)
     assert (found.kept, found.joining) == ((), ())
-    with pytest.raises(Exception, match=says):
+    with pytest.raises(Exception, match=expected):
         raise found.stopped[ITEMS.table].why
     again = selection(description, is_kept=False, records=[stopped(is_held=False)])
     assert again.joining == ()

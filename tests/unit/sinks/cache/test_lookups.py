@@ -51,7 +51,7 @@ def wrong(users: Users, contents: CacheContents) -> dict[Any, list[tuple[str, st
     }
 
 
-def strays(users: Users, contents: CacheContents) -> list[str]:
+def orphans(users: Users, contents: CacheContents) -> list[str]:
     return sorted({name.removeprefix(users.name("mail:")) for name in contents.orphaned_lookups(TABLE)})
 
 
@@ -59,7 +59,7 @@ def test_lookup_keys_that_differ_are_seen_and_repaired(users: Users) -> None:
     sink, contents = opened(users)
     rows = [(key, f"{key}@x") for key in range(1, 7)]
     write(sink, V, *rows, (7, None))
-    assert (wrong(users, contents), strays(users, contents)) == ({}, [])
+    assert (wrong(users, contents), orphans(users, contents)) == ({}, [])
     put, mail = users.redis, users.name("mail:")
     put.delete(f"{mail}1@x")
     put.set(f"{mail}2@x", "3")  # a row that has another value
@@ -74,13 +74,13 @@ def test_lookup_keys_that_differ_are_seen_and_repaired(users: Users) -> None:
         3: [("3@x", "the key of row 99")],
         5: [("5@x", "not listed with the row's version")],
     }
-    assert strays(users, contents) == ["2@x", "3@x", "gone@x", "old@x"]
+    assert orphans(users, contents) == ["2@x", "3@x", "gone@x", "old@x"]
 
     # the last one is right, and stays
     contents.remove_lookups(TABLE, [*contents.orphaned_lookups(TABLE), f"{mail}6@x"])
     assert users.keys("mail:") == {"4@x": "4", "5@x": "5", "6@x": "6"}
     write(sink, V + 100, *rows)
-    assert (wrong(users, contents), strays(users, contents)) == ({}, [])
+    assert (wrong(users, contents), orphans(users, contents)) == ({}, [])
     assert users.keys("mail:") == {f"{key}@x": str(key) for key in range(1, 7)}
 
 
@@ -88,7 +88,7 @@ def test_a_key_that_another_row_took_over_is_right(users: Users) -> None:
     sink, contents = opened(users)
     write(sink, V, (1, "a@x"), (2, "b@x"))
     write(sink, V + 10, (2, "a@x"))  # its change came before that of row 1, which is in another partition
-    assert (wrong(users, contents), strays(users, contents)) == ({}, [])
+    assert (wrong(users, contents), orphans(users, contents)) == ({}, [])
     write(sink, V + 5, (1, "c@x"))
-    assert (wrong(users, contents), strays(users, contents)) == ({}, [])
+    assert (wrong(users, contents), orphans(users, contents)) == ({}, [])
     assert users.keys("mail:") == {"a@x": "2", "c@x": "1"}

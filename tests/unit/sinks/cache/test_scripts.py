@@ -226,13 +226,13 @@ def test_invalidation_deletes_all_keys_and_tells_it_once(server: Server) -> None
         for version, values, lookups in ((5, ("",), ("a",)), (6, ("",), ("b",)), (6, ("",), ("b",)), (7, (), ())):
             server.redis.mset(dict.fromkeys(names, "what an application wrote"))
             server.call(server.row("1", version, *values, lookups=lookups), kind="none")
-        told = [heard.get_message(timeout=5) for _ in range(3)]
+        reported = [heard.get_message(timeout=5) for _ in range(3)]
         assert heard.get_message(timeout=0.01) is None
     assert server.redis.exists(*names) == 1, "the last call did not know the key of a, which was given up before"
-    assert [message["data"] for message in told if message] == [server.key("1")] * 3
+    assert [message["data"] for message in reported if message] == [server.key("1")] * 3
     entries = server.redis.xrange(f"{server.name}.stream")
-    told_fields = [(entry["key"], entry["operation"], int(entry["version"])) for _, entry in entries]
-    assert told_fields == [(server.key("1"), kind, n) for kind, n in (("upsert", 5), ("upsert", 6), ("delete", 7))]
+    reported_fields = [(entry["key"], entry["operation"], int(entry["version"])) for _, entry in entries]
+    assert reported_fields == [(server.key("1"), kind, n) for kind, n in (("upsert", 5), ("upsert", 6), ("delete", 7))]
 
 
 def test_lookup_keys_stand_behind_the_version_as_json(server: Server) -> None:

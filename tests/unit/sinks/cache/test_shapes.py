@@ -213,8 +213,8 @@ def test_an_invalidated_table_deletes_what_applications_wrote_and_tells_them(use
         assert users.keys("user:").keys() == {"2"} and users.keys("mail:").keys() == {"b@x"}
         assert sink.sweep(TABLE, V + 1) == 1
         assert users.keys("user:") == users.keys("mail:") == {}
-        told = [heard.get_message(timeout=5) for _ in range(4)]
-    assert [message["data"] for message in told if message] == [users.name(f"user:{n}") for n in (1, 2, 1, 2)]
+        reported = [heard.get_message(timeout=5) for _ in range(4)]
+    assert [message["data"] for message in reported if message] == [users.name(f"user:{n}") for n in (1, 2, 1, 2)]
     entries: Any = users.redis.xrange(users.name("log"))
     assert [(entry["table"], entry["operation"]) for _, entry in entries] == [
         ("public.users", operation) for operation in ("upsert", "upsert", "upsert", "delete")

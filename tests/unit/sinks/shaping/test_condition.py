@@ -58,7 +58,7 @@ def test_a_condition_is_decided_as_sql_decides_it(text: str, values: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("nme = 'a'", "table public.customers has no column nme"),
         (
@@ -78,10 +78,10 @@ def test_a_condition_is_decided_as_sql_decides_it(text: str, values: dict[str, A
         ("name = visits", "columns name (text) and visits (integer) of public.customers can't be compared"),
     ],
 )
-def test_what_can_not_be_compared_is_named(text: str, told: str) -> None:
+def test_what_can_not_be_compared_is_named(text: str, reported: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         RowCondition(text, CUSTOMERS.schema)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_rows_without_a_mapping_are_the_same_objects() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mapping", "told"),
+    ("mapping", "reported"),
     [
         ({"include": ["nme"]}, "include names column nme, which the table does not have"),
         ({"exclude": ["nme"]}, "exclude names column nme, which the table does not have"),
@@ -145,11 +145,13 @@ def test_rows_without_a_mapping_are_the_same_objects() -> None:
         ),
     ],
 )
-def test_what_the_schema_does_not_fit_is_refused_with_sink_table_and_column(mapping: dict[str, Any], told: str) -> None:
+def test_what_the_schema_does_not_fit_is_refused_with_sink_table_and_column(
+    mapping: dict[str, Any], reported: str
+) -> None:
     with pytest.raises(RefusedError) as caught:
         shape(**mapping)
     assert caught.value.message.startswith("sink mine: mapping of public.customers: ")
-    assert told in caught.value.message
+    assert reported in caught.value.message
 
 
 def test_an_entry_for_several_tables_may_name_columns_of_some() -> None:

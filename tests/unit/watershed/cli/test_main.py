@@ -41,8 +41,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             main()
         code = ended.value.code
         assert isinstance(code, int)
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        reported = capsys.readouterr()
+        return code, reported.out, reported.err
 
     for name in ("fail", "fail_plainly", "interrupt"):
         monkeypatch.setitem(COMMANDS, name, Entry(f"{__name__}:{name}", "For the test."))
@@ -89,9 +89,9 @@ def test_the_version_is_told(run: Run) -> None:
 
 
 def test_an_unknown_command_is_a_usage_error_that_suggests_the_nearest(run: Run) -> None:
-    code, _, told = run("stakc")
+    code, _, reported = run("stakc")
     assert code == 2
-    assert "No such command 'stakc'. Did you mean 'stack'?" in " ".join(told.split())
+    assert "No such command 'stakc'. Did you mean 'stack'?" in " ".join(reported.split())
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -103,8 +103,8 @@ def test_every_command_is_where_its_entry_says(name: str) -> None:
 
 
 def test_the_help_of_a_command_has_its_exit_codes() -> None:
-    told = CliRunner().invoke(application(["verify"]), ["verify", "--help"]).stdout
-    assert "Exits with 5 if a store differs" in " ".join(told.split())
+    reported = CliRunner().invoke(application(["verify"]), ["verify", "--help"]).stdout
+    assert "Exits with 5 if a store differs" in " ".join(reported.split())
 
 
 @pytest.mark.parametrize("words", [["--help"], ["stack", "--help"], ["stack", "status"]])
@@ -126,6 +126,6 @@ finally:
 
 
 def test_the_list_of_commands_has_all_with_their_help() -> None:
-    told = CliRunner().invoke(application([]), ["--help"]).stdout
+    reported = CliRunner().invoke(application([]), ["--help"]).stdout
     for name in COMMANDS:
-        assert name in told
+        assert name in reported

@@ -8,7 +8,7 @@ import pytest
 from cdc.model.control import PositionRecord, ProgressRecord, TopicState
 from cdc.model.errors import GapError
 from cdc.model.sink_records import SinkRecord
-from tests.support.standings import position, sink
+from tests.support.pipeline_records import position, sink
 from tests.support.status_facts import MIB, source_end
 from watershed.client.applied import (
     PAGE_HEADER_BYTES,

@@ -8,8 +8,8 @@ import pytest
 
 from cdc.model.control import PositionRecord
 from cdc.model.errors import UnreachableError
+from tests.support.pipeline_records import position, sink
 from tests.support.sink_job import write_config
-from tests.support.standings import position, sink
 from tests.support.status_facts import source_end
 from watershed.client import waiting
 from watershed.client.applied import Positions, WaitError

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from watershed.demo.books import COMPLAINTS_MAX, Ledger, Sales, differences
+from watershed.demo.books import COMPLAINTS_MAX, Ledger, Sales
 
 OPENING = Sales(10, Decimal("100.00"), 0)
 
@@ -81,10 +81,10 @@ def test_events_without_id_or_of_another_type_are_told() -> None:
     events.tell(None, 13, {"total": "1"}, identity="b")
     events.ledger.take("14", [], None)
     assert events.ledger.complaints == [
-        "an event of order 11 has no id",
+        "event without id of order 11: it has no id",
         "event a of order 12: its type is OrderLost",
         "event b of order 13: its type is None",
-        "an event of order 14 has no id",
+        "event without id of order 14: it has no id",
     ]
     assert events.ledger.sales == OPENING
 
@@ -97,8 +97,11 @@ def test_complaints_are_bounded() -> None:
 
 
 def test_what_differs_from_sql_is_named() -> None:
-    assert differences(OPENING, Sales(10, Decimal("100.0"), 0)) == []
-    assert differences(Sales(1234, Decimal("1234.50"), 1), Sales(1235, Decimal("1234.51"), 1)) == [
+    assert Ledger(OPENING).problems(Sales(10, Decimal("100.0"), 0)) == []
+    ledger = Ledger(Sales(1234, Decimal("1234.50"), 1))
+    ledger.take("14", [], None)
+    assert ledger.problems(Sales(1235, Decimal("1234.51"), 1)) == [
         "orders: 1,234 by events, 1,235 in SQL",
         "revenue: 1,234.50 by events, 1,234.51 in SQL",
+        "event without id of order 14: it has no id",
     ]

@@ -3,8 +3,17 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import pytest
+
 from sinks.contract import StoredRow
-from watershed.demo.view_watch import SHOWN, Alerts, Hour, Revenue
+from watershed.demo.view_watch import SHOWN, Alerts, Revenue, described
+
+DOCUMENT = {
+    "status": "paid",
+    "note": "change 7",
+    "customer": {"name": "Ada"},
+    "lines": [{"quantity": 8, "product": "amber", "unit_price": 25.00}] * 2,
+}
 
 
 def at(hour: int) -> datetime:
@@ -13,9 +22,9 @@ def at(hour: int) -> datetime:
 
 def test_hours_that_are_there_at_first_were_not_corrected() -> None:
     revenue = Revenue()
-    assert revenue.shown() == ()
-    revenue.take({at(1): Decimal(10), at(2): Decimal(20)})
-    assert revenue.shown() == (Hour(at(2), Decimal(20), None),)
+    assert revenue.lines() == []
+    revenue.take({at(1): Decimal(10), at(2): Decimal(2000)})
+    assert revenue.lines() == ["2026-01-01 02:00  2,000"]
 
 
 def test_the_last_hour_is_shown_first_then_those_corrected_last() -> None:
@@ -25,13 +34,13 @@ def test_the_last_hour_is_shown_first_then_those_corrected_last() -> None:
     for number in range(1, 6):
         revenue.take(hours := hours | {at(number): Decimal(100 + number)})
     revenue.take({hour: total for hour, total in hours.items() if hour != at(5)} | {at(8): Decimal("7.50")})
-    assert revenue.shown() == (
-        Hour(at(8), Decimal("7.50"), Decimal(8)),
-        Hour(at(5), None, Decimal(105)),
-        Hour(at(4), Decimal(104), Decimal(4)),
-        Hour(at(3), Decimal(103), Decimal(3)),
-    )
-    assert len(revenue.shown()) == SHOWN + 1
+    assert revenue.lines() == [
+        "2026-01-01 08:00  7.50, corrected from 8",
+        "2026-01-01 05:00  no revenue any more, corrected from 105",
+        "2026-01-01 04:00  104, corrected from 4",
+        "2026-01-01 03:00  103, corrected from 3",
+    ]
+    assert len(revenue.lines()) == SHOWN + 1
 
 
 def test_the_last_hours_correction_outlives_those_of_many_others() -> None:
@@ -40,7 +49,19 @@ def test_the_last_hours_correction_outlives_those_of_many_others() -> None:
     revenue.take(hours)
     revenue.take(hours := hours | {at(19): Decimal(50)})
     revenue.take({hour: total if hour == at(19) else total + 1 for hour, total in hours.items()})
-    assert revenue.shown()[0] == Hour(at(19), Decimal(50), Decimal(19))
+    assert revenue.lines()[0] == "2026-01-01 19:00  50, corrected from 19"
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [
+        (DOCUMENT, "paid, change 7, of Ada: 8 × amber at 25.0; 8 × amber at 25.0"),
+        (DOCUMENT | {"customer": None, "lines": []}, "paid, change 7, of nobody: no lines"),
+        (None, "not there yet"),
+    ],
+)
+def test_a_document_is_a_line(document: dict[str, object] | None, line: str) -> None:
+    assert described(document) == line
 
 
 def test_a_record_starts_an_alert_and_one_without_a_value_stops_it() -> None:
@@ -52,5 +73,7 @@ def test_a_record_starts_an_alert_and_one_without_a_value_stops_it() -> None:
     alerts.take(b'{"order_id":1}', None, 3)
     alerts.take(b'{"order_id":3}', None, 4)
     assert (alerts.started, alerts.stopped) == (2, 1)
-    assert alerts.rows == [StoredRow({"order_id": 2}, {"search": "dear", "order_id": 2, "total": "6"}, 1)]
-    assert alerts.shown() == ("order 1 no longer meets “dear”", "order 2 meets “dear”", "order 1 meets “dear”")
+    assert list(alerts.rows.values()) == [
+        StoredRow({"order_id": 2}, {"search": "dear", "order_id": 2, "total": "6"}, 1)
+    ]
+    assert list(alerts.last) == ["order 1 no longer meets “dear”"]

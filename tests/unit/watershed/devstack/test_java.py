@@ -91,9 +91,9 @@ class TestInstall:
 
 def test_the_command_says_what_each_part_runs_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0  # `make setup` has seen to it
-    told = capsys.readouterr().out
-    assert "Spark: /" in told
-    assert "Kafka, OpenSearch: /" in told
+    reported = capsys.readouterr().out
+    assert "Spark: /" in reported
+    assert "Kafka, OpenSearch: /" in reported
 
 
 def test_unknown_arguments_get_the_usage(capsys: pytest.CaptureFixture[str]) -> None:

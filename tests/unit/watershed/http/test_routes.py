@@ -11,7 +11,7 @@ from cdc.config.config_file import HttpConfig
 from cdc.model.errors import ConfigError, UnreachableError
 from cdc.model.sink_records import SinkRecord
 from tests.support.http_server import HttpServer, free_port, running
-from tests.support.standings import position
+from tests.support.pipeline_records import position
 from tests.support.status_facts import Clock, applied, config, full_status, reading, source, source_end, topics
 from tests.support.waiting import eventually
 from watershed.client.applied import Positions

@@ -3,7 +3,7 @@
 import pytest
 
 from cdc.model.errors import UnreachableError
-from tests.support.standings import position, published
+from tests.support.pipeline_records import position, published
 from tests.support.status_facts import (
     MIB,
     ORDERS,

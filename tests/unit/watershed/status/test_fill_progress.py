@@ -3,7 +3,7 @@
 import pytest
 
 from cdc.model.control import SnapshotRecord
-from tests.support.standings import position, progress, published, sink, snapshot
+from tests.support.pipeline_records import position, progress, published, sink, snapshot
 from watershed.status.fill_progress import (
     FillProgress,
     HistoryPosition,

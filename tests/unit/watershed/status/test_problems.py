@@ -8,7 +8,7 @@ import pytest
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.lost_events import LostEventsRecord
 from cdc.model.table_state import TableRecord
-from tests.support.standings import position, published
+from tests.support.pipeline_records import position, published
 from tests.support.status_facts import (
     MIB,
     ORDERS,
@@ -39,7 +39,7 @@ STOPPED = TableRecord.stopped(ORDERS, GapError("it lost its key", "give it one")
 
 
 @pytest.mark.parametrize(
-    ("observed", "part", "says"),
+    ("observed", "part", "expected"),
     [
         (reading(source_error=UnreachableError("PostgreSQL is away", "start it")), "source", "PostgreSQL is away"),
         (reading(topics_error=UnreachableError("Kafka is away", "start it")), "brokers", "Kafka is away"),
@@ -58,14 +58,14 @@ STOPPED = TableRecord.stopped(ORDERS, GapError("it lost its key", "give it one")
         (reading(conditions=(condition("sink", name="search"),)), "sink", "Kafka: away"),
     ],
 )
-def test_what_stops_a_part_is_an_error_of_that_part(observed: Reading, part: str, says: str) -> None:
+def test_what_stops_a_part_is_an_error_of_that_part(observed: Reading, part: str, expected: str) -> None:
     found = problems(observed)
     assert [(problem.part, problem.severity) for problem in found] == [(part, "error")]
-    assert says in found[0].message
+    assert expected in found[0].message
 
 
 @pytest.mark.parametrize(
-    ("observed", "says"),
+    ("observed", "expected"),
     [
         (reading(told=topics(snapshots={ORDERS: standing("failed", message="no memory")})), "has failed: no memory"),
         (reading(told=topics(dead_letters={ORDERS: 2}, skipped={ORDERS: 1})), "3 changes of public.orders"),
@@ -73,10 +73,10 @@ def test_what_stops_a_part_is_an_error_of_that_part(observed: Reading, part: str
         (reading(told=topics(lost_events=(LostEventsRecord(epoch=2, from_lsn=1),))), "events of 1 gaps"),
     ],
 )
-def test_what_somebody_should_know_is_a_warning(observed: Reading, says: str) -> None:
+def test_what_somebody_should_know_is_a_warning(observed: Reading, expected: str) -> None:
     found = problems(observed)
     assert [problem.severity for problem in found] == ["warning"]
-    assert says in found[0].message
+    assert expected in found[0].message
 
 
 def test_before_the_first_start_a_missing_slot_is_no_problem() -> None:

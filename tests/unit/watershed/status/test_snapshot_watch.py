@@ -7,7 +7,7 @@ from cdc.model.errors import GapError, UnreachableError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
-from tests.support.standings import FakeTail, position, progress, published, sink, snapshot
+from tests.support.pipeline_records import FakeTail, position, progress, published, sink, snapshot
 from watershed.status.fill_progress import FillProgress
 from watershed.status.snapshot_watch import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
 
@@ -38,20 +38,20 @@ def watch(tail: FakeTail, clock: Clock) -> SnapshotWatch:
 
 
 def test_every_tables_last_snapshot_comes_by_name(watch: SnapshotWatch, tail: FakeTail) -> None:
-    tail.tell(snapshot("b"))
-    tail.tell(snapshot("a"))
-    tail.tell(position(7))
+    tail.publish(snapshot("b"))
+    tail.publish(snapshot("a"))
+    tail.publish(position(7))
     assert list(watch.snapshots()) == [A, B]
 
 
 def test_rows_come_from_state_and_the_rate_from_progress(watch: SnapshotWatch, tail: FakeTail) -> None:
-    tail.tell(progress())
+    tail.publish(progress())
     assert watch.progress_of(snapshot()) == FillProgress("table", "public.a", "running", 300, 1000, 50.0)
 
 
 def test_silence_counts_from_the_last_word_of_either_topic(watch: SnapshotWatch, tail: FakeTail, clock: Clock) -> None:
     clock.now += 8
-    tail.will_tell(progress())
+    tail.publish_later(progress())
     watch.poll(0.0)
     clock.now += 8
     assert watch.progress_of(snapshot()).message == ""
@@ -61,14 +61,14 @@ def test_silence_counts_from_the_last_word_of_either_topic(watch: SnapshotWatch,
 
 def test_what_else_the_topics_tell_is_read(watch: SnapshotWatch, tail: FakeTail) -> None:
     assert (watch.position(), watch.published(), watch.sinks()) == (None, None, ())
-    told = position(7), published(6), sink(1, 5), sink(2, 4)
-    for record in told:
-        tail.tell(record)
-    assert (watch.position(), watch.published(), *watch.sinks()) == told
+    reported = position(7), published(6), sink(1, 5), sink(2, 4)
+    for record in reported:
+        tail.publish(record)
+    assert (watch.position(), watch.published(), *watch.sinks()) == reported
 
 
 def test_a_damaged_position_is_not_taken(watch: SnapshotWatch, tail: FakeTail) -> None:
-    tail.tell(position(7).model_copy(update={"resume_lsn": 8}))
+    tail.publish(position(7).model_copy(update={"resume_lsn": 8}))
     with pytest.raises(GapError):
         watch.position()
 
@@ -77,16 +77,16 @@ def test_a_damaged_position_is_not_taken(watch: SnapshotWatch, tail: FakeTail) -
 
 
 def test_followed_are_the_tables_of_the_request(watch: SnapshotWatch, tail: FakeTail) -> None:
-    tail.tell(snapshot("a", status="done"))
-    tail.tell(snapshot("b"))
-    (told,) = Followed(watch, {A: "r1"}).statuses()
-    assert (told.name, told.status) == ("public.a", "done")
+    tail.publish(snapshot("a", status="done"))
+    tail.publish(snapshot("b"))
+    (reported,) = Followed(watch, {A: "r1"}).statuses()
+    assert (reported.name, reported.status) == ("public.a", "done")
 
 
 def test_a_snapshot_that_another_request_replaced_has_ended(watch: SnapshotWatch, tail: FakeTail) -> None:
     followed = Followed(watch, {A: "r1"})
-    tail.tell(snapshot(request="r2"))
-    assert [told.status for told in followed.statuses()] == ["replaced"]
+    tail.publish(snapshot(request="r2"))
+    assert [reported.status for reported in followed.statuses()] == ["replaced"]
 
 
 HEALS = "the snapshot that heals the gap"
@@ -101,47 +101,47 @@ def test_what_heals_a_gap_is_followed_in_the_snapshot_that_takes_it_over(watch: 
         snapshot(request="column x was dropped", rows=0, owes="the snapshot that is due"),
         snapshot(request="column x was dropped", rows=400, status="done"),
     ):
-        tail.tell(record)
-        seen += [(told.status, told.done) for told in followed.statuses()]
+        tail.publish(record)
+        seen += [(reported.status, reported.done) for reported in followed.statuses()]
     assert seen == [("running", 300), ("running", 0), ("done", 400)]
 
 
 def test_a_gap_is_healed_when_a_snapshot_begins_that_owes_nothing(watch: SnapshotWatch, tail: FakeTail) -> None:
     followed = Followed(watch, {A: "epoch 2"})
-    tail.tell(snapshot(request="epoch 2", owes=HEALS))
+    tail.publish(snapshot(request="epoch 2", owes=HEALS))
     followed.statuses()
-    tail.tell(snapshot(request="by an operator", where="id > 7", sweeps=False))
-    assert [told.status for told in followed.statuses()] == ["done"]
+    tail.publish(snapshot(request="by an operator", where="id > 7", sweeps=False))
+    assert [reported.status for reported in followed.statuses()] == ["done"]
 
 
 def test_a_part_does_not_heal_a_gap(watch: SnapshotWatch, tail: FakeTail) -> None:
     followed = Followed(watch, {A: "epoch 2"})
-    tail.tell(snapshot(request="epoch 2", owes=HEALS, status="running"))
+    tail.publish(snapshot(request="epoch 2", owes=HEALS, status="running"))
     followed.statuses()
     part = RangeRecord(after=None, up_to=None)
-    tail.tell(snapshot(request="by an operator", owes=HEALS, sweeps=False, deletes_in=part, status="done"))
-    assert [told.status for told in followed.statuses()] == ["replaced"]
+    tail.publish(snapshot(request="by an operator", owes=HEALS, sweeps=False, deletes_in=part, status="done"))
+    assert [reported.status for reported in followed.statuses()] == ["replaced"]
 
 
 def test_healing_waits_for_no_table_that_it_does_not_read(watch: SnapshotWatch, tail: FakeTail) -> None:
-    tail.tell(snapshot("b", request="epoch 1", status="cancelled"))
-    tail.will_tell(position(9, epoch=2), snapshot("a", request="epoch 2", owes=HEALS))
+    tail.publish(snapshot("b", request="epoch 1", status="cancelled"))
+    tail.publish_later(position(9, epoch=2), snapshot("a", request="epoch 2", owes=HEALS))
     assert await_healed(watch, 1) == {A: "epoch 2"}
 
 
 def test_a_table_that_could_not_be_captured_is_found(watch: SnapshotWatch, tail: FakeTail) -> None:
     why = WatershedError("its key is (a)", "restore its key")
-    tail.tell(TableRecord.stopped(A, why, 0, is_held=False))
-    tail.tell(TableRecord.stopped(B, why, 0, is_held=True))
+    tail.publish(TableRecord.stopped(A, why, 0, is_held=False))
+    tail.publish(TableRecord.stopped(B, why, 0, is_held=True))
     assert [(table, record.message, record.next) for table, record in watch.stopped().items()] == [
         (A, "its key is (a)", "restore its key")
     ]
 
 
 def test_a_snapshot_has_begun_when_state_shows_it(watch: SnapshotWatch, tail: FakeTail) -> None:
-    tail.tell(snapshot("a", request="r0", status="done"))
-    tail.will_tell(snapshot("a"))
-    tail.will_tell(snapshot("b"))
+    tail.publish(snapshot("a", request="r0", status="done"))
+    tail.publish_later(snapshot("a"))
+    tail.publish_later(snapshot("b"))
     assert await_begun(watch, "r1", [A, B]) == {A: "r1", B: "r1"}
     assert tail.polls == []
 
@@ -153,17 +153,17 @@ def test_one_that_never_shows_is_an_error(watch: SnapshotWatch, monkeypatch: pyt
 
 
 def test_healing_has_begun_when_the_next_epoch_streams(watch: SnapshotWatch, tail: FakeTail) -> None:
-    tail.tell(position(7, epoch=1))
-    tail.tell(snapshot("a", request="epoch 1", status="done"))
-    tail.will_tell(position(0, epoch=2, phase="intent"))
-    tail.will_tell(position(9, epoch=2), snapshot("a", request="epoch 2"))
+    tail.publish(position(7, epoch=1))
+    tail.publish(snapshot("a", request="epoch 1", status="done"))
+    tail.publish_later(position(0, epoch=2, phase="intent"))
+    tail.publish_later(position(9, epoch=2), snapshot("a", request="epoch 2"))
     assert await_healed(watch, 1) == {A: "epoch 2"}
 
 
 def test_a_damaged_position_is_healed_from_epoch_0(watch: SnapshotWatch, tail: FakeTail) -> None:
     assert epoch_of(watch) == 0
-    tail.tell(position(7, epoch=3).model_copy(update={"resume_lsn": 8}))
+    tail.publish(position(7, epoch=3).model_copy(update={"resume_lsn": 8}))
     assert epoch_of(watch) == 0
-    tail.will_tell(position(9, epoch=4), snapshot("a", request="epoch 4"))
+    tail.publish_later(position(9, epoch=4), snapshot("a", request="epoch 4"))
     assert await_healed(watch, 0) == {A: "epoch 4"}
     assert epoch_of(watch) == 4

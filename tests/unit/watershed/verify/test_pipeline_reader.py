@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from cdc.model.topics import Topics
-from tests.support.standings import SOURCE, FakeTail, position
+from tests.support.pipeline_records import SOURCE, FakeTail, position
 from watershed.cli.verify import verify
 from watershed.client.pipeline_watch import PipelineWatch
 from watershed.client.source_facts import SourceEnd
@@ -18,7 +18,7 @@ def test_a_sink_that_makes_no_progress_is_said_with_the_option_that_waits_longer
     pipeline: Any = PipelineReader.__new__(PipelineReader)
     topics = Topics("shop")
     tail = FakeTail(topics)  # nobody publishes anything
-    tail.tell(position(400))
+    tail.publish(position(400))
     pipeline._timeout_s, pipeline._watch = 0.0, PipelineWatch(topics, tail)  # type: ignore[arg-type]
     end = SourceEnd(SOURCE.system_identifier, SOURCE.timeline, 500, 8192, 16 * 1024 * 1024)
     pipeline._source = type("Source", (), {"read_end": lambda _: end})()

@@ -36,15 +36,15 @@ def test_a_table_that_one_store_keeps_in_another_way_is_compared_in_the_others(m
 
     made._compare = compare
     monkeypatch.setattr(verifier, "VerifiedTable", lambda *_: nullcontext())
-    mended: list[Any] = []
+    repaired: list[Any] = []
     schema_history: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
-    results = made._table(schema_history, ["cache", "log", "search"], lambda _, found: mended.extend(found))
+    results = made._table(schema_history, ["cache", "log", "search"], lambda _, found: repaired.extend(found))
     assert [(one.sink, one.drift, one.why_not) for one in results] == [
         ("cache", 1, ""),
         ("log", 0, "it is a change log"),
         ("search", 1, ""),
     ]
-    assert [(side, differences) for side, _, differences in mended] == [("cache", [DRIFT]), ("search", [DRIFT])]
+    assert [(side, differences) for side, _, differences in repaired] == [("cache", [DRIFT]), ("search", [DRIFT])]
 
 
 class Table:

@@ -65,9 +65,9 @@ def test_a_key_of_two_tables_joins_also_what_rows_were_before() -> None:
 
 
 def test_the_fingerprint_changes_with_query_key_and_tables() -> None:
-    told = {
+    reported = {
         one.fingerprint
         for one in (defined(), defined(("id", "total"), "SELECT id, id AS total FROM orders"), defined(schema="new"))
     }
-    assert len(told) == 3
+    assert len(reported) == 3
     assert defined().fingerprint == defined().fingerprint

@@ -19,11 +19,11 @@ class FakeTail:
         self.polls: list[list[tuple[str, str, bytes]]] = []  # what each poll will bring; then nothing more
         self._topics = topics
 
-    def tell(self, record: Record) -> None:
+    def publish(self, record: Record) -> None:
         """Has been there for ever."""
         self.latest[self._topic(record)][record.record_key] = record.encode()
 
-    def will_tell(self, *records: Record) -> None:
+    def publish_later(self, *records: Record) -> None:
         """All at one poll."""
         self.polls.append([(self._topic(record), record.record_key, record.encode()) for record in records])
 

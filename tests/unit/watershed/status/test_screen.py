@@ -6,8 +6,8 @@ from rich.console import Console
 
 from cdc.model.errors import UnreachableError
 from tests.support.status_facts import Clock, applied, config, full_status, reading, source, topics
-from watershed.cli.status_screen import screen, seconds, size
 from watershed.status.model import Status
+from watershed.status.screen import screen, seconds, size, span
 
 
 def shown(status: Status) -> str:
@@ -73,6 +73,7 @@ def test_sizes_and_times_are_short() -> None:
         "5.0 GiB",
     ]
     assert [seconds(value) for value in (None, 0.25, 42.0, 185.0)] == ["?", "0.25 s", "42 s", "3 m 05 s"]
+    assert [span(0.4), span(59.6), span(185), span(7800)] == ["0 s", "1 m 00 s", "3 m 05 s", "2 h 10 m"]
 
 
 def test_a_view_of_which_nothing_is_known_has_question_marks() -> None:

@@ -7,7 +7,6 @@ from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from watershed.cli.snapshot_screen import span
 from watershed.status.model import RunStatus, Status, TableStatus
 from watershed.status.problems import rows_owed
 
@@ -99,7 +98,9 @@ def _tables(status: Status) -> Table:
     shown = Table("table", "state", "snapshot", "left out", box=None)
     for table in status.tables:
         left_out = table.dead_letters + table.skipped
-        shown.add_row(escape(table.table), table.state, _snapshot(table), f"{left_out:,}" if left_out else "")
+        shown.add_row(
+            escape(table.table), table.state, escape(snapshot_text(table)), f"{left_out:,}" if left_out else ""
+        )
     return shown
 
 
@@ -113,7 +114,8 @@ def _owed_lines(status: Status) -> list[str]:
     return [*map(escape, lines), ""] if lines else []
 
 
-def _snapshot(table: TableStatus) -> str:
+def snapshot_text(table: TableStatus) -> str:
+    """Returns the progress of the table's last snapshot; empty without one."""
     found = table.snapshot
     if found is None:
         return ""
@@ -125,7 +127,7 @@ def _snapshot(table: TableStatus) -> str:
             parts.append(f"{found.rows_per_second:,.0f}/s")
         if found.seconds_left is not None:
             parts.append(f"{span(found.seconds_left)} left")
-    return escape(", ".join([*parts, *filter(None, [found.message])]))
+    return ", ".join([*parts, *filter(None, [found.message])])
 
 
 def sinks_table(status: Status) -> Table:
@@ -205,3 +207,13 @@ def seconds(value: float | None) -> str:
     if value is None:
         return "?"
     return f"{value:.2f} s" if value < 10 else span(value)
+
+
+def span(seconds: float) -> str:
+    """Returns the duration as text: `42 s`, `3 m 05 s`, `2 h 10 m`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} m"
