@@ -120,7 +120,7 @@ deploy/docker/secrets:
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
 	$(LOCK) --constraint requirements.lock --output-file deploy/docker/capture.lock
-	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse sql views) --output-file deploy/docker/sinks.lock
+	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search aws cache spark warehouse sql views) --output-file deploy/docker/sinks.lock
 
 clean: ## Back to a fresh clone. The cache of jars, which clones share, stays.
 	@if [ -x $(BIN)/cdc ]; then $(BIN)/cdc stack down --erase; fi
