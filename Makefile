@@ -24,7 +24,7 @@ PROCESSES = --numprocesses 2 --dist loadscope --no-loadscope-reorder
 # Two jobs: while Spark shows what it loads, the code is checked.
 MAKEFLAGS += --no-builtin-rules --no-print-directory --jobs=2
 .DELETE_ON_ERROR:
-.PHONY: help setup check test test-fast test-whole docs demo snapshot prove prove-long bench-sinks stack up down lock clean
+.PHONY: help setup check test test-fast test-whole docs demo snapshot prove prove-long bench-sinks stack up down lock helm clean
 
 help: ## Say what the verbs are.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-10s %s\n' "$$verb" "$$text"; done
@@ -120,7 +120,10 @@ deploy/docker/secrets:
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
 	$(LOCK) --constraint requirements.lock --output-file deploy/docker/capture.lock
-	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse sql views) --output-file deploy/docker/sinks.lock
+	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search aws cache spark warehouse sql views) --output-file deploy/docker/sinks.lock
+
+helm: ## Build helm with Go into .venv/bin, for the tests of the chart.
+	GOBIN=$(abspath $(BIN)) go install helm.sh/helm/v3/cmd/helm@v3.22.0
 
 clean: ## Back to a fresh clone. The cache of jars, which clones share, stays.
 	@if [ -x $(BIN)/cdc ]; then $(BIN)/cdc stack down --erase; fi

@@ -138,7 +138,7 @@ def test_our_containers_run_commands_that_exist_and_have_no_privileges() -> None
 
 
 def load_config_of_ports() -> dict[str, int]:
-    from cdc.config.config_file import HttpConfig
+    from cdc.config.http_settings import HttpConfig
 
     defaults = HttpConfig().model_dump()
     assert not {"port", "sink_port"} & yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["http"].keys()

@@ -11,7 +11,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cdc.config.config_file import HttpConfig, load_config
+from cdc.config.config_file import load_config
+from cdc.config.http_settings import HttpConfig
 from watershed.cli.exit_codes import USAGE
 from watershed.cli.main import COMMANDS
 

@@ -24,7 +24,15 @@ SERVERS: Final = frozenset(
 SERVER_FOLDERS: Final = frozenset({"integration", "conformance", "faults"})
 # Values of parameters: servers and forms that few tests need for what they show.
 VARIANTS: Final = frozenset(
-    {"postgres15", "postgres16", "cache-json", "cache-columns", "cache-lookups", "search-shaped"}
+    {
+        "postgres15",
+        "postgres16",
+        "cache-json",
+        "cache-columns",
+        "cache-lookups",
+        "search-shaped",
+        "search-elasticsearch",
+    }
 )
 # Where the variants are what a file shows.
 ABOUT_VARIANTS: Final = frozenset(

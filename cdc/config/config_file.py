@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from cdc.config.event_logs import EventLogConfig
 from cdc.config.event_logs import problem as problem_of_logs
+from cdc.config.http_settings import HttpConfig
 from cdc.config.secret_files import secret_files
 from cdc.config.section import DebeziumSection, Section
 from cdc.config.settings import ENV_PREFIX, PipelineConfig, describe, load
@@ -74,19 +75,6 @@ def _duration_s(text: str) -> float:
     found = _DURATION.fullmatch(text)
     assert found is not None, "the text was checked"
     return float(int(found[1]) * _UNIT_S[found[2]])
-
-
-class HttpConfig(Section):
-    """The read-only HTTP server of `cdc run`, `cdc sink run` and `cdc view run`: health, status, metrics."""
-
-    host: str = "127.0.0.1"
-    # Names under which the server is asked, beside localhost and `host`; requests under other names get 421.
-    names: tuple[str, ...] = ()
-    port: Annotated[int, Field(ge=1, le=65535)] | None = 8480  # of `cdc run`; null: no server
-    sink_port: Annotated[int, Field(ge=1, le=65535)] | None = 8481  # of `cdc sink run`
-    view_port: Annotated[int, Field(ge=1, le=65535)] | None = 8482  # of `cdc view run`
-    # How much WAL the disk can hold for the slot, if max_slot_wal_keep_size sets no limit or a greater one.
-    wal_bytes_max: Annotated[int, Field(ge=1)] | None = None
 
 
 class Config(PipelineConfig):

@@ -42,8 +42,9 @@ class CacheShape(Section):
         return self
 
 
-class CacheTls(Section):
-    """Files for a rediss:// address, in PEM format. The certificate and its key are for servers that ask for them."""
+class StoreTls(Section):
+    """Files for an address with TLS (https://, rediss://), in PEM format. The certificate and its key are for servers
+    that ask for them."""
 
     ca_file: str | None = None  # None: the system's certificate authorities
     certificate_file: str | None = None

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 
+from cdc.config.search_access import AwsConfig, search_addresses
 from cdc.config.store_mapping import StoredTables, matches
-from cdc.config.store_shapes import TOMBSTONE_TTL_S, CacheShape, CacheTls, SearchShape, SqlShape, WarehouseOptions
+from cdc.config.store_shapes import TOMBSTONE_TTL_S, CacheShape, SearchShape, SqlShape, StoreTls, WarehouseOptions
 from cdc.config.warehouse_catalog import CatalogConfig, is_s3
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -40,24 +41,45 @@ class StoreConfig(StoredTables):
 
 
 class SearchConfig(StoreConfig):
-    """OpenSearch, or a server that speaks its protocol."""
+    """OpenSearch or Elasticsearch."""
 
     has_slots: ClassVar[bool] = True
     needs: ClassVar[tuple[str, str] | None] = ("opensearchpy", "search")
     names_option: ClassVar[str] = "index_prefix"
 
     type: Literal["search"] = "search"
-    url: SecretStr
+    url: SecretStr  # several hosts of one cluster: their addresses, separated by commas
+    user: str | None = None  # instead of user and password in the address
+    password: SecretStr | None = None
+    api_key: SecretStr | None = None  # Elasticsearch's, encoded or as id:key
+    aws: AwsConfig | None = None  # sign requests for Amazon OpenSearch Service
+    tls: StoreTls | None = None
     index_prefix: str | None = None  # default: the topic prefix
     # Pattern over schema.table, such as public.*: the shape of these tables' indexes. The first that matches counts.
     shapes: dict[str, SearchShape] = Field(default_factory=dict)
     # How long a deleted row's version is remembered, in which time no older change of the row may still be on its way.
     tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
 
+    @model_validator(mode="after")
+    def _has_one_credential(self) -> Self:
+        if (self.user is None) != (self.password is None):
+            raise ValueError("user and password must be set together")
+        in_url = any("@" in address.partition("://")[2].partition("/")[0] for address in self.addresses)
+        ways = {"a user in url": in_url, "user": self.user, "api_key": self.api_key, "aws": self.aws}
+        given = [name for name, value in ways.items() if value]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: a request has one credential")
+        return self
+
+    @property
+    def addresses(self) -> list[str]:
+        """The address of each host."""
+        return search_addresses(self.url.get_secret_value())
+
     def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
-        """The server, and what all names of the sink in it begin with."""
+        """Each host, and what all names of the sink in it begin with."""
         prefix = topic_prefix if self.index_prefix is None else self.index_prefix
-        return ((_server(self.url, 9200), prefix.lower()),)
+        return tuple((_server(SecretStr(address), 9200), prefix.lower()) for address in self.addresses)
 
 
 CLUSTER_SCHEMES: Final = ("redis+cluster", "rediss+cluster")
@@ -78,7 +100,7 @@ class CacheConfig(StoreConfig):
     # Pattern over schema.table, such as public.*: the shape of these tables' keys. The first that matches counts.
     shapes: dict[str, CacheShape] = Field(default_factory=dict)
     allow_eviction: bool = False  # take a server that removes keys when it is full
-    tls: CacheTls | None = None
+    tls: StoreTls | None = None
 
     @model_validator(mode="after")
     def _prefix_keeps_hash_slots(self) -> Self:

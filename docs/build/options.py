@@ -121,7 +121,7 @@ def _section(path: str, model: type[BaseModel], comments: Mapping[str, str]) -> 
         meaning = _meaning(f"{path}.{shown}", comments) or beside.get(name, "")
         is_map = get_origin(_without_none(field.annotation)) is dict
         if inner is not None:
-            place = f"{path}.{shown}.<table>" if is_map else f"{path}.{shown}"
+            place = f"{path}.{shown}.{'<user>' if shown == 'users' else '<table>'}" if is_map else f"{path}.{shown}"
             nested += _section(place, inner, comments)
             meaning = meaning or f"see `{place}`"
         default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))

@@ -24,7 +24,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from cdc.config.store_shapes import CacheTls
+from cdc.config.store_shapes import StoreTls
 from cdc.config.stores import CLUSTER_SCHEMES, CacheConfig
 from sinks.cache.keys import hash_tag
 from sinks.cache.scripts import Script
@@ -86,7 +86,7 @@ class ClusterServer(RedisServer):
 
     in_cluster: ClassVar[bool] = True
 
-    def __init__(self, url: str, retries: Retries, tls: CacheTls | None = None) -> None:
+    def __init__(self, url: str, retries: Retries, tls: StoreTls | None = None) -> None:
         try:
             place = cluster_place(url)
         except ValueError as error:

@@ -26,7 +26,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from cdc.config.store_shapes import CacheTls
+from cdc.config.store_shapes import StoreTls
 from sinks.cache.scripts import Script
 from sinks.cache.sentinel import SentinelPlace, sentinel_place
 from sinks.errors import FullError, SinkError
@@ -58,7 +58,7 @@ class RedisServer:
 
     in_cluster: ClassVar[bool] = False
 
-    def __init__(self, url: str, retries: Retries, tls: CacheTls | None = None) -> None:
+    def __init__(self, url: str, retries: Retries, tls: StoreTls | None = None) -> None:
         # Only `Retries` retries, so that one limit applies.
         options = {**CONNECTION_OPTIONS, "retry": Retry(NoBackoff(), 0)}
         try:
@@ -223,7 +223,7 @@ def _command(error: ResponseError) -> str:
     return f"the command {found[1].upper()}" if found else "a command, a key or a channel"
 
 
-def tls_options(has_tls: bool, tls: CacheTls | None) -> dict[str, str]:
+def tls_options(has_tls: bool, tls: StoreTls | None) -> dict[str, str]:
     """Returns the client's options for these files. Raises SinkError for a file that can't be read: the client itself
     would only report that the server does not answer.
     """

@@ -9,6 +9,7 @@ from cdc.model.events import TableId, TableSchema
 from cdc.model.findings import Finding
 from sinks.check import ONE_ATTEMPT, held
 from sinks.errors import SinkError
+from sinks.search.product import Product, supported_versions
 from sinks.search.server import SearchServer
 from sinks.search.sink import SearchSink
 
@@ -26,6 +27,7 @@ def search_findings(name: str, section: SearchConfig, prefix: str, schemas: Sequ
     used."""
     about = f"store {name}"
     with closing(SearchSink.open(section, prefix, ONE_ATTEMPT, name)) as sink:
+        yield _product(about, sink.server.product)
         yield Finding(about, "ok", held(sink.generation))
         owners: dict[str, TableId] = {}
         for schema in schemas:
@@ -44,6 +46,17 @@ def search_findings(name: str, section: SearchConfig, prefix: str, schemas: Sequ
                 )
             owners |= dict.fromkeys(names, schema.table)
         yield from _disks(about, sink.server)
+
+
+def _product(about: str, product: Product) -> Finding:
+    if product.is_supported:
+        return Finding(about, "ok", f"{product} answers")
+    return Finding(
+        about,
+        "warn",
+        f"{product} answers, which is not among the supported versions ({supported_versions()})",
+        "nothing to do if the sink works; otherwise use one of these versions",
+    )
 
 
 def _disks(about: str, server: SearchServer) -> Iterator[Finding]:

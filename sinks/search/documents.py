@@ -4,11 +4,12 @@ A value is the same as in the record, except for columns whose field takes anoth
 
 | column                       | field                       | in the document                                   |
 |------------------------------|-----------------------------|---------------------------------------------------|
-| json, jsonb                  | flat_object, object, nested | the object, or the array of objects, itself       |
+| json, jsonb                  | flat_object, flattened,     | the object, or the array of objects, itself       |
+|                              | object, nested              |                                                   |
 | numeric(p,s), p up to 15     | a number's                  | a number with PostgreSQL's digits: a double is    |
 |                              |                             | exact for that many                               |
 | point, as degrees            | geo_point                   | [x, y]: longitude, latitude                       |
-| vector                       | knn_vector                  | an array of numbers                               |
+| vector                       | knn_vector, dense_vector    | an array of numbers                               |
 
 An empty array is stored in its field, as an array of objects is. A JSON value is kept as text in `ws_json.<column>`,
 which is not searched, if it is another array or no object, if its field can't take it (a text longer than 32,766
@@ -32,6 +33,8 @@ from sinks.search.mapping import (
     DELETED_AT_FIELD,
     DELETED_FIELD,
     JSON_FIELD,
+    LEVELS_MAX,
+    VECTOR_TYPES,
     VERSION_FIELD,
     Capabilities,
     Field,
@@ -45,7 +48,6 @@ _NUMBER_TYPES: Final = frozenset({"double", "float", "half_float", "scaled_float
 _DIGITS_MAX: Final = 15  # a double holds that many decimal digits exactly
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{}\]]')  # and the strings of JSON, which may contain some
-LEVELS_MAX: Final = 100  # of a JSON value that is stored as an object
 _PAIR: Final = re.compile(r"\((-?[0-9][0-9.e+-]*),(-?[0-9][0-9.e+-]*)\)")
 
 
@@ -152,7 +154,7 @@ def _writer(column: Column, field: Field) -> Callable[[str], orjson.Fragment | N
             return _number if field.get("type") in _NUMBER_TYPES and has_few_digits(column) else None
         case oid if oid == _POINT:
             return _point if field.get("type") == "geo_point" else None
-    return orjson.Fragment if field.get("type") == "knn_vector" else None
+    return orjson.Fragment if field.get("type") in VECTOR_TYPES else None
 
 
 def has_few_digits(column: Column) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 from cdc.config.store_shapes import SearchShape
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.errors import RefusedError
+from sinks.search.product import Product
 
 VERSION_FIELD: Final = "ws_version"
 DELETED_FIELD: Final = "ws_deleted"
@@ -28,6 +29,7 @@ _OWN_FIELDS: Final[dict[str, dict[str, Any]]] = {
 LIVE: Final[dict[str, Any]] = {"term": {DELETED_FIELD: False}}
 
 Field = dict[str, Any]
+LEVELS_MAX: Final = 100  # of a JSON value that is stored as an object
 
 # Lucene refuses terms above 32,766 bytes; a character takes up to 4.
 _KEYWORD_CHARS_MAX = 8191
@@ -44,9 +46,16 @@ def _number(kind: str) -> Field:
 
 
 _FLAT_OBJECT: Field = {"type": "flat_object"}
+# Elasticsearch's, which by default refuses a row with more levels, or with a longer value.
+_FLATTENED: Field = {"type": "flattened", "depth_limit": LEVELS_MAX, "ignore_above": _KEYWORD_CHARS_MAX}
 _OBJECT: Field = {"type": "object", "dynamic": True}
 _GEO_POINT: Field = {"type": "geo_point", "ignore_malformed": True}
 _JSONS, _POINT = frozenset({114, 3802}), 600
+VECTOR_TYPES: Final = frozenset({"knn_vector", "dense_vector"})
+_KNN_DIMENSIONS_MAX: Final = 16_000
+# Elasticsearch's limits: from this version on, so many dimensions.
+_DENSE_DIMENSIONS: Final = (((8, 11), 4096), ((8, 8), 2048), ((0, 0), 1024))
+_VECTORS_LEFT_OUT: Final = (9, 2)  # Elasticsearch leaves vectors out of _source from this version on, by default
 _VECTOR: Final = re.compile(r"(?:\w+\.)?vector\(([0-9]+)\)")  # pgvector's type, as format_type prints it
 _FORM: Final = 2  # increased when the documents of one configuration change their form
 _DYNAMIC_SETTINGS: Final = frozenset({"refresh_interval", "number_of_replicas", "max_result_window"})
@@ -80,11 +89,12 @@ _FIELDS_BY_OID: Final[dict[int, Field]] = {
     for oid in oids
 }
 
-# Fields that OpenSearch reserves at the top level of a document.
+# Fields that the servers reserve at the top level of a document; the second ones are Elasticsearch's alone.
 _METADATA_FIELD: Final = re.compile(
     r"_(id|index|source|type|routing|field_names|feature|ignored|nested_path|seq_no|primary_term|version|size"
     r"|doc_count|data_stream_timestamp|recovery_source)"
 )
+_ELASTICSEARCH_FIELD: Final = re.compile(r"_(tier|tsid|ts_routing_hash|ignored_source|inference_fields)")
 
 
 def field_of(column: Column) -> Field:
@@ -100,16 +110,34 @@ def field_of(column: Column) -> Field:
 
 
 class Capabilities(NamedTuple):
-    """The features of a server's indexes."""
+    """The features of a server's indexes. The default is OpenSearch without plugins."""
 
-    flat_objects: bool = True  # OpenSearch from version 2.7 on
-    vectors: bool = False  # the plugin for nearest neighbours
+    flat: str = "flat_object"  # type of the field that takes whole objects; "": there is none
+    vector: str = ""  # type of the field for vectors; "": there is none
+    vector_dimensions_max: int = 0
+    # False: documents would lack vectors. It is a setting of a new index, which keeps it when the server is updated.
+    returns_vectors: bool = True
 
     @classmethod
-    def of(cls, version: str, plugins: Iterable[str]) -> Self:
-        """Returns the features of a server. `version`: its number, such as 2.19.1."""
-        parts = [int(part) for part in re.findall(r"[0-9]+", version)[:2]]
-        return cls(parts >= [2, 7], any("knn" in plugin for plugin in plugins))
+    def of(cls, product: Product, plugins: Iterable[str]) -> Self:
+        """Returns the features of a server."""
+        version = product.version
+        if product.is_elasticsearch:
+            dimensions = next(limit for first, limit in _DENSE_DIMENSIONS if version >= first)
+            return cls("flattened", "dense_vector", dimensions, returns_vectors=version < _VECTORS_LEFT_OUT)
+        flat = "flat_object" if version >= (2, 7) or not product.number else ""
+        if any("knn" in plugin for plugin in plugins):
+            return cls(flat, "knn_vector", _KNN_DIMENSIONS_MAX)
+        return cls(flat)
+
+    def vector_field(self, dimensions: int) -> Field | None:
+        """Returns the field for vectors of so many dimensions; None if the server has none."""
+        if dimensions > self.vector_dimensions_max:
+            return None
+        if self.vector == "dense_vector":
+            # The default, cosine, refuses a row whose vector is zero. This is also what knn_vector compares.
+            return {"type": self.vector, "dims": dimensions, "index": True, "similarity": "l2_norm"}
+        return {"type": self.vector, "dimension": dimensions}
 
 
 def fields_of(schema: TableSchema, shape: SearchShape, capabilities: Capabilities) -> dict[str, Field]:
@@ -129,23 +157,23 @@ def _derived(column: Column, shape: SearchShape, capabilities: Capabilities) -> 
     oid = column.base_type_oid or column.type_oid
     if oid in _JSONS and column.element_oid == 0:
         match shape.json_as:
-            case None if capabilities.flat_objects:
-                return _FLAT_OBJECT
+            case None if capabilities.flat:
+                return _FLATTENED if capabilities.flat == "flattened" else _FLAT_OBJECT
             case "flat_object":
-                return _FLAT_OBJECT
+                return _FLATTENED if capabilities.flat == "flattened" else _FLAT_OBJECT
             case "object":
                 return _OBJECT
     if oid == _POINT:
         return _GEO_POINT
     vector = _VECTOR.fullmatch(column.type_name)
-    if vector and capabilities.vectors:
-        return {"type": "knn_vector", "dimension": int(vector[1])}
-    return field_of(column)
+    return (vector and capabilities.vector_field(int(vector[1]))) or field_of(column)
 
 
 def is_object(field: Field) -> bool:
     """Returns whether the field takes a JSON object."""
-    return field.get("type", "object") in ("flat_object", "object", "nested") and field.get("enabled", True)
+    return field.get("type", "object") in ("flat_object", "flattened", "object", "nested") and field.get(
+        "enabled", True
+    )
 
 
 def index_body(form: "IndexForm", aliases: dict[str, Any]) -> dict[str, Any]:
@@ -154,8 +182,7 @@ def index_body(form: "IndexForm", aliases: dict[str, Any]) -> dict[str, Any]:
     if "number_of_replicas" not in form.shape.settings:
         # A single node gets no replica, which could never be assigned; a cluster gets one.
         settings["auto_expand_replicas"] = "0-1"
-    if form.has_vectors:
-        settings["knn"] = True
+    settings |= form.vector_settings
     return {"settings": settings | form.shape.settings, "mappings": mapping(form), "aliases": aliases}
 
 
@@ -168,9 +195,14 @@ class IndexForm:
         self.fields = fields_of(schema, shape, capabilities)
         self.digest = shape_digest(shape, capabilities)
         self.owner = owner(schema.table, prefix)
-        # A server without the plugin refuses the field with a clear error.
-        is_vector = any(field.get("type") == "knn_vector" for field in self.fields.values())
-        self.has_vectors = capabilities.vectors and is_vector
+        self.vector_settings: dict[str, Any] = {}
+        # A server that has no such field refuses it with a clear error.
+        if capabilities.vector == "knn_vector" and any(
+            field.get("type") == "knn_vector" for field in self.fields.values()
+        ):
+            self.vector_settings["knn"] = True
+        if not capabilities.returns_vectors:
+            self.vector_settings["index.mapping.exclude_source_vectors"] = False
 
     @property
     def dynamic_settings(self) -> dict[str, Any]:
@@ -182,7 +214,7 @@ def shape_digest(shape: SearchShape, capabilities: Capabilities) -> str:
     """Returns a digest of the part of a shape that can't be changed in an index that exists."""
     fixed = shape.model_dump(by_alias=True)
     fixed["settings"] = {name: value for name, value in shape.settings.items() if name not in _DYNAMIC_SETTINGS}
-    fixed |= {"form": _FORM, "capabilities": capabilities}
+    fixed |= {"form": _FORM, "capabilities": capabilities[:3]}
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -245,12 +277,15 @@ def owner(table: TableId, prefix: str) -> dict[str, str]:
     return {"prefix": prefix, "table_schema": table.schema, "table_name": table.name}
 
 
-def check_columns(schema: TableSchema, shape: SearchShape | None = None) -> None:
+def check_columns(
+    schema: TableSchema, shape: SearchShape | None = None, capabilities: Capabilities | None = None
+) -> None:
     """Raises RefusedError, naming the column, for a table whose columns can't all be fields of one document, and for a
     mapping of a column that the table does not have.
 
-    OpenSearch reads a dot in a field's name as a path: `a.b` is accepted if there is no column `a`.
+    The server reads a dot in a field's name as a path: `a.b` is accepted if there is no column `a`.
     """
+    is_elasticsearch = capabilities is not None and capabilities.flat == "flattened"
     names = {column.name for column in schema.columns}
     if unknown := sorted(shape.mapping.keys() - names if shape else ()):
         raise RefusedError(
@@ -262,14 +297,14 @@ def check_columns(schema: TableSchema, shape: SearchShape | None = None) -> None
         parents = [".".join(parts[:count]) for count in range(1, len(parts))]
         if name in _OWN_FIELDS:
             problem = "the search index reserves this name"
-        elif _METADATA_FIELD.fullmatch(parts[0]):
-            problem = "OpenSearch reserves this name"
+        elif _METADATA_FIELD.fullmatch(parts[0]) or (is_elasticsearch and _ELASTICSEARCH_FIELD.fullmatch(parts[0])):
+            problem = f"{'Elasticsearch' if is_elasticsearch else 'OpenSearch'} reserves this name"
         elif parts[0] in _OWN_FIELDS:
             problem = f"the search index reads it as a part of its own field {parts[0]}"
         elif parents and not all(part.strip() for part in parts):
-            problem = "OpenSearch accepts no field name with a blank part next to a dot"
+            problem = "the server accepts no field name with a blank part next to a dot"
         elif parent := next((parent for parent in parents if parent in names), None):
-            problem = f"OpenSearch reads its dot as a path into column {parent!r}, which is not an object"
+            problem = f"the server reads its dot as a path into column {parent!r}, which is not an object"
         else:
             continue
         raise RefusedError(

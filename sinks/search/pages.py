@@ -21,6 +21,7 @@ def live_documents(server: SearchServer, index: str, query: dict[str, Any], with
 
     The live documents of a table differ in version, so the version shows where the next page begins.
     """
+    is_elasticsearch = server.product.is_elasticsearch
     pit_id = _open(server, index)
     last: list[Any] | None = None
     try:
@@ -30,8 +31,8 @@ def live_documents(server: SearchServer, index: str, query: dict[str, Any], with
                 "size": size,
                 "query": query,
                 "pit": {"id": pit_id, "keep_alive": _KEEP_ALIVE},
-                # _seq_no distinguishes documents of one version, should there be any.
-                "sort": [{VERSION_FIELD: "asc"}, {"_seq_no": "asc"}],
+                # The second field distinguishes documents of one version, should there be any.
+                "sort": [{VERSION_FIELD: "asc"}, {"_shard_doc" if is_elasticsearch else "_seq_no": "asc"}],
                 "track_total_hits": False,
                 "_source": with_row,
                 "version": True,
@@ -59,11 +60,16 @@ def _page_rows(server: SearchServer, index: str) -> int:
 
 
 def _open(server: SearchServer, index: str) -> str:
+    params = {"keep_alive": _KEEP_ALIVE}
     try:
-        answer = server.call(lambda client: client.create_pit(index=index, params={"keep_alive": _KEEP_ALIVE}), (404,))
+        if server.product.is_elasticsearch:
+            url = f"/{index}/_pit"
+            answer = server.call(lambda client: client.transport.perform_request("POST", url, params=params), (404,))
+        else:
+            answer = server.call(lambda client: client.create_pit(index=index, params=params), (404,))
     except NotFoundError as error:
         raise SinkError(f"{server.name}: there is no index {index}", "start the sink, which creates it") from error
-    pit_id: str = answer["pit_id"]
+    pit_id: str = answer["id" if server.product.is_elasticsearch else "pit_id"]
     return pit_id
 
 
@@ -81,4 +87,8 @@ def _search(server: SearchServer, index: str, body: dict[str, Any]) -> dict[str,
 
 def _close(server: SearchServer, pit_id: str) -> None:
     with suppress(OpenSearchException):  # otherwise it expires after _KEEP_ALIVE
-        server.once(lambda client: client.delete_pit(body={"pit_id": [pit_id]}))
+        if server.product.is_elasticsearch:
+            body = {"id": pit_id}
+            server.once(lambda client: client.transport.perform_request("DELETE", "/_pit", body=body))
+        else:
+            server.once(lambda client: client.delete_pit(body={"pit_id": [pit_id]}))

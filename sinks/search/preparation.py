@@ -301,6 +301,11 @@ class Preparation:
 
     def _found(self, name: str) -> _Index | None:
         held = self._server.call(lambda client: client.indices.get(index=name, params={"ignore_unavailable": "true"}))
+        if any(described.get("data_stream") == name for described in held.values()):
+            raise RefusedError(
+                f"{self._server.name}: {name} is a data stream, which takes no changes of documents",
+                "set another alias or index in the table's shape, or another index_prefix for the sink",
+            )
         return _index(name, held[name]) if name in held else None
 
     def _create(self, schema: TableSchema, index: str, aliases: dict[str, Any]) -> None:

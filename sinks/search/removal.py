@@ -18,7 +18,7 @@ def search_contents(section: SearchConfig, prefix: str, tables: Collection[Table
     """Returns the names of the sink's indexes, which say in `_meta` that they are its; with `removes`, they are
     deleted, and their aliases with them. Raises SinkError."""
     del tables
-    with closing(SearchServer(section.url.get_secret_value(), Retries())) as server:
+    with closing(SearchServer(section, Retries())) as server:
         names = SearchNames(prefix if section.index_prefix is None else section.index_prefix, section.shapes)
         asked = {"filter_path": "*.mappings._meta.watershed", "expand_wildcards": "all"}
         held: dict[str, Any] = server.call(lambda client: client.indices.get_mapping(params=asked))

@@ -1,59 +1,59 @@
-"""Calls to OpenSearch. Failures that can pass are retried; all others are raised as SinkError, without values or
+"""Calls to a search cluster. Failures that can pass are retried; all others are raised as SinkError, without values or
 secrets.
 """
 
 import logging
+import re
 from collections.abc import Callable
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from functools import cached_property
+from typing import Any, Final, TypeVar
 
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import (
     AuthenticationException,
     AuthorizationException,
     ConnectionError,
-    ImproperlyConfigured,
     OpenSearchException,
-    SerializationError,
+    SSLError,
     TransportError,
 )
-from opensearchpy.serializer import JSONSerializer
 
+from cdc.config.stores import SearchConfig
 from sinks.errors import SinkError
-from sinks.json_numbers import read_json
 from sinks.retries import Retries
 from sinks.search.bulk import BLOCKED, TRANSIENT_STATUSES, Busy, busy
+from sinks.search.connection import open_client, place
+from sinks.search.product import Product
 
-# A bulk request of 5 MiB takes under a second; the timeout is for a node that collects garbage or merges.
-ANSWER_TIMEOUT_S = 60
 T = TypeVar("T")
-
-
-class _ExactSerializer(JSONSerializer):
-    """Reads JSON so that numbers of documents keep their digits."""
-
-    def loads(self, s: Any) -> Any:
-        try:
-            return read_json(s if isinstance(s, str) else s.decode())
-        except ValueError as error:
-            raise SerializationError(s, error) from error
+# What a user lacks, in the reason of OpenSearch's and of Elasticsearch's answer.
+_ACTION: Final = re.compile(r"(?:permissions for|action) \[([a-z:/_*]+)")
+_CERTIFICATE: Final = re.compile(r"certificate verify failed: ([a-zA-Z -]*[a-z])")
 
 
 class SearchServer:
-    """A connection to one OpenSearch cluster."""
+    """A connection to one cluster of OpenSearch or Elasticsearch."""
 
-    def __init__(self, url: str, retries: Retries) -> None:
+    def __init__(self, config: SearchConfig, retries: Retries) -> None:
         # The client logs each failure with a traceback and the documents. Callers log failures instead.
         for name in ("opensearch", "opensearchpy.trace"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        parts = _parsed(url)
-        try:
-            # Only `Retries` retries, so that one limit applies, and the meaning of a repeated write is known.
-            self._client = OpenSearch([url], timeout=ANSWER_TIMEOUT_S, max_retries=0, serializer=_ExactSerializer())
-        except (ValueError, ImproperlyConfigured) as error:
-            raise _no_address() from error
+        self._place = place(config)
+        self._client = open_client(config)
         self.retries = retries
-        self.name = f"OpenSearch at {parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 9200)}"
+
+    @property
+    def name(self) -> str:
+        """The product, as far as it is known, and its hosts."""
+        product = self.__dict__.get("product")
+        return f"{product.name if product else 'search cluster'} at {self._place}"
+
+    @cached_property
+    def product(self) -> Product:
+        """The product that answers. Raises SinkError for one that the sink can't use."""
+        product = Product.of(self.call(lambda client: client.info()))
+        product.check()
+        return product
 
     def call(self, work: Callable[[OpenSearch], T], expected: tuple[int, ...] = ()) -> T:
         """Returns the result of `work`, which is repeated while the cluster is busy or does not answer. Raises the
@@ -75,8 +75,23 @@ class SearchServer:
         document.
         """
         match error:
-            case AuthenticationException() | AuthorizationException() if error_type(error) == "":
-                return SinkError(f"{self.name} refuses this user", "check user and password in the sink's url")
+            case AuthenticationException():
+                return SinkError(
+                    f"{self.name} refuses the sink's credential (status 401)",
+                    "check user and password, api_key or aws in the sink's section; none is sent without them",
+                )
+            case AuthorizationException() if error_type(error) not in BLOCKED:
+                action = _ACTION.search(error_reason(error))
+                return SinkError(
+                    f"{self.name} does not permit a request (status 403, {action[1] if action else 'no action named'})",
+                    "grant it to the sink's user, key or role: the reference page about search lists what a sink needs",
+                )
+            case SSLError():
+                reason = _CERTIFICATE.search(str(error))
+                return SinkError(
+                    f"{self.name} can't be reached over TLS ({reason[1] if reason else type(error).__name__})",
+                    "set tls.ca_file to the authority of its certificate; tls.certificate_file if it asks for one",
+                )
             case ConnectionError():
                 return busy(Busy(0, type(error).__name__), self.name)
             case _ if is_transient(error) or error_type(error) in BLOCKED:
@@ -129,18 +144,3 @@ def _error_field(error: Exception, field: str) -> str:
     info: Any = error.info if isinstance(error, TransportError) and len(error.args) > 2 else None
     cause = info.get("error") if isinstance(info, dict) else None
     return str(cause.get(field, "")) if isinstance(cause, dict) else ""
-
-
-def _parsed(url: str) -> Any:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise _no_address() from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _no_address()
-    return parts
-
-
-def _no_address() -> SinkError:
-    return SinkError("the sink's url is not an HTTP address", "write http://host:9200, https:// for TLS")

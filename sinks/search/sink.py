@@ -1,4 +1,4 @@
-"""The sink that keeps rows in OpenSearch. Its names are described in sinks/search/names.py."""
+"""The sink that keeps rows in OpenSearch or Elasticsearch. Its names are described in sinks/search/names.py."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -78,14 +78,10 @@ class SearchSink:
         name: str = "search",
         slot: str | None = None,
     ) -> Self:
-        """Connects. Raises SinkError if no server answers at the address."""
-        server = SearchServer(config.url.get_secret_value(), retries or Retries())
+        """Connects. Raises SinkError if no server answers at the address, or one that the sink can't use."""
+        server = SearchServer(config, retries or Retries())
         try:
-            info = server.call(lambda client: client.info())
-            plugins = server.call(lambda client: client.cat.plugins(format="json"))
-            capabilities = Capabilities.of(
-                info.get("version", {}).get("number", ""), [str(plugin.get("component")) for plugin in plugins]
-            )
+            capabilities = Capabilities.of(server.product, _plugins(server))
             index_prefix = prefix if config.index_prefix is None else config.index_prefix
             ttl_s = config.tombstone_ttl_s
             sink = cls(server, index_prefix, config.shapes, capabilities, slot=slot, tombstone_ttl_s=ttl_s, name=name)
@@ -115,7 +111,7 @@ class SearchSink:
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         made = self._table(schema)
-        mapping.check_columns(schema, self._names.shape(schema.table))
+        mapping.check_columns(schema, self._names.shape(schema.table), self._capabilities)
         made.form.check()
         table, index, alias = schema.table, self._names.index(schema.table), self._names.alias(schema.table)
         for other in self._tables:
@@ -129,7 +125,7 @@ class SearchSink:
         """Returns the names of the index and the alias that `prepare` would make, without making them. Raises SinkError
         where it would fail."""
         table = schema.table
-        mapping.check_columns(schema, self._names.shape(table))
+        mapping.check_columns(schema, self._names.shape(table), self._capabilities)
         self._table(schema).form.check()
         self._preparation.check(table)
         return self._names.index(table), self._names.alias(table)
@@ -302,3 +298,11 @@ class SearchSink:
         known = self._tables.get(table)
         assert known is not None, f"{table} was not prepared"
         return known
+
+
+def _plugins(server: SearchServer) -> list[str]:
+    """Returns the names of the server's plugins. Elasticsearch has nothing of the sink's in plugins."""
+    if server.product.is_elasticsearch:
+        return []
+    found = server.call(lambda client: client.cat.plugins(format="json"))
+    return [str(plugin.get("component")) for plugin in found]

@@ -23,7 +23,7 @@ class SearchSlots:
     in_place = False
 
     def __init__(self, config: SearchConfig, prefix: str, retries: Retries | None = None) -> None:
-        self._server = SearchServer(config.url.get_secret_value(), retries or Retries())
+        self._server = SearchServer(config, retries or Retries())
         self._names = SearchNames(prefix if config.index_prefix is None else config.index_prefix, config.shapes)
 
     def serving(self) -> str:

@@ -24,6 +24,7 @@ from sinks.contract import Change, Sink
 from sinks.search.sink import SearchSink
 from sinks.sql.sink import SqlSink
 from tests.conformance.warehouse_store import warehouse, warehouse_in_postgresql, warehouse_in_rest
+from tests.support.elasticsearch import elasticsearch_face
 from tests.support.redis_cluster import cluster_client
 
 if TYPE_CHECKING:
@@ -69,9 +70,14 @@ class SearchStore:
     batch_rows = 5_000
     batch_memory_bytes_max: int | None = 32 * 1024 * 1024
 
-    def __init__(self, url: str, prefix: str, shapes: dict[str, SearchShape] | None = None) -> None:
+    def __init__(
+        self, url: str, prefix: str, shapes: dict[str, SearchShape] | None = None, face: str | None = None
+    ) -> None:
+        """`face`: the address that the sink gets, if it is another one: of a front in this process, whose memory counts."""
+        if face is not None:
+            self.batch_memory_bytes_max = None
         self._shapes = shapes or {}
-        self._config = SearchConfig(url=SecretStr(url), shapes=self._shapes)
+        self._config = SearchConfig(url=SecretStr(face or url), shapes=self._shapes)
         self._prefix = prefix
         self._client = OpenSearch(url, timeout=60)
 
@@ -305,6 +311,19 @@ def _search(
         store.close()
 
 
+@contextmanager
+def _elasticsearch(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+    """Elasticsearch's API in front of OpenSearch; fails a test whose requests Elasticsearch would refuse as such."""
+    url = request.getfixturevalue("opensearch")
+    with elasticsearch_face(url) as face:
+        store = SearchStore(url, unique, face=face.url)
+        try:
+            yield store
+        finally:
+            store.close()
+        assert face.violations == []
+
+
 _NAMES: Final[dict[str, Any]] = {"alias": "{prefix}.own.{table}", "index": "{prefix}.own.{table}.rows"}
 SEARCH_SHAPES: Final = {
     "public.customers": SearchShape(
@@ -407,6 +426,7 @@ _SQL_SHAPES: Final = {
 STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextManager[Store]]]] = {
     "search": _search,
     "search-shaped": partial(_search, shapes=SEARCH_SHAPES),
+    "search-elasticsearch": _elasticsearch,
     "cache": _cache,
     "cache-json": partial(_cache, shapes=_json_shapes),
     "cache-columns": partial(_cache, shapes=_column_shapes),

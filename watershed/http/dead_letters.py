@@ -1,8 +1,8 @@
 """Sinks' dead letters as the console shows them: a bounded number, and rows only where nobody else can read them.
 
-The server asks nobody who they are. So a row is withheld where the configuration masks columns of its table, and row
-and key by a server that other machines can reach; `cdc dlq show` prints them. A letter has the row as it is in the
-source: columns and tables that the store does not hold are left out.
+A row is withheld where the configuration masks columns of its table. Row and key are withheld from users without the
+role operate, and, by a server without users, if other machines can reach it; `cdc dlq show` prints them. A letter has
+the row as it is in the source: columns and tables that the store does not hold are left out.
 """
 
 import threading
@@ -14,8 +14,10 @@ import anyio
 from anyio.to_thread import run_sync
 
 from cdc.config.config_file import Config
+from cdc.config.http_settings import is_loopback
 from cdc.model.errors import UnreachableError
-from watershed.http.hosts import host_name, is_loopback
+from watershed.http.access import ANYONE, Caller
+from watershed.http.hosts import host_name
 from watershed.status.dead_letters import DeadLetter
 from watershed.status.model import Node, Status
 
@@ -23,7 +25,7 @@ SHOWN_MAX: Final = 100  # of each sink
 KEPT_S: Final = 5.0  # an answer serves all consoles for so long
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 WAITING_MAX: Final = 20  # requests, while the brokers do not answer
-Why = Literal["", "masked", "remote", "not kept", "not held"]
+Why = Literal["", "masked", "remote", "role", "not kept", "not held"]
 
 
 class ShownDeadLetter(Node):
@@ -71,7 +73,7 @@ class DeadLetterReader:
         self._waiting = 0
         self._limiter: anyio.CapacityLimiter | None = None  # is made in the server's event loop
 
-    async def shown_to(self, status: Status, host: str) -> DeadLetters:
+    async def shown_to(self, status: Status, host: str, caller: Caller) -> DeadLetters:
         """Does what `shown` does, for one request at a time: while the brokers do not answer, all wait in one thread of
         the server's. Raises WatershedError also if too many are waiting."""
         if self._waiting >= WAITING_MAX:
@@ -79,11 +81,11 @@ class DeadLetterReader:
         self._limiter = self._limiter or anyio.CapacityLimiter(1)
         self._waiting += 1
         try:
-            return await run_sync(self.shown, status, host, limiter=self._limiter)
+            return await run_sync(self.shown, status, host, caller, limiter=self._limiter)
         finally:
             self._waiting -= 1
 
-    def shown(self, status: Status, host: str) -> DeadLetters:
+    def shown(self, status: Status, host: str, caller: Caller = ANYONE) -> DeadLetters:
         """Returns the letters. `host`: the request's, by which a page of another origin is recognised. Raises
         WatershedError if the brokers do not answer."""
         having = [sink for sink in status.sinks if sink.dead_letters and sink.sink in self._config.sinks]
@@ -93,31 +95,35 @@ class DeadLetterReader:
             if known != names or self._clock() - at > KEPT_S:
                 dead_letters = self._read(names) if names else ()
                 self._known = (self._clock(), names, dead_letters)
-        is_local = is_loopback(self._config.http.host) and host_name(host) in LOCAL_NAMES
+        hidden = self._hidden(host, caller)
         return DeadLetters(
-            sinks=tuple(self._of_sink(sink.sink, sink.generation, dead_letters, is_local=is_local) for sink in having)
+            sinks=tuple(self._of_sink(sink.sink, sink.generation, dead_letters, hidden) for sink in having)
         )
 
-    def _of_sink(
-        self, sink: str, generation: int, dead_letters: Sequence[DeadLetter], *, is_local: bool
-    ) -> SinkDeadLetters:
+    def _hidden(self, host: str, caller: Caller) -> Why:
+        """Returns why this caller sees no values at all; "" if it may see some."""
+        if caller.has_users:
+            return "" if caller.role == "operate" else "role"
+        return "" if is_loopback(self._config.http.host) and host_name(host) in LOCAL_NAMES else "remote"
+
+    def _of_sink(self, sink: str, generation: int, dead_letters: Sequence[DeadLetter], hidden: Why) -> SinkDeadLetters:
         own = [
             dead_letter
             for dead_letter in dead_letters
             if (dead_letter.sink, dead_letter.generation) == (sink, generation)
         ]
         own.sort(key=lambda one: -one.row.rejected_us)
-        shown = tuple(self._shown(dead_letter, is_local=is_local) for dead_letter in own[:SHOWN_MAX])
+        shown = tuple(self._shown(dead_letter, hidden) for dead_letter in own[:SHOWN_MAX])
         return SinkDeadLetters(sink=sink, total=len(own), letters=shown)
 
-    def _shown(self, dead_letter: DeadLetter, *, is_local: bool) -> ShownDeadLetter:
+    def _shown(self, dead_letter: DeadLetter, hidden: Why) -> ShownDeadLetter:
         row = dead_letter.row
         is_held = self._config.sinks[dead_letter.sink].holds(row.table)
-        withheld = self._withheld(dead_letter, is_held=is_held, is_local=is_local)
+        withheld = self._withheld(dead_letter, hidden, is_held=is_held)
         return ShownDeadLetter(
             sink=dead_letter.sink,
             table=str(row.table),
-            key=self._held(dead_letter, row.key) if is_held and is_local else None,
+            key=self._held(dead_letter, row.key) if is_held and not hidden else None,
             reason=row.reason,
             version=row.version,
             topic=row.topic,
@@ -128,14 +134,14 @@ class DeadLetterReader:
             withheld=withheld,
         )
 
-    def _withheld(self, dead_letter: DeadLetter, *, is_held: bool, is_local: bool) -> Why:
+    def _withheld(self, dead_letter: DeadLetter, hidden: Why, *, is_held: bool) -> Why:
         if dead_letter.row.row is None:
             return "not kept"
         if not is_held:
             return "not held"
         if self._masked(dead_letter):
             return "masked"
-        return "" if is_local else "remote"
+        return hidden
 
     def _masked(self, dead_letter: DeadLetter) -> frozenset[str]:
         """Returns the masked columns of the letter's table."""

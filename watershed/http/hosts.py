@@ -11,7 +11,7 @@ from typing import Final
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cdc.config.config_file import HttpConfig
+from cdc.config.http_settings import HttpConfig, is_loopback
 
 # Says only that the process is alive, to an orchestrator under whatever name.
 OPEN: Final = frozenset({"/healthz"})
@@ -60,13 +60,6 @@ def misdirected(host: str) -> Response:
         "next": "use localhost or the server's address; if the name is right, add it to http.names",
     }
     return JSONResponse(failure, 421)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def host_name(host: str) -> str:

@@ -19,6 +19,7 @@ from cdc import __version__
 from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
 from watershed.client.applied import WaitError
 from watershed.client.waiting import WaitTimeoutError
+from watershed.http.access import caller_of
 from watershed.http.dead_letters import DeadLetterReader, DeadLetters
 from watershed.http.metrics import CONTENT_TYPE, metrics_text
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Question, Waits
@@ -103,9 +104,11 @@ def application(
     async def healthz(_: Request) -> Response:  # needs no thread
         return _json(Health(is_alive=True))
 
-    def readyz(_: Request) -> Response:
+    def readyz(request: Request) -> Response:
         reasons = scope.reasons(status())
-        return _json(Readiness(is_ready=not reasons, reasons=reasons), 503 if reasons else 200)
+        # Without a token only the probe is answered: reasons name tables.
+        shown = () if caller_of(request).role == "none" else reasons
+        return _json(Readiness(is_ready=not reasons, reasons=shown), 503 if reasons else 200)
 
     def whole(_: Request) -> Response:
         return _json(status())
@@ -132,7 +135,7 @@ def application(
 
     async def dead_letters(request: Request) -> Response:
         try:
-            return _json(await letters.shown_to(status(), request.headers.get("host", "")))
+            return _json(await letters.shown_to(status(), request.headers.get("host", ""), caller_of(request)))
         except WatershedError as error:
             return _json(Failure(error=error.message, next=error.hint), 503)
 
@@ -268,7 +271,12 @@ def description() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Watershed", "version": __version__, "description": "Read-only: health, status, metrics."},
         "paths": paths,
-        "components": {"schemas": schemas["$defs"]},
+        # A server without users asks for none.
+        "security": [{"token": []}, {}],
+        "components": {
+            "schemas": schemas["$defs"],
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "A token of http.users."}},
+        },
     }
 
 

@@ -10,11 +10,14 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from cdc.config.config_file import Config, HttpConfig
+from cdc.config.config_file import Config
+from cdc.config.http_settings import HttpConfig, is_loopback
 from cdc.daemon.conditions import Conditions
 from cdc.model.errors import ConfigError
 from watershed.client.pipeline_watch import FollowedPositions
 from watershed.client.source_reader import PostgresSourceReader
+from watershed.http.access import CheckedAccess
+from watershed.http.certificate import Certificate
 from watershed.http.connections import bounded
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.hosts import CheckedHost, KnownHosts
@@ -58,14 +61,22 @@ def serve(
         server.run(sockets=[listener])
 
     threading.Thread(target=run, name="http", daemon=True).start()
-    log.info("listening", http=f"http://{config.http.host}:{port}", console=console_address(config.http.host, port))
+    scheme = "http" if config.http.tls is None else "https"
+    console = console_address(config.http.host, port, scheme)
+    log.info("listening", http=f"{scheme}://{config.http.host}:{port}", console=console)
+    if config.http.users and config.http.tls is None and not is_loopback(config.http.host):
+        log.warning("tokens travel unencrypted: set http.tls, unless a proxy in front ends TLS")
 
 
 def http_server(app: ASGIApp, http: HttpConfig) -> uvicorn.Server:
-    """Returns the server of an application, which it protects from other names and from too many connections."""
+    """Returns the server of an application, which it protects from other names, from callers without a token if there
+    are users, and from too many connections. Raises ConfigError for a certificate that can't be used.
+    """
+    certificate = None if http.tls is None else Certificate(http.tls)
     return uvicorn.Server(
         uvicorn.Config(
-            CheckedHost(app, KnownHosts(http)),
+            CheckedHost(CheckedAccess(app, http), KnownHosts(http)),
+            ssl_context_factory=None if certificate is None else lambda _, __: certificate.context,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -77,10 +88,10 @@ def http_server(app: ASGIApp, http: HttpConfig) -> uvicorn.Server:
     )
 
 
-def console_address(host: str, port: int) -> str:
+def console_address(host: str, port: int, scheme: str = "http") -> str:
     """Returns the console's address for a browser on this machine."""
     name = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    return f"http://{name}:{port}/"
+    return f"{scheme}://{name}:{port}/"
 
 
 def listening_socket(host: str, port: int, key: str) -> socket.socket:

@@ -2,9 +2,10 @@
 
 import { h, pill, s, show } from "./dom.js";
 import { clock, count, plural } from "./format.js";
-import { every, poll, state } from "./data.js";
+import { every, hasToken, poll, state, useToken } from "./data.js";
 import { keptViews } from "./kept-views.js";
 import { letters } from "./letters.js";
+import { login } from "./login.js";
 import { overview } from "./overview.js";
 import { problems } from "./problems.js";
 import { stores } from "./stores.js";
@@ -99,7 +100,10 @@ function draw() {
   })));
   document.title = `${title} · Watershed`;
   show(byId("notice"), ...notice());
-  if (status) {
+  byId("logout").hidden = !hasToken() || Boolean(state.needsToken);
+  byId("raw").hidden = hasToken() || Boolean(state.needsToken); // links can't send a token
+  if (state.needsToken) show(byId("view"), ...login(refresh));
+  else if (status) {
     const [tone, text] = health(status);
     document.title = `${tone === "good" ? "" : `(${text}) `}${title} · ${status.prefix} · Watershed`;
     show(byId("health"), pill(tone, text));
@@ -133,6 +137,10 @@ addEventListener("keydown", (event) => {
   }
 });
 
+byId("logout").onclick = () => {
+  useToken("");
+  refresh();
+};
 setTheme(stored());
 draw();
 every(refresh);

@@ -13,11 +13,37 @@ export const state = {
   problems: [], // seen in the last half hour, also those that are over
   awaySince: null, // unix seconds
   failures: 0,
+  needsToken: "", // why the server gives no answer without one; "" where it does
 };
 
+// A tab keeps its token until it is closed. There is no cookie, which pages of other sites could use.
+const TOKEN = "watershed-token";
+let token = keptToken();
+
+function keptToken() {
+  try {
+    return sessionStorage.getItem(TOKEN) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+export const hasToken = () => token !== "";
+
+/** Sends this token from now on; "" for none. */
+export function useToken(given) {
+  token = given;
+  try {
+    if (given) sessionStorage.setItem(TOKEN, given);
+    else sessionStorage.removeItem(TOKEN);
+  } catch { /* a browser that keeps nothing: it is asked for again after a reload */ }
+}
+
 async function get(path) {
-  const answer = await fetch(`../v1/${path}`, { signal: AbortSignal.timeout(WAIT_MS), cache: "no-store" });
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(`../v1/${path}`, { signal: AbortSignal.timeout(WAIT_MS), cache: "no-store", headers });
   const found = await answer.json();
+  state.needsToken = answer.status === 401 ? found.error : "";
   if (!answer.ok) throw new Error(`${found.error}; ${found.next}`);
   return found;
 }
@@ -81,6 +107,10 @@ export async function poll(wantsLetters) {
     add(sampleOf(status));
     if (wantsLetters) await readLetters(status);
   } catch {
+    if (state.needsToken) {
+      Object.assign(state, { status: null, letters: null, samples: [], problems: [], failures: 0, awaySince: null });
+      return;
+    }
     state.failures += 1;
     if (state.failures >= SILENT_POLLS || !state.status) state.awaySince ??= state.status?.unix_seconds ?? Date.now() / 1000;
   }

@@ -18,7 +18,7 @@ function build(element, properties, children) {
 export const h = (tag, properties, ...children) => build(document.createElement(tag), properties, children);
 export const s = (tag, properties, ...children) => build(document.createElementNS(SVG, tag), properties, children);
 
-const HANDLERS = ["onclick", "oninput", "onchange", "onkeydown", "onpointermove", "onpointerleave", "ontoggle"];
+const HANDLERS = ["onclick", "oninput", "onchange", "onkeydown", "onpointermove", "onpointerleave", "onsubmit", "ontoggle"];
 
 function isSame(old, fresh) {
   if (old.nodeType !== fresh.nodeType) return false;

@@ -7,6 +7,7 @@ import { state } from "./data.js";
 const WITHHELD = {
   masked: "The row is not shown: the configuration masks columns of this table. `cdc dlq show` prints it.",
   remote: "The row is not shown: other machines can reach this server. `cdc dlq show` prints it.",
+  role: "The row is not shown: this needs a user with role operate. `cdc dlq show` prints it.",
   "not held": "The row is not shown: the sink does not hold this table any more. `cdc dlq show` prints it.",
   "not kept": "The row is not kept: the sink keeps no rows, or it is too large.",
 };

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cdc.config.store_shapes import CacheShape, CacheTls, SearchShape, shape_of
+from cdc.config.store_shapes import CacheShape, SearchShape, StoreTls, shape_of
 from cdc.config.stores import CacheConfig, SearchConfig, StoreConfig, unmatched_pattern
 from cdc.model.events import TableId
 
@@ -67,4 +67,4 @@ def test_a_shape_of_the_search_index_that_makes_no_sense_is_refused(options: dic
 
 def test_a_certificate_needs_its_key() -> None:
     with pytest.raises(ValidationError, match="must be set together"):
-        CacheTls(certificate_file="client.pem")
+        StoreTls(certificate_file="client.pem")

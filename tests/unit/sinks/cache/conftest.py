@@ -1,18 +1,14 @@
 """A Redis for tests that change its settings, kill it or empty it: the shared one belongs to others too. TLS."""
 
 import shutil
-import socket
-import ssl
-import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.support.tls import make_certificates
 from watershed.devstack.stack import Stack
 
 
@@ -32,53 +28,6 @@ def own_redis() -> Iterator[OwnRedis]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class TlsProxy:
-    """TLS in front of a server, for clients with a certificate of our authority. The stack's Redis has no TLS."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self._behind = port
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.pem")
-        self._context.load_cert_chain(folder / "server.pem", folder / "server.key")
-        self._context.verify_mode = ssl.CERT_REQUIRED
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listening.getsockname()[1])
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                accepted, _ = self._listening.accept()
-                with suppress(ssl.SSLError):  # a client without a certificate
-                    outside = self._context.wrap_socket(accepted, server_side=True)
-                    inside = socket.create_connection(("127.0.0.1", self._behind))
-                    for pair in ((outside, inside), (inside, outside)):
-                        threading.Thread(target=_copy, args=pair, daemon=True).start()
-
-    def close(self) -> None:
-        self._listening.close()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while content := source.recv(65_536):
-            target.sendall(content)
-        target.shutdown(socket.SHUT_WR)
-
-
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """The certificates of an authority, a server and a client."""
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=tmp_path, check=True, capture_output=True)
-
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    # Python 3.13 demands these extensions, as RFC 5280 does.
-    signs = ("-addext", "keyUsage=critical,keyCertSign")
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", *signs)
-    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid")
-    for name in ("server", "client"):
-        openssl("req", *new[:-2], "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)
-    return tmp_path
+    return make_certificates(tmp_path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.store_shapes import CacheShape, CacheTls
+from cdc.config.store_shapes import CacheShape, StoreTls
 from cdc.config.stores import shared_names
 from cdc.model.events import TableId
 from sinks.cache.check import cache_findings
@@ -22,8 +22,8 @@ from sinks.contract import Outcome
 from sinks.errors import RefusedError, SinkError
 from tests.support.http_server import free_port
 from tests.support.redis_cluster import Cluster, cluster_client, free_ports
+from tests.support.tls import TlsProxy
 from tests.unit.sinks.cache.cluster_rows import QUICK, USERS, V, config, opened, rows, schema_of, upsert
-from tests.unit.sinks.cache.conftest import TlsProxy
 
 NAMES = ("users", "orders", "items", "rights")
 TAGGED = CacheShape(key="user:{{public.users}}:{id}", value="json", lookups=("{{public.users}}:by_email:{email}",))
@@ -226,7 +226,7 @@ def test_nodes_with_tls_take_our_certificate(tmp_path: Path, certificates: Path)
         cluster.join([port], [])
         url = f"rediss+cluster://127.0.0.1:{proxy.port}"
         authority, *own = (str(certificates / name) for name in ("ca.pem", "client.pem", "client.key"))
-        tls = CacheTls(ca_file=authority, certificate_file=own[0], key_file=own[1])
+        tls = StoreTls(ca_file=authority, certificate_file=own[0], key_file=own[1])
         with closing(opened(url, "shop", tls=tls)) as sink:
             sink.apply([upsert(1, V, "a")])
             assert rows(sink) == {1: "a"}

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import redis as client
 
-from cdc.config.store_shapes import CacheTls
+from cdc.config.store_shapes import StoreTls
 from sinks.cache.keys import SHAPE, version_text
 from sinks.cache.scripts import APPLY
 from sinks.cache.server import Command, RedisServer
 from sinks.errors import SinkError
 from sinks.retries import Retries
-from tests.unit.sinks.cache.conftest import OwnRedis, TlsProxy
+from tests.support.tls import TlsProxy
+from tests.unit.sinks.cache.conftest import OwnRedis
 
 ONCE = Retries(attempt_count_max=1)
 
@@ -122,10 +123,10 @@ def test_a_server_with_tls_takes_our_certificate_and_acl_user(
         admin.execute_command("ACL", "SETUSER", "cache", "on", ">s3cret", "~*", "&*", "+@all")
     url = f"rediss://cache:s3cret@127.0.0.1:{tls_proxy.port}/0"
     authority, *own = (str(certificates / name) for name in ("ca.pem", "client.pem", "client.key"))
-    server = RedisServer(url, ONCE, CacheTls(ca_file=authority, certificate_file=own[0], key_file=own[1]))
+    server = RedisServer(url, ONCE, StoreTls(ca_file=authority, certificate_file=own[0], key_file=own[1]))
     assert server.run("ACL", "WHOAMI") == b"cache"
     server.close()
-    for tls in (None, CacheTls(ca_file=authority)):
+    for tls in (None, StoreTls(ca_file=authority)):
         with pytest.raises(SinkError, match="does not answer"):
             RedisServer(url, ONCE, tls).run("PING")
 
@@ -139,5 +140,5 @@ def test_a_server_with_tls_takes_our_certificate_and_acl_user(
 )
 def test_files_for_tls_that_can_not_be_used_are_said(url: str, message: str) -> None:
     with pytest.raises(SinkError, match=message) as caught:
-        RedisServer(url, ONCE, CacheTls(ca_file="/no/such.pem"))
+        RedisServer(url, ONCE, StoreTls(ca_file="/no/such.pem"))
     assert caught.value.hint

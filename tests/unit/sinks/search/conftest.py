@@ -60,7 +60,7 @@ class Place:
         return SearchSink.open(SearchConfig(url=SecretStr(self.url)), self.prefix, retries)
 
     def server(self) -> SearchServer:
-        return SearchServer(self.url, QUICK)
+        return SearchServer(SearchConfig(url=SecretStr(self.url)), QUICK)
 
     def find(self, query: dict[str, object]) -> list[int]:
         """Ids that a reader finds."""

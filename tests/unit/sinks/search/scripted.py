@@ -14,6 +14,7 @@ class Request:
     method: str
     path: str
     body: bytes
+    headers: dict[str, str] = field(default_factory=dict)  # names in lower case
 
     @property
     def documents(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -38,7 +39,8 @@ def scripted_server(answers: Sequence[tuple[int, object]]) -> Iterator[Scripted]
 
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            script.requests.append(Request(self.command, self.path, body))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            script.requests.append(Request(self.command, self.path, body, headers))
             status, content = script.answers.pop(0) if len(script.answers) > 1 else script.answers[0]
             if status == 0:
                 self.close_connection = True

@@ -27,7 +27,7 @@ COLUMNS = {
     "rating": Column("rating", 701, -1, "double precision", True),
 }
 SCHEMA = TableSchema(TableId("public", "t"), 1, 16_400, tuple(COLUMNS.values()), ("id",), "t")
-FORM = DocumentForm(SCHEMA, SearchShape(), Capabilities(vectors=True))
+FORM = DocumentForm(SCHEMA, SearchShape(), Capabilities("flat_object", "knn_vector", 16_000))
 
 
 def stored(row: dict[str, Any], form: DocumentForm = FORM, *, objects: bool = True) -> str:

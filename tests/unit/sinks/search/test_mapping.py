@@ -20,6 +20,7 @@ from sinks.search.mapping import (
     owner,
     shape_digest,
 )
+from sinks.search.product import Product
 
 TABLE = TableId("public", "t")
 
@@ -30,6 +31,9 @@ def column(name: str = "c", oid: int = 25, type_name: str = "text", base: int = 
 
 def schema(*columns: Column) -> TableSchema:
     return TableSchema(TABLE, 4, 16_400, columns, (columns[0].name,), "shop.public.t")
+
+
+KNN = Capabilities("flat_object", "knn_vector", 16_000)
 
 
 def form(described: TableSchema, capabilities: Capabilities | None = None, **shape: Any) -> IndexForm:
@@ -176,22 +180,67 @@ def test_json_vectors_and_points_have_fields_of_their_own_where_the_server_has_t
     table = schema(
         column("doc", 3802, "jsonb"), column("v", 90_001, "vector(3)"), column("at", 600, "point"), column("w", 90_001)
     )
-    made = form(table, Capabilities(flat_objects=True, vectors=True))
+    made = form(table, KNN)
     assert made.fields["doc"] == {"type": "flat_object"}
     assert made.fields["v"] == {"type": "knn_vector", "dimension": 3}
     assert made.fields["at"] == {"type": "geo_point", "ignore_malformed": True}
     assert made.fields["w"]["type"] == "keyword" or made.fields["w"]["type"] == "text"
     assert index_body(made, {})["settings"]["knn"] is True
-    plain = form(table, Capabilities(flat_objects=False))
+    plain = form(table, Capabilities(flat=""))
     assert (plain.fields["doc"]["type"], plain.fields["v"]["type"]) == ("text", "keyword")
     assert form(table, json="object").fields["doc"] == {"type": "object", "dynamic": True}
     assert form(table, json="text").fields["doc"] == {"type": "text"}
 
 
 def test_servers_are_known_by_version_and_plugins() -> None:
-    assert Capabilities.of("2.6.9", []) == Capabilities(flat_objects=False, vectors=False)
-    assert Capabilities.of("2.7.0", ["opensearch-knn"]) == Capabilities(flat_objects=True, vectors=True)
-    assert Capabilities.of("10.0.0-SNAPSHOT", ["analysis-icu"]) == Capabilities(flat_objects=True, vectors=False)
+    def of(number: str, *plugins: str) -> Capabilities:
+        return Capabilities.of(Product("OpenSearch", number), plugins)
+
+    assert of("2.6.9") == Capabilities(flat="")
+    assert of("2.7.0", "opensearch-knn") == KNN
+    assert of("10.0.0-SNAPSHOT", "analysis-icu") == Capabilities()
+
+
+def elasticsearch(number: str) -> Capabilities:
+    return Capabilities.of(Product("Elasticsearch", number), [])
+
+
+def test_elasticsearch_has_other_fields_for_json_and_vectors() -> None:
+    table = schema(column("doc", 3802, "jsonb"), column("v", 90_001, "vector(3)"), column("at", 600, "point"))
+    made = form(table, elasticsearch("8.11.0"))
+    assert made.fields["doc"] == {"type": "flattened", "depth_limit": 100, "ignore_above": 8191}
+    # Of two vectors whose default similarity is cosine, one may not be zero: the row would be refused.
+    assert made.fields["v"] == {"type": "dense_vector", "dims": 3, "index": True, "similarity": "l2_norm"}
+    assert made.fields["at"] == {"type": "geo_point", "ignore_malformed": True}
+    assert "knn" not in index_body(made, {})["settings"]
+    assert form(table, elasticsearch("9.0.0"), json="flat_object").fields["doc"]["type"] == "flattened"
+    assert clashes(mapping(made)["properties"], made.fields) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("number", "dimensions", "field"),
+    [("8.7.1", 1025, "keyword"), ("8.10.4", 2048, "dense_vector"), ("8.11.0", 4096, "dense_vector"),
+     ("9.5.1", 4097, "keyword")],
+)  # fmt: skip
+def test_a_vector_that_elasticsearch_can_not_index_is_a_keyword(number: str, dimensions: int, field: str) -> None:
+    made = form(schema(column("v", 90_001, f"vector({dimensions})")), elasticsearch(number))
+    assert made.fields["v"]["type"] == field
+
+
+def test_elasticsearch_is_asked_to_return_vectors_from_the_version_on_that_leaves_them_out() -> None:
+    """An earlier one knows no such setting; and a cluster that is updated has no other shape."""
+    setting = "index.mapping.exclude_source_vectors"
+    before, after = elasticsearch("9.1.8"), elasticsearch("9.2.0")
+    assert setting not in index_body(form(schema(column()), before), {})["settings"]
+    assert index_body(form(schema(column()), after), {})["settings"][setting] is False
+    assert shape_digest(SearchShape(), before) == shape_digest(SearchShape(), after)
+
+
+def test_a_column_with_a_name_that_elasticsearch_reserves_is_refused_there_alone() -> None:
+    table = schema(column("_tier"))
+    with pytest.raises(RefusedError, match="Elasticsearch reserves this name"):
+        check_columns(table, None, elasticsearch("9.5.1"))
+    check_columns(table, None, KNN)
 
 
 def test_a_mapping_goes_over_the_derived_one_and_another_type_replaces_it() -> None:
@@ -223,7 +272,8 @@ def test_only_what_an_index_can_not_change_counts_as_its_shape() -> None:
         digest(id="{id}"),
         digest(routing="{id}"),
         digest(alias="other"),
-        digest(Capabilities(flat_objects=False)),
+        digest(Capabilities(flat="")),
+        digest(elasticsearch("9.5.1")),
         digest(),
     ]
     assert len(set(others)) == len(others)

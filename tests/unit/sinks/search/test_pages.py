@@ -85,6 +85,7 @@ def test_a_missing_index_is_named(place: Place) -> None:
 def test_a_part_of_an_answer_is_no_answer() -> None:
     """A shard that failed must not look like an end of the rows."""
     answers: list[tuple[int, object]] = [
+        (200, {"version": {"number": "3.8.0"}}),
         (200, {"pit_id": "p"}),
         (200, {"_all": {"primaries": {"store": {"size_in_bytes": 1}, "docs": {"count": 1}}}}),
         (200, {"pit_id": "p", "timed_out": False, "_shards": {"failed": 1}, "hits": {"hits": []}}),

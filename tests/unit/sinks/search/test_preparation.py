@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from pydantic import SecretStr
 
+from cdc.config.stores import SearchConfig
 from cdc.model.events import Column, TableSchema, pack_version
 from sinks.contract import Change, Outcome
 from sinks.errors import RefusedError, SinkError
@@ -33,7 +35,7 @@ class InterruptedServer(SearchServer):
     """Does something else after its n-th request that changes something, once."""
 
     def __init__(self, place: Place, number: int, interrupt: Callable[[], None]) -> None:
-        super().__init__(place.url, QUICK)
+        super().__init__(SearchConfig(url=SecretStr(place.url)), QUICK)
         self.requests = 0
         perform = self._client.transport.perform_request
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from opensearchpy.exceptions import NotFoundError
+from pydantic import SecretStr
 
+from cdc.config.stores import SearchConfig
 from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.search.server import SearchServer
@@ -17,6 +19,10 @@ BUSY: tuple[int, object] = (503, {"error": {"type": "no_master", "reason": "x"},
 INFO: tuple[int, object] = (200, {"version": {"number": "3.8.0"}})
 
 
+def opened(url: str, retries: Retries) -> SearchServer:
+    return SearchServer(SearchConfig(url=SecretStr(url)), retries)
+
+
 def info(server: SearchServer) -> Any:
     return server.call(lambda client: client.info())
 
@@ -25,10 +31,10 @@ def test_a_server_that_does_not_answer_is_named_without_its_password(capfd: pyte
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     pauses: list[float] = []
-    server = SearchServer(f"http://user:s3cret@127.0.0.1:{port}", Retries(attempt_count_max=3, sleep=pauses.append))
+    server = opened(f"http://user:s3cret@127.0.0.1:{port}", Retries(attempt_count_max=3, sleep=pauses.append))
     with pytest.raises(SinkError) as caught:
         info(server)
-    assert caught.value.message == f"OpenSearch at 127.0.0.1:{port} does not answer (ConnectionError)"
+    assert caught.value.message == f"search cluster at 127.0.0.1:{port} does not answer (ConnectionError)"
     assert "the sink's url" in caught.value.hint
     assert "s3cret" not in str(caught.value)
     assert len(pauses) == 2
@@ -38,14 +44,14 @@ def test_a_server_that_does_not_answer_is_named_without_its_password(capfd: pyte
 @pytest.mark.parametrize("url", ["", "localhost:9200", "ftp://localhost", "http://", "http://localhost:port"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(SinkError, match=r"the sink's url is not an HTTP address"):
-        SearchServer(url, ONCE)
+        opened(url, ONCE)
 
 
 @pytest.mark.parametrize("first", [BUSY, (429, {}), (502, "bad gateway"), (504, {}), (0, None)])
 def test_a_busy_or_cut_answer_is_asked_for_again(first: tuple[int, object]) -> None:
     pauses: list[float] = []
     with scripted_server([first, INFO]) as scripted:
-        server = SearchServer(scripted.url, Retries(sleep=pauses.append))
+        server = opened(scripted.url, Retries(sleep=pauses.append))
         assert info(server) == INFO[1]
         server.close()
     assert len(pauses) == 1
@@ -53,7 +59,7 @@ def test_a_busy_or_cut_answer_is_asked_for_again(first: tuple[int, object]) -> N
 
 def test_a_server_that_only_starts_is_no_error_of_ours() -> None:
     with scripted_server([BUSY]) as scripted:
-        server = SearchServer(scripted.url, ONCE)
+        server = opened(scripted.url, ONCE)
         with pytest.raises(SinkError, match=r"accepts no requests \(status 503, no_master\)") as caught:
             info(server)
         server.close()
@@ -62,7 +68,7 @@ def test_a_server_that_only_starts_is_no_error_of_ours() -> None:
 
 def test_an_expected_status_comes_out_at_once() -> None:
     with scripted_server([(404, {"error": {"type": "index_not_found_exception"}})]) as scripted:
-        server = SearchServer(scripted.url, ONCE)
+        server = opened(scripted.url, ONCE)
         with pytest.raises(NotFoundError):
             server.call(lambda client: client.get(index="i", id="1"), (404,))
         with pytest.raises(SinkError, match=r"refuses a request \(status 404, index_not_found_exception\)"):
@@ -70,12 +76,12 @@ def test_an_expected_status_comes_out_at_once() -> None:
         server.close()
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_user_is_said_at_once(status: int) -> None:
+@pytest.mark.parametrize(("status", "message"), [(401, "refuses the sink's credential"), (403, "does not permit")])
+def test_a_refused_user_is_said_at_once(status: int, message: str) -> None:
     pauses: list[float] = []
     with scripted_server([(status, "no")]) as scripted:
-        server = SearchServer(scripted.url.replace("//", "//user:s3cret@"), Retries(sleep=pauses.append))
-        with pytest.raises(SinkError, match="refuses this user") as caught:
+        server = opened(scripted.url.replace("//", "//user:s3cret@"), Retries(sleep=pauses.append))
+        with pytest.raises(SinkError, match=message) as caught:
             info(server)
         server.close()
     assert pauses == []
@@ -84,7 +90,7 @@ def test_a_refused_user_is_said_at_once(status: int) -> None:
 
 def test_the_servers_sentence_stays_out_of_the_message() -> None:
     with scripted_server([(400, {"error": {"type": "parse_exception", "reason": "near 'private'"}})]) as scripted:
-        server = SearchServer(scripted.url, ONCE)
+        server = opened(scripted.url, ONCE)
         with pytest.raises(SinkError, match=r"status 400, parse_exception") as caught:
             info(server)
         server.close()
@@ -94,7 +100,7 @@ def test_the_servers_sentence_stays_out_of_the_message() -> None:
 def test_documents_are_not_logged_at_any_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with scripted_server([(200, {"items": []})]) as scripted:
-        server = SearchServer(scripted.url, ONCE)
+        server = opened(scripted.url, ONCE)
         server.once(lambda client: client.bulk(body=b'{"index":{}}\n{"name":"private"}\n'))
         server.close()
     assert "private" not in caplog.text

@@ -339,7 +339,10 @@ def test_a_batch_is_several_requests_of_bounded_size(monkeypatch: pytest.MonkeyP
 
 
 def test_opening_names_the_server_that_does_not_answer() -> None:
-    with scripted_server([(0, None)]) as scripted, pytest.raises(SinkError, match=r"OpenSearch at 127\.0\.0\.1:\d+"):
+    with (
+        scripted_server([(0, None)]) as scripted,
+        pytest.raises(SinkError, match=r"cluster at 127\.0\.0\.1:\d+"),
+    ):
         SearchSink.open(SearchConfig(url=SecretStr(scripted.url)), "shop", QUICK)
 
 

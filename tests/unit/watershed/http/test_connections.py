@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from cdc.config.config_file import HttpConfig
+from cdc.config.http_settings import HttpConfig
 from tests.support.http_server import HttpServer, running
 from tests.support.waiting import eventually
 from watershed.http import connections

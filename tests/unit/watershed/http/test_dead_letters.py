@@ -9,6 +9,7 @@ import pytest
 from cdc.config.config_file import Config
 from cdc.model.errors import UnreachableError
 from tests.support.console_pipeline import SETTINGS, ShownPipeline, letter
+from watershed.http.access import ANYONE, Caller
 from watershed.http.dead_letters import KEPT_S, SHOWN_MAX, WAITING_MAX, DeadLetterReader, DeadLetters
 from watershed.status.dead_letters import DeadLetter
 from watershed.status.model import Status
@@ -71,6 +72,17 @@ def test_a_row_is_withheld_where_others_can_read_it(found: DeadLetter, host: str
     assert (one.row is None) == (why != "")
 
 
+def test_of_a_server_with_users_only_the_role_operate_sees_rows() -> None:
+    topics = Topics(order())
+    letters = DeadLetterReader(SETTINGS, topics.read)
+    status = ShownPipeline(letters=topics.found).status()
+    viewer, oncall = Caller("viewer", "read"), Caller("oncall", "operate")
+    (one,) = letters.shown(status, LOCAL, viewer).sinks[0].letters
+    assert (one.withheld, one.row, one.key) == ("role", None, None)
+    (one,) = letters.shown(status, "watershed.example", oncall).sinks[0].letters
+    assert (one.withheld, one.key) == ("", {"id": 1})
+
+
 @pytest.mark.parametrize(("host", "listens"), [(LOCAL, "0.0.0.0"), ("rebound.example", "127.0.0.1")])  # noqa: S104
 def test_a_key_is_withheld_where_others_can_read_it(host: str, listens: str) -> None:
     (one,) = Topics(order()).shown(host, listens).sinks[0].letters
@@ -110,7 +122,7 @@ async def asked(letters: DeadLetterReader, status: Status, times: int) -> list[o
 
     async def ask(number: int) -> None:
         try:
-            found[number] = await letters.shown_to(status, LOCAL)
+            found[number] = await letters.shown_to(status, LOCAL, ANYONE)
         except UnreachableError as error:
             found[number] = error.message
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from cdc.config.config_file import HttpConfig
+from cdc.config.http_settings import HttpConfig
 from tests.support.http_server import running
 from watershed.http.hosts import KnownHosts
 from watershed.http.server import http_server
@@ -38,7 +38,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104
     ],
 )
 def test_a_name_that_is_not_the_server_s_is_not_accepted(listens: str, host: str, is_accepted: bool) -> None:
-    hosts = KnownHosts(HttpConfig(host=listens, names=("watershed.internal",)))
+    hosts = KnownHosts(HttpConfig(host=listens, insecure=True, names=("watershed.internal",)))
     assert hosts.accepts(host) == is_accepted
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from starlette.applications import Starlette
 
-from cdc.config.config_file import HttpConfig
+from cdc.config.http_settings import HttpConfig
 from cdc.model.errors import ConfigError, UnreachableError
 from cdc.model.sink_records import SinkRecord
 from tests.support.http_server import HttpServer, free_port, running

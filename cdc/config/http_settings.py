@@ -1,0 +1,70 @@
+"""Section `http`: where the HTTP server of each process listens, and who may ask it."""
+
+import ipaddress
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from cdc.config.section import Section
+
+Role = Literal["read", "operate"]
+TOKEN_CHARS_MIN = 20  # a shorter one could be guessed
+
+
+class HttpUser(Section):
+    """A user or a program that sends a token. `operate` may do all that `read` may, and see rows of dead letters."""
+
+    role: Role = "read"
+    token: SecretStr | None = None
+    # The token's SHA-256 instead, in hexadecimal digits: the configuration then holds no secret.
+    token_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+
+    @model_validator(mode="after")
+    def _has_one_token(self) -> Self:
+        if (self.token is None) == (self.token_sha256 is None):
+            raise ValueError("a user has token or token_sha256")
+        if self.token is not None and len(self.token.get_secret_value()) < TOKEN_CHARS_MIN:
+            raise ValueError(f"a token has {TOKEN_CHARS_MIN} characters at least: make one with `openssl rand -hex 32`")
+        return self
+
+
+class HttpTls(Section):
+    """The server's certificate, with those between it and its authority, and its key. Files are in PEM form."""
+
+    certificate_file: str
+    key_file: str
+
+
+class HttpConfig(Section):
+    """The HTTP server of `cdc run`, `cdc sink run` and `cdc view run`: health, status, metrics, console."""
+
+    host: str = "127.0.0.1"
+    # Names under which the server is asked, beside localhost and `host`; requests under other names get 421.
+    names: tuple[str, ...] = ()
+    port: Annotated[int, Field(ge=1, le=65535)] | None = 8480  # of `cdc run`; null: no server
+    sink_port: Annotated[int, Field(ge=1, le=65535)] | None = 8481  # of `cdc sink run`
+    view_port: Annotated[int, Field(ge=1, le=65535)] | None = 8482  # of `cdc view run`
+    tls: HttpTls | None = None
+    users: dict[Annotated[str, Field(pattern="^[a-z0-9_-]+$")], HttpUser] = Field(default_factory=dict)
+    # What is answered without a token where there are users: /healthz and /readyz (without reasons); /metrics.
+    open: tuple[Literal["probes", "metrics"], ...] = ("probes",)
+    insecure: bool = False  # listen on an address that other machines reach, without users
+    # How much WAL the disk can hold for the slot, if max_slot_wal_keep_size sets no limit or a greater one.
+    wal_bytes_max: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _is_not_open_to_others(self) -> Self:
+        if not self.users and not self.insecure and not is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host} can be reached by other machines, and anyone could read the status: configure "
+                "users, or set insecure: true if a firewall or a proxy with a login is in front"
+            )
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

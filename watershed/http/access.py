@@ -1,0 +1,127 @@
+"""Who asks the HTTP server, and whether they may.
+
+A request carries the token of a user (`Authorization: Bearer …`). Of tokens only digests are kept, and each is compared
+in constant time. The console's files are open, because they hold no data: the page asks for a token and sends it
+with each of its requests. No cookie is used, so a page of another site can't act for a user.
+"""
+
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cdc.config.http_settings import HttpConfig, HttpUser, Role
+
+log = structlog.get_logger(__name__)
+
+_PROBES: Final = frozenset({"/healthz", "/readyz"})
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_CALLER: Final = "watershed.caller"  # in a request's scope
+_LOG_PAUSE_S: Final = 10.0
+
+
+class Caller(NamedTuple):
+    """Who sent a request."""
+
+    name: str
+    role: Role | Literal["none"]  # none: without a token, of a server that has users
+    has_users: bool = True
+
+
+# Of a server without users: whoever reaches it reads, and nobody operates.
+ANYONE: Final = Caller("", "read", has_users=False)
+NOBODY: Final = Caller("", "none")
+
+
+class Tokens:
+    """The users of a server, by their tokens."""
+
+    def __init__(self, users: Mapping[str, HttpUser]) -> None:
+        self._digests = [(_digest(user), Caller(name, user.role)) for name, user in users.items()]
+
+    def caller(self, token: str) -> Caller | None:
+        """Returns whose token this is. Takes the same time for any token."""
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        found = None
+        for known, caller in self._digests:
+            if hmac.compare_digest(known, digest):
+                found = caller
+        return found
+
+
+def _digest(user: HttpUser) -> bytes:
+    if user.token is not None:
+        return hashlib.sha256(user.token.get_secret_value().encode()).digest()
+    assert user.token_sha256 is not None, "checked by the configuration"
+    return bytes.fromhex(user.token_sha256)
+
+
+class CheckedAccess:
+    """Answers 401 to requests without a token and 403 to those whose user may not do this. ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, http: HttpConfig) -> None:
+        self._app = app
+        self._tokens = Tokens(http.users) if http.users else None
+        self._open = _PROBES if "probes" in http.open else frozenset({"/healthz"})
+        if "metrics" in http.open:
+            self._open |= {"/metrics"}
+        self._logged_s = float("-inf")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        caller = ANYONE if self._tokens is None else self._caller(scope, self._tokens)
+        refusal = self._refusal(scope, caller)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        scope[_CALLER] = caller or NOBODY
+        await self._app(scope, receive, send)
+
+    def _caller(self, scope: Scope, tokens: Tokens) -> Caller | None:
+        """Returns whose token the request has: NOBODY if it has none, None if it is nobody's."""
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+        if header is None:
+            return NOBODY
+        scheme, _, token = header.decode("latin-1").partition(" ")
+        caller = tokens.caller(token.strip()) if scheme.lower() == "bearer" else None
+        now_s = time.monotonic()
+        if caller is None and now_s - self._logged_s >= _LOG_PAUSE_S:
+            self._logged_s = now_s
+            client = scope.get("client")
+            log.warning("refused an HTTP token", client=client[0] if client else "")
+        return caller
+
+    def _refusal(self, scope: Scope, caller: Caller | None) -> Response | None:
+        path = scope["path"]
+        is_open = path in self._open or path == "/" or path == "/console" or path.startswith("/console/")
+        if scope["method"] not in _READING:
+            if caller is ANYONE:
+                failure = "this server has no users, so nobody may change anything", "configure http.users"
+                return _refused(403, *failure)
+            if caller is not None and caller.role == "read":
+                return _refused(403, f"user {caller.name} has role read", "this needs a user with role operate")
+            is_open = False
+        if caller is None:
+            return _refused(401, "the token is not known", "use a token of http.users")
+        if caller.role == "none" and not is_open:
+            return _refused(401, "a token is needed", "send the header Authorization: Bearer TOKEN")
+        return None
+
+
+def caller_of(request: Request) -> Caller:
+    """Returns who sent the request. A request that CheckedAccess has not seen is nobody's."""
+    caller: Caller = request.scope.get(_CALLER, NOBODY)
+    return caller
+
+
+def _refused(code: int, error: str, hint: str) -> Response:
+    headers = {"WWW-Authenticate": 'Bearer realm="watershed"'} if code == 401 else {}
+    return JSONResponse({"error": error, "next": hint}, code, headers)
