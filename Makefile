@@ -119,8 +119,8 @@ deploy/docker/secrets:
 
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
-	$(LOCK) --constraint requirements.lock --output-file deploy/docker/capture.lock
-	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse sql views) --output-file deploy/docker/sinks.lock
+	$(LOCK) --constraint requirements.lock --extra=msk --output-file deploy/docker/capture.lock
+	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse sql views msk) --output-file deploy/docker/sinks.lock
 
 clean: ## Back to a fresh clone. The cache of jars, which clones share, stays.
 	@if [ -x $(BIN)/cdc ]; then $(BIN)/cdc stack down --erase; fi

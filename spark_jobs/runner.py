@@ -35,7 +35,6 @@ from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.jvm import jvm_failure, jvm_process
-from spark_jobs.kafka_source import java_properties
 from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
 from spark_jobs.session import is_submitted, spark_session, submitted_session
@@ -144,7 +143,6 @@ def _session(config: Config, query_count: int) -> SparkSession:
 def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
     """Returns the way to open each named sink. Raises ConfigError for what the configuration lacks."""
     sections = {name: sink_config(config.sinks, name) for name in names}
-    java_properties(config.kafka)
     return {
         name: _warehouse(config, name, section)
         if isinstance(section, WarehouseConfig)

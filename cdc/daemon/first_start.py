@@ -238,14 +238,16 @@ class Bootstrap:
             )
 
     def _create_topics(self) -> dict[str, TopicDescription]:
-        records, control = [self._topics.state, self._topics.progress], [self._topics.control]
-        self._admin.check([*self._table_topics, *records, *control])
+        self._admin.check([*self._table_topics, self._topics.state, self._topics.progress, self._topics.control])
         self._admin.create(
             self._config.topics,
-            tables=self._table_topics,
-            records=records,
-            control=control,
-            signals=[self._topics.signals],
+            {
+                "table": self._table_topics,
+                "state": [self._topics.state],
+                "progress": [self._topics.progress],
+                "control": [self._topics.control],
+                "signals": [self._topics.signals],
+            },
         )
         return self._admin.check(self._table_topics)
 

@@ -86,7 +86,7 @@ def _pipeline(given: Mapping[str, str]) -> tuple[KafkaConfig, str]:
     if path := given.get("config"):
         loaded = load_config(Path(path))
         prefix = prefix or loaded.topics.prefix
-        kafka = {"bootstrap_servers": loaded.kafka.bootstrap_servers, "options": dict(loaded.kafka.options)}
+        kafka = dict(loaded.kafka) | {"options": dict(loaded.kafka.options)}
     own = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
     servers = given.get("bootstrap.servers") or own.pop("bootstrap.servers", "") or kafka.get("bootstrap_servers", "")
     own.pop("bootstrap.servers", None)
@@ -98,7 +98,7 @@ def _pipeline(given: Mapping[str, str]) -> tuple[KafkaConfig, str]:
             )
     try:
         return KafkaConfig.model_validate(
-            {"bootstrap_servers": servers, "options": {**kafka["options"], **own}}
+            {**kafka, "bootstrap_servers": servers, "options": {**kafka["options"], **own}}
         ), prefix
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]

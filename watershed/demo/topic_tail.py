@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import tail_settings
+from cdc.kafka.client import new_client, tail_settings
 from cdc.model.errors import WatershedError
 
 RECORDS_MAX: Final = 1_000  # of one read
@@ -20,7 +20,9 @@ class TopicTail:
 
     def __init__(self, kafka: KafkaConfig, topic: str) -> None:
         self._topic = topic
-        self._consumer = Consumer(tail_settings(kafka, "watershed-demo", **{"auto.offset.reset": "earliest"}))
+        self._consumer = new_client(
+            Consumer, tail_settings(kafka, "watershed-demo", **{"auto.offset.reset": "earliest"})
+        )
         self._next: dict[int, int] = {}  # partition → offset to read next; empty while the topic does not exist
         self._at_end: set[int] = set()
 

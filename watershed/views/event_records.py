@@ -15,8 +15,16 @@ from confluent_kafka import (
 )
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import LEADER_UNKNOWN, broker_error, kafka_error, new_client, reading_settings, translated
-from cdc.kafka.topic_admin import ANSWER_S_MAX, TopicAdmin
+from cdc.kafka.client import (
+    ANSWER_S_MAX,
+    LEADER_UNKNOWN,
+    broker_error,
+    kafka_error,
+    new_client,
+    reading_settings,
+    translated,
+)
+from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import BrokerError
 from sinks.errors import SinkError
 

@@ -1,11 +1,16 @@
 """The same brokers for the Java client."""
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from pydantic import SecretStr
+from pyspark import cloudpickle
 
-from cdc.config.settings import KafkaConfig
-from cdc.model.errors import ConfigError
-from spark_jobs.kafka_source import java_properties
+from cdc.config.settings import KafkaConfig, TokenConfig
+from cdc.model.errors import UnreachableError
+from spark_jobs import kafka_source
+from spark_jobs.applied import FoundTopic
+from spark_jobs.kafka_source import EndsReader, configured, java_properties
 
 
 def config(**options: str) -> KafkaConfig:
@@ -43,6 +48,7 @@ def test_a_login_and_a_certificate() -> None:
 
 def test_a_plain_login() -> None:
     found = java_properties(config(sasl__mechanism="PLAIN", sasl__username="u", sasl__password="p"))
+    assert found is not None
     assert found["sasl.jaas.config"].startswith("org.apache.kafka.common.security.plain.PlainLoginModule required")
 
 
@@ -50,12 +56,51 @@ def test_a_plain_login() -> None:
     "options",
     [
         {"sasl__mechanism": "GSSAPI", "sasl__username": "u", "sasl__password": "hidden"},
-        {"sasl__username": "u", "sasl__password": "hidden"},
-        {"ssl__key__password": "hidden"},
-        {"sasl__oauthbearer__config": "hidden"},
+        {"sasl__mechanism": "OAUTHBEARER", "sasl__oauthbearer__method": "oidc"},
+        {"ssl__key__location": "/own.key", "ssl__certificate__location": "/own.pem"},
     ],
 )
-def test_what_has_no_counterpart_is_refused_without_telling_it(options: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"kafka\.options") as refused:
-        java_properties(config(**options))
-    assert "hidden" not in str(refused.value)
+def test_what_has_no_counterpart_is_left_to_librdkafka(options: dict[str, str]) -> None:
+    assert java_properties(config(**options)) is None
+
+
+def test_tokens_are_left_to_librdkafka() -> None:
+    token = TokenConfig(plugin="aws_msk_iam", options={"region": SecretStr("eu-west-1")})
+    assert java_properties(KafkaConfig(bootstrap_servers="b:9092", token=token)) is None
+
+
+class Ends:
+    """Answers as TopicEnds does; None: the brokers are away."""
+
+    def __init__(self) -> None:
+        self.topics: Sequence[str] = ()
+        self.answers: list[Mapping[str, FoundTopic] | None] = []
+
+    def set_topics(self, topics: Sequence[str]) -> None:
+        self.topics = topics
+
+    def ask(self) -> Mapping[str, FoundTopic]:
+        answer = self.answers.pop(0)
+        if answer is None:
+            raise UnreachableError("away", "wait")
+        return answer
+
+
+def test_ends_have_the_form_of_sparks_own_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = Ends()
+    ends.answers = [{"p.b": FoundTopic("id", (3, 0))}, None, {}]
+    monkeypatch.setattr(kafka_source, "TopicEnds", lambda _: ends)
+    reader = EndsReader(config(), ["p.a", "p.b"])
+    assert reader.initialOffset() == {}
+    assert reader.latestOffset() == {"p.b": {"0": 3, "1": 0}}
+    assert ends.topics == ["p.a", "p.b"]
+    assert reader.latestOffset() == {"p.b": {"0": 3, "1": 0}}, "brokers that are away say nothing new"
+    assert reader.latestOffset() == {}
+    assert reader.partitions({}, {"p.b": {"0": 3}}) == []
+
+
+def test_a_configured_source_keeps_its_brokers_when_it_is_sent_to_another_process() -> None:
+    kafka = config(sasl__password="hidden")
+    made = cloudpickle.loads(cloudpickle.dumps(configured(kafka)))  # type: ignore[no-untyped-call]
+    assert made.kafka == kafka
+    assert "hidden" not in repr(made)
