@@ -120,7 +120,9 @@ class Shop:
     def write(self, first: int, last: int) -> int:
         """The LSN behind the rows."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute("INSERT INTO items SELECT n, 'n' || n FROM generate_series(%s, %s) n", (first, last))
+            connection.execute(
+                "INSERT INTO items SELECT n, 'n' || n FROM generate_series(%s::int, %s::int) n", (first, last)
+            )
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchone()
         assert row is not None
         return int(row[0])

@@ -106,8 +106,9 @@ def broker_findings(config: Config) -> Iterator[Finding]:
             yield Finding.failed(f"topic {name}", error)
     yield from existing_topic_findings(existing.values(), config.topics, frozenset(tables).difference(keyless))
     names = {*tables, *own, topics.signals}
-    yield from broker_setting_findings(config, admin, are_created=not names <= existing.keys())
-    yield from creation_findings(config, admin)
+    yield from broker_setting_findings(config, admin, are_created=not names <= existing.keys(), broker_count=count)
+    if factor is None or factor <= count:  # otherwise each topic would be refused for the same reason
+        yield from creation_findings(config, admin)
     yield Finding("topics", "ok", f"{len(existing)} exist, the others are created at the first start")
 
 

@@ -114,7 +114,9 @@ def _trial_findings(kind: TopicKind, trials: Sequence[Trial]) -> Iterator[Findin
         yield Finding(about, "ok", f"the brokers would create {first.name} with {settings}")
 
 
-def broker_setting_findings(config: Config, admin: TopicAdmin, *, are_created: bool) -> Iterator[Finding]:
+def broker_setting_findings(
+    config: Config, admin: TopicAdmin, *, are_created: bool, broker_count: int = 1
+) -> Iterator[Finding]:
     """`are_created`: whether a start will create topics."""
     try:
         settings = admin.broker_settings()
@@ -123,6 +125,14 @@ def broker_setting_findings(config: Config, admin: TopicAdmin, *, are_created: b
         return
     in_sync_min = int(settings.get("min.insync.replicas", 1))
     factor = config.topics.replication_factor or int(settings.get("default.replication.factor", in_sync_min))
+    if are_created and config.topics.replication_factor is None and factor == 1 and broker_count >= 3:
+        yield Finding(
+            BROKERS,
+            "warn",
+            f"there are {broker_count} brokers, but their default.replication.factor is 1: losing one broker loses "
+            "topics",
+            "topics.replication_factor: 3",
+        )
     if are_created and in_sync_min > factor:
         yield Finding(
             BROKERS,
