@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from cdc.config.section import Section
 from cdc.model.topics import DELETES_KEPT_S
@@ -83,21 +83,15 @@ KIND: Final[Mapping[TopicKind, KindOfTopic]] = {
 }
 
 
-def _texts(given: Any) -> Any:
-    """Numbers and booleans as the brokers write them."""
-    if not isinstance(given, dict):
-        return given
-    return {name: _text(value) for name, value in given.items()}
+Given = dict[str, str | int | float | bool | None]
+"""Setting → value, in place of ours; null: the brokers' default."""
 
 
-def _text(value: Any) -> Any:
+def _text(value: str | float | bool | None) -> str | None:
+    """Returns the value as brokers write it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
-
-
-Given = Annotated[dict[str, str | None], BeforeValidator(_texts)]
-"""Setting → value, in place of ours; null: the brokers' default."""
+    return None if value is None else str(value)
 
 
 class TopicSettings(Section):
@@ -135,8 +129,8 @@ class TopicSettings(Section):
         return self
 
     def given(self, kind: TopicKind) -> Mapping[str, str | None]:
-        found: dict[str, str | None] = getattr(self, kind)
-        return found
+        found: Given = getattr(self, kind)
+        return {name: _text(value) for name, value in found.items()}
 
     def of(self, kind: TopicKind) -> dict[str, str]:
         """Returns what a new topic of the kind is created with."""
