@@ -156,8 +156,8 @@ def _hint(topic: Wanted, error: KafkaError) -> str:
             return f"grant Create on topics with the prefix {topic.config.prefix}., or create it: {topic.command}"
         case code if code in _OF_SETTINGS:
             return (
-                f"set what the brokers accept in topics.config.{topic.kind}, or null for their default; "
-                f"docs/how-to/managed-kafka.md says what depends on each setting"
+                f"set what the brokers accept in topics.config.{topic.kind} (null: their default), "
+                "topics.replication_factor or topics.partitions; docs/how-to/managed-kafka.md says what depends on it"
             )
         case _:
             return f"grant Create, or create it: {topic.command}"

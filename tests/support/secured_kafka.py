@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -19,16 +20,19 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from tests.support.certificates import make_certificates
 from watershed.devstack import kafka
-from watershed.devstack.instance import ServerInstance
+from watershed.devstack.instance import HOST, ServerInstance, servers_home
 from watershed.devstack.stack import Stack
+from watershed.devstack.state import read_state
 
 ADMIN, PASSWORD = "admin", "correct-horse"
+CERTIFIED: Final = "certified"  # the name in the client's certificate
 SCRAM_ITERATIONS: Final = 4096  # the least that brokers take
 _USERS: Final = ("capture", "sinks", "nobody")
 _LOGIN: Final = "org.apache.kafka.common.security"
 _SECURED: Final = {
-    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,MTLS:SSL",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
     "sasl.mechanism.inter.broker.protocol": "PLAIN",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -58,12 +62,41 @@ def login(user: str, mechanism: str = "PLAIN", password: str = PASSWORD) -> dict
     }
 
 
+def certificate(folder: Path) -> dict[str, str]:
+    """Options of librdkafka for the client's certificate."""
+    return {
+        "security.protocol": "ssl",
+        "ssl.ca.location": str(folder / "ca.pem"),
+        "ssl.certificate.location": str(folder / f"{CERTIFIED}.pem"),
+        "ssl.key.location": str(folder / f"{CERTIFIED}.key"),
+    }
+
+
 class SecuredKafka(kafka.Kafka):
-    """The stack's Kafka with an authorizer."""
+    """The stack's Kafka with an authorizer, and a listener for clients with a certificate."""
+
+    port_names = (*kafka.Kafka.port_names, "mtls")
 
     def properties(self, instance: ServerInstance) -> str:
-        plain = dict(line.split("=", 1) for line in super().properties(instance).splitlines())
-        return "".join(f"{name}={value}\n" for name, value in (plain | _SECURED).items())
+        found = dict(line.split("=", 1) for line in super().properties(instance).splitlines()) | _SECURED
+        folder = instance.folder / "certificates"
+        folder.mkdir(exist_ok=True)
+        make_certificates(folder, "broker", CERTIFIED)
+        both = "".join((folder / f"broker.{end}").read_text() for end in ("key", "pem"))
+        (folder / "broker-both.pem").write_text(both)
+        listener = f"MTLS://{HOST}:{instance.ports['mtls']}"
+        found["listeners"] += f",{listener}"
+        found["advertised.listeners"] += f",{listener}"
+        prefix = "listener.name.mtls.ssl"
+        found |= {
+            f"{prefix}.client.auth": "required",
+            f"{prefix}.keystore.type": "PEM",
+            f"{prefix}.keystore.location": str(folder / "broker-both.pem"),
+            f"{prefix}.truststore.type": "PEM",
+            f"{prefix}.truststore.location": str(folder / "ca.pem"),
+            f"{prefix}.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/",
+        }
+        return "".join(f"{name}={value}\n" for name, value in found.items())
 
     def client(self, servers: str) -> AdminClient:
         return admin_client(servers)
@@ -75,14 +108,27 @@ def admin_client(servers: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": servers, "log_level": 0, **login(ADMIN)})
 
 
+@dataclass(frozen=True)
+class Secured:
+    """A broker that runs."""
+
+    servers: str  # for users with a password or a token
+    tls_servers: str  # for clients with a certificate
+    certificates: Path
+
+
 @contextmanager
-def secured_kafka(folder: Path) -> Iterator[str]:
-    """The addresses of the broker, which ends with the context."""
+def secured_kafka(folder: Path) -> Iterator[Secured]:
+    """A broker that ends with the context."""
     with (
         mock.patch.object(kafka, "Kafka", SecuredKafka),
         Stack(folder, temporary=True, given={}) as stack,
     ):
-        yield stack.start("kafka").bootstrap_servers
+        servers = stack.start("kafka").bootstrap_servers
+        state = read_state(folder)
+        assert state is not None
+        certificates = servers_home(folder) / "kafka" / "certificates"
+        yield Secured(servers, f"{HOST}:{state.ports['kafka']['mtls']}", certificates)
 
 
 def add_scram_user(servers: str, user: str) -> None:

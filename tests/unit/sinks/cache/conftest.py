@@ -3,7 +3,6 @@
 import shutil
 import socket
 import ssl
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import make_certificates
 from watershed.devstack.stack import Stack
 
 
@@ -68,15 +68,5 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
     """The certificates of an authority, a server and a client."""
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=tmp_path, check=True, capture_output=True)
-
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
-    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1")
-    for name in ("server", "client"):
-        openssl("req", *new[:-2], "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)
+    make_certificates(tmp_path, "server", "client")
     return tmp_path
