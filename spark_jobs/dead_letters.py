@@ -86,7 +86,7 @@ class DeadLetterTopic:
         """Opens the topic. Raises BrokerError, UnreachableError."""
         self._generation = generation
         self._topic = Topics(topics.prefix).sink_dead_letter(sink)
-        TopicAdmin(kafka).create(topics, records=[self._topic])
+        TopicAdmin(kafka).create(topics, {"sink_dead_letter": [self._topic]})
         self._open: dict[str, int] = {}
         self._own: dict[str, int] = {}  # key → offset of our newest record of it, until that is read back
         self._tail = CompactedTail(kafka, [self._topic])

@@ -10,7 +10,6 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
-from cdc.model.topics import DELETES_KEPT_S
 from sinks.errors import FullError, SinkError
 from sinks.schema_history import SchemaHistory
 from sinks.slots import Slots, slot_of
@@ -69,13 +68,20 @@ class Rebuild:
     """Follows the requests for one sink. Called by the thread of its serving job."""
 
     def __init__(
-        self, sink: str, slots: Slots, publish: Callable[[RebuildRecord], None], builder: BuilderFactory
+        self,
+        sink: str,
+        slots: Slots,
+        publish: Callable[[RebuildRecord], None],
+        builder: BuilderFactory,
+        old_s: float,
     ) -> None:
+        """`old_s`: a generation that was not updated for so long is not taken back."""
         self.refusal: WatershedError | None = None  # why the last one failed
         self._sink = sink
         self._slots = slots
         self._publish = publish
         self._open_builder = builder
+        self._old_s = old_s
         self._request: RebuildRecord | None = None
         self._slot = ""
         self._builder: GenerationBuilder | None = None
@@ -210,7 +216,7 @@ class Rebuild:
             record = control.sinks.get(SinkRecord.key_of(self._sink, generation)) if generation is not None else None
             if record is None or record.role != "kept":
                 continue
-            if time.time() - record.applied_ts_us / 1_000_000 > DELETES_KEPT_S / 2:
+            if time.time() - record.applied_ts_us / 1_000_000 > self._old_s:
                 raise SinkError(
                     f"{self._sink}: generation {record.generation} was not updated for longer than half the time for "
                     "which topics keep deletes, so it may not be able to catch up",

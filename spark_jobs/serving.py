@@ -29,6 +29,7 @@ from spark_jobs.starting import (
     must_be_built_again,
     parse_position,
     still_disowned,
+    too_old_s,
     why_filled_again,
     with_rows_owed,
 )
@@ -95,6 +96,10 @@ class ServingWorker(SinkWorker):
         with closing(self._open_dead_letters(self._generation or 0)) as dead_letters:
             dead_letters.close_others([generation for generation in held if generation is not None])
 
+    @property
+    def _old_s(self) -> float:
+        return too_old_s(self._config.topics.config.deletes_kept_s)
+
     def _rebuild_of(self, opened: OpenSink, connections: PipelineConnections) -> Rebuild | None:
         if opened.slots is None:
             return None
@@ -106,7 +111,7 @@ class ServingWorker(SinkWorker):
         def publish(record: RebuildRecord) -> None:
             connections.writer.send(record)
 
-        return Rebuild(self.name, opened.slots, publish, builder)
+        return Rebuild(self.name, opened.slots, publish, builder, self._old_s)
 
     def _begin(self, opened: OpenSink, connections: PipelineConnections) -> tuple[SinkSync, int] | None:
         """Decides the generation, and prepares the store for it. Returns None after a request to stop, or if another
@@ -130,7 +135,7 @@ class ServingWorker(SinkWorker):
             self._keep_checkpoints(held, connections)
             self._publish_held(held, last, connections)
             return None
-        is_old = last is not None and is_too_old(last, connections.published, _now_us())
+        is_old = last is not None and is_too_old(last, connections.published, _now_us(), self._old_s)
         if last is None or included or (slots is None and (reshaped or is_old)):
             start = self._begin_again(opened, connections, saved, reshaped, included)
         else:
@@ -188,7 +193,7 @@ class ServingWorker(SinkWorker):
         sink, marker = opened.sink, opened.sink.generation()
         numbers = [record.generation for record in connections.control.sinks.values() if record.sink == self.name]
         generation = next_generation(marker, [*numbers, *([] if saved is None else [saved.generation])])
-        foreign = is_foreign(marker, saved, connections.history, _now_us())
+        foreign = is_foreign(marker, saved, connections.history, _now_us(), self._old_s)
         known = sorted(connections.control.schema_histories)
         tables = known if foreign else sorted({*included, *still_disowned(saved, known)})
         reset = [table for table in tables if table not in reshaped]

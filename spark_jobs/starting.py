@@ -18,14 +18,17 @@ from pydantic import ValidationError
 from cdc.model.control import ProgressRecord, table_key
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
-from cdc.model.topics import DELETES_KEPT_S
 from spark_jobs.applied import BUILT_AGAIN, covers
 
 RESHAPED: Final = "its mapping has changed"
 INCLUDED: Final = "tables are no longer excluded"
 TOO_OLD: Final = "it was not updated for half the time for which topics keep deletes"
-TOO_OLD_S: Final = DELETES_KEPT_S / 2
-"""A store that was not updated for so long may have missed deletes that compaction has removed from the topics."""
+
+
+def too_old_s(deletes_kept_s: float) -> float:
+    """A store that was not updated for so long may have missed deletes that compaction has removed from the topics,
+    which keep them for `deletes_kept_s`."""
+    return deletes_kept_s / 2
 
 
 def parse_position(text: str | None) -> SinkRecord | None:
@@ -44,19 +47,19 @@ def continued(marker: int | None, saved: SinkRecord | None, history: str) -> Sin
     return saved
 
 
-def is_foreign(marker: int | None, saved: SinkRecord | None, history: str, now_us: int) -> bool:
+def is_foreign(marker: int | None, saved: SinkRecord | None, history: str, now_us: int, old_s: float) -> bool:
     """Says of a store that must be filled from the beginning whether rows that it may hold can't be compared with those
-    of the topics by version, or may have been deleted without a trace in the topics."""
+    of the topics by version, or may have been deleted without a trace in the topics. `old_s`: see `too_old_s`."""
     if saved is None:
         return marker is not None  # a store without either holds nothing
-    return saved.history != history or now_us - saved.applied_ts_us > TOO_OLD_S * 1_000_000
+    return saved.history != history or now_us - saved.applied_ts_us > old_s * 1_000_000
 
 
-def is_too_old(last: SinkRecord, published: ProgressRecord | None, now_us: int) -> bool:
+def is_too_old(last: SinkRecord, published: ProgressRecord | None, now_us: int, old_s: float) -> bool:
     """Returns whether deletes that the store has not applied may soon be removed from the topics. A topic that the note
     does not have counts: the job may have been killed behind the first rows, before it noted anything."""
     is_behind = published is not None and not covers(last.end_offsets, published.end_offsets)
-    return is_behind and now_us - last.applied_ts_us > TOO_OLD_S * 1_000_000
+    return is_behind and now_us - last.applied_ts_us > old_s * 1_000_000
 
 
 def with_rows_owed(last: SinkRecord, tables: Iterable[TableId]) -> SinkRecord:

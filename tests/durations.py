@@ -20,6 +20,7 @@ BUDGETS_S: Final[dict[str, float]] = {
     "tests/integration/test_demo.py": 150,
     "tests/integration/test_rebuild.py": 120,
     "tests/integration/test_snapshots.py": 100,
+    "tests/integration/test_secured_kafka.py": 90,
     "tests/integration/test_spark_source.py": 180,
     "tests/integration/test_topic_troubles.py": 180,
     "tests/integration/test_verify.py": 180,

@@ -26,6 +26,7 @@ from cdc.config.masking import Mask, MaskOptions
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.secret_files import secret_files
 from cdc.config.section import Section
+from cdc.config.topic_settings import TopicSettings
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -117,11 +118,19 @@ _OPTIONS_OF_CAPTURE: Final = frozenset(
 )
 
 
+class TokenConfig(Section):
+    """A plug-in that provides tokens for SASL OAUTHBEARER (`cdc/kafka/tokens.py`)."""
+
+    plugin: str = Field(min_length=1)
+    options: dict[str, SecretStr] = Field(default_factory=dict)
+
+
 class KafkaConfig(Section):
     """The brokers. `options` go to librdkafka as they are (security.protocol, sasl.*, ssl.*)."""
 
     bootstrap_servers: str = Field(min_length=1)
     options: dict[str, SecretStr] = Field(default_factory=dict)
+    token: TokenConfig | None = None
 
     @field_validator("options")
     @classmethod
@@ -133,13 +142,32 @@ class KafkaConfig(Section):
             )
         return value
 
+    @model_validator(mode="after")
+    def _one_mechanism(self) -> Self:
+        if self.token is None:
+            return self
+        for name in ("sasl.mechanism", "sasl.mechanisms", "sasl.oauthbearer.method"):
+            given = self.options.get(name)
+            if given is not None and given.get_secret_value() not in ("OAUTHBEARER", "default"):
+                raise ValueError(f"remove {name} from options, or section token: a token is for mechanism OAUTHBEARER")
+        return self
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The options, in clear, with those that a token implies."""
+        implied = {} if self.token is None else {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+        if "sasl.mechanisms" in self.options:
+            implied.pop("sasl.mechanism", None)
+        return implied | {name: secret.get_secret_value() for name, secret in self.options.items()}
+
 
 class TopicConfig(Section):
     """Topics that capture creates."""
 
     prefix: str
     partitions: Annotated[int, Field(ge=1, le=1000)] = 4
-    replication_factor: Annotated[int, Field(ge=1, le=10)] = 1
+    replication_factor: Annotated[int, Field(ge=1, le=10)] | None = None  # None: the brokers' default
+    config: TopicSettings = TopicSettings()
 
     @field_validator("prefix")
     @classmethod

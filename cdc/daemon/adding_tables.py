@@ -236,7 +236,7 @@ class TableAddition:
                     table=table,
                 )
         self._admin.check(wanted)
-        self._admin.create(self._config.topics, tables=wanted)
+        self._admin.create(self._config.topics, {"table": wanted})
         return self._admin.check(wanted)
 
     # ---- snapshots

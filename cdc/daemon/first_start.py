@@ -238,16 +238,28 @@ class Bootstrap:
             )
 
     def _create_topics(self) -> dict[str, TopicDescription]:
-        records, control = [self._topics.state, self._topics.progress], [self._topics.control]
-        self._admin.check([*self._table_topics, *records, *control])
+        self._admin.check([*self._table_topics, self._topics.state, self._topics.progress, self._topics.control])
         self._admin.create(
             self._config.topics,
-            tables=self._table_topics,
-            records=records,
-            control=control,
-            signals=[self._topics.signals],
+            {
+                "table": self._table_topics,
+                "state": [self._topics.state],
+                "progress": [self._topics.progress],
+                "control": [self._topics.control],
+                "signals": [self._topics.signals],
+            },
         )
-        return self._admin.check(self._table_topics)
+        topics = self._admin.check(self._table_topics)
+        kept_s = self._config.topics.config.deletes_kept_s
+        for topic in topics.values():
+            if topic.deletes_kept_s < kept_s and topic.cleanup_policy == "compact":
+                log.warning(
+                    "a topic forgets deletes earlier than sinks take for granted",
+                    topic=topic.name,
+                    delete_retention_ms=round(topic.deletes_kept_s * 1000),
+                    next=f"set delete.retention.ms={round(kept_s * 1000)} on {topic.name}",
+                )
+        return topics
 
     # ---- publication and slot
 

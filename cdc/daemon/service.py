@@ -254,7 +254,7 @@ class Service:
         with ExitStack() as resources:
             if self._config.capture.on_unpublishable == "dead_letter":
                 self._admin.check([self._topics.dead_letter])
-                self._admin.create(self._config.topics, tables=[self._topics.dead_letter])
+                self._admin.create(self._config.topics, {"dead_letter": [self._topics.dead_letter]})
             position = None if self._heal else read_position(self._config)
             lock: StartLock | None = None
             if position is None or position.phase != "streaming":

@@ -152,7 +152,7 @@ class Session:
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
         compacted, logs = context.format.side_topics(self._topics)
-        self._admin.create(self._config.topics, records=compacted, logs=logs)
+        self._admin.create(self._config.topics, {"heartbeat": compacted, "metadata": logs})
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
             pipeline=Pipeline(

@@ -2,6 +2,7 @@
 errors."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,8 +10,10 @@ from typing import Any, Final, TypeVar
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
 
 from cdc.config.settings import KafkaConfig
+from cdc.kafka.tokens import TokenCallback
 from cdc.model.errors import BrokerError, ConfigError, UnreachableError, WatershedError
 
 log = structlog.get_logger(__name__)
@@ -27,6 +30,10 @@ METADATA_MS = 2_000
 
 ANSWER_S_MAX: Final = 8.0
 """Seconds to wait for an answer to one request."""
+
+_OAUTH_CALLBACK: Final = (
+    "oauth_cb"  # the client library's name of the callback, which any thread of librdkafka may call
+)
 
 NEXT_REACHABLE = "check kafka.bootstrap_servers and kafka.options, and that the brokers are running"
 
@@ -55,7 +62,8 @@ def client_settings(config: KafkaConfig, **settings: Any) -> dict[str, Any]:
         # leader, and by default asks again after five minutes.
         "topic.metadata.refresh.interval.ms": METADATA_MS,
         **settings,
-        **{name: secret.get_secret_value() for name, secret in config.options.items()},
+        **config.given,
+        **({} if config.token is None else {_OAUTH_CALLBACK: TokenCallback(config.token)}),
     }
 
 
@@ -91,7 +99,9 @@ def writing_settings(config: KafkaConfig, transactional_id: str, **settings: Any
 
 def new_client(kind: Callable[[dict[str, Any]], Client], settings: dict[str, Any]) -> Client:
     """Makes a producer, consumer or admin client. Raises ConfigError for options that librdkafka refuses,
-    BrokerError."""
+    BrokerError. Every client of ours is made here: each process and each task gets its tokens by itself."""
+    if isinstance(tokens := settings.get(_OAUTH_CALLBACK), TokenCallback):
+        tokens.prepare()
     try:
         return kind(settings)
     except KafkaException as exception:
@@ -110,8 +120,23 @@ def new_client(kind: Callable[[dict[str, Any]], Client], settings: dict[str, Any
 
 
 def note_error(error: KafkaError) -> None:
-    """Logs the error, as librdkafka's `error_cb`. Errors that matter come with results."""
+    """Logs the error, as librdkafka's `error_cb`. Errors that matter come with results; but of a refused login the
+    result only says that no broker answers."""
     log.debug("kafka client", error=error.str(), code=error.name())
+    if error.code() in _LOGIN:
+        _refused_login[:] = [(time.monotonic(), _WHERE.sub("", error.str()))]
+
+
+_LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+_WHERE: Final = re.compile(r"^\S+://\S+: | \(after \d+ms in state \w+\)$")  # around librdkafka's messages
+LOGIN_S_MAX: Final = 15.0  # for which a refused login explains that no broker answers
+NEXT_LOGIN: Final = "correct the login in kafka.options (security.protocol, sasl.*, ssl.*) or kafka.token"
+_refused_login: list[tuple[float, str]] = []  # monotonic seconds of the last one, and the brokers' words
+
+
+def _login_refusal() -> str | None:
+    at, words = _refused_login[0] if _refused_login else (float("-inf"), "")
+    return words if time.monotonic() - at < LOGIN_S_MAX else None
 
 
 class Outage:
@@ -195,16 +220,22 @@ def broker_error(what: str, exception: KafkaException, hint: str = NEXT_REACHABL
     error = kafka_error(exception)
     sentence = f"Kafka: {what}: {error.str()} ({error.name()})"
     if error.code() in _UNREACHABLE:
+        refusal = _login_refusal()
+        if refusal is not None:
+            return UnreachableError(f"{sentence}; the login is refused: {refusal}", NEXT_LOGIN)
         return UnreachableError(sentence, NEXT_REACHABLE)
     return BrokerError(sentence, hint)
 
 
 @contextmanager
-def translated(what: str, hint: str = NEXT_REACHABLE) -> Iterator[None]:
-    """Translates the client's errors. `what`: what failed, for the message."""
+def translated(what: str, hint: str = NEXT_REACHABLE, client: Producer | AdminClient | None = None) -> Iterator[None]:
+    """Translates the client's errors. `what`: what failed, for the message. `client`: one that nobody polls, which may
+    have noted why its login failed."""
     try:
         yield
     except KafkaException as exception:
+        if client is not None:
+            client.poll(0)
         raise broker_error(what, exception, hint) from exception
     except TimeoutError as error:
         raise UnreachableError(f"Kafka: {what}: the brokers did not answer in time", NEXT_REACHABLE) from error
@@ -213,7 +244,7 @@ def translated(what: str, hint: str = NEXT_REACHABLE) -> Iterator[None]:
 def topic_names(client: Consumer | Producer) -> frozenset[str]:
     """Returns the names of all topics. A request for one topic would create it on brokers with auto-creation. Raises
     UnreachableError, BrokerError."""
-    with translated("no broker answers"):
+    with translated("no broker answers", client=client if isinstance(client, Producer) else None):
         return frozenset(client.list_topics(timeout=ANSWER_S_MAX).topics)
 
 

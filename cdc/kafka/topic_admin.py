@@ -8,52 +8,41 @@ from typing import Any
 
 import structlog
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from cdc.config.settings import KafkaConfig, TopicConfig
+from cdc.config.topic_settings import TopicKind
 from cdc.kafka.client import (
+    ANSWER_S_MAX,
     MESSAGE_BYTES_MAX,
     NEXT_REACHABLE,
-    broker_error,
     client_settings,
     kafka_error,
     new_client,
     translated,
 )
+from cdc.kafka.topic_creation import TopicCreation, Wanted
 from cdc.model.control import OpenPart, TopicState
-from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
+from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
 from cdc.model.topics import DELETES_KEPT_S
 
 log = structlog.get_logger(__name__)
 
-ANSWER_S_MAX = 8.0
 PROMPT_S = 1.0  # for a caller that can't wait
 READY_S_MAX = 30.0
 _POLL_S = 0.05
+_DESCRIBED = ("cleanup.policy", "max.message.bytes", "min.insync.replicas", "delete.retention.ms")
 
-_DAY_MS = 86_400_000
-# A reader may be offline for a week and still see every delete; the last day is not compacted.
-_KEPT = {"delete.retention.ms": str(DELETES_KEPT_S * 1000), "min.compaction.lag.ms": str(_DAY_MS)}
-_TABLE_SETTINGS = {
-    "cleanup.policy": "compact",
-    **_KEPT,
-    "max.message.bytes": str(MESSAGE_BYTES_MAX),
-}
-# Records that do not replace each other, deleted by the broker's retention. Compacted topics refuse records without a
-# key.
-_LOG_SETTINGS = {"cleanup.policy": "delete", "max.message.bytes": str(MESSAGE_BYTES_MAX)}
-# Read within seconds, by one reader that records its offset.
-_SIGNAL_SETTINGS = {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
-# One position for each Kafka transaction, of which only the last counts: segments are small and cleaned soon.
-_RECORD_SETTINGS = {
-    "cleanup.policy": "compact",
-    "segment.bytes": str(16 * 1024 * 1024),
-    "segment.ms": str(600_000),
-    "min.cleanable.dirty.ratio": "0.2",
-    "max.message.bytes": str(MESSAGE_BYTES_MAX),
-}
-# Sweeps and rows share one series of numbers, so readers that count them need both for the same time.
-_CONTROL_SETTINGS = _RECORD_SETTINGS | _KEPT
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the brokers say of a topic that does not exist."""
+
+    name: str
+    kind: TopicKind
+    settings: Mapping[str, str]  # that it would get
+    refused: Mapping[str, str]  # settings that it would not get → the brokers' answer
+    error: WatershedError | None  # why it can't be created
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +56,13 @@ class TopicDescription:
     record_bytes_max: int = MESSAGE_BYTES_MAX  # before compression, as clients count it
     replica_count: int = 1  # of the partition that has the fewest
     in_sync_min: int = 1  # replicas that must be in sync before a record is accepted
+    deletes_kept_s: float = DELETES_KEPT_S
 
 
 def record_limits(kafka: KafkaConfig, topics: Iterable[TopicDescription]) -> dict[str, int]:
     """Returns the largest record for each topic: the lower limit of topic and client."""
     ours = int(client_settings(kafka, **{"message.max.bytes": MESSAGE_BYTES_MAX})["message.max.bytes"])
     return {topic.name: min(ours, topic.record_bytes_max) for topic in topics}
-
-
-def _creation_hint(error: KafkaError, topic: NewTopic) -> str:
-    match error.code():
-        case KafkaError.INVALID_REPLICATION_FACTOR:
-            return "set topics.replication_factor to at most the number of brokers"
-        case KafkaError.TOPIC_EXCEPTION:  # the name collides with another topic's
-            return "choose another topics.prefix"
-        case _:
-            policy = (topic.config or {}).get("cleanup.policy")
-            return f"grant Create, or create it with cleanup.policy={policy} and --partitions {topic.num_partitions}"
 
 
 class TopicAdmin:
@@ -96,9 +75,10 @@ class TopicAdmin:
         self.event_bytes_max: dict[str, int] = {}
         self._admin = new_client(AdminClient, client_settings(kafka, **{"socket.timeout.ms": 10_000}))
         self._servers = kafka.bootstrap_servers
+        self._creation = TopicCreation(self._admin)
 
     def broker_count(self) -> int:
-        with translated(f"no broker answers at {self._servers}"):
+        with translated(f"no broker answers at {self._servers}", client=self._admin):
             return len(self._admin.list_topics(timeout=ANSWER_S_MAX).brokers)
 
     def broker_settings(self) -> dict[str, str]:
@@ -112,7 +92,7 @@ class TopicAdmin:
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Returns the descriptions of those topics that exist."""
         found = {}
-        with translated("can't describe topics"):
+        with translated("can't describe topics", client=self._admin):
             existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
             wanted = [name for name in names if name in existing]
             if not wanted:
@@ -124,11 +104,12 @@ class TopicAdmin:
             values = {resource.name: future.result(ANSWER_S_MAX) for resource, future in settings.items()}
             for name, future in described.items():
                 topic = future.result(ANSWER_S_MAX)
-                wanted_settings = ("cleanup.policy", "max.message.bytes", "min.insync.replicas")
-                policy, size, in_sync = (values[name][setting].value for setting in wanted_settings)
+                policy, size, in_sync, deletes = (values[name][setting].value for setting in _DESCRIBED)
                 replicas = min((len(partition.replicas) for partition in topic.partitions), default=0)
                 count, identity = len(topic.partitions), str(topic.topic_id)
-                found[name] = TopicDescription(name, identity, count, policy, int(size), replicas, int(in_sync))
+                found[name] = TopicDescription(
+                    name, identity, count, policy, int(size), replicas, int(in_sync), int(deletes) / 1000
+                )
         return found
 
     def check(self, names: Iterable[str]) -> dict[str, TopicDescription]:
@@ -171,53 +152,39 @@ class TopicAdmin:
                     "hand for this prefix and has no records, delete it: capture creates it with one partition",
                 )
 
-    def create(
-        self,
-        config: TopicConfig,
-        *,
-        tables: Collection[str] = (),
-        records: Collection[str] = (),
-        control: Collection[str] = (),
-        signals: Collection[str] = (),
-        logs: Collection[str] = (),
-        events: Collection[str] = (),
-    ) -> None:
-        """Creates those topics that do not exist, and returns when they can be used. Topics of tables with keys and of
-        events have the configured number of partitions, the others one. `control`: kept as long as those of tables.
-        `logs`, `events`: kept as long as the brokers' default."""
-        names = {*tables, *records, *control, *signals, *logs, *events}
-        if not names:
+    def create(self, config: TopicConfig, names: Mapping[TopicKind, Iterable[str]]) -> None:
+        """Creates those topics that do not exist, and returns when they can be used. `names`: by kind; a table in
+        `keyless` is of kind `log`."""
+        wanted = self._missing(config, names)
+        if not wanted:
             return
-        keyless = [name for name in tables if name in self._keyless]  # one partition keeps the order
-        kinds: list[tuple[Collection[str], int, dict[str, str]]] = [
-            ([name for name in tables if name not in keyless], config.partitions, _TABLE_SETTINGS),
-            (records, 1, _RECORD_SETTINGS),
-            (control, 1, _CONTROL_SETTINGS),
-            (signals, 1, _SIGNAL_SETTINGS),
-            ([*keyless, *logs], 1, _LOG_SETTINGS),
-            (events, config.partitions, _LOG_SETTINGS),
+        with translated("can't create topics", client=self._admin):
+            errors = self._creation.create(wanted)
+        for error in errors.values():
+            raise error
+        self._await_leaders([topic.name for topic in wanted])
+
+    def try_creation(self, config: TopicConfig, names: Mapping[TopicKind, Iterable[str]]) -> list[Trial]:
+        """Asks the brokers whether they would create those topics that do not exist; creates none."""
+        wanted = self._missing(config, names)
+        with translated("can't ask whether topics can be created", client=self._admin):
+            errors = self._creation.create(wanted, only_validates=True)
+        return [
+            Trial(topic.name, topic.kind, topic.settings, topic.refused, errors.get(topic.name)) for topic in wanted
         ]
-        with translated("can't list topics"):
+
+    def _missing(self, config: TopicConfig, names: Mapping[TopicKind, Iterable[str]]) -> list[Wanted]:
+        asked: dict[str, TopicKind] = {name: kind for kind, of_kind in names.items() for name in of_kind}
+        if not asked:
+            return []
+        with translated("can't list topics", client=self._admin):
             existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
-        new = [
-            NewTopic(name, partitions, config.replication_factor, config=settings)
-            for kind, partitions, settings in kinds
-            for name in kind
+        return [
+            # One partition keeps the order of records without a key.
+            Wanted(name, "log" if kind == "table" and name in self._keyless else kind, config)
+            for name, kind in asked.items()
             if name not in existing
         ]
-        if new:
-            self._create(new)
-
-    def _create(self, new: list[NewTopic]) -> None:
-        wanted = {topic.topic: topic for topic in new}
-        for name, future in self._admin.create_topics(new, operation_timeout=ANSWER_S_MAX).items():
-            try:
-                future.result(ANSWER_S_MAX * 2)
-            except KafkaException as exception:
-                if kafka_error(exception).name() != "TOPIC_ALREADY_EXISTS":
-                    hint = _creation_hint(kafka_error(exception), wanted[name])
-                    raise broker_error(f"can't create topic {name}", exception, hint) from exception
-        self._await_leaders([topic.topic for topic in new])
 
     def delete(self, names: Iterable[str]) -> int:
         """Deletes those topics that exist, with their contents. Returns their number."""
@@ -232,7 +199,7 @@ class TopicAdmin:
     def open_event_topic(self, name: str, config: TopicConfig) -> TopicDescription:
         """Returns the topic of events, which is created if it does not exist: not compacted, with the brokers' default
         retention. Others may create it at the same time."""
-        self.create(config, events=[name])
+        self.create(config, {"event": [name]})
         found = self.describe([name]).get(name)
         if found is None:
             raise UnreachableError(f"Kafka: topic {name} is not known to the brokers", NEXT_REACHABLE)
@@ -270,7 +237,7 @@ class TopicAdmin:
         """Returns the partitions of those topics that exist where records below the present high watermark are still
         not decided after `settles_s` seconds. Raises BrokerError, UnreachableError, ConnectionLost, also if brokers
         that just started do not know all yet: a `required` topic is missing, or one has no partition."""
-        with translated("can't list topics"):
+        with translated("can't list topics", client=self._admin):
             topics = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
         counts = {name: len(topics[name].partitions) for name in names if name in topics}
         for name in (*required, *counts):

@@ -36,6 +36,7 @@ def register(spark: Any) -> None:
 def stream_of_sink(spark: Any, kafka: KafkaConfig, prefix: str, options: SinkStreamOptions) -> Any:
     """Returns the stream of a sink: all its tables' topics, in rows that are pieces (spark_jobs/source/piece.py)."""
     register(spark)
-    place = {"bootstrap.servers": kafka.bootstrap_servers, "prefix": prefix, OPTION: options.encoded()}
-    own = {f"kafka.{name}": secret.get_secret_value() for name, secret in kafka.options.items()}
-    return spark.readStream.format("watershed").options(**place, **own).load()
+    from spark_jobs.source.datasource import configured
+
+    spark.dataSource.register(configured(kafka))
+    return spark.readStream.format("watershed").options(**{"prefix": prefix, OPTION: options.encoded()}).load()

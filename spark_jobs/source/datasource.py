@@ -1,14 +1,16 @@
 """The class that Spark knows."""
 
 from contextlib import closing
+from typing import ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from cdc.config.settings import KafkaConfig
 from cdc.model.errors import ConfigError
 from spark_jobs.source import piece, sink_options
 from spark_jobs.source.batch import BatchReader
-from spark_jobs.source.options import read_options, read_place
+from spark_jobs.source.options import read_options
 from spark_jobs.source.pipeline import TableWatch
 from spark_jobs.source.rows import RowForm
 from spark_jobs.source.sink_stream import SinkStreamReader
@@ -17,6 +19,8 @@ from spark_jobs.source.stream import StreamReader
 
 class WatershedSource(DataSource):
     """`format("watershed")`. Methods raise WatershedError."""
+
+    kafka: ClassVar[KafkaConfig | None] = None  # of a sink's stream, see `configured`
 
     @classmethod
     def name(cls) -> str:
@@ -51,5 +55,15 @@ class WatershedSource(DataSource):
 
     def _sink_reader(self) -> DataSourceStreamReader:
         sink = sink_options.SinkStreamOptions.of(self.options)
-        kafka, prefix = read_place({name: text for name, text in self.options.items() if name != sink_options.OPTION})
-        return SinkStreamReader(kafka, prefix, sink)
+        if self.kafka is None:
+            raise ConfigError(
+                f'format("watershed"): option {sink_options.OPTION} is for Watershed\'s own sinks',
+                "leave it out, and choose a table",
+            )
+        return SinkStreamReader(self.kafka, self.options["prefix"], sink)
+
+
+def configured(kafka: KafkaConfig) -> type[WatershedSource]:
+    """Returns the data source for the sinks of these brokers, as a class that Spark can send to other processes: a
+    query's options, which Spark shows, hold no secrets."""
+    return type("ConfiguredSource", (WatershedSource,), {"kafka": kafka})

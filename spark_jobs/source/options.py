@@ -56,7 +56,7 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
             raise ConfigError(
                 f'format("watershed"): unknown option {name}', f"options are {', '.join(_NAMES)}, kafka.*"
             )
-    kafka, prefix = read_place(given)
+    kafka, prefix = _pipeline(given)
     records_max = given.get("maxrecordsperbatch")
     if records_max is not None and not (records_max.isdecimal() and int(records_max) > 0):
         raise _wrong("maxRecordsPerBatch", "a number from 1")
@@ -79,15 +79,14 @@ def _wrong(name: str, wanted: str) -> ConfigError:
     return ConfigError(f'format("watershed"): the value of option {name} is not {wanted}', _NEXT)
 
 
-def read_place(given: Mapping[str, str]) -> tuple[KafkaConfig, str]:
-    """Returns the brokers and the prefix. Single options precede those of the configuration file. Raises
-    ConfigError."""
+def _pipeline(given: Mapping[str, str]) -> tuple[KafkaConfig, str]:
+    """Returns the brokers and the prefix. Single options precede those of the configuration file."""
     kafka: dict[str, Any] = {"options": {}}
     prefix = given.get("prefix", "")
     if path := given.get("config"):
         loaded = load_config(Path(path))
         prefix = prefix or loaded.topics.prefix
-        kafka = {"bootstrap_servers": loaded.kafka.bootstrap_servers, "options": dict(loaded.kafka.options)}
+        kafka = dict(loaded.kafka) | {"options": dict(loaded.kafka.options)}
     own = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
     servers = given.get("bootstrap.servers") or own.pop("bootstrap.servers", "") or kafka.get("bootstrap_servers", "")
     own.pop("bootstrap.servers", None)
@@ -99,7 +98,7 @@ def read_place(given: Mapping[str, str]) -> tuple[KafkaConfig, str]:
             )
     try:
         return KafkaConfig.model_validate(
-            {"bootstrap_servers": servers, "options": {**kafka["options"], **own}}
+            {**kafka, "bootstrap_servers": servers, "options": {**kafka["options"], **own}}
         ), prefix
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]

@@ -168,10 +168,11 @@ def test_a_topic_with_several_partitions_is_found_and_mended(items: Captured) ->
     assert troubles(items) == []
 
 
-LARGE = str(16 * 1024 * 1024)
+WELL = {"max_message_bytes": str(8 * 1024 * 1024), "delete_retention_ms": str(7 * 86_400_000)}
 TOPICS: dict[str, tuple[dict[str, str], str, str]] = {
     "a topic that is not compacted": ({"policy": "delete"}, "fail", "not compact"),
     "a topic that accepts no record": ({"min_insync_replicas": "2"}, "fail", "min.insync.replicas is 2, and it has 1"),
+    "a topic that forgets deletes early": ({"delete_retention_ms": "86400000"}, "warn", "keeps deletes for 7 days"),
     "a topic with a small limit": ({"max_message_bytes": "100000"}, "warn", "max.message.bytes is 100,000"),
 }
 
@@ -180,7 +181,7 @@ TOPICS: dict[str, tuple[dict[str, str], str, str]] = {
 def test_what_is_wrong_with_a_topic_is_found_and_mended(items: Captured, name: str) -> None:
     settings, level, says = TOPICS[name]
     topic = f"{items.name}.public.items"
-    create_topic(items.bootstrap_servers, topic, partitions=4, **({"max_message_bytes": LARGE} | settings))
+    create_topic(items.bootstrap_servers, topic, partitions=4, **(WELL | settings))
     (found,) = troubles(items)
     assert (found.about, found.level, says in found.message) == (f"topic {topic}", level, True)
     set_in_kafka(items.bootstrap_servers, found.next)
@@ -189,7 +190,7 @@ def test_what_is_wrong_with_a_topic_is_found_and_mended(items: Captured, name: s
 
 def test_few_partitions_and_a_timeout_that_brokers_refuse_are_found_and_mended(items: Captured) -> None:
     topic = f"{items.name}.public.items"
-    create_topic(items.bootstrap_servers, topic, partitions=2, max_message_bytes=LARGE)
+    create_topic(items.bootstrap_servers, topic, partitions=2, **WELL)
     items.settings = {"kafka": {"options": {"transaction.timeout.ms": "3600000"}}}
     found = troubles(items)
     assert len(found) == 2

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.topic_admin import TopicAdmin
+from cdc.kafka.topic_creation import Wanted
 from cdc.model.errors import BrokerError, UnreachableError
 from tests.conftest import KafkaBroker
 from tests.support.topics import create_topic
@@ -35,7 +36,7 @@ def test_created_topics_can_be_used_at_once(
 ) -> None:
     """The brokers answer a creation before they know the topic: a start took what they told next for the whole."""
     admin = TopicAdmin(settings)
-    admin.create(TopicConfig(prefix=unique, partitions=8), tables=topics[:3], records=topics[3:])
+    admin.create(TopicConfig(prefix=unique, partitions=8), {"table": topics[:3], "state": topics[3:]})
     found = admin.check(topics)
     assert {name: topic.partition_count for name, topic in found.items()} == dict(
         zip(topics, [8] * 3 + [1] * 3, strict=True)
@@ -54,15 +55,17 @@ def test_a_required_topic_that_the_brokers_do_not_know_yet_is_waited_for(
     assert admin.open_parts(topics, 0) == []
     with pytest.raises(UnreachableError, match=f"topic {topics[0]} is not known to the brokers"):
         admin.open_parts(topics, 0, topics)
-    admin.create(TopicConfig(prefix=unique), tables=topics[:3], records=topics[3:])
+    admin.create(TopicConfig(prefix=unique), {"table": topics[:3], "state": topics[3:]})
     assert admin.open_parts(topics, 0, topics) == []
 
 
 def test_a_topic_that_exists_already_is_no_error(settings: KafkaConfig, topics: list[str], unique: str) -> None:
     admin = TopicAdmin(settings)
     for _ in range(2):
-        admin.create(TopicConfig(prefix=unique), tables=topics[:1], records=topics[3:4])
-    admin._create([NewTopic(topics[0], 1, 1)])  # as if another process had been faster
+        admin.create(TopicConfig(prefix=unique), {"table": topics[:1], "state": topics[3:4]})
+    admin._creation.create(
+        [Wanted(topics[0], "table", TopicConfig(prefix=unique))]
+    )  # as if another process had been faster
     assert admin.check(topics).keys() == {topics[0], topics[3]}
 
 
@@ -75,7 +78,7 @@ def lag_and_retention(settings: KafkaConfig, topic: str) -> tuple[str, str]:
 
 def test_control_is_kept_as_long_as_rows(settings: KafkaConfig, topics: list[str], unique: str) -> None:
     """Sweeps have numbers of the rows' series: whoever counts them needs both."""
-    TopicAdmin(settings).create(TopicConfig(prefix=unique), tables=topics[:1], control=topics[3:4])
+    TopicAdmin(settings).create(TopicConfig(prefix=unique), {"table": topics[:1], "control": topics[3:4]})
     rows = lag_and_retention(settings, topics[0])
     assert rows == ("86400000", "604800000")
     assert lag_and_retention(settings, topics[3]) == rows
@@ -93,7 +96,7 @@ def test_a_topic_that_is_not_compacted_is_refused(settings: KafkaConfig, topics:
 def test_a_topic_for_records_without_keys_is_not_compacted(
     settings: KafkaConfig, topics: list[str], unique: str
 ) -> None:
-    TopicAdmin(settings, {topics[0]}).create(TopicConfig(prefix=unique, partitions=3), tables=topics[:2])
+    TopicAdmin(settings, {topics[0]}).create(TopicConfig(prefix=unique, partitions=3), {"table": topics[:2]})
     found = TopicAdmin(settings, {topics[0]}).check(topics)
     assert [(found[name].cleanup_policy, found[name].partition_count) for name in topics[:2]] == [
         ("delete", 1),
@@ -117,9 +120,9 @@ def test_topics_that_differ_in_dots_and_underscores_only_are_one_to_the_brokers(
 ) -> None:
     """Why a configuration with two such tables is refused."""
     admin, other = TopicAdmin(settings), topics[0].replace("public.", "public_")
-    admin.create(TopicConfig(prefix=unique), tables=topics[:1])
+    admin.create(TopicConfig(prefix=unique), {"table": topics[:1]})
     with pytest.raises(BrokerError, match="collides with existing topic") as refused:
-        admin.create(TopicConfig(prefix=unique), tables=[other])
+        admin.create(TopicConfig(prefix=unique), {"table": [other]})
     assert refused.value.hint == "choose another topics.prefix"
 
 
@@ -128,7 +131,7 @@ def test_topics_that_differ_in_dots_and_underscores_only_are_one_to_the_brokers(
 
 @pytest.fixture
 def topic(settings: KafkaConfig, topics: list[str], unique: str) -> str:
-    TopicAdmin(settings).create(TopicConfig(prefix=unique), records=topics[3:4])
+    TopicAdmin(settings).create(TopicConfig(prefix=unique), {"state": topics[3:4]})
     return topics[3]
 
 

@@ -41,8 +41,9 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         target.shutdown(socket.SHUT_WR)
 
 
-def make_certificates(folder: Path) -> Path:
-    """Writes the certificates of an authority, a server and a client. Returns the folder."""
+def make_certificates(folder: Path, *names: str) -> Path:
+    """Writes the authority (ca.pem), and for each name (default: server and client), as its common name, a certificate
+    for 127.0.0.1 with its unencrypted key (<name>.pem, <name>.key). Returns the folder."""
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
@@ -52,7 +53,7 @@ def make_certificates(folder: Path) -> Path:
     signs = ("-addext", "keyUsage=critical,keyCertSign")
     openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", *signs)
     (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid")
-    for name in ("server", "client"):
+    for name in names or ("server", "client"):
         openssl("req", *new[:-2], "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
         openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)

@@ -67,7 +67,7 @@ class Kafka:
     def prepare(self, instance: ServerInstance) -> Command:
         instance.folder.mkdir(parents=True, exist_ok=True)
         configuration = instance.folder / "server.properties"
-        configuration.write_text(properties(instance), encoding="utf-8")
+        configuration.write_text(self.properties(instance), encoding="utf-8")
         jvm = self.jvm(instance)
         self._format(jvm.argv(*startup_cache.options(self.name, jvm, instance)), configuration, instance)
         return Command(
@@ -80,6 +80,14 @@ class Kafka:
             log=instance.log,
             env=base_environment(instance.folder),
         )
+
+    def properties(self, instance: ServerInstance) -> str:
+        """Returns the broker's configuration."""
+        return properties(instance)
+
+    def client(self, servers: str) -> "AdminClient":
+        """Returns a client that may list topics."""
+        return _client(servers)
 
     def jvm(self, instance: ServerInstance) -> Jvm:
         return Jvm(
@@ -116,7 +124,7 @@ class Kafka:
         marker.touch()
 
     def answering_pid(self, instance: ServerInstance) -> int | None:
-        metadata = _client(bootstrap_servers(instance)).list_topics(timeout=2)
+        metadata = self.client(bootstrap_servers(instance)).list_topics(timeout=2)
         if not metadata.brokers:
             return None
         if metadata.cluster_id != instance.identity:

@@ -7,7 +7,7 @@ from cdc.config.config_file import Config
 from cdc.model.condition import Condition
 from cdc.model.errors import NEXT_AFTER_GAP, WatershedError
 from cdc.model.sink_records import STALLED_S
-from cdc.model.topics import DELETES_KEPT_S, unknown_slot
+from cdc.model.topics import unknown_slot
 from watershed.client.source_facts import SourceFacts
 from watershed.status.facts import Reading
 from watershed.status.model import Part, Problem, SinkStatus, Status, TableStatus
@@ -181,12 +181,13 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
             )
         yield from _comparison(config, sink, status.unix_seconds)
         unread_s = sink.unread_seconds or 0.0
-        if unread_s > DELETES_KEPT_S / 2 and sink.sink in config.sinks:
-            is_past = unread_s > DELETES_KEPT_S
+        kept_s = config.topics.config.deletes_kept_s
+        if unread_s > kept_s / 2 and sink.sink in config.sinks:
+            is_past = unread_s > kept_s
             yield _problem(
                 "sink",
                 f"{sink.sink} has not read records that are up to {unread_s / _DAY_S:.1f} days old; the topics keep "
-                f"deletes for {DELETES_KEPT_S / _DAY_S:g} days"
+                f"deletes for {kept_s / _DAY_S:g} days"
                 + (", so deleted rows may stay in its store" if is_past else ""),
                 f"start `cdc sink run {sink.sink}`: the store is then rebuilt automatically",
                 sink.sink,

@@ -65,7 +65,7 @@ class ViewTopic:
 
     def create(self, config: TopicConfig) -> TopicDescription:
         """Creates the topic, and describes it."""
-        self._admin.create(config, tables=[self.name])
+        self._admin.create(config, {"view": [self.name]})
         found = self.describe()
         if found is None:
             raise UnreachableError(

@@ -9,6 +9,7 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
+from cdc.model.topics import DELETES_KEPT_S
 from sinks.errors import FullError, RefusedError, SinkError
 from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import NOTHING, Applied
@@ -91,7 +92,7 @@ class World:
             self.builders.append(Fake(self.store, target, is_rollback=is_rollback))
             return self.builders[-1]
 
-        self.rebuild = Rebuild("search", self.store, self.publish, builder)
+        self.rebuild = Rebuild("search", self.store, self.publish, builder, DELETES_KEPT_S / 2)
         return self.rebuild
 
     def publish(self, record: RebuildRecord) -> None:

@@ -16,18 +16,19 @@ from cdc.model.control import ProgressRecord
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord
+from cdc.model.topics import DELETES_KEPT_S
 from sinks.errors import RefusedError
 from sinks.schema_history import SchemaHistory
 from spark_jobs import serving
 from spark_jobs.applied import BUILT_AGAIN
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.serving import ServingWorker
-from spark_jobs.starting import INCLUDED, RESHAPED, TOO_OLD, TOO_OLD_S, first_position, parse_position
+from spark_jobs.starting import INCLUDED, RESHAPED, TOO_OLD, first_position, parse_position, too_old_s
 from spark_jobs.worker import PipelineConnections
 from tests.support.sink_job import write_config
 
 NOW_US = 10**15
-OLD_US = NOW_US - int(TOO_OLD_S * 1_000_000) - 1
+OLD_US = NOW_US - int(too_old_s(DELETES_KEPT_S) * 1_000_000) - 1
 A, B = TableId("public", "a"), TableId("public", "b")
 PUBLISHED = ProgressRecord(
     epoch=1, seq=1, lsn=1, commit_ts_us=1, published_ts_us=1, end_offsets={"shop.public.a": (9,)}, history="h"

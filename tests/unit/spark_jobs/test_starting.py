@@ -5,8 +5,8 @@ import pytest
 from cdc.model.control import ProgressRecord
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
+from cdc.model.topics import DELETES_KEPT_S
 from spark_jobs.starting import (
-    TOO_OLD_S,
     continued,
     first_position,
     has_lost_writes,
@@ -14,10 +14,12 @@ from spark_jobs.starting import (
     is_foreign,
     is_too_old,
     parse_position,
+    too_old_s,
     why_filled_again,
 )
 
 NOW_US = 10**15
+OLD_S = too_old_s(DELETES_KEPT_S)
 FIRST = first_position("search", 3, "h", [TableId("public", "a b")], NOW_US)
 
 
@@ -49,12 +51,12 @@ def test_a_store_is_continued_only_if_it_says_how_far_it_is_in_these_topics(
 
 
 def test_rows_of_other_topics_and_of_unknown_origin_are_foreign() -> None:
-    assert not is_foreign(None, None, "h", NOW_US), "it holds nothing"
-    assert is_foreign(3, None, "h", NOW_US)
-    assert is_foreign(None, noted(), "other", NOW_US)
-    assert not is_foreign(None, noted(), "h", NOW_US), "the cache restarted, with its rows"
-    later = NOW_US + int(TOO_OLD_S * 1_000_000) + 1
-    assert is_foreign(None, noted(), "h", later), "deletes may be gone from the topics"
+    assert not is_foreign(None, None, "h", NOW_US, OLD_S), "it holds nothing"
+    assert is_foreign(3, None, "h", NOW_US, OLD_S)
+    assert is_foreign(None, noted(), "other", NOW_US, OLD_S)
+    assert not is_foreign(None, noted(), "h", NOW_US, OLD_S), "the cache restarted, with its rows"
+    later = NOW_US + int(OLD_S * 1_000_000) + 1
+    assert is_foreign(None, noted(), "h", later, OLD_S), "deletes may be gone from the topics"
 
 
 def test_a_store_that_was_not_updated_while_topics_went_on_is_too_old() -> None:
@@ -62,12 +64,14 @@ def test_a_store_that_was_not_updated_while_topics_went_on_is_too_old() -> None:
     published = ProgressRecord(
         epoch=1, seq=1, lsn=1, commit_ts_us=1, published_ts_us=1, end_offsets={"t": (6,), "u": (9,)}
     )
-    later = NOW_US + int(TOO_OLD_S * 1_000_000) + 1
-    assert is_too_old(last, published, later)
-    assert not is_too_old(last, published, NOW_US)
-    assert is_too_old(noted(end_offsets={"t": (6,)}), published, later), "rows of u may be there behind the note"
-    assert not is_too_old(noted(end_offsets={"t": (6,), "u": (9,)}), published, later), "nothing happened meanwhile"
-    assert not is_too_old(last, None, later)
+    later = NOW_US + int(OLD_S * 1_000_000) + 1
+    assert is_too_old(last, published, later, OLD_S)
+    assert not is_too_old(last, published, NOW_US, OLD_S)
+    assert is_too_old(noted(end_offsets={"t": (6,)}), published, later, OLD_S), "rows of u may be there behind the note"
+    assert not is_too_old(noted(end_offsets={"t": (6,), "u": (9,)}), published, later, OLD_S), (
+        "nothing happened meanwhile"
+    )
+    assert not is_too_old(last, None, later, OLD_S)
 
 
 def test_lost_writes_are_seen_by_the_older_note() -> None:

@@ -16,7 +16,12 @@ from cdc.postgres.connection import connect
 from cdc.postgres.source import Source, check_source
 from watershed.cli.failpoints import armed_probe
 from watershed.cli.findings.source import SOURCE, source_findings
-from watershed.cli.findings.topics import BROKERS, broker_setting_findings, existing_topic_findings
+from watershed.cli.findings.topics import (
+    BROKERS,
+    broker_setting_findings,
+    creation_findings,
+    existing_topic_findings,
+)
 
 
 def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
@@ -67,7 +72,9 @@ def broker_findings(config: Config) -> Iterator[Finding]:
         yield Finding.failed(BROKERS, error)
         return
     factor = config.topics.replication_factor
-    if factor > count:
+    if factor is None:
+        yield Finding(BROKERS, "ok", f"{count} brokers answer, topics have as many replicas as these give them")
+    elif factor > count:
         yield Finding(
             BROKERS,
             "fail",
@@ -99,7 +106,9 @@ def broker_findings(config: Config) -> Iterator[Finding]:
             yield Finding.failed(f"topic {name}", error)
     yield from existing_topic_findings(existing.values(), config.topics, frozenset(tables).difference(keyless))
     names = {*tables, *own, topics.signals}
-    yield from broker_setting_findings(config, admin, are_created=not names <= existing.keys())
+    yield from broker_setting_findings(config, admin, are_created=not names <= existing.keys(), broker_count=count)
+    if factor is None or factor <= count:  # otherwise each topic would be refused for the same reason
+        yield from creation_findings(config, admin)
     yield Finding("topics", "ok", f"{len(existing)} exist, the others are created at the first start")
 
 

@@ -87,7 +87,7 @@ def configuration_text(new: NewConfiguration) -> str:
         "topics:",
         f"  prefix: {_text(new.prefix)}                # {new.prefix}.public.orders, {new.prefix}.state, …",
         "  partitions: 4                # of each table's topic; can't be changed later",
-        "  replication_factor: 1        # 3 if you have three brokers",
+        "  # replication_factor: 3      # otherwise as many replicas as the brokers give new topics",
         "",
         "# sinks:                         # then: cdc sink run search cache warehouse",
         '#   search: {url: "http://localhost:9200"}',

@@ -1,11 +1,26 @@
 """Which of the brokers' answers are worth asking again for, and what is said of options that no client takes."""
 
+import re
+import time
+from pathlib import Path
+
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import Outage, Undelivered, broker_error, client_settings, new_client, reading_settings
+from cdc.kafka import client
+from cdc.kafka.client import (
+    LOGIN_S_MAX,
+    NEXT_REACHABLE,
+    Outage,
+    Undelivered,
+    broker_error,
+    client_settings,
+    new_client,
+    note_error,
+    reading_settings,
+)
 from cdc.model.errors import BrokerError, ConfigError, UnreachableError
 
 
@@ -53,6 +68,33 @@ def test_options_that_no_client_takes_are_said_without_their_values(
     assert message in caught.value.message
     assert "sesame" not in str(caught.value)
     assert caught.value.hint
+
+
+def test_a_refused_login_explains_for_a_while_why_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_refused_login", [])
+    away = KafkaException(KafkaError(KafkaError._TRANSPORT))
+    assert broker_error("no broker answers", away).hint == NEXT_REACHABLE
+    words = "sasl_ssl://b:9093/bootstrap: SASL authentication error: Invalid password (after 304ms in state AUTH_REQ)"
+    note_error(KafkaError(KafkaError._AUTHENTICATION, words))
+    error = broker_error("no broker answers", away)
+    assert isinstance(error, UnreachableError), "it is tried again: passwords and tokens are exchanged while we run"
+    assert error.message.endswith("; the login is refused: SASL authentication error: Invalid password")
+    assert "kafka.token" in error.hint
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + LOGIN_S_MAX + 1)
+    assert broker_error("no broker answers", away).hint == NEXT_REACHABLE
+
+
+def test_every_client_is_made_in_one_place() -> None:
+    """Others would have no callback for tokens, and no translated errors."""
+    root = Path(client.__file__).parents[2]
+    files = [path for folder in ("cdc", "sinks", "spark_jobs", "watershed") for path in (root / folder).rglob("*.py")]
+    made = [
+        path.relative_to(root).as_posix()
+        for path in files
+        if re.search(r"(?<![\w.\"])(Producer|Consumer|AdminClient)\(", path.read_text(encoding="utf-8"))
+    ]
+    assert made == ["watershed/devstack/kafka.py"], "the stack's own broker has no login"
 
 
 # ---- what a producer's callbacks report
