@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, IsolationLevel, KafkaError, KafkaException, Message
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import kafka_error, translated
-from cdc.kafka.topic_admin import ANSWER_S_MAX, TopicAdmin
+from cdc.kafka.client import ANSWER_S_MAX, kafka_error, translated
+from cdc.kafka.topic_admin import TopicAdmin
 from cdc.kafka.topic_reader import PartitionId, TopicReader
 
 BUFFER_KB: Final = 8 * 1024  # of records that the client has fetched ahead, and so of a batch
