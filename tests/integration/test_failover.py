@@ -1,62 +1,20 @@
 """Promotions of real standbys: capture continues where the promoted server has all that is published, and is in state
 GAP with the range where it has not."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-import psycopg
 import pytest
 
 from tests.checker.records import Change, parse
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS, SMALL
 from tests.support.captured import Captured, under_capture
-from tests.support.standby_servers import PgServer, StandbyServers, standby_servers
+from tests.support.standby_servers import PgServer, StandbyServers, Writer, standby_servers
 from tests.support.waiting import eventually
 from watershed.devstack.stack import Stack
 
 pytestmark = pytest.mark.whole
-
-
-class Writer:
-    """Inserts, updates and deletes rows at some 300 changes/s through whichever server is the primary."""
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.count = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._is_over.is_set():
-            try:
-                with psycopg.connect(self._dsn, autocommit=True) as connection:
-                    while not self._is_over.wait(0.003):
-                        self._write(connection)
-            except psycopg.OperationalError:
-                self._is_over.wait(0.05)
-
-    def _write(self, connection: psycopg.Connection) -> None:
-        number = 1_000 + self.count % 400
-        if self.count % 7 == 6:
-            connection.execute("DELETE FROM items WHERE id = %s", (number - 3,))
-        else:
-            connection.execute(
-                "INSERT INTO items VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET name = excluded.name",
-                (number, str(self.count)),
-            )
-        self.count += 1
 
 
 @pytest.fixture

@@ -5,11 +5,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, LiteralString
+from types import TracebackType
+from typing import Any, LiteralString, Self
 
 import psycopg
 from psycopg import sql
@@ -128,7 +130,6 @@ class StandbyServers:
     """`servers[0]` is the primary at first; the tests promote."""
 
     servers: list[PgServer]
-    _former: list[PgServer] = field(default_factory=list)
 
     def dsn(self, user: str = ROLE) -> str:
         """All servers, in their order."""
@@ -153,6 +154,46 @@ class StandbyServers:
         return standby.query(
             "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND synced AND NOT temporary", slot
         ) == [(1,)]
+
+
+class Writer:
+    """Inserts, updates and deletes rows of a table `items (id, name)`, at some 300 changes/s through whichever server is the primary."""
+
+    def __init__(self, dsn: str, pause_s: float = 0.003) -> None:
+        """`pause_s`: between two changes."""
+        self._dsn = dsn
+        self._pause_s = pause_s
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                with psycopg.connect(self._dsn, autocommit=True) as connection:
+                    while not self._is_over.wait(self._pause_s):
+                        self._write(connection)
+            except psycopg.OperationalError:
+                self._is_over.wait(0.05)
+
+    def _write(self, connection: psycopg.Connection) -> None:
+        number = 1_000 + self.count % 400
+        if self.count % 7 == 6:
+            connection.execute("DELETE FROM items WHERE id = %s", (number - 3,))
+        else:
+            connection.execute(
+                "INSERT INTO items VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET name = excluded.name",
+                (number, str(self.count)),
+            )
+        self.count += 1
 
 
 @contextmanager
