@@ -49,7 +49,7 @@ class Rounds:
     def promote(self, kind: str) -> float:
         """Seconds from the promotion's begin until a change of the new primary is published."""
         self.ready()
-        time.sleep(self._chance.random())
+        self._watcher.seconds_until_published(time.time() + self._chance.random())  # any moment of the load
         if kind == "snapshot":
             self._captured.ask("snapshot", tables=[ITEMS])
         if kind == "switch":

@@ -157,7 +157,8 @@ class StandbyServers:
 
 
 class Writer:
-    """Inserts, updates and deletes rows of a table `items (id, name)`, at some 300 changes/s through whichever server is the primary."""
+    """Inserts, updates and deletes rows of a table `items (id, name)`, at some 300 changes/s, through whichever server
+    is the primary."""
 
     def __init__(self, dsn: str, pause_s: float = 0.003) -> None:
         """`pause_s`: between two changes."""
