@@ -282,6 +282,8 @@ class Service:
             connection.set_failover(self._config.source.slot)
             if not self._take_slot(connection, position, branch, from_lsn):
                 return
+            if self._is_standby:
+                self._require_primary_still()
             self._take_over()
             primaries = resources.enter_context(closing(PrimaryWatch(others, identity)))
             if lock is not None:
@@ -343,6 +345,14 @@ class Service:
         self._config = self._given.model_copy(update={"source": source})
         self._addition_barrier.use(source)
         return others
+
+    def _require_primary_still(self) -> None:
+        """A slot that becomes free may be that of an old primary, which the other instance has left for a promoted one.
+        Raises ConnectionLost, before that instance is fenced."""
+        with suppress(GapError):
+            source, _ = find_primary(self._given.source, read_position(self._config))
+            if source.dsn != self._config.source.dsn:
+                raise ConnectionLost("another server of source.dsn is the primary meanwhile")
 
     def _take_slot(
         self, connection: ReplicationConnection, position: PositionRecord, branch: Branch, from_lsn: Lsn

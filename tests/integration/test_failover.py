@@ -135,18 +135,23 @@ def test_an_existing_slot_is_altered_as_configured(items: Captured, pair: Standb
 
 
 @pytest.mark.promise(4)
-def test_an_old_primary_that_still_answers_is_left_and_named(items: Captured, pair: StandbyServers) -> None:
+def test_an_old_primary_that_still_answers_is_left_and_named_by_both_instances(
+    items: Captured, pair: StandbyServers
+) -> None:
     primary, standby = pair.servers
     streaming(items, pair, standby)
+    first, second = items.running(), items.start()
+    second.await_said("standing by")
     standby.promote()  # the other one knows nothing of it
-    items.running().await_said("two servers of source.dsn are primaries")
-    items.running().await_said("no row is read again")
+    first.await_said("two servers of source.dsn are primaries")
+    eventually(lambda: "no row is read again" in first.said() + second.said(), 60.0, items._said)
     standby.query("INSERT INTO items VALUES (31, 'to the new one')")
-    primary.query("INSERT INTO items VALUES (32, 'to the old one')")
     eventually(lambda: any(change.key["id"] == 31 for change in items.changes()), 30.0, items._said)
+    primary.query("INSERT INTO items VALUES (32, 'to the old one')")
     primary.kill()
     items.await_caught_up()
     assert {change.key["id"] for change in items.changes()} == {*range(1, 21), 31}
+    assert "state GAP" not in first.said() + second.said()
     items.judge()
 
 
