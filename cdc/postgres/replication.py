@@ -243,7 +243,7 @@ class ReplicationConnection:
             case "55P03":  # lock_not_available: lock_timeout
                 raise SlotWaitError(words)
             case "58P01":  # undefined_file
-                raise FileMissingError(words)
+                raise FileMissingError(f"PostgreSQL refused {command.split()[0]}: {words}", "see the server's log")
             case "42704" | "55000":  # undefined_object, object_not_in_prerequisite_state
                 raise SlotMissingError(words)
             case _ if not state or state[:2] in _CONNECTION_CLASSES:
