@@ -18,6 +18,7 @@ BUDGETS_S: Final[dict[str, float]] = {
     "tests/integration/test_capture.py": 180,
     "tests/integration/test_console.py": 120,
     "tests/integration/test_demo.py": 150,
+    "tests/integration/test_failover.py": 120,
     "tests/integration/test_rebuild.py": 120,
     "tests/integration/test_snapshots.py": 100,
     "tests/integration/test_secured_kafka.py": 90,

@@ -89,7 +89,7 @@ PURE: Final = (
     *("cdc.capture.assembler", "cdc.capture.confirmation", "cdc.capture.kafka_transaction", "cdc.capture.stream_lag"),
     *("cdc.capture.stream_state", "cdc.capture.toast_batch", "cdc.capture.transaction_records"),
     *("cdc.snapshots.sweeps", "cdc.snapshots.signal_answers"),
-    *("cdc.tables.continuity", "cdc.tables.schema_changes", "cdc.tables.selection"),
+    *("cdc.tables.continuity", "cdc.tables.schema_changes", "cdc.tables.selection", "cdc.tables.timelines"),
     *(f"watershed.status.{name}" for name in ("facts", "model", "history", "compute", "problems", "views")),
     *("watershed.status.fill_progress", "watershed.client.applied"),
 )

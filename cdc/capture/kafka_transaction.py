@@ -32,6 +32,7 @@ class PositionConstants:
     history: str = ""  # see ProgressRecord.history
     # Topics of tables that are no longer configured, but part of the half published transaction.
     leaving: Mapping[str, TopicState] = field(default_factory=dict)
+    published_lsn: int = 0  # see PositionRecord.published_lsn; when the session begins
 
 
 class Publisher:
@@ -48,6 +49,9 @@ class Publisher:
         self._opened_at: float | None = None
         self._ended_at = float("-inf")  # monotonic seconds
         self._is_split = False  # part of the open PostgreSQL transaction is in an earlier Kafka transaction
+        self._published_lsn = constants.published_lsn
+        self._read_lsn = 0  # end of the log when values were last read again from tables
+        self._has_content = False  # the open Kafka transaction has records that come from the source
 
     @property
     def is_open(self) -> bool:
@@ -59,11 +63,14 @@ class Publisher:
         """True if a commit now would show readers, for the first time, half of a PostgreSQL transaction."""
         return self._begun_rows > 0 and not self._is_split
 
-    def on_produced(self, records: Sequence[TopicRecord], now: float, *, is_begun: bool = False) -> None:
+    def on_produced(
+        self, records: Sequence[TopicRecord], now: float, *, is_begun: bool = False, is_content: bool = True
+    ) -> None:
         """Counts records that were produced. `now`: monotonic seconds. `is_begun`: they belong to a PostgreSQL
-        transaction that has not ended."""
+        transaction that has not ended. `is_content`: they come from the source."""
         if not records:
             return
+        self._has_content = self._has_content or is_content
         if self._opened_at is None:
             self._opened_at = now
         size = sum(len(record.key) + len(record.value or b"") for record in records)
@@ -72,6 +79,10 @@ class Publisher:
         if is_begun:
             self._begun_rows += len(records)
             self._begun_bytes += size
+
+    def on_read(self, lsn: int) -> None:
+        """Values for the records were read from tables, when the log ended at `lsn`."""
+        self._read_lsn = max(self._read_lsn, lsn)
 
     def on_ended(self) -> None:
         """All PostgreSQL transactions with records in the Kafka transaction have ended."""
@@ -103,6 +114,7 @@ class Publisher:
         self._ended_at = now
         self._rows = self._bytes = self._begun_rows = self._begun_bytes = 0
         self._opened_at = None
+        self._has_content = False
         self._is_split = is_begun
 
     def on_end_offsets(self, end_offsets: Mapping[str, Sequence[int]]) -> None:
@@ -112,6 +124,9 @@ class Publisher:
 
     def position(self, state: StreamState, *, is_loading: bool = False) -> PositionRecord:
         """Returns the position record for the Kafka transaction of the records that `state` covers."""
+        if self._has_content and self._published_lsn:
+            begun = state.partial.commit_lsn + 1 if state.partial is not None else 0
+            self._published_lsn = max(self._published_lsn, state.resume_lsn, begun, self._read_lsn)
         return PositionRecord(
             phase="loading" if is_loading else "streaming",
             epoch=self.constants.epoch,
@@ -123,4 +138,5 @@ class Publisher:
             protocol=PROTOCOL,
             topics=(dict(self.constants.leaving) if state.partial is not None else {}) | self._topics,
             history=self.constants.history,
+            published_lsn=self._published_lsn,
         ).sealed()

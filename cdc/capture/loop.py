@@ -181,6 +181,7 @@ class Capture:
         is_begun = self._assembler.in_transaction
         for piece in self._backfill.fill(records, self._while_waiting):
             self._produce(piece, is_begun=is_begun)
+        self._publisher.on_read(self._backfill.read_lsn)
         if not is_begun:
             self._publisher.on_ended()
         if failure is None:
@@ -196,12 +197,17 @@ class Capture:
             self._publisher.on_produced(records, self._clock.monotonic(), is_begun=is_begun)
             self._broker.produce(records, self._while_waiting)
 
+    def _produce_aside(self, record: TopicRecord) -> None:
+        """Produces a record that holds nothing of the source."""
+        self._publisher.on_produced([record], self._clock.monotonic(), is_content=False)
+        self._broker.produce([record], self._while_waiting)
+
     def _beat(self, now: float) -> None:
         """Produces the heartbeats that are due. If nothing else comes, they are committed at once with the position."""
         heartbeats = self._schedule.heartbeats
         if heartbeats is not None:
             for key, value in heartbeats.due(now, self._clock.now_us()):
-                self._produce([TopicRecord(self._topics.heartbeat, key, value)])
+                self._produce_aside(TopicRecord(self._topics.heartbeat, key, value))
 
     # ---- 2. commit, with the position in the same Kafka transaction
 
@@ -277,7 +283,7 @@ class Capture:
                 topic: state.start_offsets for topic, state in constants.topics.items() if any(state.start_offsets)
             },
         )
-        self._produce([progress.to(self._topics.progress)])
+        self._produce_aside(progress.to(self._topics.progress))
         self._progress_lsn, self._progress_owed = state.resume_lsn, owed
 
     # ---- status updates

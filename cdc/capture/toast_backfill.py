@@ -52,6 +52,7 @@ class ToastBackfill:
         self._frozen: set[int] = set()
         self._is_unanswered = False  # the last read got no answer
         self._unreadable: set[TableId] = set()  # tables whose values can't be read, and that were logged
+        self.read_lsn = 0  # the log's end after the last read that showed rows of other transactions; 0: none
 
     def fill(self, records: Sequence[BatchRecord], while_waiting: WhileWaiting) -> Iterator[Sequence[TopicRecord]]:
         """Yields the records with their values, in order, in pieces that belong in one Kafka transaction. The notes of
@@ -89,6 +90,7 @@ class ToastBackfill:
             self._is_unanswered = answer is None
             if isinstance(answer, FoundRows):
                 assert answer.rows, "at least one row"
+                self.read_lsn = max(self.read_lsn, answer.read_lsn)
                 self._frozen = {xid for xid in self._frozen if not answer.snapshot.sees(xid)}
                 is_short = len(answer.rows) < len(wanted.rows)
                 self._keys_max = len(answer.rows) if is_short else min(KEYS_MAX, self._keys_max * 2)

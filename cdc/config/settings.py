@@ -43,6 +43,7 @@ class SourceConfig(Section):
     tables: tuple[str, ...] = Field(min_length=1)  # schema.table
     publication: str = "watershed"
     slot: str = "watershed"
+    failover: bool = True  # PostgreSQL 17 and later: standbys that synchronise slots get this one too
     # schema.table → columns of its record key, in key order, instead of the primary key's. NOT NULL, in the replica
     # identity, and no two rows may have the same at any moment. None at all: records without a key.
     key_columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)

@@ -56,6 +56,15 @@ class AdditionBarrier:
         self._locked: Sequence[TableId] = ()
         self._unlocked: Wait | None = None  # one of them is published
 
+    def use(self, source: SourceConfig) -> None:
+        """Another server is the primary: what was waited for on the former one means nothing."""
+        if source.dsn == self._source.dsn:
+            return
+        self.close()
+        if self._unlocked is not None:
+            self._unlocked.close()
+        self._unlocked, self._locked, self._entries, self._source = None, (), {}, source
+
     @property
     def is_due(self) -> bool:
         """Says whether something has happened that a session without these tables waits for: then the session may

@@ -295,6 +295,7 @@ class Bootstrap:
             timeline=identity.timeline,
             database=identity.database,
             slot=self._source.slot,
+            branches=identity.ended or (),
         )
         entries = {self._topics.table(t): publication.entries.get(t, "") for t in self._source.table_ids}
         named = [topics[name] for name in entries]

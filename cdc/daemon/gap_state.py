@@ -17,7 +17,7 @@ from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import SignalReader, deliver
 from cdc.kafka.state_reader import read_state
 from cdc.model.control import PositionRecord, SignalAnswer
-from cdc.model.errors import ConnectionLost, GapError, UnreachableError
+from cdc.model.errors import ConnectionLost, GapError, OldPrimaryError, UnreachableError
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 POLL_S: Final = 0.5
 GRACE_S: Final = 3.0  # an instance that streams has answered within this time: it reads signals five times a second
 RETRY_S: Final = 2.0
+CHECK_S: Final = 3.0  # after which another server is looked for, where an old primary answers
 PASSING: Final = (ConnectionLost, UnreachableError)
 
 
@@ -89,32 +90,39 @@ class Gap:
         is_stopped: Callable[[float], bool],
         *,
         has_events: bool = False,
+        is_repeated: bool = False,
     ) -> None:
         """`is_stopped` waits for a number of seconds, or until a request to stop, and says whether there was one.
-        `has_events`: events are published, which can't be read again as rows can."""
+        `has_events`: events are published, which can't be read again as rows can. `is_repeated`: it was logged."""
         self._error = error
         self._topics = topics
         self._port = port
         self._clock = clock
         self._is_stopped = is_stopped
         self._has_events = has_events
+        self._is_repeated = is_repeated
         self._waiting: list[_Waiting] = []
 
     def await_heal(self, *, heals_itself: bool) -> Heal | None:
-        """Waits for a decision. Returns None after a request to stop, or if another instance continues: then check
-        again."""
-        log.error("state GAP: capture publishes nothing", error=self._error.message, next=self._error.hint)
+        """Waits for a decision. Returns None after a request to stop, if another instance continues, or after a while
+        if the right server may be found again: then check again."""
+        may_pass = isinstance(self._error, OldPrimaryError)
+        if not self._is_repeated:
+            log.error("state GAP: capture publishes nothing", error=self._error.message, next=self._error.hint)
         known = self._await_known()
         if known is None:
             return None
         position, signals_offset = known
-        if self._has_events:
+        if self._has_events and not self._is_repeated:
             log.warning(_lost_by_healing(position), next="after healing, cdc check names both LSNs")
-        if heals_itself:
+        if heals_itself and not may_pass:
             log.warning("healing automatically, as configured")
             return Heal(_epoch(position))
+        check_at = self._clock.monotonic() + CHECK_S
         with closing(self._port.signals(signals_offset)) as signals:
             while not self._is_stopped(POLL_S):
+                if may_pass and not self._waiting and self._clock.monotonic() > check_at:
+                    return None
                 until = self._clock.monotonic() + GRACE_S
                 self._waiting += [_Waiting(signal, until) for signal in signals.poll()]
                 try:

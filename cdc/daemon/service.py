@@ -10,13 +10,13 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
 
 import structlog
 
 from cdc.capture.consistent_load import LoadStopped
-from cdc.config.settings import PipelineConfig
+from cdc.config.settings import PipelineConfig, SourceConfig
 from cdc.daemon.adding_tables import AdditionBarrier
 from cdc.daemon.first_start import Bootstrap, require_no_slot
 from cdc.daemon.gap_state import Gap, GapTopics, Heal
@@ -40,10 +40,12 @@ from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.ports.stream import Clock, Probe
-from cdc.postgres.connection import connect
+from cdc.postgres.connection import connect, single_hosts
+from cdc.postgres.primaries import PrimaryWatch, find_primary
 from cdc.postgres.replication import ReplicationConnection, SlotInUseError, SlotMissingError, StartLock
 from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot, source_now
-from cdc.tables.continuity import require_same_database, require_same_source
+from cdc.tables.continuity import require_same_database, require_same_source, slot_missing
+from cdc.tables.timelines import Branch, follow, start_lsn
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +54,7 @@ STANDBY_POLL_S = 0.5
 STOP_S_MAX = 8.0
 RETRY_S_FIRST = 0.2
 RETRY_S_MAX = 10.0
+RETRY_S_OF_SEVERAL = 1.0  # with several servers, one of them is promoted within seconds
 # Bytes that are damaged in transit differ between readings; the same bytes at the third reading were not.
 READINGS_MAX = 3
 NEXT_SLOT = "wait: a slot waits for transactions that began earlier, which the log names"
@@ -71,8 +74,9 @@ class SystemClock:
 class Backoff:
     """Delays between sessions: they double while sessions end soon, whatever ends them."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, delay_s_max: float = RETRY_S_MAX) -> None:
         self._clock = clock
+        self._delay_s_max = delay_s_max
         self._delay_s = RETRY_S_FIRST
         self._began = clock.monotonic()
 
@@ -83,7 +87,7 @@ class Backoff:
     def next_s(self) -> float:
         """The delay in seconds before the next session. The first one after a session that lasted is short."""
         delay_s = RETRY_S_FIRST if self._clock.monotonic() - self._began > RETRY_S_MAX else self._delay_s
-        self._delay_s = min(delay_s * 2, RETRY_S_MAX)
+        self._delay_s = min(delay_s * 2, self._delay_s_max)
         return delay_s
 
 
@@ -120,7 +124,8 @@ class Service:
         self, config: PipelineConfig, probe: Probe, on_condition: Callable[[Condition], None] = lambda _: None
     ) -> None:
         """`on_condition`: receives each state of the service."""
-        self._config = config
+        self._given = config
+        self._config = config  # with the primary alone, where source.dsn names several servers
         self._probe = probe
         self._on_condition = on_condition
         self._report("starting", "capture is starting", "nothing to do: it streams in a moment", is_failure=True)
@@ -137,6 +142,7 @@ class Service:
         self._is_standby = False
         self._is_loading = False  # rows are read before there is a slot that streams
         self._heal: Heal | None = None  # to be done by the next session
+        self._gap = ""  # message of the last gap
         self._reads_all_again = config.snapshot.mode == "always"
 
     def check(self, *, is_running_on: bool = False) -> Source:
@@ -174,7 +180,8 @@ class Service:
         self._handle_signals()
         source = self.check(is_running_on=self._is_known())
         log.info("source checked", database=source.identity.database, tables=len(source.tables))
-        backoff = Backoff(self._clock)
+        has_several = len(single_hosts(self._given.source)) > 1
+        backoff = Backoff(self._clock, RETRY_S_OF_SEVERAL if has_several else RETRY_S_MAX)
         while not self._stop.is_set():
             backoff.begin()
             try:
@@ -200,6 +207,7 @@ class Service:
                 log.info("initial load interrupted, the next start restarts it")
             except GapError as error:
                 self._report("gap", f"state GAP: {error.message}", error.hint or NEXT_AFTER_GAP, is_failure=True)
+                is_repeated, self._gap = error.message == self._gap, error.message
                 gap = Gap(
                     error,
                     self._topics,
@@ -207,6 +215,7 @@ class Service:
                     self._clock,
                     self._stop.wait,
                     has_events=self._config.outbox.is_used,
+                    is_repeated=is_repeated,
                 )
                 is_first = self._heal is None
                 self._heal = gap.await_heal(heals_itself=is_first and self._config.snapshot.mode == "when_needed")
@@ -256,6 +265,7 @@ class Service:
                 self._admin.check([self._topics.dead_letter])
                 self._admin.create(self._config.topics, {"dead_letter": [self._topics.dead_letter]})
             position = None if self._heal else read_position(self._config)
+            others = self._find_primary(position)
             lock: StartLock | None = None
             if position is None or position.phase != "streaming":
                 lock = resources.enter_context(closing(StartLock(self._config.source)))
@@ -267,9 +277,15 @@ class Service:
             identity = connection.identify()
             require_same_database(position, identity.system_identifier, identity.database)
             patience_s = connection.read_timeout_s()
-            if not self._take_slot(connection, position):
+            branch = Branch(identity.timeline, identity.ended)
+            from_lsn = start_lsn(position, branch)
+            connection.set_failover(self._config.source.slot)
+            if not self._take_slot(connection, position, branch, from_lsn):
                 return
+            if self._is_standby:
+                self._require_primary_still()
             self._take_over()
+            primaries = resources.enter_context(closing(PrimaryWatch(others, identity)))
             if lock is not None:
                 lock.close()
             session = Session(
@@ -281,7 +297,9 @@ class Service:
                 self._stop.is_set,
                 self._probe,
             )
-            capture = session.prepare(resources, connection, identity, patience_s, position, self._reads_all_again)
+            capture = session.prepare(
+                resources, connection, identity, patience_s, from_lsn, primaries, self._reads_all_again
+            )
             self._reads_all_again = False
             self._failures.clear()  # recorded
             self._report("streaming")
@@ -317,18 +335,41 @@ class Service:
                 raise
             return None
 
-    def _take_slot(self, connection: ReplicationConnection, position: PositionRecord) -> bool:
+    def _find_primary(self, position: PositionRecord | None) -> Sequence[SourceConfig]:
+        """Chooses the server that all connections of the session use. Returns the other servers of source.dsn, each
+        alone."""
+        if position is None and self._heal is not None:
+            with suppress(GapError):
+                position = read_position(self._config)
+        source, others = find_primary(self._given.source, position)
+        self._config = self._given.model_copy(update={"source": source})
+        self._addition_barrier.use(source)
+        return others
+
+    def _require_primary_still(self) -> None:
+        """A slot that becomes free may be that of an old primary, which the other instance has left for a promoted one.
+        Raises ConnectionLost, before that instance is fenced."""
+        with suppress(GapError):
+            source, _ = find_primary(self._given.source, read_position(self._config))
+            if source.dsn != self._config.source.dsn:
+                raise ConnectionLost("another server of source.dsn is the primary meanwhile")
+
+    def _take_slot(
+        self, connection: ReplicationConnection, position: PositionRecord, branch: Branch, from_lsn: Lsn
+    ) -> bool:
         """Starts streaming, or waits as standby while another instance does. Returns False after a request to stop."""
         slot, publication = self._config.source.slot, self._config.source.publication
         self._require_configured_slot(position)
 
         def try_start() -> bool:
             try:
-                connection.start(slot, publication, Lsn(position.resume_lsn))
+                connection.start(slot, publication, from_lsn)
             except SlotInUseError:
                 return False
             except SlotMissingError as error:
-                raise GapError(f"slot {slot} can't be used any more: {error.message}", NEXT_AFTER_GAP) from error
+                raise slot_missing(
+                    position, follow(position, branch), f"can't be used any more: {error.message}"
+                ) from error
             return True
 
         return self._wait_for(f"another process streams from slot {slot}", try_start)

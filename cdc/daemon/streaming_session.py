@@ -45,6 +45,7 @@ from cdc.postgres.catalog_facts import describe_tables
 from cdc.postgres.catalog_poll import PostgresCatalogReader
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
+from cdc.postgres.primaries import PrimaryWatch
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 from cdc.postgres.source import read_flush_lsn, read_slot, source_now
 from cdc.postgres.toast_reader import PostgresRowReader
@@ -65,12 +66,17 @@ class _Found:
     """The state and the source when the session begins. History is continuous between them."""
 
     state: StoredState
-    position: PositionRecord
+    position: PositionRecord  # on the source's timeline
     captured: Captured
     topics: Mapping[str, TopicDescription]  # of the configured tables, as far as they exist
     descriptions: Mapping[TableId, TableDescription]
     publication: Publication
     selection: TableSelection
+
+    @property
+    def is_promoted(self) -> bool:
+        """Says whether the position in the state topic is of the timeline that the source was on before."""
+        return self.state.position is not None and self.state.position.epoch != self.position.epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +121,15 @@ class Session:
         connection: ReplicationConnection,
         identity: SystemIdentity,
         patience_s: float,
-        position: PositionRecord,
+        started_at: Lsn,
+        primaries: PrimaryWatch,
         reads_all_again: bool,
     ) -> Capture:
-        """Prepares a session. `connection` streams from `position`; the server ends the connection after `patience_s`
+        """Prepares a session. `connection` streams from `started_at`; the server ends the connection after `patience_s`
         of our silence (0: never). Raises GapError if history is not continuous, BrokerError, ConnectionLost."""
-        resume_lsn = Lsn(position.resume_lsn)
 
         def stay_connected() -> None:
-            connection.send_status(resume_lsn, resume_lsn, reply_requested=False)
+            connection.send_status(started_at, started_at, reply_requested=False)
 
         topics = self._admin.describe([self._topics.table(table) for table in self._config.source.table_ids])
         broker = KafkaBroker(self._config, self._admin, topics.values(), self._should_stop)
@@ -165,7 +171,9 @@ class Session:
             ),
             clock=self._clock,
             topics=self._topics,
-            schedule=self._schedule(patience_s, context, self._watch(these, tracker, broker), self._ends(these)),
+            schedule=self._schedule(
+                patience_s, context, self._watch(these, tracker, broker, primaries), self._ends(these)
+            ),
             probe=self._probe,
             should_stop=lambda: (
                 self._should_stop() or self._addition_barrier.is_due or tracker.is_due or snapshots.tables_changed
@@ -201,7 +209,7 @@ class Session:
             slot = read_slot(sql, source.slot)
             publication = read_publication(sql, source.publication, source.table_ids)
             descriptions = {} if publication is None else describe_tables(sql, source, publication)
-        require_same_source(position, source_now(identity, flush_lsn, slot, publication))
+        position = require_same_source(position, source_now(identity, flush_lsn, slot, publication))
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
@@ -283,11 +291,19 @@ class Session:
                 kept | dict(added.states),
                 position.history,
                 leaving,
+                position.published_below,
             ),
             facts={t: found.descriptions[t].facts if t in joins else last_facts.get(t) for t in names},
         )
         records = [*self._newly_stopped(selection, state), *self._newly_owed(these, selection), *added.records]
-        if records or joins or left:
+        if found.is_promoted:
+            log.warning(
+                "the source was promoted, and has all that is published: publishing continues, no row is read again",
+                timeline=position.source.timeline,
+                position=format_lsn(position.resume_lsn),
+                epoch=position.epoch,
+            )
+        if records or joins or left or found.is_promoted:
             now_us = self._clock.now_us()
             records += [
                 TableRecord.captured(table, these.facts[table], now_us).to(self._topics.state) for table in joins
@@ -295,6 +311,8 @@ class Session:
             now = Publisher(these.constants, self._config.capture).position(StreamState.of(position))
             broker.produce([*records, now.to(self._topics.state)], stay_connected)
             broker.commit(stay_connected)
+            if found.is_promoted:
+                self._probe("promotion.recorded")
             if joins or left:
                 self._probe("join.recorded")
             if joins:
@@ -432,10 +450,13 @@ class Session:
         """Says whether a table whose topic is in doubt waits for an operator."""
         return self._config.snapshot.mode != "when_needed"
 
-    def _watch(self, these: _Capturable, tracker: SchemaTracker, broker: KafkaBroker) -> Callable[[], None]:
+    def _watch(
+        self, these: _Capturable, tracker: SchemaTracker, broker: KafkaBroker, primaries: PrimaryWatch
+    ) -> Callable[[], None]:
         topics = TopicWatch(self._admin, these.topics, these.constants.topics)
 
         def watch() -> None:
+            primaries.check()
             tracker.watch()
             topics()
             broker.check_after_outage()

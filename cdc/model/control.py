@@ -29,7 +29,7 @@ A kind is found by the beginning of its keys, so no key may begin like that of a
 
 import json
 import zlib
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -104,6 +104,9 @@ class SourceIdentity(Record):
     timeline: int
     database: str
     slot: str
+    # The timelines that led to `timeline`, each with the LSN at which it was left, oldest first: two servers can reach
+    # the same number by different ways. Empty for timeline 1, and if it is not known.
+    branches: tuple[tuple[int, U64], ...] = ()
 
 
 class PartialTransaction(Record):
@@ -156,21 +159,27 @@ class PositionRecord(Record):
     protocol: str  # options that tx_index depends on, e.g. "proto_version=1"
     topics: dict[str, TopicState] = {}
     history: str = ""  # see ProgressRecord.history
+    # Nothing that is published in any epoch of this history comes from the log at or above this LSN. It is below
+    # `resume_lsn` where only keepalives have moved that, and above it where values were read again from tables. 0: not
+    # known (see `published_below`).
+    published_lsn: U64 = 0
     checksum: int = 0
 
-    def _digest(self) -> int:
-        body = self.model_dump(mode="json", exclude={"checksum"})
-        return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+    @property
+    def published_below(self) -> int:
+        """The LSN that a source's log must reach on the position's timeline to contain all that is published."""
+        begun = self.partial.commit_lsn + 1 if self.partial is not None else 0
+        return self.published_lsn or max(self.resume_lsn, begun)
 
     def sealed(self) -> Self:
         """Returns the record with its checksum."""
-        return self.model_copy(update={"checksum": self._digest()})
+        return self.model_copy(update={"checksum": _checksum(self.model_dump(mode="json"))})
 
     @classmethod
     def open(cls, value: bytes, where: str) -> Self:
         """Decodes and checks a record. Raises GapError if the checksum is wrong."""
         record = cls.decode(value, where)
-        if record.checksum != record._digest():
+        if record.checksum != _checksum(json.loads(value)):
             raise GapError(
                 f"{where}: the position record's checksum does not match its content",
                 "the record was damaged or edited: nothing is published",
@@ -186,6 +195,12 @@ class RangeRecord(Record):
     up_to: tuple[str, ...] | None
     is_done: bool = False
     keys: tuple[tuple[str, ...], ...] | None = None  # only rows with these keys; null: all
+
+
+def _checksum(body: dict[str, Any]) -> int:
+    """Returns the checksum of a record as it is written, so that fields with a default may be added to it."""
+    rest = {name: value for name, value in body.items() if name != "checksum"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
 
 
 ENDED = frozenset({"done", "cancelled", "failed"})

@@ -85,9 +85,23 @@ class UnconvertibleError(MalformedValueError):
 
 
 class GapError(WatershedError):
-    """History that may hide a change: slot lost, timeline changed, topic truncated. Publishing stops (P4)."""
+    """History that may hide a change: slot lost, position not on the source's timeline, topic truncated. Publishing
+    stops (P4).
+
+    `phantom`: the LSNs [from, to) of the log that is published and that the source does not have; None if there is
+    none, or if it is not known. In the topics these are the changes of the position's epoch whose `source.commit_lsn`
+    is not below `from`, and columns that were read again (`source.filled`) shortly before."""
 
     exit_code = 4
+
+    def __init__(self, message: str, hint: str = "", *, phantom: tuple[int, int] | None = None) -> None:
+        super().__init__(message, hint)
+        self.phantom = phantom
+
+
+class OldPrimaryError(GapError):
+    """The server is on a timeline that the position has left: another one is the primary. It may be found again, so the
+    gap is never healed without an operator."""
 
 
 class UnsupportedChangeError(WatershedError):

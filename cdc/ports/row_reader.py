@@ -38,6 +38,8 @@ class FoundRows:
     snapshot: TransactionSnapshot
     # The texts of the wanted columns (None for NULL), or None if there is no such row
     rows: tuple[tuple[bytes | None, ...] | None, ...]
+    # The end of the log after they were read. 0: they were all last written by the transactions that asked for them.
+    read_lsn: int = 0
 
 
 @dataclass(frozen=True, slots=True)

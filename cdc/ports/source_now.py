@@ -16,3 +16,6 @@ class SourceNow:
     slot_wal_status: str | None
     slot_confirmed_lsn: Lsn | None
     publication: str | None  # fingerprint; None: there is no such publication
+    # The timelines that led to `timeline`, each with the LSN at which it was left; None: the server does not know
+    ended: tuple[tuple[int, int], ...] | None = ()
+    slot_invalidation: str = ""  # why the server invalidated the slot (PostgreSQL 17 and later)

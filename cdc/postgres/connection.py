@@ -8,6 +8,7 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pydantic import SecretStr
 
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import ConfigError, ConnectionLost, SourceError, UnreachableError
@@ -17,6 +18,17 @@ _TLS: Final = re.compile(r"\bSSL\b|certificate", re.IGNORECASE)
 
 APPLICATION: Final = "watershed"  # the application_name of capture's connections
 CONNECT_TIMEOUT_S = 10
+# With several servers, another one takes over from one that is gone: the network's silence must end soon. Values of
+# source.dsn go before these.
+OF_SEVERAL: Final = {
+    "connect_timeout": 3,
+    "keepalives_idle": 3,
+    "keepalives_interval": 1,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 8_000,
+    # Not read-write: the role may be read-only by default.
+    "target_session_attrs": "primary",
+}
 
 # The same row must have the same text, now and after a restart, whatever a role, a database or a user sets.
 PINNED_SETTINGS = {
@@ -43,12 +55,7 @@ SET_WHERE_KNOWN: LiteralString = (
 
 def conninfo(source: SourceConfig, *, application: str, replication: bool = False) -> str:
     """Returns a libpq connection string with our settings. Raises ConfigError for a DSN that libpq can't parse."""
-    try:
-        given: dict[str, Any] = conninfo_to_dict(source.dsn.get_secret_value())
-    except psycopg.ProgrammingError as error:
-        raise ConfigError(
-            "source.dsn is not a PostgreSQL connection string", "for example postgresql://user@host:5432/database"
-        ) from error
+    given = _parsed(source)
     pinned = " ".join(f"-c {name}={value}" for name, value in PINNED_SETTINGS.items())
     settings: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -56,6 +63,7 @@ def conninfo(source: SourceConfig, *, application: str, replication: bool = Fals
         "keepalives_interval": 5,
         "keepalives_count": 3,
         "tcp_user_timeout": 30_000,
+        **(OF_SEVERAL if _host_count(given) > 1 else {}),
         **given,
         "application_name": application,
         "client_encoding": "UTF8",
@@ -64,6 +72,48 @@ def conninfo(source: SourceConfig, *, application: str, replication: bool = Fals
     if replication:
         settings["replication"] = "database"
     return make_conninfo("", **settings)
+
+
+def _parsed(source: SourceConfig) -> dict[str, Any]:
+    try:
+        return conninfo_to_dict(source.dsn.get_secret_value())
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(
+            "source.dsn is not a PostgreSQL connection string", "for example postgresql://user@host:5432/database"
+        ) from error
+
+
+def _host_count(given: Mapping[str, Any]) -> int:
+    return len(str(given.get("hostaddr") or given.get("host") or "").split(","))
+
+
+def single_hosts(source: SourceConfig) -> list[SourceConfig]:
+    """Returns the source with each server of its DSN alone; the source itself if it names one. Raises ConfigError."""
+    given = _parsed(source)
+    count = _host_count(given)
+    if count == 1:
+        return [source]
+    lists = {name: str(given[name]).split(",") for name in ("host", "hostaddr", "port") if given.get(name)}
+    for name, values in lists.items():
+        if len(values) not in (1, count):
+            raise ConfigError(
+                f"source.dsn names {count} servers, but {len(values)} values of {name}", f"one {name} for each server"
+            )
+    rest = {name: value for name, value in given.items() if name not in {*lists, "load_balance_hosts"}}
+    servers = []
+    for number in range(count):
+        one = {name: values[number % len(values)] for name, values in lists.items()}
+        settings: dict[str, Any] = (
+            OF_SEVERAL | rest | {"target_session_attrs": "any"} | {k: v for k, v in one.items() if v}
+        )
+        servers.append(source.model_copy(update={"dsn": SecretStr(make_conninfo("", **settings))}))
+    return servers
+
+
+def name_of(source: SourceConfig) -> str:
+    """Returns host and port of a source with one server."""
+    given = _parsed(source)
+    return f"{given.get('host') or given.get('hostaddr')}:{given.get('port') or 5432}"
 
 
 def connect(source: SourceConfig, *, application: str = APPLICATION) -> SourceConnection:

@@ -8,13 +8,14 @@ import hashlib
 import select
 import time
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import psycopg
+import structlog
 from psycopg import pq
 
 from cdc.config.settings import SourceConfig
-from cdc.model.errors import NEXT_AFTER_GAP, GapError, SourceError
+from cdc.model.errors import NEXT_AFTER_GAP, GapError, SourceError, UnreachableError
 from cdc.model.lsn import Lsn, format_lsn, parse_lsn
 from cdc.pgoutput.frames import standby_status
 from cdc.postgres.connection import (
@@ -28,7 +29,11 @@ from cdc.postgres.connection import (
     says_lost,
     says_too_large,
 )
+from cdc.tables.timelines import Ended, parse_history
 
+log = structlog.get_logger(__name__)
+
+FAILOVER_VERSION: Final = 170_000  # the first that synchronises slots to standbys
 # Delay before reading, in which more can gather: a reader that wakes for every packet makes the server send tiny
 # packets.
 GATHER_S = 0.0005
@@ -65,6 +70,14 @@ class SlotExistsError(SourceError):
     """A slot of that name exists already."""
 
 
+class StandbyError(UnreachableError):
+    """The server is in recovery: no primary answers."""
+
+
+class FileMissingError(SourceError):
+    """The server has not the file of a timeline's history, or of its log, any more."""
+
+
 class SlotWaitError(SourceError):
     """Slot creation waited too long for running transactions."""
 
@@ -77,6 +90,7 @@ class SystemIdentity:
     timeline: int
     database: str
     promises_utf8: bool  # whether the server converts all text to UTF-8
+    ended: tuple[tuple[int, int], ...] | None = ()  # see SourceNow.ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +149,23 @@ class ReplicationConnection:
     # ---- commands
 
     def identify(self) -> SystemIdentity:
+        """Returns what identifies the server and its log. Raises StandbyError for a server in recovery: it may have a
+        slot of our name, which is not usable before a promotion."""
         self._row(SET_WHERE_KNOWN)  # a standby instance and the owner of a snapshot are idle for a long time
+        if self._row("SELECT pg_is_in_recovery()") == ["t"]:
+            raise StandbyError("PostgreSQL: the server is a standby", "name the primary in source.dsn, or all servers")
         row = self._row("IDENTIFY_SYSTEM")
-        return SystemIdentity(row[0], int(row[1]), row[3], not holds_any_bytes(self._pgconn))
+        timeline = int(row[1])
+        return SystemIdentity(row[0], timeline, row[3], not holds_any_bytes(self._pgconn), self._read_history(timeline))
+
+    def _read_history(self, timeline: int) -> Ended | None:
+        """Returns the timelines that led to this one; None if the server has lost the file."""
+        if timeline == 1:
+            return ()  # it has no file
+        try:
+            return parse_history(self._row(f"TIMELINE_HISTORY {timeline}")[1])
+        except FileMissingError:
+            return None
 
     def read_timeout_s(self) -> float:
         """Returns wal_sender_timeout in seconds, after which the server closes a silent connection. 0: never."""
@@ -150,8 +178,32 @@ class ReplicationConnection:
         Raises SlotExistsError; SlotWaitError if running write transactions did not end within `wait_s` seconds.
         """
         self._row(f"SET lock_timeout = '{wait_s}s'")
-        row = self._row(f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput EXPORT_SNAPSHOT')
+        # In the same command: another one would end the exported snapshot.
+        options = "(SNAPSHOT 'export', FAILOVER true)" if self._has_failover else "EXPORT_SNAPSHOT"
+        row = self._row(f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput {options}')
         return CreatedSlot(parse_lsn(row[1]), row[2])
+
+    def set_failover(self, name: str) -> None:
+        """Gives the existing slot the option FAILOVER, or takes it away, as configured. Does nothing while the slot is
+        in use or missing. A server that refuses is no obstacle: the slot is then lost at a promotion, which is a
+        gap."""
+        if self._pgconn.server_version < FAILOVER_VERSION:
+            return
+        wanted = self._has_failover
+        query = f"SELECT failover, active FROM pg_replication_slots WHERE slot_name = '{name}'"  # noqa: S608 - [a-z0-9_]
+        row = self._row(query)
+        if row in ([], ["t" if wanted else "f", "f"]) or row[1] == "t":
+            return
+        try:
+            self._row(f'ALTER_REPLICATION_SLOT "{name}" (FAILOVER {"true" if wanted else "false"})')
+        except SourceError as error:
+            log.warning("slot can't be altered: a standby may not have it after a promotion", error=error.message)
+        else:
+            log.info("slot altered", slot=name, failover=wanted)
+
+    @property
+    def _has_failover(self) -> bool:
+        return self._source.failover and self._pgconn.server_version >= FAILOVER_VERSION
 
     def start(self, slot: str, publication: str, lsn: Lsn) -> None:
         """Begins to stream transactions that commit at or after `lsn`.
@@ -190,6 +242,8 @@ class ReplicationConnection:
                 raise SlotExistsError(words)
             case "55P03":  # lock_not_available: lock_timeout
                 raise SlotWaitError(words)
+            case "58P01":  # undefined_file
+                raise FileMissingError(f"PostgreSQL refused {command.split()[0]}: {words}", "see the server's log")
             case "42704" | "55000":  # undefined_object, object_not_in_prerequisite_state
                 raise SlotMissingError(words)
             case _ if not state or state[:2] in _CONNECTION_CLASSES:

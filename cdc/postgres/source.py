@@ -43,6 +43,8 @@ class Slot:
     active_pid: int | None
     confirmed_flush_lsn: Lsn | None
     wal_status: str | None
+    invalidation: str | None = None  # why the server invalidated it; since PostgreSQL 17
+    failover: bool = False  # whether standbys synchronise it; since PostgreSQL 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,8 +371,10 @@ def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
     with connection.cursor(row_factory=class_row(Slot)) as cursor:
         return cursor.execute(
             "SELECT plugin::text, database::text, active_pid, wal_status,"
-            "       (confirmed_flush_lsn - '0/0')::int8 AS confirmed_flush_lsn"
-            "  FROM pg_replication_slots WHERE slot_name = %s",
+            "       (confirmed_flush_lsn - '0/0')::int8 AS confirmed_flush_lsn,"
+            "       to_jsonb(s) ->> 'invalidation_reason' AS invalidation,"
+            "       coalesce((to_jsonb(s) ->> 'failover')::bool, false) AS failover"
+            "  FROM pg_replication_slots s WHERE slot_name = %s",
             (name,),
         ).fetchone()
 
@@ -409,4 +413,5 @@ def source_now(
     wal_status, confirmed_lsn = (slot.wal_status, slot.confirmed_flush_lsn) if slot else (None, None)
     fingerprint = publication.fingerprint if publication else None
     system = identity.system_identifier, identity.timeline, identity.database
-    return SourceNow(*system, flush_lsn, wal_status, confirmed_lsn, fingerprint)
+    invalidation = (slot.invalidation if slot else None) or ""
+    return SourceNow(*system, flush_lsn, wal_status, confirmed_lsn, fingerprint, identity.ended, invalidation)

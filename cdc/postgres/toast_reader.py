@@ -42,7 +42,10 @@ _SETTINGS: LiteralString = (
     " SET jit = off; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
 )
 # The end of the log is read after the rows, hence it is behind everything that they come from.
-_IS_FLUSHED: LiteralString = "COMMIT; SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()"
+_IS_FLUSHED: LiteralString = (
+    "COMMIT; SELECT pg_current_wal_flush_lsn() >= end_lsn, (end_lsn - '0/0')::int8"
+    " FROM pg_current_wal_insert_lsn() AS end_lsn"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +119,14 @@ class PostgresRowReader:
             worker.drop()
             connection = worker.connection()
         cursor = connection.execute(_IS_FLUSHED if copied.is_ended else _IS_FLUSHED.removeprefix("COMMIT; "))
-        if not is_ours and cursor.set_result(-1).fetchone() != (True,):
+        row = cursor.set_result(-1).fetchone()
+        assert row is not None, "a query of one row"
+        is_flushed, read_lsn = row
+        if not is_ours and not is_flushed:
             # A commit waits for the flush of the log. To poll for the flush could take long: the end of the written log
             # may be the beginning of a page, up to which nothing is ever flushed.
             connection.execute(watermark_statement(""))
-        return FoundRows(snapshot, tuple(rows))
+        return FoundRows(snapshot, tuple(rows), 0 if is_ours else read_lsn)
 
     def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, ChunkTable]:
         described = self._chunk_tables.get(schema.table)

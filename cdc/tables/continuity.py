@@ -5,11 +5,15 @@ that could hide a change is a GapError: nothing is published.
 """
 
 from collections.abc import Collection
+from typing import Final
 
 from cdc.model.control import PROTOCOL, PositionRecord, ProgressRecord, TopicState
 from cdc.model.errors import NEXT_AFTER_GAP, GapError
-from cdc.model.lsn import format_lsn
+from cdc.model.lsn import Lsn, format_lsn
 from cdc.ports.source_now import SourceNow
+from cdc.tables.timelines import Branch, follow
+
+NEXT_PROMOTION: Final = "cdc check says what the next promotion needs so that the slot is there"
 
 
 def require_same_database(position: PositionRecord, system_identifier: str, database: str) -> None:
@@ -25,19 +29,18 @@ def require_same_database(position: PositionRecord, system_identifier: str, data
         )
 
 
-def require_same_source(position: PositionRecord, now: SourceNow) -> None:
-    """Raises GapError if the LSNs of the position do not belong to this source, slot and publication."""
-    then = position.source
+def require_same_source(position: PositionRecord, now: SourceNow) -> PositionRecord:
+    """Returns the position on the source's timeline: after a promotion it is one of the next epoch. Raises GapError if
+    the LSNs of the position do not belong to this source, slot and publication."""
     require_same_database(position, now.system_identifier, now.database)
-    if then.timeline != now.timeline:
-        raise GapError(
-            f"the source is on timeline {now.timeline}, the position on {then.timeline}: a failover or a restore",
-            NEXT_AFTER_GAP,
-        )
-    if now.slot_wal_status in (None, "lost"):
-        raise GapError(
-            f"slot {then.slot} {'is gone' if now.slot_wal_status is None else 'lost its WAL'}", NEXT_AFTER_GAP
-        )
+    before, position = position, follow(position, Branch(now.timeline, now.ended))
+    then = position.source
+    promoted = "" if position.epoch == before.epoch else f" on the promoted server (timeline {then.timeline})"
+    if now.slot_wal_status is None:
+        raise slot_missing(before, position, "is gone" if not promoted else f"does not exist{promoted}")
+    if now.slot_wal_status == "lost":
+        why = f"was invalidated ({now.slot_invalidation})" if now.slot_invalidation else "lost its WAL"
+        raise slot_missing(before, position, f"{why}{promoted}")
     if now.slot_confirmed_lsn is not None and now.slot_confirmed_lsn > position.resume_lsn:
         raise GapError(
             f"slot {then.slot} was moved to {format_lsn(now.slot_confirmed_lsn)}, past the position of capture, "
@@ -57,6 +60,15 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
             f"a transaction was partly published with {position.protocol}, this version reads with {PROTOCOL}",
             "start the former version until it is finished",
         )
+    return position
+
+
+def slot_missing(before: PositionRecord, position: PositionRecord, what: str) -> GapError:
+    """Returns the error of a slot from which nothing can be streamed. `before`: the position before it was moved to the
+    source's timeline."""
+    missing = f"changes that committed from {format_lsn(Lsn(position.resume_lsn))} on can't be read"
+    hint = NEXT_AFTER_GAP if before.epoch == position.epoch else f"{NEXT_AFTER_GAP}; {NEXT_PROMOTION}"
+    return GapError(f"slot {position.source.slot} {what}: {missing}", hint)
 
 
 def publication_of(fingerprint: str) -> str:

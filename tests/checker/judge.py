@@ -82,6 +82,7 @@ def judge(evidence: Evidence) -> Report:
     sweeps, all_sweeps = positions.sweeps_of(evidence.control), positions.all_sweeps_of(evidence.control)
     state = [record for record in evidence.state if record.key == b"position"]
     epoch, begins = positions.stream_begin(state)
+    first_epoch, history_begins = positions.history_begin(state)
     since = positions.joined(state)
     joined = {table: since.get(table_topic("", table)[1:], []) for table in evidence.tables}
     journal, early = joins.part(changes, evidence.journal, joined)
@@ -96,10 +97,10 @@ def judge(evidence: Evidence) -> Report:
         "state": positions.positions_never_go_back(state),
         "state truth": positions.positions_are_true(state, changes, all_sweeps),
         "progress": positions.progress_is_true(evidence.progress, records, changes),
-        "sweep": positions.sweeps_belong_to_their_epoch(sweeps, epoch, evidence.tables),
+        "sweep": positions.sweeps_belong_to_their_epoch(sweeps, first_epoch, epoch, evidence.tables),
         "floor": positions.floors_never_go_down(all_sweeps),
         "truncate": emptied.lost,
-        "stream": history.streams_the_journal(changes, journal, begins),
+        "stream": history.streams_the_journal(changes, journal, history_begins),
         "chunk": history.chunks_are_the_source(changes, journal, epoch, emptied, early),
         "absent": history.deletes_of_chunks_are_the_source(changes, journal, epoch, emptied),
         "load": history.loads_what_came_before(changes, journal, epoch, emptied, positions.streaming_epochs(state)),

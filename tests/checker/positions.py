@@ -50,6 +50,22 @@ def stream_begin(state: Sequence[Record]) -> tuple[int, int]:
     return begin
 
 
+def history_begin(state: Sequence[Record]) -> tuple[int, int]:
+    """(epoch, LSN) of the last history: as `stream_begin`, but an epoch that begins with a promotion goes on with the
+    one before, and has neither intent nor load nor sweep."""
+    begin, previous = (0, 0), None
+    for record in state:
+        position = _position(record)
+        if position is None:
+            continue
+        is_new = position["phase"] != "intent" and (previous is None or position["epoch"] > begin[0])
+        goes_on = previous is not None and previous["phase"] == position["phase"] == "streaming"
+        if is_new and not goes_on:
+            begin = position["epoch"], position["resume_lsn"]
+        previous = position
+    return begin
+
+
 def streaming_epochs(state: Sequence[Record]) -> set[int]:
     """Those that came to streaming."""
     found = [position for record in state if (position := _position(record)) is not None]
@@ -204,12 +220,12 @@ def floors_never_go_down(sweeps: Sequence[Sweep]) -> Complaints:
         floors[sweep.table] = sweep.floor
 
 
-def sweeps_belong_to_their_epoch(sweeps: Sequence[Sweep], newest: int, tables: Sequence[str]) -> Complaints:
-    """In an epoch above the first, nothing of an earlier one survives the sweep of any table."""
+def sweeps_belong_to_their_epoch(sweeps: Sequence[Sweep], first: int, newest: int, tables: Sequence[str]) -> Complaints:
+    """In a history whose first epoch is above 1, nothing of an earlier one survives the sweep of any table."""
     floors = {sweep.table: sweep.floor for sweep in sweeps}
     for table in tables:
-        if newest > 1 and floors.get(table, 0) < newest << SEQ_BITS:
-            yield f"epoch {newest}: table {table} has floor {floors.get(table)}, below {newest << SEQ_BITS}"
+        if first > 1 and floors.get(table, 0) < first << SEQ_BITS:
+            yield f"epoch {first}: table {table} has floor {floors.get(table)}, below {first << SEQ_BITS}"
     for sweep in sweeps:
         if sweep.epoch > newest or sweep.floor >> SEQ_BITS > sweep.epoch:
             yield f"table {sweep.table}: floor {sweep.floor} or epoch {sweep.epoch} is ahead of epoch {newest}"

@@ -18,6 +18,7 @@ FAILPOINTS = {
     "bootstrap.before-commit": "the slot exists, the record from which streaming begins is not committed",
     "join.published": "a new table is in the publication, its records are not committed",
     "join.recorded": "a new table's records are committed, none of its rows are read",
+    "promotion.recorded": "the position is recorded on a promoted server's timeline, nothing of it is published",
     "chunk.read": "a chunk is read, its watermark is not written",
     "chunk.marked": "a chunk's watermark is in the log",
     "transaction.part-committed": "a part of a large PostgreSQL transaction is committed to Kafka",

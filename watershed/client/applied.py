@@ -60,7 +60,8 @@ def target_of(lsn: int, source: SourceEnd, position: PositionRecord | None, time
     if known.timeline != source.timeline:
         raise GapError(
             f"the source is on timeline {source.timeline}, the published changes are of timeline {known.timeline}",
-            NEXT_AFTER_GAP,
+            "wait again: after a promotion capture continues within seconds; if cdc status shows state GAP: cdc "
+            "snapshot heal",
         )
     if timeline is not None and timeline != source.timeline:
         raise WaitError(
@@ -128,7 +129,8 @@ def serving(
         )
     if position is None or position.epoch != target.epoch:
         raise GapError(
-            f"epoch {target.epoch}, to which the LSN belongs, has ended: a gap in history is being healed",
+            f"epoch {target.epoch}, to which the LSN belongs, has ended: the source was promoted, or a gap in history "
+            "is being healed",
             "wait again, with an LSN that is read from the source now",
         )
     return record

@@ -78,7 +78,7 @@ def _capture(status: Status) -> Iterable[Metric]:
     capture = status.capture
     lsn = None if capture.lsn is None else float(parse_lsn(capture.lsn))
     yield _gauge("capture_position_bytes", "Position before which all commits are published.", lsn)
-    yield _gauge("capture_epoch", "Epoch. It rises when a gap is healed.", capture.epoch)
+    yield _gauge("capture_epoch", "Epoch. It rises when a gap is healed, and after a promotion.", capture.epoch)
     yield CounterMetricFamily("watershed_capture_records_total", "Row records published in this epoch.", capture.seq)
     yield _gauge("capture_lag_bytes", "WAL between the position and the end of the flushed WAL.", capture.lag_bytes)
     yield _gauge("capture_lag_seconds", "Age of the oldest WAL that is not published.", capture.lag_seconds)

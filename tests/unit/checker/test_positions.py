@@ -186,7 +186,7 @@ def test_the_last_sweep_of_a_table_counts() -> None:
 )
 def test_an_epoch_has_its_sweep(epoch: int, floors: list[int], complains: bool) -> None:
     sweeps = sweeps_of([sweep(floor) for floor in floors])
-    found = [*positions.sweeps_belong_to_their_epoch(sweeps, epoch, ["public.t"])]
+    found = [*positions.sweeps_belong_to_their_epoch(sweeps, epoch, epoch, ["public.t"])]
     assert bool(found) == complains
 
 
@@ -194,3 +194,13 @@ def test_a_floor_that_goes_down_is_seen() -> None:
     sweeps = all_sweeps_of([sweep(floor) for floor in (2 << 48 | 5, 2 << 48 | 5, 2 << 48 | 4)])
     (complaint,) = positions.floors_never_go_down(sweeps)
     assert "floor 562949953421316 after 562949953421317" in complaint
+
+
+def test_an_epoch_that_begins_with_a_promotion_goes_on_with_the_one_before() -> None:
+    healed: list[dict[str, Any]] = [{"epoch": 2, "phase": "intent", "resume_lsn": 0}, {"epoch": 2, "resume_lsn": 400}]
+    promoted = [{"epoch": 3, "resume_lsn": 500}, {"epoch": 3, "resume_lsn": 510}, {"epoch": 4, "resume_lsn": 600}]
+    assert positions.history_begin(state(*TRUE)) == (1, 100)
+    assert positions.history_begin(state(*TRUE, *healed)) == (2, 400)
+    assert positions.history_begin(state(*TRUE, *healed, *promoted)) == (2, 400)
+    assert positions.stream_begin(state(*TRUE, *healed, *promoted)) == (4, 600)
+    assert [*positions.sweeps_belong_to_their_epoch(sweeps_of([sweep(2 << 48)]), 2, 4, ["public.t"])] == []

@@ -24,6 +24,7 @@ from cdc.postgres.source import (
     read_slot,
     setting_errors,
 )
+from watershed.cli.findings.failover import failover_findings
 
 SOURCE: Final = "source"
 TIMEOUT_MS_MIN: Final = 10_000
@@ -42,6 +43,7 @@ def source_findings(
         SOURCE, lambda: check_slots(connection, config.slot), "a replication slot is free, or exists already"
     )
     yield from _slot(connection, config)
+    yield from failover_findings(connection, config)
     yield from _encoding(connection)
     yield from _attempt(SOURCE, lambda: _replication(config))
     yield from _attempt(SOURCE, lambda: check_may_mark(connection), "the role may write logical messages")

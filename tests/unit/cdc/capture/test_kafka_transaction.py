@@ -152,3 +152,37 @@ def test_a_position_says_how_each_table_is_captured_and_keeps_those_that_leave_w
     )
     assert publisher.position(STATE).topics == {orders: captured, "gone": gone}
     assert publisher.position(replace(STATE, partial=None)).topics == {orders: captured}
+
+
+def test_only_what_comes_from_the_source_moves_the_lsn_below_which_everything_is_published() -> None:
+    publisher = Publisher(replace(SCHEMA_HISTORY, published_lsn=800), LIMITS)
+    whole = StreamState(Lsn(900), None, seq=41, commit_ts_us=5)
+
+    def published(state: StreamState) -> int:
+        lsn = publisher.position(state).published_lsn
+        publisher.on_committed()
+        return lsn
+
+    assert published(whole) == 800  # a keepalive
+    publisher.on_produced(records(1), now=1.0, is_content=False)
+    assert published(whole) == 800  # progress
+    publisher.on_produced(records(1), now=1.0)
+    assert published(whole) == 900
+    assert published(replace(whole, resume_lsn=Lsn(990))) == 900
+    publisher.on_produced(records(1), now=1.0)
+    assert published(replace(STATE, resume_lsn=Lsn(990), partial=replace_commit(995))) == 996
+    publisher.on_produced(records(1), now=1.0)
+    publisher.on_read(1_200)  # values of rows that may be newer than the stream
+    assert published(replace(whole, resume_lsn=Lsn(1_000))) == 1_200
+    assert published(replace(whole, resume_lsn=Lsn(1_300))) == 1_200
+
+
+def replace_commit(lsn: int) -> PartialTransaction:
+    return PartialTransaction(commit_lsn=lsn, xid=8, next_index=1)
+
+
+def test_of_a_history_of_which_it_is_not_known_it_stays_so() -> None:
+    publisher = Publisher(SCHEMA_HISTORY, LIMITS)
+    publisher.on_produced(records(1), now=1.0)
+    position = publisher.position(STATE)
+    assert (position.published_lsn, position.published_below) == (0, 951)

@@ -1,7 +1,7 @@
 """How long the stream waits for large values, and for whom it does not wait at all."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -150,3 +150,13 @@ def test_nothing_is_read_for_what_the_batch_itself_says(count: int) -> None:
     world = World(lambda _: pytest.fail("nothing is to be read"))
     records, _ = world.fill((7, [insert(1, "a", "B", None), *[update(1, f"v{n}", U, None) for n in range(count)]]))
     assert len(records) == count + 1
+
+
+def test_how_far_values_were_read_is_known() -> None:
+    ends = iter([0, 700, 600])
+    world = World(lambda wanted: replace(everything(wanted), read_lsn=next(ends)))
+    reached = []
+    for xid in (7, 8, 9):
+        world.fill((xid, [update(1, "a", U, None)]))
+        reached.append(world.backfill.read_lsn)
+    assert reached == [0, 700, 700]

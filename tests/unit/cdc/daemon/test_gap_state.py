@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from structlog.testing import capture_logs
 
-from cdc.daemon.gap_state import GRACE_S, POLL_S, Gap, Heal
+from cdc.daemon.gap_state import CHECK_S, GRACE_S, POLL_S, Gap, Heal
 from cdc.model.control import PositionRecord, SignalAnswer, SignalRecord, SignalsRecord, SourceIdentity
-from cdc.model.errors import GapError, UnreachableError
+from cdc.model.errors import GapError, OldPrimaryError, UnreachableError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
@@ -19,6 +19,8 @@ SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot
 POSITION = PositionRecord(
     phase="streaming", epoch=3, seq=9, resume_lsn=100, source=SOURCE, publication="p", protocol="proto_version=1"
 )
+GONE = GapError("slot watershed can't be used any more", "heal it")
+OLD = OldPrimaryError("the server is on timeline 1, the position on 2", "name the other one")
 LOST = UnreachableError("Kafka: no broker answers")
 
 
@@ -88,9 +90,18 @@ class World:
         record = SignalRecord.model_validate({"action": action, "requested_us": NOW_US - age_us} | fields)
         self.coming.append(Signal(identity, offset, record, ""))
 
-    def run(self, *, heals_itself: bool = False, has_events: bool = False) -> Heal | None:
-        error = GapError("slot watershed can't be used any more", "heal it")
-        gap = Gap(error, TOPICS, self, self, self.wait, has_events=has_events)  # type: ignore[arg-type]
+    def run(
+        self, *, heals_itself: bool = False, has_events: bool = False, error: GapError = GONE, is_repeated: bool = False
+    ) -> Heal | None:
+        gap = Gap(
+            error,
+            TOPICS,
+            self,  # type: ignore[arg-type]
+            self,
+            self.wait,
+            has_events=has_events,
+            is_repeated=is_repeated,
+        )
         with capture_logs() as self.logs:
             return gap.await_heal(heals_itself=heals_itself)
 
@@ -242,3 +253,18 @@ def test_an_outage_in_state_gap_loses_no_signal() -> None:
         else:
             assert not world.answers["s"].is_accepted
         assert any("brokers are away" in line["event"] for line in world.logs)
+
+
+def test_where_an_old_primary_answers_the_right_one_is_looked_for_and_nothing_is_healed_unasked() -> None:
+    world = World()
+    assert world.run(heals_itself=True, error=OLD) is None
+    assert CHECK_S <= world.now <= CHECK_S + 2 * POLL_S
+    assert [entry["log_level"] for entry in world.logs] == ["error"]
+    assert world.run(heals_itself=True, error=OLD, is_repeated=True) is None
+    assert world.logs == []
+
+
+def test_an_operator_may_decide_for_the_old_primary() -> None:
+    world = World()
+    world.happens[1.0] = lambda: world.sent("heal")
+    assert world.run(error=OLD) is not None

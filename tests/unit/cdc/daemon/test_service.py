@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from cdc.config.config_file import Config
 from cdc.daemon import service as service_module
-from cdc.daemon.service import RETRY_S_FIRST, RETRY_S_MAX, Backoff, Service
+from cdc.daemon.service import RETRY_S_FIRST, RETRY_S_MAX, RETRY_S_OF_SEVERAL, Backoff, Service
 from cdc.model.errors import ConnectionLost, DamagedTextError, ProtocolError, UnsupportedChangeError
 from cdc.model.events import TableId
 from cdc.ports.stream import unarmed
@@ -49,6 +49,11 @@ def test_delays_double_up_to_a_limit_and_begin_again_behind_a_session_that_laste
     backoff.begin()
     clock.now += RETRY_S_MAX + 1
     assert backoff.next_s() == RETRY_S_FIRST
+
+
+def test_with_several_servers_they_stay_short() -> None:
+    backoff = Backoff(Clock(), RETRY_S_OF_SEVERAL)
+    assert max(backoff.next_s() for _ in range(9)) == RETRY_S_OF_SEVERAL <= 1.0
 
 
 class Sessions(Service):

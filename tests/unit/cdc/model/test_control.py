@@ -1,6 +1,7 @@
 """Records of state, control and progress: both ways, and what is refused."""
 
 import json
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -135,3 +136,13 @@ def test_keys_of_tables_do_not_collide() -> None:
     keys = [SchemaRecord.of(replace(ORDERS, table=table)).record_key for table in tricky]
     assert len(set(keys)) == len(tricky)
     assert all(key.count("/") == 2 for key in keys)
+
+
+def test_a_record_that_was_written_before_a_field_was_added_is_as_it_was() -> None:
+    written = POSITION.sealed().model_dump(mode="json", exclude={"published_lsn", "checksum"})
+    del written["source"]["branches"]
+    body = json.dumps(written, sort_keys=True, separators=(",", ":")).encode()
+    value = json.dumps({**written, "checksum": zlib.crc32(body)}).encode()
+    found = PositionRecord.open(value, "shop.state")
+    assert found.published_below >= found.resume_lsn
+    assert found.source == POSITION.source

@@ -68,7 +68,7 @@ def test_what_goes_on_is_no_gap(now: SourceNow) -> None:
             replace(NOW, database="other"),
             "the source is a different database (system identifier 7, other) than the one",
         ),
-        (replace(NOW, timeline=2), "the source is on timeline 2, the position on 1: a failover or a restore"),
+        (replace(NOW, timeline=2, ended=((1, 0x0F00),)), "the server is on timeline 2, which parts from the published"),
         (replace(NOW, slot_wal_status=None), "slot watershed is gone"),
         (replace(NOW, slot_wal_status="lost"), "slot watershed lost its WAL"),
         (

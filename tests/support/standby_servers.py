@@ -1,0 +1,224 @@
+"""A PostgreSQL 18 primary and its standbys, made by `pg_basebackup`, on ports that stay theirs: what a connection
+string with several hosts names. For tests that promote."""
+
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, LiteralString, Self
+
+import psycopg
+from psycopg import sql
+
+from tests.support.waiting import eventually
+from watershed.devstack import postgres as programs
+from watershed.devstack.instance import HOST, PortClaims, ServerInstance, choose_ports, unprivileged_account
+from watershed.devstack.postgres import DATABASE, ROLE, SUPERUSER, Postgres
+from watershed.devstack.server import base_environment
+
+ACTIVE: LiteralString = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active"
+
+
+@dataclass
+class PgServer:
+    """One server, primary or standby."""
+
+    instance: ServerInstance
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        return self.instance.ports["postgres"]
+
+    @property
+    def data(self) -> Path:
+        return self.instance.folder / "data-18"
+
+    @property
+    def physical_slot(self) -> str:
+        """That a standby in this place has on its primary."""
+        return f"at_{self.port}"
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        command = Postgres().prepare(self.instance)
+        with command.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command.argv, cwd=command.cwd, env=dict(command.env), stdout=log, stderr=log, **self._account()
+            )
+        eventually(self._answers, 30.0, lambda: f"a server starts:\n{command.log.read_text()[-2000:]}")
+
+    def _answers(self) -> bool:
+        try:
+            self.query("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """As a power cut would, but that nothing written is lost."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """A fast shutdown: standbys and logical walsenders get all that was written."""
+        self._end(signal.SIGINT)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGCONT)
+        self.process.send_signal(number)
+        self.process.wait(60)
+        self.process = None
+
+    def promote(self) -> None:
+        self.query("SELECT pg_promote(wait => true)")
+
+    def make_standby_of(self, primary: "PgServer", application: str = "") -> None:
+        """Copies the primary, into this place, and starts. Whatever was here is gone."""
+        self.kill()
+        shutil.rmtree(self.data, ignore_errors=True)
+        primary.query(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+            self.physical_slot,
+        )
+        address = f"host={HOST} port={primary.port} user={SUPERUSER} dbname={DATABASE} application_name={application}"
+        tool = programs._programs(self.instance, 18) / "pg_basebackup"
+        words = ["-D", self.data, "-R", "-C", "-S", self.physical_slot, "-X", "stream", "-c", "fast", "-d", address]
+        self.instance.own()
+        done = subprocess.run(
+            [str(word) for word in (tool, "--no-sync", *words)],
+            env=base_environment(self.instance.folder),
+            cwd=self.instance.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            **self._account(),
+        )
+        assert done.returncode == 0, done.stderr
+        with (self.data / "postgresql.auto.conf").open("a") as settings:
+            settings.write("sync_replication_slots = on\nhot_standby_feedback = on\nsynchronized_standby_slots = ''\n")
+            settings.write("synchronous_standby_names = ''\n")
+        self.start()
+
+    def set(self, **settings: str) -> None:
+        """ALTER SYSTEM, and a reload."""
+        for name, value in settings.items():
+            self.query(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), sql.Literal(value)))
+        self.query("SELECT pg_reload_conf()")
+
+    def query(self, statement: LiteralString | sql.Composed, *parameters: Any) -> list[tuple[Any, ...]]:
+        """By the superuser, in the captured database."""
+        address = f"host={HOST} port={self.port} user={SUPERUSER} dbname={DATABASE} connect_timeout=5"
+        with psycopg.connect(address, autocommit=True) as connection:
+            cursor = connection.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def _account(self) -> dict[str, Any]:
+        uid = self.instance.unprivileged
+        return {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+
+
+@dataclass
+class StandbyServers:
+    """`servers[0]` is the primary at first; the tests promote."""
+
+    servers: list[PgServer]
+
+    def dsn(self, user: str = ROLE) -> str:
+        """All servers, in their order."""
+        hosts = ",".join(f"{HOST}:{server.port}" for server in self.servers)
+        return f"postgresql://{user}@{hosts}/{DATABASE}?target_session_attrs=primary&connect_timeout=5"
+
+    def await_synchronised(self, slot: str, on: Sequence[PgServer], deadline_s: float = 60.0) -> None:
+        """The slot would survive a promotion of these."""
+        for standby in on:
+            eventually(
+                lambda standby=standby: self._is_synchronised(standby, slot),  # type: ignore[misc]
+                deadline_s,
+                lambda standby=standby: (
+                    f"slot {slot} is synchronised: {standby.query('SELECT * FROM pg_replication_slots')}"
+                ),  # type: ignore[misc]
+            )
+
+    def _is_synchronised(self, standby: PgServer, slot: str) -> bool:
+        for server in self.servers:
+            if server.process is not None and server.query("SELECT pg_is_in_recovery()") == [(False,)]:
+                server.query("SELECT pg_log_standby_snapshot()")  # slots move only where something is written
+        return standby.query(
+            "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND synced AND NOT temporary", slot
+        ) == [(1,)]
+
+
+class Writer:
+    """Inserts, updates and deletes rows of a table `items (id, name)`, at some 300 changes/s, through whichever server
+    is the primary."""
+
+    def __init__(self, dsn: str, pause_s: float = 0.003) -> None:
+        """`pause_s`: between two changes."""
+        self._dsn = dsn
+        self._pause_s = pause_s
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                with psycopg.connect(self._dsn, autocommit=True) as connection:
+                    while not self._is_over.wait(self._pause_s):
+                        self._write(connection)
+            except psycopg.OperationalError:
+                self._is_over.wait(0.05)
+
+    def _write(self, connection: psycopg.Connection) -> None:
+        number = 1_000 + self.count % 400
+        if self.count % 7 == 6:
+            connection.execute("DELETE FROM items WHERE id = %s", (number - 3,))
+        else:
+            connection.execute(
+                "INSERT INTO items VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET name = excluded.name",
+                (number, str(self.count)),
+            )
+        self.count += 1
+
+
+@contextmanager
+def standby_servers(count: int = 2) -> Iterator[StandbyServers]:
+    """`count` servers: a primary, and its standbys, which have no part in commits."""
+    folder = Path(tempfile.mkdtemp(prefix="watershed-standbys-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    with PortClaims() as claims:
+        servers = [
+            PgServer(
+                ServerInstance(
+                    folder / f"pg{number}", {"postgres": port}, f"pg{number}", unprivileged_account(), folder
+                )
+            )
+            for number, port in enumerate(choose_ports(count, claims))
+        ]
+        for server in servers:
+            server.instance.own()
+        try:
+            servers[0].start()
+            for standby in servers[1:]:
+                standby.make_standby_of(servers[0])
+            yield StandbyServers(servers)
+        finally:
+            for server in servers:
+                server.kill()
+            shutil.rmtree(folder, ignore_errors=True)
