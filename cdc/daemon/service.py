@@ -209,7 +209,7 @@ class Service:
                     has_events=self._config.outbox.is_used,
                 )
                 is_first = self._heal is None
-                self._heal = gap.await_heal(heals_itself=is_first and self._config.snapshot.mode == "when_needed")
+                self._heal = gap.await_heal(heals_itself=is_first and self._config.heals_itself)
         log.info("stopped")
 
     def _pause(self, error: WatershedError, delay_s: float) -> None:

@@ -28,6 +28,7 @@ class Snapshot:
     floor: int | None = None  # None: the first chunk fixes it
     parity: int | None = None  # its condition: only keys of this parity
     is_paused: bool = False
+    compares: bool = False  # only rows that differ from the topic are published, and keys without a row deleted
 
     @property
     def is_whole(self) -> bool:
