@@ -42,7 +42,7 @@ class SourceConfig(Section):
     tables: tuple[str, ...] = Field(min_length=1)  # schema.table
     publication: str = "watershed"
     slot: str = "watershed"
-    on_gap: Literal["stop", "heal"] = "stop"  # what capture does where changes may be missing
+    on_gap: Literal["stop", "heal"] = "stop"  # what capture does in state GAP
     # schema.table → columns of its record key, in key order, instead of the primary key's. NOT NULL, in the replica
     # identity, and no two rows may have the same at any moment. None at all: records without a key.
     key_columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
