@@ -4,9 +4,11 @@
 
 In each round capture is killed, its slot dropped, and some rows are inserted, updated and deleted. Capture starts
 again, and is asked to heal. Measured is the time from the request until capture owes no row, and, with `--sink`, until
-a cache has applied that. The two modes alternate, so that a busy machine slows both. The benchmark starts its own servers
-(PostgreSQL 18, Kafka, and with `--sink` Redis) in a temporary folder. The exit code is 1 if healing by differences
-publishes more rows than differ, or takes half as long as publishing every row until the store has it, or longer.
+a cache has applied that. The two modes alternate, so that a busy machine slows both.
+
+The benchmark starts its own servers (PostgreSQL 18, Kafka, and with `--sink` Redis) in a temporary folder. The exit
+code is 1 if healing by differences publishes more rows than differ, or takes half as long as publishing every row, or
+longer; with `--sink`, until the store has it.
 """
 
 import argparse
