@@ -346,7 +346,7 @@ class TableEncoder:
     def row_in(self, value: bytes) -> bytes:
         """Returns `after` of a record's value. Empty for one of another schema version, or in another form."""
         end = value.rfind(_SOURCE)  # inside of a text, quotes are escaped
-        if end < 0 or not value.startswith(self._version_ends, value.rfind(_SCHEMA_VERSION)):
+        if end < 0 or not value.startswith(self._version_ends, value.find(_SCHEMA_VERSION, end)):
             return b""
         if value.startswith(self._row_head):
             return value[len(self._row_head) : end]

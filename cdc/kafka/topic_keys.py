@@ -105,6 +105,8 @@ class KafkaKeyReader:
                 if request.scan != scan:
                     scan, pages = request.scan, self._pages(request.topic, request.below)
                 keys = next(pages, ())
+                if not keys and self._compared is not None and self._compared[0] == scan:
+                    self._forget_rows()  # the last page: all chunks were compared
                 self._answers.put(KeysRead(request.nonce, keys, is_end=not keys))
             except _ClosedError:
                 return
@@ -121,7 +123,7 @@ class KafkaKeyReader:
         """Reads the topic to the end that it has now."""
         self._forget_rows()
         rows = TopicRows(RowDigests(request.schema, self._context))
-        last: dict[bytes, bytes | None] = {}
+        last: dict[bytes, int | None] = {}
         for key, value in self._records(request.schema.topic):
             is_swept = value is not None and request.floor > 0 and _version(value) < request.floor
             last[key] = None if is_swept else rows.digest(value)

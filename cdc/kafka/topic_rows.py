@@ -1,7 +1,7 @@
 """The rows of a topic, by key and digest, for the comparison with a table's rows.
 
 They are kept in a temporary SQLite database, of which CACHE_KIBIBYTES are in memory and the rest in a file that
-disappears with the process: some 60 bytes for each key, and its length. A bit for each key, in memory, says whether the
+disappears with the process: some 40 bytes for each key, and its length. A bit for each key, in memory, says whether the
 table has it.
 """
 
@@ -15,6 +15,7 @@ from cdc.formats.row_digests import RowDigests
 
 CACHE_KIBIBYTES: Final = 16 * 1024
 _PAGE_KEYS: Final = 1_000
+_LOOKUP_KEYS: Final = 500  # in one statement
 
 
 class TopicRows:
@@ -24,9 +25,10 @@ class TopicRows:
         self._digests = digests
         self._lock = threading.Lock()
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode = OFF")  # nothing is ever rolled back
         self._database.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
         self._database.execute(
-            "CREATE TABLE rows (key BLOB PRIMARY KEY, number INTEGER NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
+            "CREATE TABLE rows (key BLOB PRIMARY KEY, number INTEGER NOT NULL, digest INTEGER NOT NULL) WITHOUT ROWID"
         )
         self._database.execute("BEGIN")
         self._numbers = 0
@@ -38,11 +40,11 @@ class TopicRows:
 
     # ---- the topic
 
-    def digest(self, value: bytes | None) -> bytes | None:
+    def digest(self, value: bytes | None) -> int | None:
         """Returns the digest of the row in a record's value; None for the record of a row that is gone."""
         return None if value is None or is_delete(value) else self._digests.of_value(value)
 
-    def note(self, last: Mapping[bytes, bytes | None]) -> None:
+    def note(self, last: Mapping[bytes, int | None]) -> None:
         """Notes the last records of these keys, in the order of the topic: digests, None for rows that are gone."""
         rows = [(key, self._numbers + i, digest) for i, (key, digest) in enumerate(last.items()) if digest is not None]
         gone = [(key,) for key, digest in last.items() if digest is None]
@@ -65,20 +67,25 @@ class TopicRows:
     def differing(self, lines: Sequence[bytes]) -> tuple[bytes, ...]:
         """Returns the lines of COPY whose rows the topic does not have, and notes that the table has their keys. A line
         of which no record can be made differs."""
-        found = [(line, self._digests.of_line(line)) for line in lines]
+        found = [self._digests.of_line(line) for line in lines]
+        known: dict[bytes, int] = {}
         with self._lock:
-            return tuple(line for line, row in found if row is None or not self._has(*row))
+            for begin in range(0, len(found), _LOOKUP_KEYS):
+                keys = [row[0] for row in found[begin : begin + _LOOKUP_KEYS] if row is not None]
+                for key, number, digest in self._looked_up(keys):
+                    known[key] = digest
+                    self._met[number >> 3] |= 1 << (number & 7)
+        return tuple(line for line, row in zip(lines, found, strict=True) if row is None or known.get(row[0]) != row[1])
 
-    def _has(self, key: bytes, digest: bytes) -> bool:
-        known = self._database.execute("SELECT number, digest FROM rows WHERE key = ?", (key,)).fetchone()
-        if known is None:
-            return False
-        number, held = known
-        self._met[number >> 3] |= 1 << (number & 7)
-        return bool(held == digest)
+    def _looked_up(self, keys: Sequence[bytes]) -> list[tuple[bytes, int, int]]:
+        """Returns key, number and digest of those that the topic has."""
+        statement = f"SELECT key, number, digest FROM rows WHERE key IN ({','.join('?' * len(keys))})"  # noqa: S608
+        return self._database.execute(statement, keys).fetchall()
 
     def unmet(self) -> Iterator[bytes]:
         """Yields the keys of rows that no chunk had, ascending. To be called when all chunks were compared."""
+        if int.from_bytes(self._met).bit_count() == self.count():
+            return  # the usual case, in which no page has to be read
         last = b""
         while True:
             with self._lock:

@@ -209,3 +209,15 @@ def test_a_snapshot_of_all_rows_that_replaces_it_takes_over_what_it_owes() -> No
     topic_is_read(made)
     (state,) = states(made.engine.add(wanted(request="s")))
     assert (state.compares, state.sweeps, state.owes) == (False, True, "the heal")
+
+
+def test_where_the_table_was_altered_the_topic_is_read_again_with_the_new_schema() -> None:
+    made = comparing()
+    topic_is_read(made)
+    altered = replace(SCHEMA, version=2)
+    made.engine.alter(altered)
+    made.now += 1.0
+    made.begin(snapshot(61), xid=902)
+    request = made.ask()
+    assert isinstance(request, ReadTopic)
+    assert request.schema == altered
