@@ -222,13 +222,15 @@ class Bootstrap:
     def _comparable(
         self, constants: PositionConstants, schemas: Sequence[TableSchema], heal: Heal | None
     ) -> set[TableId]:
-        """Returns the tables of which only the rows are published that differ from the topic."""
+        """Returns the tables of which only the rows are published that differ from the topic. Where a sweep was due
+        before, all are, because it must not be left out."""
         asks_for_all = heal is not None and heal.all_rows
         # Rows that the table does not have are found by their record keys, which not every form can be looked up by.
         if asks_for_all or not self._config.format_options.suits_sinks:
             return set()
         intact = intact_topics(constants.topics, constants.history, read_progress(self._config))
-        return {schema.table for schema in schemas if schema.key and schema.topic in intact}
+        to_sweep = {record.table for record in read_state(self._config).snapshots if record.owes_sweep}
+        return {s.table for s in schemas if s.key and s.topic in intact and s.table not in to_sweep}
 
     # ---- topics
 

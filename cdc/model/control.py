@@ -222,6 +222,12 @@ class SnapshotRecord(PerTableRecord):
         """True for a snapshot of all rows, without a condition or a range."""
         return self.deletes_in is None
 
+    @property
+    def owes_sweep(self) -> bool:
+        """True if stores may have rows of which the topic has no record, until a sweep removes them. A first snapshot,
+        and one that compares, began where that is not so."""
+        return bool(self.owes) and (self.sweeps or not self.is_whole)
+
 
 class TombstonesRecord(PerTableRecord):
     """Says that every key of the table's topic whose row was swept below `floor` has its tombstone."""

@@ -196,7 +196,8 @@ class Capture:
             is_unsure = table in captured and not (continues and topic_of(table) in recorded)
             incarnation = incarnation_of(now, known, str(epoch), is_unsure=is_unsure)
             topic = now.model_copy(update={"incarnation": incarnation, "end_offsets": ()})
-            compares = topic_of(table) in intact_topics({topic_of(table): topic}, history, published)
+            is_intact = topic_of(table) in intact_topics({topic_of(table): topic}, history, published)
+            compares = is_intact and not (before is not None and before.owes_sweep(table))
             sweeps = epoch > 1 and not compares
             snapshot = Snapshot(sweeps=sweeps, floor=pack_version(epoch, 0) if sweeps else 0, compares=compares)
             state = self._captures(state, table, topic, snapshot, "the first snapshot, or that of a heal")

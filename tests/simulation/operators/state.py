@@ -49,6 +49,11 @@ class State:
     owed: Mapping[TableId, str] = field(default_factory=dict)  # of captured tables
     stopped: Mapping[TableId, str] = field(default_factory=dict)  # until an operator starts them; with the reason
 
+    def owes_sweep(self, table: TableId) -> bool:
+        """As SnapshotRecord."""
+        snapshot = self.snapshots.get(table)
+        return table in self.owed and (snapshot is None or snapshot.sweeps or not snapshot.is_whole)
+
     def without(self, table: TableId) -> "State":
         """The table is not captured any more."""
         return replace(
