@@ -44,6 +44,7 @@ class SourceConfig(Section):
     publication: str = "watershed"
     slot: str = "watershed"
     failover: bool = True  # PostgreSQL 17 and later: standbys that synchronise slots get this one too
+    on_gap: Literal["stop", "heal"] = "stop"  # what capture does in state GAP
     # schema.table → columns of its record key, in key order, instead of the primary key's. NOT NULL, in the replica
     # identity, and no two rows may have the same at any moment. None at all: records without a key.
     key_columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -259,6 +260,11 @@ class PipelineConfig(BaseSettings):
         secrets = EnvSettingsSource(settings_cls)
         secrets.env_vars = {name.lower(): value for name, value in secret_files(os.environ, ENV_PREFIX).items()}
         return env_settings, secrets, init_settings
+
+    @property
+    def heals_itself(self) -> bool:
+        """Whether capture heals a gap without being asked to."""
+        return self.source.on_gap == "heal" or self.snapshot.mode == "when_needed"
 
     @property
     def format_options(self) -> FormatOptions:

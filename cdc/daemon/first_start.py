@@ -3,13 +3,15 @@
 It writes an intent record, creates the slot, then writes the record with the slot's consistent point. In the same Kafka
 transaction are the snapshot records of the tables, which are read in chunks beside the stream from then on; with method
 `consistent` all existing rows come first. A first start that is repeated, after a crash or to heal a gap, raises the
-epoch: a sweep at the end of each table's snapshot removes the rows that the new epoch did not publish.
+epoch. If a table's topic is known to have kept its records, the table's snapshot compares: it publishes the rows that
+differ from the topic, and deletes those that the table does not have. Otherwise it publishes every row, and a sweep at
+its end removes the rows that the new epoch did not publish.
 
 Until the stream holds the slot, nothing else at the source keeps a second instance away, so all of this happens under
 an advisory lock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing, suppress
 
 import structlog
@@ -45,7 +47,7 @@ from cdc.model.control import (
     SourceIdentity,
 )
 from cdc.model.errors import ConnectionLost, GapError, SourceError
-from cdc.model.events import EPOCH_MAX, TableSchema, pack_version
+from cdc.model.events import EPOCH_MAX, TableId, TableSchema, pack_version
 from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
 from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records
 from cdc.model.lsn import Lsn, format_lsn
@@ -69,6 +71,7 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
 from cdc.postgres.transaction_barrier import running
+from cdc.tables.continuity import intact_topics
 from cdc.tables.selection import require_same_keys
 
 log = structlog.get_logger(__name__)
@@ -134,7 +137,8 @@ class Bootstrap:
             records = (*(heal.records if heal else ()), *captured, *left_out, *self._completed(lost, slot))
             if self._is_chunked(heal):
                 owes = "the snapshot that heals the gap" if heal else "its initial snapshot"
-                self._begin_streaming(broker, constants, slot.consistent_point, schemas, records, owes)
+                compared = self._comparable(constants, schemas, heal)
+                self._begin_streaming(broker, constants, slot.consistent_point, schemas, compared, records, owes)
             else:
                 reader = resources.enter_context(closing(SnapshotReader(self._source, slot.snapshot_name)))
                 unpublished = read_state(self._config).unpublished
@@ -183,23 +187,27 @@ class Bootstrap:
         constants: PositionConstants,
         consistent_point: Lsn,
         schemas: Sequence[TableSchema],
+        compared: Collection[TableId],
         leading: Sequence[TopicRecord],
         owes: str,
     ) -> None:
         """Writes one Kafka transaction with the tables' schemas, their snapshot records and the position to stream
-        from. `owes`: what these snapshots are, in words."""
+        from. `compared`: tables whose snapshots compare. `owes`: what these snapshots are, in words."""
         is_read = self._config.snapshot.mode != "never" or constants.epoch > 1
         records = [*leading]
         for schema in schemas:
             records.append(SchemaRecord.of(schema).to(self._topics.control))
             if is_read and not self._source.is_outbox(schema.table):
+                compares = schema.table in compared
+                sweeps = constants.epoch > 1 and not compares
                 snapshot = SnapshotRecord(
                     request=f"epoch {constants.epoch}",
                     table_schema=schema.table.schema,
                     table_name=schema.table.name,
                     status="running",
-                    sweeps=constants.epoch > 1,
-                    floor=pack_version(constants.epoch, 0) if constants.epoch > 1 else None,
+                    sweeps=sweeps,
+                    floor=pack_version(constants.epoch, 0) if sweeps else None,
+                    compares=compares,
                     requested_us=self._clock.now_us(),
                     owes=owes,
                 )
@@ -210,6 +218,19 @@ class Bootstrap:
         broker.produce(records, do_nothing)
         self._probe("bootstrap.before-commit")
         broker.commit(do_nothing)
+
+    def _comparable(
+        self, constants: PositionConstants, schemas: Sequence[TableSchema], heal: Heal | None
+    ) -> set[TableId]:
+        """Returns the tables of which only the rows are published that differ from the topic. Where a sweep was due
+        before, all are, because it must not be left out."""
+        asks_for_all = heal is not None and heal.all_rows
+        # Rows that the table does not have are found by their record keys, which not every form can be looked up by.
+        if asks_for_all or not self._config.format_options.suits_sinks:
+            return set()
+        intact = intact_topics(constants.topics, constants.history, read_progress(self._config))
+        to_sweep = {record.table for record in read_state(self._config).snapshots if record.owes_sweep}
+        return {s.table for s in schemas if s.key and s.topic in intact and s.table not in to_sweep}
 
     # ---- topics
 

@@ -41,6 +41,7 @@ class Heal:
     found_in: int  # the position's epoch when the gap was found, 0 for none; a later one means that it was healed
     epoch: int | None = None
     records: tuple[TopicRecord, ...] = ()
+    all_rows: bool = False  # publish every row, not only those that differ from the topics
 
 
 class GapTopics:
@@ -163,7 +164,7 @@ class Gap:
                 accepted = SignalAnswer(is_accepted=True, message=f"healing under a new epoch{lost}")
                 healed = answer_record(self._topics, signal, accepted, now_us)
                 records = (*refused, healed, offset_record(self._topics, signal))
-                return Heal(_epoch(position), signal.record.epoch, records)
+                return Heal(_epoch(position), signal.record.epoch, records, all_rows=signal.record.all_rows)
         return None
 
     def _refuse_unanswered(self, position: PositionRecord | None) -> bool:

@@ -218,7 +218,7 @@ class Service:
                     is_repeated=is_repeated,
                 )
                 is_first = self._heal is None
-                self._heal = gap.await_heal(heals_itself=is_first and self._config.snapshot.mode == "when_needed")
+                self._heal = gap.await_heal(heals_itself=is_first and self._config.heals_itself)
         log.info("stopped")
 
     def _pause(self, error: WatershedError, delay_s: float) -> None:

@@ -147,7 +147,7 @@ class Session:
         sweeps = Sweeps(self._topics, current.epoch, found.captured.floors)
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
         engine = self._engine(these, state, context, sweeps, unpublishable)
-        snapshots = self._snapshots(resources, engine, these, found)
+        snapshots = self._snapshots(resources, engine, these, found, context)
         tracker = self._tracker(resources, snapshots, these, found)
         rows = PostgresRowReader(self._config.source, these.publication)
         resources.callback(rows.close)
@@ -363,13 +363,14 @@ class Session:
         engine: SnapshotEngine,
         these: _Capturable,
         found: _Found,
+        context: EnvelopeContext,
     ) -> Snapshots:
         limits = self._config.snapshot
+        keys = resources.enter_context(closing(KafkaKeyReader(self._config.kafka, context)))
         reader = PostgresChunkReader(
-            self._config.source, these.publication, limits.workers, limits.split_rows_min, self._probe
+            self._config.source, these.publication, limits.workers, limits.split_rows_min, self._probe, keys
         )
         resources.enter_context(closing(reader))
-        keys = resources.enter_context(closing(KafkaKeyReader(self._config.kafka)))
         signals = SignalReader(self._config.kafka, self._topics.signals, found.state.signals_offset)
         resources.enter_context(closing(signals))
         unchunkable = frozenset(table for table, now in found.descriptions.items() if now.unchunkable is not None)
@@ -448,7 +449,7 @@ class Session:
     @property
     def _are_held(self) -> bool:
         """Says whether a table whose topic is in doubt waits for an operator."""
-        return self._config.snapshot.mode != "when_needed"
+        return not self._config.heals_itself
 
     def _watch(
         self, these: _Capturable, tracker: SchemaTracker, broker: KafkaBroker, primaries: PrimaryWatch

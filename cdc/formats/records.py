@@ -47,6 +47,9 @@ _BEFORE = '{"before":'
 _AFTER = ',"after":'
 _TRANSACTION = '},"transaction":'
 _OP = ',"op":"'
+_SOURCE = b',"source":{"version":'
+_SCHEMA_VERSION = b',"schema_version":'
+_DELETED = b'"op":"d"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,9 @@ class TableEncoder:
             self._to_before = connect.payload_head(connect.envelope_schema(name, nodes.items())) + self._to_before
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
+        self._row_head = f"{self._to_before}null{_AFTER}".encode("latin-1")
+        self._before_head = self._to_before.encode("latin-1")
+        self._version_ends = f"{self._to_end}}}".encode(), f"{self._to_end},".encode()
         self._headers = context_headers(context.prefix) if context.format.has_context_headers else None
         # For each column, the text for an unknown value of an old row, and for a large value that is not
         # available; None: it is absent.
@@ -331,6 +337,24 @@ class TableEncoder:
             return None
         return row[0]
 
+    def copied(self, line: bytes) -> tuple[bytes, bytes]:
+        """Returns the record key and `after` of the record that `copy_row` makes of this line. Raises like it, except
+        for text that is not UTF-8."""
+        row, key = self._codec.copy(line, 0, 0)
+        return self.key_of(key), row.encode("latin-1")
+
+    def row_in(self, value: bytes) -> bytes:
+        """Returns `after` of a record's value. Empty for one of another schema version, or in another form."""
+        end = value.rfind(_SOURCE)  # inside of a text, quotes are escaped
+        if end < 0 or not value.startswith(self._version_ends, value.find(_SCHEMA_VERSION, end)):
+            return b""
+        if value.startswith(self._row_head):
+            return value[len(self._row_head) : end]
+        if not value.startswith(self._before_head):
+            return b""
+        begin = json_end(str(value, "latin-1"), len(self._before_head)) + len(_AFTER)
+        return value[begin:end]
+
     def row_of(self, columns: Sequence[str | None]) -> str:
         """Returns `after` of a row of which these columns are known."""
         there = zip(columns, self._unavailable, strict=True)
@@ -414,6 +438,12 @@ class TableEncoder:
     def _set_clock(self, now_us: int) -> None:
         self._clock_us = now_us
         self._clock = f'","ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}{self._end}'
+
+
+def is_delete(value: bytes) -> bool:
+    """Returns whether this is the value of a delete's record."""
+    at = value.rfind(_OP.encode())
+    return value.startswith(_DELETED, at + 1)
 
 
 def context_headers(prefix: str) -> list[tuple[str, bytes | None]]:

@@ -222,7 +222,11 @@ class SnapshotRecord(PerTableRecord):
     requested_us: int  # µs since 1970
     message: str = ""  # why it failed
     deletes_in: RangeRecord | None = None  # the range in which keys of the topic without a row are deleted
-    deleted: int = 0  # such keys so far
+    deleted: int = 0  # keys without a row that were deleted so far
+    # Whether rows that the topic has already are left out, and keys of the topic without a row are deleted; then it
+    # does not sweep.
+    compares: bool = False
+    compared: int = 0  # rows that were compared so far
     key_order: str | None = None  # digest of the order in which the ranges hold; null before the table is described
     # The snapshot without which committed rows may be missing from the topic, in words: "its initial snapshot". Only a
     # snapshot of all rows that is done clears it. Empty: the topic lacks no row, this snapshot reads rows once more.
@@ -232,6 +236,12 @@ class SnapshotRecord(PerTableRecord):
     def is_whole(self) -> bool:
         """True for a snapshot of all rows, without a condition or a range."""
         return self.deletes_in is None
+
+    @property
+    def owes_sweep(self) -> bool:
+        """True if stores may have rows of which the topic has no record, until a sweep removes them. A first snapshot,
+        and one that compares, began where that is not so."""
+        return bool(self.owes) and (self.sweeps or not self.is_whole)
 
 
 class TombstonesRecord(PerTableRecord):
@@ -388,6 +398,7 @@ class SignalRecord(Record):
     after: tuple[str, ...] | None = None  # key texts: rows above this
     up_to: tuple[str, ...] | None = None  # and not above this
     epoch: Epoch | None = None  # the new epoch for healing, if the previous one can't be known
+    all_rows: bool = False  # heal: publish every row, not only those that differ from the topics
     keys: tuple[str, ...] = ()  # republish: record keys of one table's rows, as JSON texts
     requested_us: int
 
@@ -420,7 +431,7 @@ class SnapshotProgress(Record):
     status: Literal["waiting", "running", "paused", "done", "cancelled", "failed"]
     rows: int
     rows_estimated: int  # 0: not known
-    rows_per_s: float  # recent rate
+    rows_per_s: float  # recent rate, of compared rows if they are compared
     updated_us: int  # µs since 1970
     message: str = ""  # the reason why it waits or failed
 

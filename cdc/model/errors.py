@@ -4,7 +4,7 @@ from typing import ClassVar, Final
 
 # Next steps that several errors have.
 NEXT_AFTER_GAP: Final = (
-    "changes may be missing from the topics: cdc snapshot heal reads all rows again, under a new epoch"
+    "changes may be missing from the topics: cdc snapshot heal compares all rows, and publishes what differs"
 )
 NEXT_AFTER_ALTER: Final = (
     "undo the change, or remove the table from source.tables: as soon as the table can be captured, it is added again "

@@ -4,10 +4,11 @@ The reader has threads and connections of its own. It makes an answer available 
 answer's watermark into the log, so when the watermark arrives in the stream, the answer is there.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from cdc.model.errors import WatershedError
+from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.events import TableSchema
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
@@ -46,6 +47,8 @@ class Chunk:
     rows_max: int
     bytes_max: int  # soft: a chunk has at least one row
     keys: tuple[Key, ...] | None = None  # if given, only rows with these keys
+    # If given, the name of a reading of the topic: rows that the topic had then are left out.
+    compared_with: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,20 @@ class KeyPage:
     below: int | None  # if given, only rows with a lower version
 
 
+@dataclass(frozen=True, slots=True)
+class ReadTopic:
+    """Read the rows of a table's topic, with which chunks are compared from then on. No watermark follows. `scan` names
+    this reading, and ends the previous one. KeyPages of it have the keys that no chunk had."""
+
+    nonce: str
+    scan: str
+    schema: TableSchema
+    floor: int  # rows with a lower version were swept: the topic counts as not having them
+
+
+TopicRequest = KeyPage | ReadTopic
 Request = TransactionBarrier | DescribeTable | Chunk | Lookup
-"""Requests to the source. A KeyPage is a request to the topic."""
+"""Requests to the source. The others are requests to a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +112,17 @@ class TableDescribed:
     order: str  # digest of the key index's order: changes when the same keys are ordered differently
 
 
+class Compared(NamedTuple):
+    """What a chunk had before the rows were left out that the topic has."""
+
+    rows: int
+    size: int  # bytes of their lines
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkRead:
-    """The rows of a chunk, as lines of COPY's text format with the columns in the schema's order."""
+    """The rows of a chunk, as lines of COPY's text format with the columns in the schema's order. `last` and `is_end`
+    count rows that were left out, too."""
 
     nonce: str
     snapshot: TransactionSnapshot
@@ -107,6 +130,7 @@ class ChunkRead:
     last: Key | None  # key of the last line
     is_end: bool  # no more rows follow up to `up_to`
     seconds: float  # duration of the read
+    compared: Compared | None = None  # None: nothing was left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +160,20 @@ class KeysRead:
     is_end: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TopicRead:
+    """The rows of the topic are known."""
+
+    nonce: str
+    rows: int
+
+
+class ScanLostError(UnreachableError):
+    """The rows of this reading of the topic are not available any more."""
+
+
 R = TypeVar("R", contravariant=True)
-Answer = BarrierPassed | TableDescribed | ChunkRead | LookedUp | KeysRead | ReadFailed
+Answer = BarrierPassed | TableDescribed | ChunkRead | LookedUp | KeysRead | TopicRead | ReadFailed
 
 
 class ChunkReader(Protocol[R]):
@@ -149,3 +185,11 @@ class ChunkReader(Protocol[R]):
 
     def answers(self) -> list[Answer]:
         """Returns the answers that arrived since the last call; does not wait."""
+
+
+class TopicComparison(Protocol):
+    """Rows of a topic that was read. Thread-safe."""
+
+    def differing(self, scan: str, lines: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Returns the lines, in their order, whose rows the topic did not have when it was read, and notes that the
+        table has their keys. Raises ScanLostError for another reading than the last one."""

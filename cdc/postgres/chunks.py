@@ -22,11 +22,13 @@ from cdc.ports.chunk_reader import (
     BarrierPassed,
     Chunk,
     ChunkRead,
+    Compared,
     DescribeTable,
     LookedUp,
     Lookup,
     Request,
     TableDescribed,
+    TopicComparison,
     TransactionBarrier,
 )
 from cdc.ports.stream import Probe, unarmed
@@ -71,7 +73,10 @@ class PostgresChunkReader:
         workers: int,
         split_rows_min: int,
         probe: Probe = unarmed,
+        comparison: TopicComparison | None = None,
     ) -> None:
+        """`comparison`: for chunks that are compared."""
+        self._comparison = comparison
         self._source = source
         self._publication = publication
         self._split_rows_min = split_rows_min
@@ -170,12 +175,28 @@ class PostgresChunkReader:
             is_end=len(copied.lines) == copied.row_count < request.rows_max,
             seconds=time.monotonic() - began,
         )
+        if request.compared_with is not None:
+            read = self._compared(worker, request.compared_with, read)
         self._answers.put(read)
         self._probe("chunk.read")
         if not copied.is_ended:
             worker.drop()
         _write_watermark(worker.connection(), request.nonce)
         self._probe("chunk.marked")
+
+    def _compared(self, worker: ConnectionWorker[Request], scan: str, read: ChunkRead) -> ChunkRead:
+        """Leaves out the rows that the topic has. The transaction ends before, because that may take a while."""
+        assert self._comparison is not None, "no chunk is compared without it"
+        began = time.monotonic()
+        if worker.connection().info.transaction_status == psycopg.pq.TransactionStatus.INTRANS:
+            worker.connection().execute("COMMIT")
+        lines = self._comparison.differing(scan, read.lines)
+        return replace(
+            read,
+            lines=lines,
+            compared=Compared(len(read.lines), sum(map(len, read.lines))),
+            seconds=read.seconds + time.monotonic() - began,
+        )
 
     def _look_up(self, worker: ConnectionWorker[Request], request: Lookup) -> None:
         connection, described = worker.connection(), self._described(request)

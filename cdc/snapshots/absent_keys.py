@@ -5,6 +5,9 @@ like a chunk's. A key that is not found becomes a delete when the watermark is r
 was touched by a transaction that was received and that the lookup does not see. Keys published since the scan began are
 not looked up: they are events, or rows of chunks. A key that an event touched since is not deleted either: its delete
 is in the topic already, and it would be counted as vanished.
+
+A snapshot that compares reads the topic first, once for both: its chunks leave out rows that the topic has, and only
+keys that no chunk had are looked up.
 """
 
 from collections import deque
@@ -23,11 +26,17 @@ be forgotten."""
 @dataclass(slots=True)
 class AbsentKeys:
     """The lookups of one table, from the beginning of the scan to the last lookup. Bounded: one page waits, and few are
-    being looked up. `after`, `up_to`: the key range. `below`: only keys of rows with a lower version."""
+    being looked up.
+
+    `after`, `up_to`: the key range. `below`: only keys of rows with a lower version. `compares`: the topic is read
+    before the chunks, and the pages have the keys that no chunk had.
+    """
 
     after: Key | None
     up_to: Key | None
     below: int | None
+    compares: bool = False
+    is_read: bool = False  # the topic's rows are known, if `compares`
     scan: str | None = None  # id of the scan; None: not begun
     since: Watch | None = None  # changes since the scan began
     page: str | None = None  # nonce of the requested page
@@ -51,7 +60,8 @@ class AbsentKeys:
         """Returns whether to look up a page or, after SNAPSHOT_S without one, nothing but the transaction snapshot."""
         if now < self.not_before or len(self.open) >= AHEAD_MAX:
             return False
-        is_silent = not self.is_scanned and not self.open and now - self.looked_up_at >= SNAPSHOT_S
+        is_waiting = not self.compares or self.page is not None  # where chunks are read, these have snapshots
+        is_silent = is_waiting and not self.is_scanned and not self.open and now - self.looked_up_at >= SNAPSHOT_S
         return bool(self.pages) or is_silent
 
     def take_page(self, answer: KeysRead) -> None:
@@ -85,5 +95,5 @@ class AbsentKeys:
         """Begins a new scan after RETRY_S. Keys that were deleted meanwhile are no longer in the topic."""
         self.not_before = now + RETRY_S
         self.scan = self.page = None
-        self.is_scanned = False
+        self.is_scanned = self.is_read = False
         self.pages.clear()

@@ -14,7 +14,7 @@ transaction that ran then has ended, so all snapshots see it. Time, answers and 
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -36,14 +36,18 @@ from cdc.ports.chunk_reader import (
     LookedUp,
     Lookup,
     ReadFailed,
+    ReadTopic,
     Request,
+    ScanLostError,
     TableDescribed,
+    TopicRead,
+    TopicRequest,
     TransactionBarrier,
 )
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
-from cdc.snapshots.change_memory import ChangeMemory
+from cdc.snapshots.change_memory import ChangeMemory, Unseen, Watch
 from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.completion import CompletionJob
 from cdc.snapshots.jobs import STATUSES_BEFORE, SnapshotJob
@@ -165,13 +169,15 @@ class SnapshotEngine:
                         self._latest_snapshot = newer
                 case KeysRead():
                     self._take_keys(answer)
+                case TopicRead():
+                    self._take_topic(answer)
                 case ReadFailed():
                     self._on_failure(answer)
         if answers:
             self._prune()
 
-    def requests(self, now: float, *, is_behind: bool) -> list[Request | KeyPage]:
-        """Returns the next requests to the reader. `is_behind`: no chunks, because the stream has priority."""
+    def requests(self, now: float, *, is_behind: bool) -> list[Request | TopicRequest]:
+        """Returns the next requests to the readers. `is_behind`: no chunks, because the stream has priority."""
         self._now = now
         if self.tombstones.due:
             self._give_up(self.tombstones.begin())
@@ -186,7 +192,7 @@ class SnapshotEngine:
             return [TransactionBarrier(self._barrier)]
         if self._latest_snapshot is None:
             return []
-        wanted: list[Request | KeyPage] = []
+        wanted: list[Request | TopicRequest] = []
         described = {job for job, part, _ in self._open.values() if part is None}
         chunks = [request for _, part, request in self._open.values() if part is not None]
         count, reading = len(chunks), sum(request.answer is None for request in chunks)
@@ -198,7 +204,7 @@ class SnapshotEngine:
                 if job not in described:
                     wanted.append(self._describe_table(job))
                 continue
-            if job.absent is not None and not is_behind and job.absent.wants_page(now, scans):
+            if job.absent is not None and not is_behind and job.wants_topic(now, scans):
                 wanted.append(self._read_keys(job, job.absent))
             for part in job.parts:
                 is_full = reading >= self.limits.workers or count >= self.limits.workers * AHEAD_MAX
@@ -304,6 +310,7 @@ class SnapshotEngine:
             rows_max=part.rows_max,
             bytes_max=self.limits.chunk_bytes_max,
             keys=part.record.keys,
+            compared_with=job.absent.scan if job.absent is not None and job.compares else None,
         )
         self._note_open(job, part, request)
         if self.limits.rows_per_s_max is not None:
@@ -327,11 +334,13 @@ class SnapshotEngine:
         if part is not None:
             part.open.append(opened)
 
-    def _read_keys(self, job: SnapshotJob, absent: AbsentKeys) -> KeyPage:
+    def _read_keys(self, job: SnapshotJob, absent: AbsentKeys) -> TopicRequest:
         if absent.scan is None:
             absent.scan, absent.looked_up_at = self._new_nonce(), self._now
             absent.since = self.memory.watch(job.schema.topic)
         absent.page = self._new_nonce()
+        if absent.compares and not absent.is_read:
+            return ReadTopic(absent.page, absent.scan, job.schema, self.sweeps.floor(job.schema.table))
         return KeyPage(absent.page, absent.scan, job.schema.topic, absent.below)
 
     def _take_keys(self, answer: KeysRead) -> None:
@@ -340,6 +349,11 @@ class SnapshotEngine:
             if self._is_done(job):
                 self._ended.append(job)
                 self._settle()
+
+    def _take_topic(self, answer: TopicRead) -> None:
+        if (job := self._scanning(answer.nonce)) is not None and job.absent is not None:
+            job.absent.page, job.absent.is_read = None, True
+            log.info("topic read, its rows are compared with the table's", table=job.table, rows=answer.rows)
 
     def _scanning(self, nonce: str) -> SnapshotJob | None:
         """Returns the job that waits for this page."""
@@ -351,12 +365,13 @@ class SnapshotEngine:
             return
         if failure.nonce in self._open:
             job: SnapshotJob | None = self._open[failure.nonce][0]
+            is_scan_lost = isinstance(failure.error, ScanLostError)
         else:
-            job = self._scanning(failure.nonce)
-            if job is not None and job.absent is not None:
-                job.absent.scan_failed(self._now)
+            job, is_scan_lost = self._scanning(failure.nonce), True
         if job is None:
             return
+        if job.absent is not None and is_scan_lost:
+            job.absent.scan_failed(self._now)
         self._give_up([job])
         if failure.is_permanent:
             job.status, job.message = "failed", failure.error.message
@@ -399,10 +414,13 @@ class SnapshotEngine:
         position = ChunkPosition(commit_lsn, self._row_count, seq.next, now_us)
         if isinstance(read, ChunkRead):
             assert isinstance(part, Range)
-            made, count = self._row_records.of_chunk(job.schema, read, unseen, position)
+            since = job.absent.since if job.absent is not None and job.compares else None
+            made, count = self._row_records.of_chunk(job.schema, read, _or_published(unseen, since), position)
             job.rows += count
+            rows, size = read.compared or (len(read.lines), sum(map(len, read.lines)))
+            job.compared += rows if job.compares else 0
             waited_s = self._now - chunk.asked_at - read.seconds
-            part.size.took(len(read.lines), sum(map(len, read.lines)), read.seconds, waited_s)
+            part.size.took(rows, size, read.seconds, waited_s)
         else:
             assert isinstance(part, AbsentKeys) and isinstance(read, LookedUp)
             made, count = self._row_records.of_absent(job.schema, part.vanished(read.absent), unseen, position)
@@ -449,3 +467,11 @@ class SnapshotEngine:
             self.memory.clear()
             self._barrier = self._latest_snapshot = None
             self._open.clear()
+
+
+def _or_published(unseen: Unseen, since: Watch | None) -> Unseen:
+    """Returns the changes that the snapshot does not see, and those since the topic was read, where rows are compared
+    with it: if the snapshot sees all changes of a row, the topic has this row from the last of them."""
+    if since is None:
+        return unseen
+    return replace(unseen, touched=lambda key: unseen.touched(key) or key in since.keys)

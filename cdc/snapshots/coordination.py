@@ -20,7 +20,7 @@ from cdc.model.errors import NEXT_AFTER_STOP, GapError, UnsupportedChangeError, 
 from cdc.model.events import TableId, TableSchema
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import ChunkReader, KeyPage, Request
+from cdc.ports.chunk_reader import ChunkReader, KeyPage, ReadTopic, Request, TopicRequest
 from cdc.ports.stream import Signal, Signals
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.completion import asked_keys
@@ -60,7 +60,7 @@ class Snapshots:
         self,
         engine: SnapshotEngine,
         reader: ChunkReader[Request],
-        keys: ChunkReader[KeyPage],
+        keys: ChunkReader[TopicRequest],
         signals: Signals,
         answers: Answers,
         restrictions: Restrictions | None = None,
@@ -154,7 +154,7 @@ class Snapshots:
             for signal in self._signals.poll():
                 records += self._handle(signal, now_us)
         for request in self._engine.requests(now, is_behind=stream_lag_s > self._limits.lag_s_max):
-            if isinstance(request, KeyPage):
+            if isinstance(request, KeyPage | ReadTopic):
                 self._keys.ask(request)
             else:
                 self._reader.ask(request)
@@ -298,7 +298,9 @@ class Snapshots:
 
     def _doing(self, job: SnapshotJob) -> str:
         """Returns what the job waits for, or does beside reading rows."""
-        if job.absent is not None:
+        if job.absent is not None and job.compares and not job.absent.is_read:
+            return "reading the topic, with which rows are compared"
+        if job.absent is not None and job.is_read_out:
             return "looking for rows that vanished"
         return self._engine.waits_for
 
@@ -318,10 +320,10 @@ class _Reports:
             return None
         if last != reported or past is None:
             past = deque(maxlen=_RATE_REPORTS)
-        past.append((now, job.rows))
+        past.append((now, job.rows_read))
         self._reported[job.schema.table] = reported, past
         began, rows = past[0]
-        return round((job.rows - rows) / (now - began), 1) if now > began else 0.0
+        return round((job.rows_read - rows) / (now - began), 1) if now > began else 0.0
 
 
 def requested(identity: str, table: TableId, signal: SignalRecord) -> SnapshotRecord:

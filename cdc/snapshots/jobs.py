@@ -1,5 +1,6 @@
 """The snapshot of one table: its ranges, then the keys of rows that vanished without an event."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -54,6 +55,8 @@ class SnapshotJob:
         self.absent: AbsentKeys | None = None  # set when every row is published, if keys of vanished rows are wanted
         self.rows = record.rows
         self.deleted = record.deleted
+        self.compares = record.compares
+        self.compared = record.compared
         self.floor = record.floor
         self.key_order = record.key_order
         self.status = record.status
@@ -115,7 +118,10 @@ class SnapshotJob:
         self.status = "done"
         if self.is_whole:
             self.owes = ""
-        log.info("table published", table=self.table, request=self.request, rows=self.rows, deleted=self.deleted)
+        compared = {"compared": self.compared} if self.compares else {}
+        log.info(
+            "table published", table=self.table, request=self.request, rows=self.rows, deleted=self.deleted, **compared
+        )
 
     def state(self, topics: Topics) -> list[TopicRecord]:
         """Returns the records of the job's progress. For tombstones, only the end is recorded."""
@@ -147,14 +153,33 @@ class SnapshotJob:
         """Restarts at the beginning."""
         asked = self._record.deletes_in
         self._record = self._record.model_copy(update={"ranges": () if asked is None else (asked,)})
-        self.rows, self.absent = 0, None
+        self.rows, self.compared, self.absent = 0, 0, None
+
+    @property
+    def rows_read(self) -> int:
+        """The number of rows that were read, published or left out."""
+        return self.compared if self.compares else self.rows
 
     @property
     def parts(self) -> "list[Range | AbsentKeys]":
-        return [*self.ranges, *([] if self.absent is None else [self.absent])]
+        """What is to be read from the source now."""
+        if self.absent is None:
+            return [*self.ranges]
+        is_read = self.absent.is_read or not self.absent.compares
+        return [*(self.ranges if is_read else ()), self.absent]
+
+    def wants_topic(self, now: float, scans: Sequence[AbsentKeys]) -> bool:
+        """Returns whether to request the next page of keys, or the rows that chunks are compared with. `scans`: those
+        of all tables."""
+        if self.absent is None or not self.absent.wants_page(now, scans):
+            return False
+        return not self.absent.is_read or self.is_read_out
 
     def look_for_absent(self) -> None:
-        """Begins the lookups of absent keys when every row is published, if they are wanted. Idempotent."""
+        """Begins the lookups of absent keys when every row is published, if they are wanted; the comparison, before any
+        row is read. Idempotent."""
+        if self.absent is None and self.compares:
+            self.absent = AbsentKeys(None, None, None, compares=True)
         asked = self._record.deletes_in
         if self.absent is None and asked is not None and self.is_read_out:
             self.absent = AbsentKeys(asked.after, asked.up_to, self.below)
@@ -191,6 +216,8 @@ class SnapshotJob:
         """The table has this schema from here on; previous failures may be due to it. Call `rewind` first."""
         self.schema = schema
         self._delay_s, self._failed_with = RETRY_S, ""
+        if self.compares:
+            self.absent = None  # the topic is read again, because its digests are those of the former schema
 
     def record(self) -> SnapshotRecord:
         """Returns the job's present record."""
@@ -203,6 +230,7 @@ class SnapshotJob:
                 "rows": self.rows,
                 "rows_estimated": self.rows_estimated,
                 "deleted": self.deleted,
+                "compared": self.compared,
                 "key_order": self.key_order,
                 "owes": self.owes,
             }

@@ -4,7 +4,7 @@ The checks run while the slot is held and earlier producers are fenced, so that 
 that could hide a change is a GapError: nothing is published.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from cdc.model.control import PROTOCOL, PositionRecord, ProgressRecord, TopicState
@@ -114,6 +114,15 @@ def history_of(previous: PositionRecord | None, published: ProgressRecord | None
     earlier one, or one of the records is an older copy."""
     known = {record.history for record in (previous, published) if record is not None}
     return known.pop() if len(known) == 1 else ""
+
+
+def intact_topics(states: Mapping[str, TopicState], history: str, published: ProgressRecord | None) -> frozenset[str]:
+    """Returns the topics that hold the last record of each row that any store has. Where a topic was created again or
+    may have lost records, a store may have a row of which the topic has none. `states`, `history`: those that begin
+    now. `published`: what readers know."""
+    if published is None or published.history != history:
+        return frozenset()
+    return frozenset(name for name, now in states.items() if now.identity == published.incarnations.get(name))
 
 
 def loss_of(now: TopicState, then: TopicState) -> str:

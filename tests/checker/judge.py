@@ -97,7 +97,9 @@ def judge(evidence: Evidence) -> Report:
         "state": positions.positions_never_go_back(state),
         "state truth": positions.positions_are_true(state, changes, all_sweeps),
         "progress": positions.progress_is_true(evidence.progress, records, changes),
-        "sweep": positions.sweeps_belong_to_their_epoch(sweeps, first_epoch, epoch, evidence.tables),
+        "sweep": positions.sweeps_belong_to_their_epoch(
+            sweeps, first_epoch, epoch, evidence.tables, positions.compared(evidence.state, first_epoch)
+        ),
         "floor": positions.floors_never_go_down(all_sweeps),
         "truncate": emptied.lost,
         "stream": history.streams_the_journal(changes, journal, history_begins),

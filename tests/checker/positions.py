@@ -3,7 +3,7 @@
 import json
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -220,11 +220,26 @@ def floors_never_go_down(sweeps: Sequence[Sweep]) -> Complaints:
         floors[sweep.table] = sweep.floor
 
 
-def sweeps_belong_to_their_epoch(sweeps: Sequence[Sweep], first: int, newest: int, tables: Sequence[str]) -> Complaints:
-    """In a history whose first epoch is above 1, nothing of an earlier one survives the sweep of any table."""
+def compared(state: Sequence[Record], epoch: int) -> set[str]:
+    """Tables whose rows were compared with their topics when this epoch began: those of earlier epochs stay valid."""
+    found = [
+        parse(record.value) for record in state if record.key.startswith(b"snapshot/") and record.value is not None
+    ]
+    return {
+        f"{snapshot['table_schema']}.{snapshot['table_name']}"
+        for snapshot in found
+        if snapshot["request"] == f"epoch {epoch}" and snapshot.get("compares")
+    }
+
+
+def sweeps_belong_to_their_epoch(
+    sweeps: Sequence[Sweep], first: int, newest: int, tables: Sequence[str], compared: Collection[str] = ()
+) -> Complaints:
+    """In a history whose first epoch is above 1, nothing of an earlier one survives the sweep of any table that was not
+    compared."""
     floors = {sweep.table: sweep.floor for sweep in sweeps}
     for table in tables:
-        if first > 1 and floors.get(table, 0) < first << SEQ_BITS:
+        if table not in compared and first > 1 and floors.get(table, 0) < first << SEQ_BITS:
             yield f"epoch {first}: table {table} has floor {floors.get(table)}, below {first << SEQ_BITS}"
     for sweep in sweeps:
         if sweep.epoch > newest or sweep.floor >> SEQ_BITS > sweep.epoch:

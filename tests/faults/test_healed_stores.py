@@ -56,6 +56,7 @@ def test_after_a_healed_gap_and_a_truncate_every_store_is_the_source(captured: C
         assert wrong_rows(compare_stores(captured, ALL)) == {}
         captured.end()
         captured.drop_slot()
+        places = [place for (place,) in captured.query("SELECT place FROM places ORDER BY place")]
         captured.query("DELETE FROM places WHERE place % 3 = 0")
         captured.query("UPDATE places SET moves = moves + 1 WHERE place % 4 = 0")
         captured.query("INSERT INTO notes VALUES ('meanwhile', NULL, NULL)")
@@ -67,3 +68,5 @@ def test_after_a_healed_gap_and_a_truncate_every_store_is_the_source(captured: C
         job.wait_applied(captured.progress(), *ALL, deadline_s=WAIT_S)
         assert wrong_rows(compare_stores(captured, ALL)) == {}
     assert captured.judge().epoch == 2
+    published = sorted(dict(c.key)["place"] for c in captured.changes() if c.epoch == 2 and c.table == PLACES)
+    assert published == [place for place in places if place % 3 == 0 or place % 4 == 0], "what differs, and no more"

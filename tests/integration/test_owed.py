@@ -143,7 +143,7 @@ def test_a_heal_owes_every_table_and_stops_those_whose_key_changed_or_that_are_g
     before = len(claims(both))
     both.start().await_said("state GAP")
     healed = snapshot(both, "heal")
-    assert f"{OTHER}: done, 2 rows" in healed.stdout
+    assert f"{OTHER}: done, 2 rows compared, 2 published, deleted 1 rows" in healed.stdout
     assert healed.returncode == 1
     assert f"table {ITEMS} is stopped, the others are healed" in healed.stderr
     assert "its key is (a), but its records have (id)" in healed.stderr

@@ -277,7 +277,8 @@ def test_a_gap_is_healed_under_a_new_epoch_with_nothing_lost_and_nothing_extra(c
     captured.await_caught_up()
     report = captured.judge()
     assert report.epoch == 2
-    assert {sweep.table for sweep in report.sweeps} == set(TABLES)
+    # Rows that are compared with the topic are deleted one by one.
+    assert {sweep.table for sweep in report.sweeps} == (set(TABLES) if method == "consistent" else set())
     assert capture.terminate() == 0
 
 
@@ -294,8 +295,7 @@ def test_in_state_gap_what_else_is_asked_is_refused(items: Captured) -> None:
     assert items.ask("heal").is_accepted
     items.await_caught_up()
     assert items.snapshots()[ITEMS]["request"] == "epoch 2"  # what was refused stays so
-    floors = [sweep.floor for sweep in items.judge().sweeps]
-    assert floors == [2 << 48], "every version of the former epoch, and none of this one"
+    assert items.judge().sweeps == []
 
 
 @pytest.mark.promise(4)

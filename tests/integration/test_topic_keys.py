@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from cdc.config.settings import KafkaConfig
+from cdc.formats.records import EnvelopeContext
 from cdc.kafka import topic_reader
 from cdc.kafka.topic_keys import PAGE_KEYS, KafkaKeyReader
 from cdc.model.events import pack_version
@@ -58,6 +59,9 @@ def key(number: int) -> bytes:
 LIVE = {key(number) for number in range(COUNT) if number % 3 or not number % 6}
 
 
+CONTEXT = EnvelopeContext("shop", "shop", 1, "0")
+
+
 def answer(reader: KafkaKeyReader, page: KeyPage) -> Answer:
     reader.ask(page)
     found: list[Answer] = []
@@ -84,7 +88,7 @@ def scanned(reader: KafkaKeyReader, topic: str, scan: str, below: int | None = N
 
 
 def test_each_key_whose_last_record_is_a_row_comes_once(kafka: KafkaBroker, topic: str) -> None:
-    with closing(KafkaKeyReader(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers))) as reader:
+    with closing(KafkaKeyReader(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers), CONTEXT)) as reader:
         keys = scanned(reader, topic, "a")
         assert len(keys) == len(set(keys))
         assert set(keys) == LIVE
@@ -93,7 +97,7 @@ def test_each_key_whose_last_record_is_a_row_comes_once(kafka: KafkaBroker, topi
 
 
 def test_another_scan_ends_the_one_before(kafka: KafkaBroker, topic: str) -> None:
-    with closing(KafkaKeyReader(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers))) as reader:
+    with closing(KafkaKeyReader(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers), CONTEXT)) as reader:
         first = answer(reader, KeyPage("1", "a", topic, None))
         assert isinstance(first, KeysRead)
         assert not first.is_end
@@ -103,7 +107,7 @@ def test_another_scan_ends_the_one_before(kafka: KafkaBroker, topic: str) -> Non
 def test_without_brokers_it_fails_for_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_reader, "ANSWER_S_MAX", 0.5)
     settings = KafkaConfig(bootstrap_servers="127.0.0.1:1")
-    with closing(KafkaKeyReader(settings)) as reader:
+    with closing(KafkaKeyReader(settings, CONTEXT)) as reader:
         failure = answer(reader, KeyPage("1", "a", "t", None))
     assert isinstance(failure, ReadFailed)
     assert not failure.is_permanent

@@ -55,7 +55,17 @@ def test_a_chunk_never_publishes_a_stale_row_and_stores_end_equal() -> None:
         often |= {"filled", "unfilled", "completed", "owed", "not owed"}
         for event in often:
             assert seen[event] > SEEDS / 3, seen
-        for event in ("unseen TRUNCATE", "gap", "paused", "cancelled", "failed", "range", "deleted"):
+        for event in (
+            "unseen TRUNCATE",
+            "gap",
+            "compared",
+            "equal",
+            "paused",
+            "cancelled",
+            "failed",
+            "range",
+            "deleted",
+        ):
             assert seen[event] > SEEDS / 40, seen
 
 

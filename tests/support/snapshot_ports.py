@@ -11,7 +11,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import relation_differs
-from cdc.ports.chunk_reader import Answer, KeyPage, Request
+from cdc.ports.chunk_reader import Answer, Request, TopicRequest
 from cdc.ports.row_reader import FoundRows, RowsRequest, Unreadable
 from cdc.ports.stream import Clock, Signal, WhileWaiting
 from cdc.snapshots.chunk_engine import SnapshotEngine
@@ -24,10 +24,10 @@ from cdc.tables.schema_tracking import stop
 class ScriptedReader:
     """Notes what it is asked; answers what the test puts there."""
 
-    asked: list[Request | KeyPage] = field(default_factory=list)
+    asked: list[Request | TopicRequest] = field(default_factory=list)
     coming: list[Answer] = field(default_factory=list)
 
-    def ask(self, request: Request | KeyPage) -> None:
+    def ask(self, request: Request | TopicRequest) -> None:
         self.asked.append(request)
 
     def answers(self) -> list[Answer]:

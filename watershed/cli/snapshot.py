@@ -113,13 +113,16 @@ def heal(
     epoch: Annotated[
         int | None, typer.Option(help="The new epoch, if the last one can't be read from the topics.", min=1)
     ] = None,
+    all_rows: Annotated[
+        bool, typer.Option("--all", help="Publish every row again, not only those that differ from the topics.")
+    ] = False,
     wait: Wait = True,
     timeout: Timeout = None,
     as_json: AsJson = False,
     config: ConfigFile = CONFIG,
 ) -> None:
-    """Leave state GAP: begin a new epoch and read all rows again."""
-    record = _signal("heal", None).model_copy(update={"epoch": epoch})
+    """Leave state GAP: begin a new epoch, compare all rows with the topics, and publish those that differ."""
+    record = _signal("heal", None).model_copy(update={"epoch": epoch, "all_rows": all_rows})
     _run(config, as_json=as_json, timeout=timeout, answer_s_max=HEAL_ANSWER_S_MAX).send(record, waits=wait)
 
 

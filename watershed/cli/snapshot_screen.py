@@ -128,8 +128,8 @@ class JsonLines:
 def brief(entry: FillProgress) -> str:
     """Returns a description that fits beside a bar in a terminal of 80 columns."""
     if entry.status != "running":
-        return ", ".join(filter(None, (entry.status, entry.message or f"{entry.done:,}")))
-    parts = [f"{entry.done:,} of {entry.total:,}" if entry.total else f"{entry.done:,}"]
+        return ", ".join(filter(None, (entry.status, entry.message or f"{entry.done:,}{_published(entry)}")))
+    parts = [(f"{entry.done:,} of {entry.total:,}" if entry.total else f"{entry.done:,}") + _published(entry)]
     if entry.per_s:
         parts.append(f"{entry.per_s:,.0f}/s")
     if (eta_s := entry.eta_s) is not None:
@@ -139,10 +139,11 @@ def brief(entry: FillProgress) -> str:
 
 def figures(entry: FillProgress) -> str:
     """Returns a description of the progress: rows, share, rate, time left, and the reason for waiting."""
-    unit = _UNITS[entry.what]
+    unit = _UNITS[entry.what] if entry.published is None else "rows compared"
     parts = [f"{entry.done:,} {unit}"]
     if entry.total and not entry.is_ended:
         parts = [f"{entry.done:,} of about {entry.total:,} {unit} ({entry.done * 100 // entry.total} %)"]
+    parts[0] += _published(entry)
     if entry.per_s and not entry.is_ended:
         parts.append(f"{entry.per_s:,.0f}/s")
     if (eta_s := entry.eta_s) is not None:
@@ -151,6 +152,10 @@ def figures(entry: FillProgress) -> str:
         waits = "waits for " if entry.status == "waiting" and entry.what == "table" else ""
         parts.append(waits + entry.message)
     return ", ".join(parts)
+
+
+def _published(entry: FillProgress) -> str:
+    return "" if entry.published is None else f", {entry.published:,} published"
 
 
 def status_table(progress: Sequence[FillProgress]) -> Table:

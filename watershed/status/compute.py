@@ -205,6 +205,7 @@ def _snapshot(progress: FillProgress) -> SnapshotStatus:
         status=progress.status,
         rows=progress.done,
         rows_total=progress.total,
+        rows_published=progress.published,
         rows_per_second=round(progress.per_s, 1),
         seconds_left=progress.eta_s,
         message=progress.message,

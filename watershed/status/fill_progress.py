@@ -19,10 +19,12 @@ class FillProgress:
     what: Literal["table", "sink"]
     name: str  # schema.table, or the name of the sink
     status: str  # waiting, running, paused; ended: done, cancelled, failed, replaced (by another snapshot)
-    done: int  # published rows; for a sink: offsets passed, which count records and transaction markers
+    # Rows that were published, or compared; for a sink: offsets passed, which count records and transaction markers
+    done: int
     total: int  # 0: not known
     per_s: float
     message: str = ""  # what is waited for, or why it failed
+    published: int | None = None  # rows that differ from the topic, if rows are compared with it; including deletes
 
     @property
     def is_ended(self) -> bool:
@@ -59,10 +61,12 @@ def table_progress(record: SnapshotRecord, progress: SnapshotProgress | None, si
                 per_s, message = progress.rows_per_s, progress.message or message
             elif progress.rows == record.rows:  # otherwise the wait is over, and the next report will show it
                 status, message = "waiting", progress.message
+    done = record.compared if record.compares else record.rows
     # The estimate is for the whole table.
-    total = record.rows if record.status == "done" else record.rows_estimated if is_whole(record) else 0
-    total = max(total, record.rows) if total else 0
-    return FillProgress("table", str(record.table), status, record.rows, total, per_s, message)
+    total = done if record.status == "done" else record.rows_estimated if is_whole(record) else 0
+    total = max(total, done) if total else 0
+    published = record.rows + record.deleted if record.compares else None
+    return FillProgress("table", str(record.table), status, done, total, per_s, message, published)
 
 
 def replaced(status: FillProgress) -> FillProgress:

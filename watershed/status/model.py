@@ -71,8 +71,9 @@ class CaptureStatus(Node):
 
 class SnapshotStatus(Node):
     status: str  # waiting, running, paused, done, cancelled, failed
-    rows: int
+    rows: int  # published, or compared with the topic
     rows_total: int  # estimated; 0: not known
+    rows_published: int | None = None  # those of the compared that differ, deletes included; null: none is compared
     rows_per_second: float
     seconds_left: float | None
     message: str

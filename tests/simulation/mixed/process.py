@@ -98,7 +98,9 @@ class Process:
         self._run = run
         self._world = run.world
         self.stream = MixedStream(run.world, run.slot, run.source)
-        self.reader = MixedReader(run.world.chance, run.source, lambda _: {}, run.mark_delay, waits_at_barriers=True)
+        self.reader = MixedReader(
+            run.world.chance, run.source, lambda _: {}, lambda *_: {}, run.mark_delay, waits_at_barriers=True
+        )
         self.catalog = Catalog(run.world.chance, run.source)
 
     def session(self) -> None:

@@ -23,9 +23,9 @@ from cdc.model.control import (
 )
 from cdc.model.events import TableId, pack_version, unpack_version
 from cdc.model.sink_records import SinkRecord
-from cdc.tables.continuity import history_of, incarnation_of, published_states, topic_trouble
+from cdc.tables.continuity import history_of, incarnation_of, intact_topics, published_states, topic_trouble
 from tests.simulation.operators.brokers import TOPICS, Brokers
-from tests.simulation.operators.source import TABLES, Alter, RowChange, Source, Truncate, schema_of, topic_of
+from tests.simulation.operators.source import TABLES, Alter, Row, RowChange, Source, Truncate, schema_of, topic_of
 from tests.simulation.operators.state import IDENTITY, Entry, Snapshot, State, entries_of
 
 CHUNK: Final = 3  # rows
@@ -196,7 +196,10 @@ class Capture:
             is_unsure = table in captured and not (continues and topic_of(table) in recorded)
             incarnation = incarnation_of(now, known, str(epoch), is_unsure=is_unsure)
             topic = now.model_copy(update={"incarnation": incarnation, "end_offsets": ()})
-            snapshot = Snapshot(sweeps=epoch > 1, floor=pack_version(epoch, 0))
+            is_intact = topic_of(table) in intact_topics({topic_of(table): topic}, history, published)
+            compares = is_intact and not (before is not None and before.owes_sweep(table))
+            sweeps = epoch > 1 and not compares
+            snapshot = Snapshot(sweeps=sweeps, floor=pack_version(epoch, 0) if sweeps else 0, compares=compares)
             state = self._captures(state, table, topic, snapshot, "the first snapshot, or that of a heal")
         self.source.slot = state.lsn
         self._publish(state, [], [self._schema(table) for table in chosen])
@@ -354,13 +357,18 @@ class Capture:
         keys = [key for key in sorted(rows) if snapshot.after < key <= snapshot.up_to]
         chunk, rest = keys[:CHUNK], keys[CHUNK:]
         entries: list[Entry] = []
+        held = self._rows_in_topic(table) if snapshot.compares else {}
         for key in chunk:
-            if snapshot.parity is None or key % 2 == snapshot.parity:
+            is_equal = snapshot.compares and held.get(key) == (rows[key], state.versions[table])
+            if not is_equal and (snapshot.parity is None or key % 2 == snapshot.parity):
                 state = replace(state, seq=state.seq + 1)
                 entries += self._entries(state, RowChange(table, key, rows[key]), "r")
         if rest:
             self._publish(state.reading(table, replace(snapshot, after=chunk[-1], floor=floor)), entries, [])
             return
+        for key in sorted(held.keys() - rows.keys()):
+            state = replace(state, seq=state.seq + 1)
+            entries += self._entries(state, RowChange(table, key, None), "d")
         records: list[Record] = []
         state = state.reading(table, None)
         if snapshot.is_whole:
@@ -373,6 +381,20 @@ class Capture:
 
     def _entries(self, state: State, change: RowChange, operation: str) -> list[Entry]:
         return entries_of(state, change, operation, len(self.brokers.topics[topic_of(change.table)].logs))
+
+    def _rows_in_topic(self, table: TableId) -> dict[int, tuple[Row, int]]:
+        """The rows that the topic has and no sweep has removed, each with its schema version, by key."""
+        floor = self._floors().get(SweepRecord.KEY + table_key(table), 0)
+        rows: dict[int, tuple[Row, int]] = {}
+        for log in self.brokers.topics[topic_of(table)].logs:
+            for record in log.records:
+                key, value = orjson.loads(record.key() or b"")["id"], orjson.loads(record.value() or b"null")
+                source = None if value is None else value["source"]
+                if source is None or value["op"] == "d" or pack_version(source["epoch"], source["seq"]) < floor:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = value["after"], source["schema_version"]
+        return rows
 
     def _floors(self) -> dict[str, int]:
         """The floor of each table's last sweep, by record key."""

@@ -104,6 +104,9 @@ BEGIN_EPOCH: Final = Capture._begin_epoch
 MUTANTS: dict[str, Mutant] = {
     "1: capture keeps a topic's incarnation": replaced(model, "incarnation_of", lambda *_, **__: ""),
     "1: capture overlooks that a topic has lost records": replaced(continuity, "loss_of", lambda *_: ""),
+    "1: compares a table with a topic that may have lost records": replaced(
+        model, "intact_topics", lambda states, *_: frozenset(states)
+    ),
     "1: notes offsets without the topic's incarnation": _offsets_without_incarnations,
     "2: capture goes on with a state that is an older copy": replaced(Capture, "_begin_epoch", _trusts_an_older_copy),
     "2: continues a store of another history": replaced(
@@ -128,6 +131,7 @@ MUTANTS: dict[str, Mutant] = {
 FOUND_AT: Final = {
     "1: capture keeps a topic's incarnation": 80,
     "1: capture overlooks that a topic has lost records": 38,
+    "1: compares a table with a topic that may have lost records": 193,
     "2: capture goes on with a state that is an older copy": 578,
     "2: lets rows of a former history win": 48,
     "3: takes a part of a table for all of it": 493,

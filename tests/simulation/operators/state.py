@@ -28,6 +28,7 @@ class Snapshot:
     floor: int | None = None  # None: the first chunk fixes it
     parity: int | None = None  # its condition: only keys of this parity
     is_paused: bool = False
+    compares: bool = False  # only rows that differ from the topic are published, and keys without a row deleted
 
     @property
     def is_whole(self) -> bool:
@@ -47,6 +48,11 @@ class State:
     snapshots: Mapping[TableId, Snapshot] = field(default_factory=dict)
     owed: Mapping[TableId, str] = field(default_factory=dict)  # of captured tables
     stopped: Mapping[TableId, str] = field(default_factory=dict)  # until an operator starts them; with the reason
+
+    def owes_sweep(self, table: TableId) -> bool:
+        """As SnapshotRecord."""
+        snapshot = self.snapshots.get(table)
+        return table in self.owed and (snapshot is None or snapshot.sweeps or not snapshot.is_whole)
 
     def without(self, table: TableId) -> "State":
         """The table is not captured any more."""

@@ -14,7 +14,7 @@ from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, LookedUp, Lookup, TableDescribed
+from cdc.ports.chunk_reader import Answer, KeysRead, LookedUp, Lookup, TableDescribed, TopicRequest
 from cdc.ports.row_reader import TopicKey, Unfilled
 from cdc.ports.stream import WhileWaiting
 from cdc.ports.transaction_snapshot import TransactionSnapshot
@@ -162,7 +162,7 @@ class DeletesWhatWasTouched(SnapshotEngine):
         super().__init__(**arguments)
         self._row_records = _OfAllAbsent(arguments["row_records"]._context)
 
-    def _read_keys(self, job: SnapshotJob, absent: AbsentKeys) -> KeyPage:
+    def _read_keys(self, job: SnapshotJob, absent: AbsentKeys) -> TopicRequest:
         page = super()._read_keys(job, absent)
         absent.since = None
         return page

@@ -145,7 +145,7 @@ class Run:
             if self.chance.random() < 0.5
         }
 
-    def _ask_for_all(self, floor: int | None = None) -> None:
+    def _ask_for_all(self, floor: int | None = None, *, compares: bool = False) -> None:
         for name in TABLES:
             schema = SCHEMAS[name]
             record = SnapshotRecord(
@@ -153,8 +153,9 @@ class Run:
                 table_schema=schema.table.schema,
                 table_name=name,
                 status="running",
-                sweeps=True,
+                sweeps=not compares,
                 floor=floor,
+                compares=compares,
                 requested_us=0,
                 owes="its initial snapshot",
             )
@@ -214,6 +215,11 @@ class Run:
             if SCHEMAS[name].topic == topic and value is not None
         }
 
+    def topic_rows(self, name: str, floor: int) -> dict[int, Row]:
+        """cdc.kafka.topic_rows"""
+        rows = self.committed.rows.items()
+        return {key: row for (table, key), (version, row) in rows if table == name and row and version >= floor}
+
     def judge_owed(self, owed: Mapping[str, str]) -> None:
         """Of a table that owes nothing, the topic has the rows that the source had at the position, and no others.
         Raises AssertionError."""
@@ -268,7 +274,8 @@ class Run:
         self.healed = dict.fromkeys(self.healed, False)
         self.committed.epoch += 1
         self.committed.state = StreamState(Lsn(self.source.end), None, 0, COMMIT_US)
-        self._ask_for_all(floor=pack_version(self.committed.epoch, 0))
+        compares = self.chance.random() < 0.7
+        self._ask_for_all(None if compares else pack_version(self.committed.epoch, 0), compares=compares)
 
     def _signal(self) -> None:
         tables = () if self.chance.random() < 0.3 else (f"public.{self.chance.choice(TABLES)}",)
@@ -316,7 +323,12 @@ class Process:
         rows = run.parts.row_reader(run.chance, run.source)
         self._backfill = run.parts.backfill(rows, self._complete, self, self._pause, run.patience_s)
         self.reader = Reader(
-            run.chance, run.source, run.live_keys, run.mark_delay, waits_at_barriers=run.parts.waits_at_barriers
+            run.chance,
+            run.source,
+            run.live_keys,
+            run.topic_rows,
+            run.mark_delay,
+            waits_at_barriers=run.parts.waits_at_barriers,
         )
         run.reader = self.reader
         # The server may know an older position than the one committed.
@@ -388,8 +400,11 @@ class Process:
             snapshot = SnapshotRecord.decode(record.value or b"", "state")
             self._run.events[snapshot.status] += 1
             self._run.events["deleted"] += snapshot.status == "done" and snapshot.deleted > 0
-            if snapshot.status == "done" and snapshot.sweeps:
+            if snapshot.status == "done" and (snapshot.sweeps or snapshot.compares):
                 self._run.healed[snapshot.table] = True
+            if snapshot.status == "done" and snapshot.compares:
+                self._run.events["compared"] += 1
+                self._run.events["equal"] += snapshot.compared - snapshot.rows
 
     def is_done(self) -> bool:
         """The source is at rest and received, and every table was read whole. Asks for what is missing."""

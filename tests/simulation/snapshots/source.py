@@ -21,14 +21,19 @@ from cdc.ports.chunk_reader import (
     BarrierPassed,
     Chunk,
     ChunkRead,
+    Compared,
     DescribeTable,
     KeyPage,
     KeysRead,
     LookedUp,
     Lookup,
     ReadFailed,
+    ReadTopic,
     Request,
+    ScanLostError,
     TableDescribed,
+    TopicRead,
+    TopicRequest,
     TransactionBarrier,
 )
 from cdc.ports.transaction_snapshot import TransactionSnapshot
@@ -307,9 +312,10 @@ class Stream:
 
 @dataclass(slots=True)
 class _Task:
-    request: Request | KeyPage
+    request: Request | TopicRequest
     waits_for: frozenset[int] | None = None  # a fence's
     is_answered: bool = False  # and the mark is still to be written
+    is_failed: bool = False  # there is no mark
 
 
 class Reader:
@@ -326,12 +332,17 @@ class Reader:
         chance: random.Random,
         source: Source,
         live_keys: Callable[[str], Mapping[bytes, int]],
+        topic_rows: Callable[[str, int], Mapping[int, Row]],
         mark_delay: float,
         *,
         waits_at_barriers: bool,
     ) -> None:
-        """`live_keys`: of a topic, as far as it is committed, with the versions of their rows."""
+        """`live_keys`: of a topic, as far as it is committed, with the versions of their rows. `topic_rows`: of a
+        table, those with a version of at least this."""
         self._live_keys = live_keys
+        self._topic_rows = topic_rows
+        self._compared: tuple[str, Mapping[int, Row]] = "", {}  # name of the reading, and what it found
+        self._met: set[int] = set()  # keys that chunks had
         self._scan = ""
         self._scanned: list[bytes] = []
         self._chance = chance
@@ -344,7 +355,7 @@ class Reader:
 
     # ---- ChunkReader
 
-    def ask(self, request: Request | KeyPage) -> None:
+    def ask(self, request: Request | TopicRequest) -> None:
         self._tasks.append(_Task(request))
 
     def answers(self) -> list[Answer]:
@@ -360,9 +371,9 @@ class Reader:
         if task.is_answered and not is_calm and self._chance.random() < self._mark_delay:
             return
         fails = not is_calm and self._chance.random() < 0.04
-        if isinstance(task.request, KeyPage):
+        if isinstance(task.request, KeyPage | ReadTopic):
             failed = ReadFailed(task.request.nonce, SourceError("lost", "again"), is_permanent=False)
-            self._answers.append(failed if fails else self._page(task.request))
+            self._answers.append(failed if fails else self._of_topic(task.request))
             is_over = True
         elif isinstance(task.request, TransactionBarrier):
             is_over = self._barrier(task, task.request)
@@ -377,7 +388,7 @@ class Reader:
             is_over = True
         else:
             self._answer(task, task.request)
-            is_over = False
+            is_over = task.is_failed
         if is_over:
             self._tasks.remove(task)
 
@@ -389,11 +400,19 @@ class Reader:
         self._answers.append(BarrierPassed(barrier.nonce, self._source.snapshot()))
         return True
 
+    def _of_topic(self, request: TopicRequest) -> Answer:
+        if isinstance(request, KeyPage):
+            return self._page(request)
+        self._compared, self._met = (request.scan, self._topic_rows(request.schema.table.name, request.floor)), set()
+        return TopicRead(request.nonce, len(self._compared[1]))
+
     def _page(self, request: KeyPage) -> KeysRead:
         if request.scan != self._scan:
             self._scan = request.scan
             live = self._live_keys(request.topic)
             self._scanned = [key for key, v in live.items() if request.below is None or v < request.below]
+            if request.scan == self._compared[0]:
+                self._scanned = [b'{"id":%d}' % key for key in self._compared[1] if key not in self._met]
         count = self._chance.choice((1, 2, 8))
         page, self._scanned = self._scanned[:count], self._scanned[count:]
         return KeysRead(request.nonce, tuple(page), is_end=not self._scanned)
@@ -411,7 +430,10 @@ class Reader:
         elif isinstance(request, Lookup):
             self._answers.append(self._look_up(request))
         else:
-            self._answers.append(self._chunk(request))
+            is_lost = request.compared_with not in (None, self._compared[0])
+            lost = ReadFailed(request.nonce, ScanLostError("read again", ""), is_permanent=False)
+            self._answers.append(lost if is_lost else self._chunk(request))
+            task.is_failed = is_lost
 
     def _look_up(self, request: Lookup) -> LookedUp:
         """Whether they meet the snapshot's condition does not matter."""
@@ -435,13 +457,18 @@ class Reader:
             if above < key <= up_to and (keys is None or key in keys) and (request.where is None or key % 2 == 0)
         )
         chunk = rows[: request.rows_max]
+        wanted = chunk
+        if request.compared_with is not None:
+            self._met |= {key for key, _ in chunk}
+            wanted = [(key, row) for key, row in chunk if self._compared[1].get(key) != row]
         return ChunkRead(
             request.nonce,
             snapshot,
-            tuple(wire.copy_line([str(key), *row]) for key, row in chunk),
+            tuple(wire.copy_line([str(key), *row]) for key, row in wanted),
             (str(chunk[-1][0]),) if chunk else None,
             len(rows) < request.rows_max or (len(rows) == len(chunk) and self._chance.random() < 0.5),
             self._chance.choice((0.0, 0.1, 1.0)),
+            None if request.compared_with is None else Compared(len(chunk), 10 * len(chunk)),
         )
 
 

@@ -190,6 +190,17 @@ def test_an_epoch_has_its_sweep(epoch: int, floors: list[int], complains: bool) 
     assert bool(found) == complains
 
 
+def test_an_epoch_that_compared_a_table_needs_no_sweep_of_it() -> None:
+    def snapshot(request: str, *, compares: bool) -> Record:
+        value = {"table_schema": "public", "table_name": "t", "request": request, "compares": compares}
+        return Record("shop.state", 0, 0, b"snapshot/public.t", json.dumps(value).encode())
+
+    state = [snapshot("epoch 2", compares=True), snapshot("epoch 3", compares=False)]
+    assert positions.compared(state, 2) == {"public.t"}
+    assert positions.compared(state, 3) == set()
+    assert [*positions.sweeps_belong_to_their_epoch([], 2, 2, ["public.t"], {"public.t"})] == []
+
+
 def test_a_floor_that_goes_down_is_seen() -> None:
     sweeps = all_sweeps_of([sweep(floor) for floor in (2 << 48 | 5, 2 << 48 | 5, 2 << 48 | 4)])
     (complaint,) = positions.floors_never_go_down(sweeps)

@@ -28,6 +28,17 @@ def test_other_sections_are_not_checked(tmp_path: Path) -> None:
     assert (config.source.tables, config.topics.prefix) == (("public.orders",), "shop")
 
 
+@pytest.mark.parametrize(
+    ("source", "snapshot", "heals"),
+    [("", "", False), ("on_gap: heal, ", "", True), ("", "snapshot: {mode: when_needed}", True)],
+)
+def test_capture_heals_gaps_itself_where_either_says_so(
+    tmp_path: Path, source: str, snapshot: str, heals: bool
+) -> None:
+    text = FILE.replace("source: {", "source: {" + source) + snapshot
+    assert load_pipeline(written(tmp_path, text)).heals_itself == heals
+
+
 def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC__TOPICS__PREFIX", "other")
     assert load_pipeline(written(tmp_path, FILE)).topics.prefix == "other"

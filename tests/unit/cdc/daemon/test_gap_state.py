@@ -128,6 +128,14 @@ def test_it_waits_until_asked_to_heal_and_tells_so_with_the_new_epoch() -> None:
     assert world.opened_at is None
 
 
+def test_that_all_rows_are_wanted_is_passed_on() -> None:
+    world = World()
+    world.happens[1.0] = lambda: world.sent("heal", all_rows=True)
+    heal = world.run()
+    assert heal is not None
+    assert heal.all_rows
+
+
 def test_where_events_are_published_it_says_that_healing_does_not_bring_them() -> None:
     world = World()
     world.happens[1.0] = lambda: world.sent("heal")

@@ -50,6 +50,24 @@ ORDERS = TableSchema(
 )
 
 
+@pytest.mark.parametrize(
+    ("fields", "owes_sweep"),
+    [
+        ({"sweeps": True}, False),  # an operator asked for it
+        ({"sweeps": True, "owes": "the heal"}, True),
+        ({"sweeps": True, "owes": "the heal", "status": "cancelled"}, True),
+        ({"sweeps": False, "owes": "the heal", "deletes_in": {"after": None, "up_to": None}}, True),  # took it over
+        ({"sweeps": False, "owes": "the heal", "compares": True}, False),
+        ({"sweeps": False, "owes": "its initial snapshot"}, False),
+    ],
+)
+def test_a_sweep_is_owed_where_rows_are_and_the_snapshot_was_to_end_with_one(
+    fields: dict[str, object], owes_sweep: bool
+) -> None:
+    common = {"request": "r", "table_schema": "public", "table_name": "a", "status": "running", "requested_us": 1}
+    assert SnapshotRecord.model_validate(common | fields).owes_sweep == owes_sweep
+
+
 def test_a_sealed_position_comes_back_as_it_was() -> None:
     sealed = POSITION.sealed()
     assert sealed.checksum != 0

@@ -23,6 +23,7 @@ from cdc.ports.chunk_reader import (
     Lookup,
     Request,
     TableDescribed,
+    TopicRequest,
     TransactionBarrier,
 )
 from cdc.ports.row_reader import Unfilled
@@ -116,10 +117,10 @@ class Beside:
 
     # ---- the reader
 
-    def asks(self, *, is_behind: bool = False) -> list[Request | KeyPage]:
+    def asks(self, *, is_behind: bool = False) -> list[Request | TopicRequest]:
         return self.engine.requests(self.now, is_behind=is_behind)
 
-    def ask(self) -> Request | KeyPage:
+    def ask(self) -> Request | TopicRequest:
         (request,) = self.asks()
         return request
 
@@ -135,7 +136,9 @@ class Beside:
         self.engine.take([TableDescribed(request.nonce, at, "shape", 10, 20, bounds, "order")], self.now)
         assert self.transaction(xid, watermarks=[request.nonce]) == []
 
-    def read(self, request: Request | KeyPage, at: TransactionSnapshot, *numbers: int, is_end: bool = False) -> str:
+    def read(
+        self, request: Request | TopicRequest, at: TransactionSnapshot, *numbers: int, is_end: bool = False
+    ) -> str:
         """The chunk's rows; its nonce."""
         assert isinstance(request, Chunk)
         lines = tuple(b"%d\tx" % number for number in numbers)
@@ -143,12 +146,12 @@ class Beside:
         self.engine.take([ChunkRead(request.nonce, at, lines, last, is_end, 0.01)], self.now)
         return request.nonce
 
-    def pages(self, request: Request | KeyPage, *numbers: int, is_end: bool = True) -> None:
+    def pages(self, request: Request | TopicRequest, *numbers: int, is_end: bool = True) -> None:
         """The keys that the topic holds."""
         assert isinstance(request, KeyPage)
         self.engine.take([KeysRead(request.nonce, tuple(map(key, numbers)), is_end)], self.now)
 
-    def look_up(self, request: Request | KeyPage, at: TransactionSnapshot, *absent: int) -> str:
+    def look_up(self, request: Request | TopicRequest, at: TransactionSnapshot, *absent: int) -> str:
         """Those of them that have no row; the nonce."""
         assert isinstance(request, Lookup)
         self.engine.take([LookedUp(request.nonce, at, tuple(map(key, absent)))], self.now)

@@ -19,6 +19,7 @@ from cdc.ports.chunk_reader import (
     ReadFailed,
     Request,
     TableDescribed,
+    TopicRequest,
 )
 from cdc.snapshots.absent_keys import SNAPSHOT_S
 from cdc.snapshots.ranges import RETRY_S
@@ -41,7 +42,7 @@ def both(first: dict[str, Any] | None = None, second: dict[str, Any] | None = No
     return made
 
 
-def describe(made: Beside, requests: Iterable[Request | KeyPage], *bounds: tuple[str, ...]) -> list[TopicRecord]:
+def describe(made: Beside, requests: Iterable[Request | TopicRequest], *bounds: tuple[str, ...]) -> list[TopicRecord]:
     """Answers the descriptions among these requests; returns what their watermarks publish."""
     nonces = [request.nonce for request in requests if isinstance(request, DescribeTable)]
     for nonce in nonces:
@@ -49,11 +50,11 @@ def describe(made: Beside, requests: Iterable[Request | KeyPage], *bounds: tuple
     return made.transaction(900, watermarks=nonces)
 
 
-def tables(requests: Iterable[Request | KeyPage], kind: type[Any]) -> list[str]:
+def tables(requests: Iterable[Request | TopicRequest], kind: type[Any]) -> list[str]:
     return [request.schema.table.name for request in requests if isinstance(request, kind)]
 
 
-def page_of(requests: Iterable[Request | KeyPage]) -> KeyPage:
+def page_of(requests: Iterable[Request | TopicRequest]) -> KeyPage:
     """The one request for keys of a topic among these; the others are lookups of tables that wait for their scan."""
     (page,) = (request for request in requests if isinstance(request, KeyPage))
     return page

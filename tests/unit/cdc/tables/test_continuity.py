@@ -12,6 +12,7 @@ from cdc.ports.source_now import SourceNow
 from cdc.tables.continuity import (
     history_of,
     incarnation_of,
+    intact_topics,
     published_states,
     require_same_source,
     topic_trouble,
@@ -156,6 +157,20 @@ def test_published_states_are_those_of_the_progress_record() -> None:
         "b": TopicState(topic_id="id-2"),
     }
     assert published_states(None) == {}
+
+
+def test_intact_is_a_topic_that_readers_know_as_it_is_now() -> None:
+    known = {"a": "id-1#2", "b": "id-2", "c": "id-3", "d": "id-4"}
+    progress = PROGRESS.model_copy(update={"history": "h", "incarnations": known})
+    now = {
+        "a": TopicState(topic_id="id-1", incarnation="id-1#2"),
+        "b": TopicState(topic_id="id-2"),
+        "c": TopicState(topic_id="id-3", incarnation="id-3#9"),  # it may have lost records
+        "d": TopicState(topic_id="id-5"),  # it was created again
+        "e": TopicState(topic_id="id-6"),  # nobody has read it yet
+    }
+    assert intact_topics(now, "h", progress) == {"a", "b"}
+    assert intact_topics(now, "another", progress) == intact_topics(now, "h", None) == set()
 
 
 def test_a_history_continues_unless_the_records_contradict_each_other() -> None:

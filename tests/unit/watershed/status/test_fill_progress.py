@@ -31,7 +31,17 @@ def test_rows_are_the_records_and_the_rate_is_what_capture_reports() -> None:
         "per_s": 50.0,
         "eta_s": 14.0,
         "message": "",
+        "published": None,
     }
+
+
+def test_rows_that_are_compared_are_its_progress_and_those_that_differ_are_said() -> None:
+    record = snapshot(rows=7, deleted=5, compares=True, compared=300)
+    told = table_progress(record, progress(rows=7), 1.0)
+    assert (told.done, told.total, told.published, told.per_s) == (300, 1000, 12, 50.0)
+    told = table_progress(record.model_copy(update={"status": "done"}), None, 1.0)
+    assert (told.done, told.total, told.published) == (300, 300, 12)
+    assert told.message == "deleted 5 rows that no longer exist"
 
 
 def test_what_it_waits_for_is_said() -> None:
