@@ -221,6 +221,7 @@ class SparkRounds:
         self._topic_ends = TopicEnds(job.kafka)
         self._catalog: Any = None  # a broadcast variable
         self._open_dead_letters: dict[str, int] = {}
+        self._topic_ids: dict[str, str] = {}
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
         self._topic_ends.set_topics(sorted(schema_histories))
@@ -232,11 +233,13 @@ class SparkRounds:
         self._open_dead_letters = dict(open_dead_letters)
 
     def find_topics(self) -> Mapping[str, FoundTopic]:
-        return self._topic_ends.ask()
+        found = self._topic_ends.ask()
+        self._topic_ids = {topic: there.topic_id for topic, there in found.items()}
+        return found
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
         parts = [
-            replace(part, open_dead_letters=self._open_dead_letters)
+            replace(part, open_dead_letters=self._open_dead_letters, topic_ids=self._ids_of(part))
             for part in shares(starts, ends, self._task_count_max, with_ends=self._with_ends)
         ]
         if not parts:
@@ -252,6 +255,10 @@ class SparkRounds:
 
         with self._reports.receiving(take_in) as address:
             return self._run(parts, limits, address)
+
+    def _ids_of(self, part: Share) -> dict[str, str]:
+        topics = {partition.topic for partition in part.starts}
+        return {topic: found for topic, found in self._topic_ids.items() if topic in topics}
 
     def _run(self, parts: Sequence[Share], limits: Limits, address: Address | None) -> RoundReport:
         job, catalog, open_target = self._job, self._catalog, self._open_target

@@ -63,6 +63,7 @@ class Share:
     ends: Mapping[Partition, int] | None  # offset after the last one; None: as far as time allows
     # dead_letter_key → version, of the sink's dead letters
     open_dead_letters: Mapping[str, int] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # as the driver has found them
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class TaskRunner:
         self._open_reader = open_reader
         self._executor = ThreadPoolExecutor(1, "store")
         self._readers: dict[str, Reader] = {}  # by Job.name
+        self._topic_ids: dict[str, dict[str, str]] = {}  # by Job.name: of the topics that its consumer knows
         # By Job.name: opened for a job, with a catalog's name.
         self._targets: dict[str, tuple[SinkTaskConfig, str, ChangeWriter]] = {}
 
@@ -113,7 +115,7 @@ class TaskRunner:
         report = TaskReport()
         target: ChangeWriter | None = None
         try:
-            reader = self._reader(job)
+            reader = self._reader(job, share.topic_ids)
             target = self._target(job, catalog)
             reader.seek(share.starts)
             rejections = Rejections(job.section, job.generation, share.open_dead_letters)
@@ -134,7 +136,13 @@ class TaskRunner:
             self._forget(job.name)
         return report
 
-    def _reader(self, job: SinkTaskConfig) -> Reader:
+    def _reader(self, job: SinkTaskConfig, topic_ids: Mapping[str, str]) -> Reader:
+        known = self._topic_ids.get(job.name, {})
+        if any(known.get(topic, found) != found for topic, found in topic_ids.items()):
+            # Its client keeps the highest leader epoch of each topic name. A topic that was created again may have a
+            # lower one, at which brokers refuse the client's requests, and it repeats them for ever.
+            self._forget(job.name)
+        self._topic_ids.setdefault(job.name, {}).update(topic_ids)
         if job.name not in self._readers:
             # Of a sink two generations are written at once, at most.
             for former in [name for name in self._readers if name.startswith(f"{job.sink}/")][:-1]:
@@ -157,6 +165,7 @@ class TaskRunner:
         """Drops connections, which may be in any state after a failure."""
         if (held := self._targets.pop(name, None)) is not None:
             held[2].close()
+        self._topic_ids.pop(name, None)
         if (reader := self._readers.pop(name, None)) is not None:
             reader.close()
 

@@ -15,6 +15,7 @@ from spark_jobs.task_report import TaskFailure, TaskReport
 from spark_jobs.tasks import Limits, Share, TaskRunner, import_modules
 from tests.unit.spark_jobs.records import (
     PARTITION,
+    TOPIC,
     FakeReader,
     FakeTarget,
     Record,
@@ -203,6 +204,22 @@ def test_after_a_failure_connections_are_made_again() -> None:
     waiting.pop(0)
     assert runner.run(FROM_START, job(), catalog(), SHORT).failure is None
     assert readers[1].sought == [{PARTITION: 0}]
+
+
+def test_a_topic_that_was_created_again_is_read_by_another_consumer() -> None:
+    """Seen on real servers: brokers had restarted, a topic was created again, and its consumer, which was kept from
+    before, repeated a request with the former topic's leader epoch for ever: the table was not read any more."""
+    opened: list[FakeReader] = []
+
+    def open_reader(*_: object) -> FakeReader:
+        opened.append(FakeReader())
+        return opened[-1]
+
+    runner = TaskRunner(lambda _, __: FakeTarget(), open_reader)
+    for topic_ids, count in (({TOPIC: "x"}, 1), ({TOPIC: "x", "b": "y"}, 1), ({"b": "y"}, 1), ({"b": "z"}, 2)):
+        runner.run(Share({PARTITION: 0}, None, topic_ids=topic_ids), job(), catalog(), SHORT)
+        assert len(opened) == count, topic_ids
+    assert [reader.is_closed for reader in opened] == [True, False]
 
 
 def test_the_brokers_errors_are_part_of_the_report() -> None:
