@@ -284,7 +284,15 @@ class SinkWorker(ABC):
             dead_letters_max=self._section.dead_letters_max,
         )
         rounds = opened.rounds(start.generation)
-        sync = SinkSync(opened.sink, start.generation, position, environment, rounds, opened.batch_s)
+        sync = SinkSync(
+            opened.sink,
+            start.generation,
+            position,
+            environment,
+            rounds,
+            opened.batch_s,
+            may_hold_more=self.role == "serving" and is_filled_in_place(opened),
+        )
         sync.begin(update.schema_histories)
         return sync
 
@@ -377,6 +385,11 @@ class SinkWorker(ABC):
             query.stop()
         except (PySparkException, Py4JError, OSError) as error:
             log.debug("query ended with an error", sink=self.name, **_error_fields(error))
+
+
+def is_filled_in_place(opened: OpenSink) -> bool:
+    """Says whether each generation is written over what the store has."""
+    return opened.slots is None or opened.slots.in_place
 
 
 def _error_fields(error: Exception) -> dict[str, str]:
