@@ -227,11 +227,24 @@ class SinkWorker(ABC):
         continues = True
         while continues and not self._stop.is_set():
             topics = sync.topics
+            if not topics:
+                continues = self._wait_for_topics(sync, is_over)
+                continue
             query = self._start(sync, generation, topics)
             try:
                 continues = self._watch(query, sync, topics, is_over)
             finally:
                 self._end(query, sync)
+
+    def _wait_for_topics(self, sync: SinkSync, is_over: Callable[[], bool]) -> bool:
+        """Waits until a topic can be read: without one there is no query. Returns False if it is over before."""
+        while not self._stop.wait(WATCH_S):
+            sync.run_housekeeping()
+            if is_over():
+                return False
+            if sync.topics:
+                return True
+        return False
 
     @contextmanager
     def _maintained(self, opened: OpenSink) -> Iterator[None]:

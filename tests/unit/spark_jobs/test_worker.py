@@ -65,3 +65,34 @@ def test_the_published_record_names_the_store_and_how_long_it_may_be_silent(
     control: Any = SimpleNamespace(excluded=(), schema_histories={})
     record = worker(tmp_path, Conditions(), sink=sink)._complete(control, applied())
     assert (record.store, record.patience_s) == (store, STALLED_S + patience_s)
+
+
+def test_without_a_topic_that_can_be_read_there_is_no_query_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen in the operators' campaign: the topics of all tables were gone for a moment, and the sink restarted with an
+    error, each time later: "No topics to subscribe to"."""
+    monkeypatch.setattr(module, "WATCH_S", 0.001)
+    tested, looks, queries = worker(tmp_path, Conditions()), list[str](), list[frozenset[str]]()
+
+    class Sync:
+        @property
+        def topics(self) -> frozenset[str]:
+            return frozenset({"shop.public.a"} if len(looks) > 2 else ())
+
+        def run_housekeeping(self) -> None:
+            looks.append("look")
+
+    def watch(_query: object, _sync: object, topics: frozenset[str], _is_over: object) -> bool:
+        queries.append(topics)
+        return False
+
+    monkeypatch.setattr(tested, "_start", lambda *_: None)
+    monkeypatch.setattr(tested, "_watch", watch)
+    monkeypatch.setattr(tested, "_end", lambda *_: None)
+    sync: Any = Sync()
+    tested._run_queries(sync, 1, lambda: False)
+    assert len(looks) == 3 and queries == [frozenset({"shop.public.a"})]
+    looks.clear()
+    tested._run_queries(sync, 1, lambda: len(looks) == 2)
+    assert len(looks) == 2 and len(queries) == 1, "it was over before"
