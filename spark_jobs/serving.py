@@ -207,7 +207,10 @@ class ServingWorker(SinkWorker):
         generation = next_generation(marker, [*numbers, *([] if saved is None else [saved.generation])])
         foreign = is_foreign(marker, saved, connections.history, _now_us())
         known = sorted(connections.control.schema_histories)
-        tables = known if foreign else sorted({*included, *still_disowned(saved, known)})
+        # Rows that were rejected at the version of a sweep's floor are stale behind that sweep: a generation that is
+        # filled again over such deletions would not reject them again. (A cache's rebuild writes equal versions again.)
+        has_deletions = opened.slots is None and (marker is not None or saved is not None)
+        tables = known if foreign or has_deletions else sorted({*included, *still_disowned(saved, known)})
         reset = [table for table in tables if table not in reshaped]
         start = first_position(self.name, generation, connections.history, reset, _now_us())
         start = start.model_copy(update={"job": self._next_job(connections, saved)})

@@ -156,7 +156,8 @@ def test_rows_that_a_former_generation_was_to_remove_are_removed_by_the_next_one
     control = SimpleNamespace(sinks={}, schema_histories={items: None, other: None}, excluded=())
     setattr(worker, "_complete", lambda _, record: record)  # noqa: B010 - a method
     connections = SimpleNamespace(control=control, writer=SimpleNamespace(publish=on_error.append), history="h")
-    worker._begin_again(cast("Any", SimpleNamespace(sink=sink)), cast("Any", connections), saved, [], [other])
+    opened = SimpleNamespace(sink=sink, slots=SimpleNamespace(in_place=True))
+    worker._begin_again(cast("Any", opened), cast("Any", connections), saved, [], [other])
     assert reset == [items, other]
     assert on_error[0].sweeps == {"public.items": 0, "public.other": 0}
 
