@@ -340,19 +340,19 @@ class Pipeline:
 
 
 WEIGHTS: Final = {
-    "start_capture": 3,
+    "start_capture": 1,
     "kill_capture": 2,
     "freeze_capture": 1,
-    "start_sinks": 3,
+    "start_sinks": 1,
     "kill_sinks": 2,
     "stop_sinks": 1,
     "restart_all": 1,
     "signal_snapshot": 3,
     "read_part_of_stopped_table": 2,
     "alter_snapshot": 2,
-    "heal": 3,
+    "heal": 2,
     "stop_table": 1,
-    "start_table": 2,
+    "start_table": 1,
     "remove_or_add_table": 1,
     "remove_table_with_topic": 2,
     "tear_down": 1,
