@@ -16,6 +16,7 @@ from operator import gt
 from typing import Final, NamedTuple
 
 from cdc.model.control import ProgressRecord, SweepRecord, table_key, table_of_key
+from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from cdc.tables.continuity import topic_id_of
 
@@ -208,6 +209,14 @@ class AppliedPosition:
                     self._unfinished[table, RESET_FLOOR] = removal
 
     # ---- what the store holds
+
+    def has_read(self, topic: str, table: TableId) -> bool:
+        """Says whether records of the table were read, or its former rows are known to be at version 0, or removed."""
+        return topic in self.written or topic in self.shown or table_key(table) in self.sweeps
+
+    def add_reset_table(self, table: TableId) -> None:
+        """Takes a table whose former rows are at version 0 now: nothing is applied until they are removed."""
+        self.sweeps.setdefault(table_key(table), 0)
 
     def invalidate(self, topic: str) -> None:
         """Gives up the offsets of a topic: its records are read again from the beginning."""

@@ -69,7 +69,7 @@ def flush_outputs() -> None:
         output = FlushedFile(outfile)
         try:
             run(infile, output)
-        except SystemExit:
+        except BaseException:
             if output.is_closed_there:  # an idle worker was dismissed: PySpark would print a traceback
                 os._exit(1)
             raise

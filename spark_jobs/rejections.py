@@ -1,7 +1,8 @@
 """Rows that a store rejects, in one task. Pure.
 
 A dead letter is open from the version that was rejected until the store has taken that version or a later one. A change
-that lacks columns closes none: the store may have kept an older row for it.
+that lacks columns closes none: the store may have kept an older row for it. Nor does the rejected version itself where
+it is found stale: a sweep whose floor is this version may have deleted the row that the store had before.
 """
 
 import hashlib
@@ -62,11 +63,13 @@ class Rejections:
                 if self._section.on_rejected == "stop":
                     raise rejected(change, result.reason, where)
                 key = self._key(change)
-                dead_letters[key] = self._letter(change, result.reason, where, record.value)
-                self._open[key] = change.version
+                if self._open.get(key, 0) <= change.version:  # otherwise records are read again
+                    dead_letters[key] = self._letter(change, result.reason, where, record.value)
+                    self._open[key] = change.version
             elif self._open and not change.unchanged:
                 key = self._key(change)
-                if self._open.get(key, change.version + 1) <= change.version:
+                taken = change.version if result.outcome is Outcome.WRITTEN else change.version - 1
+                if self._open.get(key, taken + 1) <= taken:
                     dead_letters[key] = None
                     del self._open[key]
         return dead_letters

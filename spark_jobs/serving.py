@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
+from cdc.model.control import table_key
 from cdc.model.events import TableId
 from cdc.model.job_records import RebuildRecord
 from cdc.model.lsn import Lsn, format_lsn
@@ -27,14 +28,16 @@ from spark_jobs.starting import (
     is_foreign,
     is_too_old,
     must_be_built_again,
+    never_held,
     parse_position,
     still_disowned,
     too_old_s,
     why_filled_again,
     with_rows_owed,
+    with_writes_owed,
 )
 from spark_jobs.sync import SinkSync
-from spark_jobs.worker import WATCH_S, OpenSink, PipelineConnections, SinkWorker
+from spark_jobs.worker import WATCH_S, OpenSink, PipelineConnections, SinkWorker, is_filled_in_place
 
 log = structlog.get_logger(__name__)
 
@@ -139,8 +142,7 @@ class ServingWorker(SinkWorker):
         if last is None or included or (slots is None and (reshaped or is_old)):
             start = self._begin_again(opened, connections, saved, reshaped, included)
         else:
-            start = with_rows_owed(last, connections.control.schema_histories) if is_old else last
-            self._log_lost_writes(last, connections)
+            start = self._continued(opened, connections, last, is_old=is_old)
             is_old = is_old or must_be_built_again(last)  # and the request for it was cancelled, or has failed
             if is_old or reshaped:
                 self._request_rebuild(connections, TOO_OLD if is_old else RESHAPED)
@@ -160,21 +162,36 @@ class ServingWorker(SinkWorker):
             connections.add(connections.control.read())
         return True
 
-    def _log_lost_writes(self, last: SinkRecord, connections: PipelineConnections) -> None:
+    def _continued(
+        self, opened: OpenSink, connections: PipelineConnections, last: SinkRecord, *, is_old: bool
+    ) -> SinkRecord:
+        """Returns the position from which the generation that the store holds is continued."""
+        schema_histories = connections.control.schema_histories
+        start = last
         published = connections.control.sinks.get(last.record_key)
         if published is not None and has_lost_writes(last, published):
+            start = with_writes_owed(start, schema_histories)
             log.warning(
                 "the store has lost its last writes, and is continued from where it is",
                 sink=self.name,
                 published=format_lsn(Lsn(published.applied_lsn)),
                 held=format_lsn(Lsn(last.applied_lsn)),
             )
+        if is_old:
+            start = with_rows_owed(start, schema_histories)
+        if is_filled_in_place(opened):
+            for table in (new := never_held(last, schema_histories.values())):
+                opened.sink.reset_versions(table)
+            start = start.model_copy(update={"sweeps": start.sweeps | {table_key(table): 0 for table in new}})
+        return start
 
     def _publish_held(self, held: int, saved: SinkRecord | None, connections: PipelineConnections) -> None:
         """Publishes what the generation shows that readers see until another one is built. The store may have lost
         writes, or be an older copy, since its position was published: a waiter must not be answered by that."""
         published = newest(connections.control.sinks.values(), self.name)
         if published is not None:  # else nobody is promised anything
+            if saved is not None and has_lost_writes(saved, published):
+                saved = with_writes_owed(saved, connections.control.schema_histories)
             nothing = {"generation": held, "epoch": 0, "applied_lsn": 0, "commit_ts_us": 0}
             shown = saved or published.model_copy(update=nothing)
             job = self._next_job(connections, published)
@@ -195,7 +212,10 @@ class ServingWorker(SinkWorker):
         generation = next_generation(marker, [*numbers, *([] if saved is None else [saved.generation])])
         foreign = is_foreign(marker, saved, connections.history, _now_us(), self._old_s)
         known = sorted(connections.control.schema_histories)
-        tables = known if foreign else sorted({*included, *still_disowned(saved, known)})
+        # Rows that were rejected at the version of a sweep's floor are stale behind that sweep: a generation that is
+        # filled again over such deletions would not reject them again. (A cache's rebuild writes equal versions again.)
+        has_deletions = opened.slots is None and (marker is not None or saved is not None)
+        tables = known if foreign or has_deletions else sorted({*included, *still_disowned(saved, known)})
         reset = [table for table in tables if table not in reshaped]
         start = first_position(self.name, generation, connections.history, reset, _now_us())
         start = start.model_copy(update={"job": self._next_job(connections, saved)})

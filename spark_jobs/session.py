@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import class_archive
 from spark_jobs.jvm import silence_accumulators
+from spark_jobs.worker_output import filtered_output
 
 CORES: Final = os.cpu_count() or 1
 CHECKPOINT_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -89,7 +90,8 @@ def spark_session(
     # The user's flags come last: of two contradicting ones the JVM uses the later.
     known = class_archive.flags(java_home, jars)
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [logging, _JVM_FLAGS, known, settings.get(_JAVA_OPTIONS)]))
-    return _built(builder, settings)
+    with filtered_output():
+        return _built(builder, settings)
 
 
 def _built(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:

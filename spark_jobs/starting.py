@@ -18,11 +18,13 @@ from pydantic import ValidationError
 from cdc.model.control import ProgressRecord, table_key
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
+from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import BUILT_AGAIN, covers
 
 RESHAPED: Final = "its mapping has changed"
 INCLUDED: Final = "tables are no longer excluded"
 TOO_OLD: Final = "it was not updated for half the time for which topics keep deletes"
+LOST_WRITES: Final = "the store has lost its last writes, and is written again"
 
 
 def too_old_s(deletes_kept_s: float) -> float:
@@ -65,6 +67,23 @@ def is_too_old(last: SinkRecord, published: ProgressRecord | None, now_us: int, 
 def with_rows_owed(last: SinkRecord, tables: Iterable[TableId]) -> SinkRecord:
     """Returns the position of a store that is too old: rows that were deleted since may be in it for ever."""
     return last.model_copy(update={"owed": last.owed | {str(table): f"{BUILT_AGAIN}{TOO_OLD}" for table in tables}})
+
+
+def with_writes_owed(last: SinkRecord, tables: Iterable[TableId]) -> SinkRecord:
+    """Returns the position of a store that has lost writes. Some of them may have closed dead letters: until they are
+    repeated, nobody would know that a row is missing which the store rejected before."""
+    return last.model_copy(update={"owed": dict.fromkeys(map(str, tables), LOST_WRITES) | last.owed})
+
+
+def never_held(last: SinkRecord, schema_histories: Iterable[SchemaHistory]) -> list[TableId]:
+    """Returns the tables that the generation has never read. A store that is filled in place may have rows of them all
+    the same: of former topics, from before a history in which these tables were not captured."""
+    schemas = [schema_history.newest for schema_history in schema_histories]
+    return [
+        schema.table
+        for schema in schemas
+        if schema.topic not in last.end_offsets | last.shown and table_key(schema.table) not in last.sweeps
+    ]
 
 
 def must_be_built_again(last: SinkRecord) -> bool:

@@ -8,7 +8,7 @@ that harmless.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -76,7 +76,11 @@ class SinkSync:
         position: AppliedPosition,
         environment: JobEnvironment,
         batches: Batches,
+        *,
+        may_hold_more: bool = False,
     ) -> None:
+        """`may_hold_more`: the store may have rows of tables that this generation has never read, from former
+        topics."""
         self.failure: Exception | None = None  # why the last batch failed
         self.reports_taken = 0
         self.has_new_writes = threading.Event()  # something was written since the watching thread worked last
@@ -85,6 +89,7 @@ class SinkSync:
         self._position = position
         self._environment = environment
         self._batches = batches
+        self._may_hold_more = may_hold_more
         self._active_query = 0  # the number of the query whose batches may begin; 0: none
         self._queries_started = 0
         self._schema_histories: dict[str, SchemaHistory] = {}  # by topic; prepared
@@ -316,7 +321,11 @@ class SinkSync:
                 self._writing.release()
 
     def _sweep(self) -> None:
+        with self._state:
+            unprepared = {schema_history.newest.table for schema_history in self._unprepared}
         for sweep in self._position.due_sweeps():
+            if sweep.table in unprepared:  # an empty table's sweep may be due as soon as the table is known
+                continue
             with self._store:
                 swept = self._sink.sweep(sweep.table, sweep.floor)
                 self._sink.make_readable({sweep.table})
@@ -500,10 +509,23 @@ class SinkSync:
             self._environment.dead_letters.follow()
             self._check_job()
             self._close_dead_letters_of_removed(update.progress)
+            if self._may_hold_more:
+                self._reset_new_tables(update.schema_histories)
         with self._state:
             self._check_history(update)
             self._unprepared += update.schema_histories
             self._position.add_published(update.progress, update.sweeps)
+
+    def _reset_new_tables(self, schema_histories: Iterable[SchemaHistory]) -> None:
+        """Lets former rows lose against all later writes, and a sweep remove the others. To be called with the lock of
+        the store, before anything that was published with the tables is taken."""
+        for schema in [schema_history.newest for schema_history in schema_histories]:
+            with self._state:
+                is_known = self._position.has_read(schema.topic, schema.table)
+            if not is_known:
+                self._sink.reset_versions(schema.table)
+                with self._state:
+                    self._position.add_reset_table(schema.table)
 
     def _check_history(self, update: ControlUpdate) -> None:
         """Raises SinkError if the topics were created again, all of them: what the store holds is of other ones."""

@@ -304,7 +304,14 @@ class SinkWorker(ABC):
             live_s=opened.portions.live_s,
             task_bytes=opened.portions.task_bytes,
         )
-        sync = SinkSync(opened.sink, start.generation, position, environment, batches)
+        sync = SinkSync(
+            opened.sink,
+            start.generation,
+            position,
+            environment,
+            batches,
+            may_hold_more=self.role == "serving" and is_filled_in_place(opened),
+        )
         sync.begin(update.schema_histories)
         return sync
 
@@ -392,6 +399,11 @@ class SinkWorker(ABC):
             query.stop()
         except (PySparkException, Py4JError, OSError) as error:
             log.debug("query ended with an error", sink=self.name, **_error_fields(error))
+
+
+def is_filled_in_place(opened: OpenSink) -> bool:
+    """Says whether each generation is written over what the store has."""
+    return opened.slots is None or opened.slots.in_place
 
 
 def _error_fields(error: Exception) -> dict[str, str]:

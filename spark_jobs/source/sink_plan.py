@@ -16,10 +16,12 @@ from cdc.model.control import ProgressRecord
 from cdc.model.errors import WatershedError
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
+from cdc.tables.continuity import topic_id_of
 from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.source.errors import TopicChangedError
 from spark_jobs.source.reading import Partition
+from spark_jobs.source.shares import Share
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.topic_ends import TopicEnds
 
@@ -40,6 +42,10 @@ class BatchPlan:
     def has_records(self) -> bool:
         """Says whether there is something to read, or was a moment ago."""
         return any(self.starts[topic] != ends for topic, ends in self.ends.items())
+
+    def ids_of(self, share: Share) -> dict[str, str]:
+        """Returns topic → id of the share's topics."""
+        return {topic: topic_id_of(self.incarnations[topic]) for topic in {place.topic for place in share.starts}}
 
     def encoded(self, options: SinkStreamOptions, number: int) -> dict[str, Any]:
         """Returns the offset for Spark's checkpoint."""

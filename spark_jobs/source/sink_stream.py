@@ -9,7 +9,7 @@ offsets in Spark's checkpoint, or when a task has read `task_bytes`.
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -43,7 +43,8 @@ class PieceRange(InputPartition):
     options: SinkStreamOptions
     share: Share
     signals: Mapping[Partition, int]
-    may_split: bool  # more tasks could share the partitions
+    may_split: bool = False  # more tasks could share the partitions
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # of the topics, as the planner has found them
 
 
 class Reader(Protocol):
@@ -96,7 +97,10 @@ class SinkStreamReader(DataSourceStreamReader):
         may_split = is_live and len(parts) < min(self._options.task_count_max, sum(map(len, plan.ends.values())))
         if is_live and not parts:  # only the signals are to be followed
             parts = [Share({}, None)]
-        return [PieceRange(self._kafka, self._prefix, self._options, share, plan.signals, may_split) for share in parts]
+        return [
+            PieceRange(self._kafka, self._prefix, self._options, share, plan.signals, may_split, plan.ids_of(share))
+            for share in parts
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PieceRange)
@@ -115,23 +119,35 @@ class SinkStreamReader(DataSourceStreamReader):
         return self._planner.plan()
 
 
-_readers: Final[dict[tuple[str, int], PartitionReader]] = {}  # by sink and generation
+_readers: Final[dict[tuple[str, int], tuple[PartitionReader, dict[str, str]]]] = {}
+"""By sink and generation, with the ids of the topics that the consumer knows."""
 
 
 @contextmanager
 def kept_reader(part: PieceRange) -> Iterator[PartitionReader]:
     """Lends the consumer that this worker process keeps from task to task. After an error it is closed."""
-    name, generation = part.options.name, part.options.generation
-    if (name, generation) not in _readers:
+    name, place = part.options.name, (part.options.name, part.options.generation)
+    known = _readers[place][1] if place in _readers else {}
+    if any(known.get(topic, found) != found for topic, found in part.topic_ids.items()):
+        # Its client keeps the highest leader epoch of each topic name. A topic that was created again may have a
+        # lower one, at which brokers refuse the client's requests, and it repeats them for ever.
+        _close_reader(place)
+    if place not in _readers:
         # Of a sink two generations are read at once, at most.
         for former in [key for key in _readers if key[0] == name][:-1]:
-            _readers.pop(former).close()
-        _readers[name, generation] = PartitionReader(part.kafka, f"watershed-{part.prefix}-{name}-reader")
+            _close_reader(former)
+        _readers[place] = PartitionReader(part.kafka, f"watershed-{part.prefix}-{name}-reader"), {}
+    reader, known = _readers[place]
+    known.update(part.topic_ids)
     try:
-        yield _readers[name, generation]
+        yield reader
     except BaseException:
-        _readers.pop((name, generation)).close()
+        _close_reader(place)
         raise
+
+
+def _close_reader(place: tuple[str, int]) -> None:
+    _readers.pop(place)[0].close()
 
 
 def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:

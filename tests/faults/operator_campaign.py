@@ -4,7 +4,8 @@
 
 It is made of episodes, each a seed with a database, topics and stores of its own. Its rules (tests/faults/operators)
 are the operator's commands, events of topics and stores, schema changes, kills and freezes. Two oracles work all the
-time. A waiter reads each store right after each answer: it must show what was committed before. At rest, when every
+time. A waiter reads each store right after each answer: it must show what was committed before, and rows that a store
+rejected must have dead letters. At rest, when every
 store claims to be in step, plain clients compare all of them with the source; and where they differ while nothing
 moves, status and `/readyz` must be red.
 
@@ -43,24 +44,28 @@ from cdc.config.config_file import load_config
 from cdc.model.errors import WatershedError
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.faults.operators.mutants import MUTANTS, VARIABLE
-from tests.faults.operators.pipeline import WEIGHTS, BrokenCommandError, Pipeline, rest
-from tests.faults.operators.source import SCHEMA, TABLES, TOO_LONG, Load, Source, Values, Written
+from tests.faults.operators.mutants import MUTANTS
+from tests.faults.operators.pipeline import ALWAYS, SHARE, WEIGHTS, BrokenCommandError, Pipeline, rest
+from tests.faults.operators.process import BATCH, MUTANT
+from tests.faults.operators.source import SCHEMA, TABLES, Load, Source, Values, Written, is_rejected
 from tests.faults.operators.stores import Cache, Mirror, Search, Store, differences
 from tests.support.captured import under_capture
 from tests.support.drift import Background
 from tests.support.forked import run
 from tests.support.http_server import free_port
 from tests.support.scripts import Step, chosen, read, shrunk, written
+from tests.support.sink_job import sink_record
 from watershed import Waiter
 from watershed.devstack.stack import Stack
 from watershed.status.dead_letters import read_dead_letters
 
 SEARCH_SHARE: Final = 0.4  # of the episodes have a search index, too
-SUPERVISED: Final = 0.5  # of the steps, before which everything that ended is started
+BATCHES_S: Final = (0.2, 0.2, 30.0)  # of the job, one in each episode: where short ones end, two threads meet
+REMEDIED: Final = 0.5  # of the steps, before which operators do what status says
 STEPS: Final = 14  # of an episode
 CALM_EVERY: Final = 7  # steps, after which the stores must come in step
-PAUSE_S: Final = (0.0, 0.0, 3.0)  # of these two are chosen, and the pause is between them
+WORK_S: Final = (3.0, 8.0)  # undisturbed, behind each calm
+PAUSE_S: Final = (0.0, 1.0, 6.0)  # of these two are chosen, and the pause is between them
 ANSWER_S_MAX: Final = 4.0
 IN_STEP_S_MAX: Final = 240.0
 NOTICED_S_MAX: Final = 20.0  # until a running job has noticed that its store was changed by others
@@ -102,6 +107,9 @@ class Watcher(Background):
                         self._look(waiter)
             except (WatershedError, *LATER):
                 self._ended.wait(0.5)  # the topics may be gone for a moment
+            except Exception as error:  # noqa: BLE001 - a waiter that is gone would find nothing
+                self.findings.append(Finding("waiter", repr(error)))
+                return
 
     def _look(self, waiter: Waiter) -> None:
         episode, store = self._episode, self._store
@@ -109,14 +117,20 @@ class Watcher(Background):
         end = episode.source.write()
         for table in sorted(held):
             is_seen = episode.is_seen(store)
+            served = episode.served() if store == "mirror" else None
             if not answered(waiter, store, end.lsn, (table,), ANSWER_S_MAX):
                 continue
             shown = episode.pipeline.stores[store].rows(table)
+            told = episode.source.difference(table, shown, end.number, rejects=store == "mirror")
+            lost = set() if served is None else episode.without_letters(table, end.number, served)
             self.answers += 1
-            if is_seen and episode.is_seen(store) and table in episode.held(store):
-                told = episode.source.difference(table, episode.without_rejected(store, table, shown), end.number)
-                if told:
-                    self.findings.append(Finding("early", f"{store} counts as showing LSN {end.lsn}, but {told}"))
+            if not (is_seen and episode.is_seen(store) and table in episode.held(store)):
+                continue
+            if told:
+                self.findings.append(Finding("early", f"{store} counts as showing LSN {end.lsn}, but {told}"))
+            if lost:
+                rows = f"rows {sorted(lost)[:3]} of {table} were rejected, and have no dead letters"
+                self.findings.append(Finding("letters", f"{store} counts as showing LSN {end.lsn}, but {rows}"))
 
 
 def answered(waiter: Waiter, store: str, lsn: str, tables: Sequence[str], timeout_s: float) -> bool:
@@ -149,21 +163,27 @@ class Episode:
             self.pipeline.start_sinks()
             watchers = [Watcher(self, store) for store in self.pipeline.stores]
             with ExitStack() as working:
-                for background in (Load(self.source), *watchers):
+                for background in (Load(self.source, random.Random(f"load {self._seed}")), *watchers):
                     working.enter_context(background)
                 try:
                     self._calm()
                     self.pipeline.copy_stores()
+                    self._work()
                     for number, step in enumerate(script, 1):
                         self._take(step)
                         self._require_none(watchers)
                         if number % CALM_EVERY == 0 or number == len(script):
                             self._calm()
                             self._require_none(watchers)
+                            self._work()
                 except Finding as finding:
                     finding.add_note(self.pipeline.said())
                     raise
             return {"answers": sum(watcher.answers for watcher in watchers), "did": dict(+self._did)}
+
+    def _work(self) -> None:
+        """Nothing goes wrong for a while."""
+        rest(random.Random(self._did.total()).uniform(*WORK_S))
 
     def _take(self, step: Step) -> None:
         self.pipeline.chance = random.Random(step.number)
@@ -171,8 +191,8 @@ class Episode:
         began = time.strftime("%H:%M:%S")
         try:
             with suppress(WatershedError, *LATER):
-                if self.pipeline.chance.random() < SUPERVISED:
-                    self.pipeline.supervise()
+                if self.pipeline.chance.random() < REMEDIED:
+                    self._remedy()
                 is_done = getattr(self.pipeline, step.rule)() is not False
         except BrokenCommandError as error:
             raise Finding("traceback", str(error)) from None
@@ -216,11 +236,24 @@ class Episode:
         return store not in self._changed_s
 
     def without_rejected(self, store: str, table: str, shown: Values) -> Values:
-        """The mirror can't hold some values: there its older row counts as the source's."""
+        """At rest. The mirror can't hold some values: there its older row counts as the source's."""
         if store != "mirror":
             return shown
-        rejected = {key: value for key, value in self.source.rows(table).items() if (value or "").startswith(TOO_LONG)}
+        rejected = {key: value for key, value in self.source.rows(table).items() if is_rejected(value)}
         return {**shown, **rejected}
+
+    def served(self) -> tuple[int, str] | None:
+        """Generation and history of topics that readers of the mirror see."""
+        record = sink_record(load_config(self.pipeline.captured.config()), "mirror")
+        return None if record is None else (record.generation, record.history)
+
+    def without_letters(self, table: str, number: int, served: tuple[int, str]) -> set[int]:
+        """Returns the rows that the mirror rejected, of this write or an earlier one, and that lack a dead letter.
+        `served`: what readers saw before the waiter was answered; nothing counts if they see another generation now."""
+        wanted = self.source.rejected(table, number)
+        letters = self._letters() if wanted else set()
+        lost = {key for key in wanted & self.source.rejected(table, number) if (table, key) not in letters}
+        return lost if lost and self.served() == served else set()
 
     # ---- at rest
 
@@ -242,10 +275,7 @@ class Episode:
         """Each row that the mirror can't hold has an open dead letter, and in a short while no other row has one."""
         held = self.held("mirror")
         wanted = {
-            (table, key)
-            for table in held
-            for key, value in self.source.rows(table).items()
-            if (value or "").startswith(TOO_LONG)
+            (table, key) for table in held for key, value in self.source.rows(table).items() if is_rejected(value)
         }
         deadline = time.monotonic() + CLOSED_S_MAX
         while True:
@@ -260,12 +290,11 @@ class Episode:
 
     def _letters(self) -> set[tuple[str, int]]:
         """Tables and keys of the serving generation's open dead letters."""
-        job = self.pipeline.job
-        record = None if job is None else job.record("mirror")
+        served = self.served()
         return {
             (letter.row.table_name, int(letter.row.key["id"]))
             for letter in read_dead_letters(load_config(self.pipeline.captured.config()), ["mirror"])
-            if record is not None and letter.generation == record.generation
+            if served is not None and letter.generation == served[0]
         }
 
     def _different(self) -> str:
@@ -312,6 +341,8 @@ class Episode:
         pipeline = self.pipeline
         pipeline.start_capture()
         pipeline.start_sinks()
+        if not pipeline.captures:
+            return
         with suppress(WatershedError, *LATER):
             if "state GAP" in pipeline.captured.running().said():
                 pipeline.captured.signal("heal")
@@ -333,6 +364,7 @@ class Episode:
     @contextmanager
     def _servers(self) -> Iterator[None]:
         has_search = random.Random(f"stores {self._seed}").random() < SEARCH_SHARE
+        os.environ[BATCH] = str(random.Random(f"batches {self._seed}").choice(BATCHES_S))
         endpoints = self._stack.start("postgres", "kafka", "redis", *(["opensearch"] if has_search else []))
         server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, self._stack)
         kafka = KafkaBroker(endpoints.bootstrap_servers, self._stack)
@@ -372,7 +404,9 @@ def _mirror(dsn: str) -> dict[str, Any]:
 
 
 def script_of(seed: int) -> list[Step]:
-    return chosen(random.Random(f"operators {seed}"), WEIGHTS, STEPS)
+    chance = random.Random(f"operators {seed}")
+    rules = [rule for rule in WEIGHTS if rule in ALWAYS or chance.random() < SHARE]
+    return chosen(chance, {rule: WEIGHTS[rule] for rule in rules}, STEPS)
 
 
 def told_of(
@@ -404,7 +438,7 @@ def main() -> int:
         print("\n".join(MUTANTS))
         return 0
     if asked.mutant:
-        os.environ[VARIABLE] = asked.mutant
+        os.environ[MUTANT] = asked.mutant
         MUTANTS[asked.mutant]()  # of the waiter, which is in this process
         others.append("--until-wrong")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # brokers are away at times

@@ -1,10 +1,8 @@
 """Defects that were seen, put back one by one into the processes of an episode, to see that the campaign finds them.
 
-The campaign starts capture and the sinks' job as this module, which puts in the defect that VARIABLE names, and then is
-`cdc`. Spark's workers are other processes, and stay as they are.
+See process.py. Spark's workers are other processes, and stay as they are.
 """
 
-import os
 import random
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
@@ -12,6 +10,7 @@ from typing import Any, Final
 from cdc.model.control import ProgressRecord, SignalRecord, SnapshotRecord, SweepRecord, table_key
 from cdc.model.errors import BrokerError
 from cdc.model.events import TableId
+from cdc.model.sink_records import SinkRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.coordination import Snapshots
@@ -29,11 +28,10 @@ from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.sync import SinkSync
-from watershed.cli.main import main
+from spark_jobs.worker import OpenSink, PipelineConnections
 from watershed.client import applied, waiting
 
-VARIABLE: Final = "OPERATORS_MUTANT"
-FAILURES: Final = 0.5  # share of the calls that fail
+FAILURES: Final = 0.2  # share of the calls that fail
 NOTHING: Final = property(lambda _: {})
 
 
@@ -134,7 +132,7 @@ def _stores_refuse_refreshes() -> None:
     make_readable, chance = SearchSink.make_readable, random.Random()
 
     def stumbling(sink: SearchSink, tables: Collection[TableId]) -> None:
-        if chance.random() < FAILURES / 5:
+        if chance.random() < FAILURES / 4:
             raise SinkError("no refresh now", "nothing to do")
         make_readable(sink, tables)
 
@@ -179,6 +177,28 @@ def _trusts_the_store() -> None:
         _write_whatever_was_noted(owner, name)
 
 
+def _continues_where_it_published() -> None:
+    """At a start, the position that was published last counts, not the one that the store holds."""
+    begin = serving.ServingWorker._begin
+
+    def begun(worker: serving.ServingWorker, opened: OpenSink, connections: PipelineConnections) -> Any:
+        sink: Any = opened.sink
+        held, read = sink.generation(), sink.saved_position
+
+        def published() -> str | None:
+            record = connections.control.sinks.get(SinkRecord.key_of(worker.name, held)) if held else None
+            return read() if record is None else record.encode().decode()
+
+        sink.saved_position = published
+        try:
+            return begin(worker, opened, connections)
+        finally:
+            del sink.saved_position
+
+    _trusts_the_store()
+    _put(serving.ServingWorker, "_begin", begun)
+
+
 def _write_whatever_was_noted(owner: type, name: str) -> None:
     write = getattr(owner, name)
     _put(owner, name, lambda notes, text, _: write(notes, text, None))
@@ -203,12 +223,7 @@ MUTANTS: Final[Mapping[str, Callable[[], None]]] = {
     "5-forgets-refreshes": _forgets_refreshes,
     "6-counts-partitions-once": _counts_partitions_once,
     "7-trusts-the-store": _trusts_the_store,
+    "7-continues-where-it-published": _continues_where_it_published,
     "none-but-brokers-refuse-letters": _brokers_refuse_letters,
     "none-but-stores-refuse-refreshes": _stores_refuse_refreshes,
 }
-
-
-if __name__ == "__main__":
-    if name := os.environ.get(VARIABLE):
-        MUTANTS[name]()
-    main()

@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.faults.operators.mutants import VARIABLE
+from tests.faults.operators.process import MUTANT
 from tests.faults.operators.source import TABLES, Source
 from tests.faults.operators.stores import Copy, Store
 from tests.support.captured import Captured
@@ -24,10 +24,12 @@ from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 from watershed.devstack.stack import Stack
 
+PROCESS: Final = "tests.faults.operators.process"  # `cdc`, with the episode's changes
 COMMAND_S: Final = 60.0
 GONE_S: Final = 30.0
 ANSWER_S: Final = 10.0
 ATTEMPTS: Final = 10
+REPLICA_BEHIND_S: Final = (1.0, 8.0)
 PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "whole": {},
     "where": {"where": "id % 2 = 0"},
@@ -80,7 +82,7 @@ class Pipeline:
     def start_capture(self) -> bool:
         if self.captures:
             return False
-        self.captured.start(module=_module())
+        self.captured.start(module=PROCESS if os.environ.get(MUTANT) else CDC)
         return True
 
     def kill_capture(self) -> bool:
@@ -102,7 +104,7 @@ class Pipeline:
         if self.job is not None and self.job.process.poll() is None:
             return False
         self._write()
-        self.job = SinkJob(self.captured.config(), *self.stores, log_level="info", module=_module()).__enter__()
+        self.job = SinkJob(self.captured.config(), *self.stores, log_level="info", module=PROCESS).__enter__()
         self._logs.append(self.job)
         self.sinks_began_s = time.monotonic()
         return True
@@ -118,11 +120,6 @@ class Pipeline:
             return False
         self.job.terminate()
         return True
-
-    def supervise(self) -> None:
-        """Starts what has ended, as a supervisor does."""
-        self.start_capture()
-        self.start_sinks()
 
     def restart_all(self) -> None:
         self.kill_capture()
@@ -298,6 +295,13 @@ class Pipeline:
         self._change(store, lambda: self.stores[store].restore(self.chance.choice(self._copies[store])))
         return True
 
+    def fail_over_store(self) -> None:
+        """A replica takes over that lacks the last commits."""
+        store = self._store()
+        replica = self.stores[store].copied()
+        rest(self.chance.uniform(*REPLICA_BEHIND_S))
+        self._change(store, lambda: self.stores[store].restore(replica))
+
     def empty_store(self) -> None:
         store = self._store()
         self._change(store, self.stores[store].empty)
@@ -335,25 +339,20 @@ class Pipeline:
         return done.returncode
 
 
-def _module() -> str:
-    """Returns what capture and the job run as: `cdc`, or that with a defect."""
-    return "tests.faults.operators.mutants" if os.environ.get(VARIABLE) else CDC
-
-
 WEIGHTS: Final = {
-    "start_capture": 3,
+    "start_capture": 1,
     "kill_capture": 2,
     "freeze_capture": 1,
-    "start_sinks": 3,
+    "start_sinks": 1,
     "kill_sinks": 2,
     "stop_sinks": 1,
     "restart_all": 1,
     "signal_snapshot": 3,
     "read_part_of_stopped_table": 2,
     "alter_snapshot": 2,
-    "heal": 3,
+    "heal": 2,
     "stop_table": 1,
-    "start_table": 2,
+    "start_table": 1,
     "remove_or_add_table": 1,
     "remove_table_with_topic": 2,
     "tear_down": 1,
@@ -361,16 +360,19 @@ WEIGHTS: Final = {
     "rebuild": 2,
     "repair": 1,
     "replay_letters": 1,
-    "write_rejected_row": 2,
+    "write_rejected_row": 1,
     "truncate": 2,
     "add_column": 1,
     "delete_topic": 2,
-    "add_partition": 1,
+    "add_partition": 2,
     "delete_records": 1,
     "freeze_kafka": 1,
     "restart_kafka": 1,
     "lose_last_records": 1,
     "copy_store": 2,
-    "restore_store": 3,
+    "restore_store": 2,
+    "fail_over_store": 3,
     "empty_store": 1,
 }
+ALWAYS: Final = ("start_capture", "start_sinks", "heal", "start_table")
+SHARE: Final = 0.5  # of the other rules that a seed uses: a few of them meet more often, and others leave them time

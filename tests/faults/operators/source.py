@@ -17,6 +17,7 @@ FIRST_KEYS: Final = 80  # that exist from the beginning
 COLD: Final = 4  # how rarely the last keys are written: a row that was lost stays lost for a while
 TOO_LONG: Final = "much too long for the column of the SQL store"
 PAUSE_S: Final = 0.05
+REJECTED_SHARE: Final = 0.02  # of the load's writes, which the SQL store can't hold
 SCHEMA: LiteralString = """
 CREATE TABLE items (id int PRIMARY KEY, v text); CREATE TABLE goods (id int PRIMARY KEY, v text);
 INSERT INTO items SELECT n, 'first ' || n FROM generate_series(0, 79) n;
@@ -93,13 +94,24 @@ class Source:
             rows = self._connection.execute(sql.SQL("SELECT id, v FROM {}").format(sql.Identifier(table)))
             return dict(rows.fetchall())
 
-    def difference(self, table: str, shown: Values, number: int) -> str:
-        """Returns what no state of the table from this write on has; "" if there is nothing."""
+    def rejected(self, table: str, number: int) -> set[int]:
+        """The keys of rows that the SQL store can't hold, and that are so since this write or an earlier one."""
+        with self._lock:
+            newest = {key: self._states[table, key][-1] for key in range(KEYS) if (table, key) in self._states}
+        return {key for key, (at, value) in newest.items() if at <= number and is_rejected(value)}
+
+    def difference(self, table: str, shown: Values, number: int, *, rejects: bool = False) -> str:
+        """Returns what no state of the table from this write on has; "" if there is nothing. `rejects`: the store can't
+        hold some values, and there keeps some earlier row, or none."""
         with self._lock:
             for key in range(KEYS):
                 possible: list[Any] = [None]
+                earlier: list[Any] = [None]
                 for at, value in self._states.get((table, key), ()):
                     possible = [value] if at <= number else [*possible, value]
+                    earlier.append(value)
+                if rejects and any(map(is_rejected, possible)):
+                    possible = earlier
                 if shown.get(key) not in possible:
                     return f"row {key} of {table} is {shown.get(key)!r}, not one of {possible}"
             strangers = [key for key in shown if key >= KEYS]
@@ -119,12 +131,18 @@ class Source:
 
 
 class Load(Background):
-    """Writes all the time."""
+    """Writes all the time, also values that the SQL store can't hold."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, chance: random.Random) -> None:
         super().__init__()
         self._source = source
+        self._chance = chance
 
     def _run(self) -> None:
         while not self._ended.wait(PAUSE_S):
-            self._source.write()
+            self._source.write(rejected=self._chance.random() < REJECTED_SHARE)
+
+
+def is_rejected(value: str | None) -> bool:
+    """Says whether the SQL store can't hold it."""
+    return (value or "").startswith(TOO_LONG)

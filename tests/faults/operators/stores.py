@@ -16,6 +16,20 @@ from tests.faults.operators.source import TABLES, Values
 from tests.support.waiting import eventually
 
 Copy = Any
+# Of one prefix, as the server stood at one moment, like a replica or a dump: rows and the position that was noted
+# behind them belong together.
+COPY_KEYS: Final = """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  found[#found + 1] = key
+  found[#found + 1] = redis.call('DUMP', key)
+end
+return found
+"""
+RESTORE_KEYS: Final = """
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end
+for at = 2, #ARGV, 2 do redis.call('RESTORE', ARGV[at], 0, ARGV[at + 1]) end
+"""
 ROWS_MAX: Final = 1000
 
 
@@ -34,6 +48,7 @@ class Cache:
     def __init__(self, url: str, prefix: str) -> None:
         self._client = redis_client.Redis.from_url(url)
         self._prefix = prefix
+        self._pattern = f"{prefix}:*"
 
     def rows(self, table: str) -> Values:
         beginning = f"{self._prefix}:public.{table}:".encode()
@@ -46,22 +61,13 @@ class Cache:
         return found
 
     def copied(self) -> Copy:
-        return {key: self._client.dump(key) for key in self._keys()}
+        return self._client.eval(COPY_KEYS, 0, self._pattern)
 
     def restore(self, copy: Copy) -> None:
-        with self._client.pipeline(transaction=True) as pipeline:
-            for key in self._keys():
-                pipeline.delete(key)
-            for key, content in copy.items():
-                if content is not None:
-                    pipeline.restore(key, 0, content, replace=True)
-            pipeline.execute()
+        self._client.eval(RESTORE_KEYS, 0, self._pattern, *copy)
 
     def empty(self) -> None:
-        self.restore({})
-
-    def _keys(self) -> list[bytes]:
-        return [*self._client.scan_iter(f"{self._prefix}:*", count=1000)]
+        self.restore([])
 
 
 class Search:

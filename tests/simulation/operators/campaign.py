@@ -63,6 +63,7 @@ class Campaign(Rules):
         self._copies: list[Any] = []  # of the store
         self._broker_copies: list[Any] = []
         self._lost_letters: dict[str, int] = {}
+        self._reopened_letters: set[str] = set()
         self._written = 0
         self._requests = 0
         self._refused = 0
@@ -109,7 +110,8 @@ class Campaign(Rules):
             self.sink_turn()
             self._look()
             if self._is_in_step():
-                dead_letters = open_dead_letters(self.brokers)
+                opened = open_dead_letters(self.brokers)
+                dead_letters = {key: opened[key] for key in opened.keys() - self._reopened_letters}
                 require_letters_of_rejected_rows(self.capture, self.source, self._held(), dead_letters, BAD)
                 return
         state = self.capture.state

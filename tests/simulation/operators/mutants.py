@@ -61,6 +61,15 @@ def _partitions_counted_once() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _former_rows_of_later_tables() -> Iterator[None]:
+    with (
+        mock.patch.object(serving, "never_held", lambda *_: []),
+        mock.patch.object(SinkSync, "_reset_new_tables", lambda *_: None),
+    ):
+        yield
+
+
 def _forgets_what_it_shows(sync: SinkSync) -> None:
     """The set of tables is emptied before the call that may fail."""
     with sync._store:
@@ -113,6 +122,7 @@ MUTANTS: dict[str, Mutant] = {
         serving, "continued", lambda marker, noted, _: noted if noted and noted.generation == marker else None
     ),
     "2: lets rows of a former history win": replaced(FakeSink, "reset_versions", _disowns_nothing),
+    "2: lets former rows of a table win that joins later": _former_rows_of_later_tables,
     "3: takes a part of a table for all of it": replaced(Snapshot, "is_whole", property(lambda _: True)),
     "4: capture says only later what a stop owes": replaced(Capture, "_newly_owed", lambda *_: []),
     "4: answers whatever is owed": replaced(judge, "obstacle", _asks_only_for_the_lsn),
@@ -125,6 +135,9 @@ MUTANTS: dict[str, Mutant] = {
     "7: lets a generation that is not continued promise the former": replaced(
         ServingWorker, "_publish_held", lambda *_: None
     ),
+    "7: answers although a lost write had closed a dead letter": replaced(
+        serving, "with_writes_owed", lambda last, _: last
+    ),
     "7: does not look at the store again": replaced(SinkSync, "_check_generation", lambda _: None),
 }
 
@@ -134,11 +147,13 @@ FOUND_AT: Final = {
     "1: compares a table with a topic that may have lost records": 193,
     "2: capture goes on with a state that is an older copy": 578,
     "2: lets rows of a former history win": 48,
+    "2: lets former rows of a table win that joins later": 25008,
     "3: takes a part of a table for all of it": 493,
     "4: capture says only later what a stop owes": 926,
     "4: does not pass on what is owed": 58,
     "4: misses a sweep that compaction removed": 56,
     "6: counts partitions once": 85,
+    "7: answers although a lost write had closed a dead letter": 22769,
     "7: lets a generation that is not continued promise the former": 154,
     "7: does not look at the store again": 100,
 }

@@ -58,6 +58,7 @@ class Rules(ABC):
     _copies: list[Any]  # of the store
     _broker_copies: list[Any]
     _lost_letters: dict[str, int]  # that an older copy of the brokers may lack: only Kafka has them
+    _reopened_letters: set[str]  # that an older copy of the brokers has, and that were closed since
     _written: int
     _requests: int
     _is_blind: bool  # the store was changed by others, and the job has not looked since
@@ -226,10 +227,12 @@ class Rules(ABC):
         if not self._broker_copies or self.source.slot is None:
             return False
         topics, state = self._choose.choice(self._broker_copies)
-        self._lost_letters |= open_dead_letters(self.brokers)
+        dead_letters = open_dead_letters(self.brokers)
+        self._lost_letters |= dead_letters
         self.kill_sink()
         self.capture.kill()
         self.brokers.restore(topics)
+        self._reopened_letters |= open_dead_letters(self.brokers).keys() - dead_letters.keys()
         self.capture.state = state
         self._blind()
         return True

@@ -17,13 +17,16 @@ from cdc.model.events import TableId
 from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord, newest
 from sinks.errors import SinkError
+from sinks.schema_history import SchemaHistory
 from spark_jobs import serving
 from spark_jobs.applied import Applied
 from spark_jobs.serving import ServingWorker
-from spark_jobs.starting import first_position, with_rows_owed
+from spark_jobs.starting import LOST_WRITES, first_position, with_rows_owed
 from tests.support.sink_job import write_config
+from tests.unit.spark_jobs.records import schema
 
 SHOWN = Applied(1, 500, 5)
+B = schema("b")
 
 
 class Swap:
@@ -109,7 +112,7 @@ class Kept:
         worker._checkpoints = cast("Any", SimpleNamespace(keep_only=lambda _: None))
         sink = SimpleNamespace(generation=lambda: 1, saved_position=lambda: saved and saved.encode().decode())
         slots = SimpleNamespace(in_place=False, generation=lambda _: 1)
-        control = SimpleNamespace(sinks={}, schema_histories={}, rebuilds={})
+        control = SimpleNamespace(sinks={}, schema_histories={B.table: SchemaHistory((B,))}, rebuilds={})
         self.record = first_position("cache", 1, "h", [], 1).model_copy(update={"epoch": 1, "excluded": ("public.a",)})
         self.answers: list[SinkRecord] = []
         shown = self.record.model_copy(update={"applied_lsn": 500, "job": (4, "former")})
@@ -128,6 +131,9 @@ def test_a_generation_that_is_not_written_any_more_promises_what_its_store_says(
     saved = record.model_copy(update={"epoch": 1, "applied_lsn": 300, "excluded": ("public.a",), "job": (3, "older")})
     (answer,) = Kept(tmp_path, saved).answers
     assert (answer.generation, answer.role, answer.epoch, answer.applied_lsn) == (1, "serving", 1, 300)
+    assert answer.owed == {"public.b": LOST_WRITES}, (
+        "a lost write may have closed a dead letter (simulation, seed 28308)"
+    )
     assert answer.job > (4, "former"), "it is the newest"
 
 
@@ -150,7 +156,8 @@ def test_rows_that_a_former_generation_was_to_remove_are_removed_by_the_next_one
     control = SimpleNamespace(sinks={}, schema_histories={items: None, other: None}, excluded=())
     setattr(worker, "_complete", lambda _, record: record)  # noqa: B010 - a method
     connections = SimpleNamespace(control=control, writer=SimpleNamespace(publish=on_error.append), history="h")
-    worker._begin_again(cast("Any", SimpleNamespace(sink=sink)), cast("Any", connections), saved, [], [other])
+    opened = SimpleNamespace(sink=sink, slots=SimpleNamespace(in_place=True))
+    worker._begin_again(cast("Any", opened), cast("Any", connections), saved, [], [other])
     assert reset == [items, other]
     assert on_error[0].sweeps == {"public.items": 0, "public.other": 0}
 

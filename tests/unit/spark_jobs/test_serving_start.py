@@ -23,7 +23,15 @@ from spark_jobs import serving
 from spark_jobs.applied import BUILT_AGAIN
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.serving import ServingWorker
-from spark_jobs.starting import INCLUDED, RESHAPED, TOO_OLD, first_position, parse_position, too_old_s
+from spark_jobs.starting import (
+    INCLUDED,
+    LOST_WRITES,
+    RESHAPED,
+    TOO_OLD,
+    first_position,
+    parse_position,
+    too_old_s,
+)
 from spark_jobs.worker import PipelineConnections
 from tests.support.sink_job import write_config
 
@@ -56,7 +64,7 @@ class Started:
         self.marker, self.text = marker, ""
         fingerprints = self.worker._section.fingerprints([A, B])
         self.record = first_position("cache", marker or 0, "h", [], NOW_US).model_copy(
-            update={"end_offsets": {"shop.public.a": (5,)}, "mappings": fingerprints}
+            update={"end_offsets": {"shop.public.a": (5,), "shop.public.b": (0,)}, "mappings": fingerprints}
         )
         self.noted: SinkRecord | None = None if marker is None else self.record
         self.in_place, self.held = in_place, held
@@ -190,6 +198,31 @@ def test_a_store_of_other_topics_is_filled_again_in_its_place(tmp_path: Path) ->
         assert job.calls == ["publish 4 0", "begin 4", "disown public.a", "disown public.b", "note 4", "keep [4]"]
 
 
+def test_a_table_that_joined_while_no_job_ran_may_have_rows_of_former_topics(tmp_path: Path) -> None:
+    """Seen in simulation (seed 25008): topics were removed and set up again with fewer tables, then the other ones were
+    added; where a store is filled in place, its former rows of these stayed, and refused the new ones."""
+    for in_place, disowned in ((None, ["disown public.b"]), (True, ["disown public.b"]), (False, [])):
+        job = Started(tmp_path, 3, in_place=in_place, held=3)
+        job.noted = job.record.model_copy(update={"end_offsets": {"shop.public.a": (5,)}})
+        start = job.begin()
+        assert job.calls == [*disowned, "keep [3]"]
+        assert start is not None and start.sweeps == ({"public.b": 0} if disowned else {})
+    for known in ({"shown": {"shop.public.b": "id"}}, {"sweeps": {"public.b": 7}}):
+        job = Started(tmp_path, 3)
+        job.noted = job.record.model_copy(update={"end_offsets": {"shop.public.a": (5,)}, **known})
+        assert job.begin() == job.noted, "the generation has read it"
+
+
+def test_a_store_that_lost_writes_owes_rows_until_they_are_repeated(tmp_path: Path) -> None:
+    """Seen in simulation (seed 22769): a lost write had closed the dead letter of a row that the older copy lacks."""
+    job = Started(tmp_path, 3)
+    job.noted = job.record.model_copy(update={"owed": {"public.b": "its snapshot"}})
+    later = job.record.model_copy(update={"applied_ts_us": NOW_US + 1})
+    job.sinks[later.record_key] = later
+    start = job.begin()
+    assert start is not None and start.owed == {"public.a": LOST_WRITES, "public.b": "its snapshot"}
+
+
 def test_rows_of_another_shape_are_discarded_and_not_disowned(tmp_path: Path) -> None:
     job = Started(tmp_path, 3)
     job.noted = job.record.model_copy(update={"history": "former"})
@@ -237,7 +270,7 @@ def test_a_rebuild_that_is_running_is_not_requested_twice(tmp_path: Path) -> Non
 
 def test_tables_of_another_shape_are_filled_again(tmp_path: Path) -> None:
     for in_place, calls, begins in (
-        (None, ["publish 4 0", "begin 4", "discard public.a", "note 4", "keep [4]"], 4),
+        (None, ["publish 4 0", "begin 4", "discard public.a", "disown public.b", "note 4", "keep [4]"], 4),
         (False, [f"want {RESHAPED}", "keep [0, 3]"], None),
         (True, [f"want {RESHAPED}", "keep [0, 3]"], 3),
     ):
@@ -267,7 +300,7 @@ def test_a_store_that_may_have_missed_deletes_owes_rows_until_it_is_built_again(
 
 def test_tables_that_are_included_again_are_filled_from_nothing(tmp_path: Path) -> None:
     for in_place, calls in (
-        (None, ["publish 4 0", "begin 4", "disown public.b", "note 4", "keep [4]"]),
+        (None, ["publish 4 0", "begin 4", "disown public.a", "disown public.b", "note 4", "keep [4]"]),
         (True, ["publish 4 0", "begin 4", "disown public.b", "note 4", "keep [4]"]),
         (False, [f"want {INCLUDED}", "keep [0, 3]"]),
     ):
@@ -275,8 +308,21 @@ def test_tables_that_are_included_again_are_filled_from_nothing(tmp_path: Path) 
         job.noted = job.record.model_copy(update={"excluded": ("public.b",)})
         start = job.begin()
         assert (start is None) == (in_place is False)
-        assert start is None or start.sweeps == {"public.b": 0}
+        assert start is None or start.sweeps == ({"public.b": 0} if in_place else {"public.a": 0, "public.b": 0})
         assert job.calls == calls
+
+
+def test_a_store_without_another_place_is_filled_again_over_rows_that_lose(tmp_path: Path) -> None:
+    """Seen in simulation (seeds 30529, 63762): a row had been rejected at the version of a sweep's floor, and the row
+    before it was deleted at that version; the next generation found the record stale, and had no dead letter for it."""
+    job = Started(tmp_path, 3)
+    job.noted = job.record.model_copy(update={"generation": 2})
+    start = job.begin()
+    assert start is not None and start.sweeps == {"public.a": 0, "public.b": 0}
+    job = Started(tmp_path, None, in_place=True)
+    job.noted = job.record
+    start = job.begin()
+    assert start is not None and start.sweeps == {}, "a cache that restarted with its rows keeps them"
 
 
 def test_a_job_with_another_mapping_is_stopped_when_it_meets_the_first(tmp_path: Path) -> None:
@@ -299,6 +345,7 @@ def test_a_store_that_lost_its_last_writes_is_said(tmp_path: Path, applied_ts_us
     later = job.record.model_copy(update={"applied_ts_us": applied_ts_us, "applied_lsn": 16})
     job.sinks[later.record_key] = later
     with capture_logs() as logs:
-        assert job.begin() == job.record
+        start = job.begin()
+    assert start is not None and start.model_copy(update={"owed": {}}) == job.record
     lost = [line for line in logs if "lost its last writes" in line["event"]]
     assert [(line["published"], line["held"]) for line in lost] == ([("0/10", "0/0")] if is_lost else [])

@@ -45,6 +45,7 @@ class FakeSink:
         self.marker: int | None = 1
         self.text: str | None = None
         self.while_readable: list[Callable[[], object]] = []  # what happens in the next calls of make_readable
+        self.prepared: set[str] = set()
 
     def generation(self) -> int | None:
         self.calls.append("generation")
@@ -59,9 +60,10 @@ class FakeSink:
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         versions = [str(known.version) for known in (*earlier, schema)]
         self.calls.append(f"prepare {schema.table.name} {' '.join(versions)}")
+        self.prepared.add(schema.table.name)
 
-    def reset_versions(self, _: TableId) -> None:
-        raise AssertionError("the worker resets versions, before there is a SinkSync")
+    def reset_versions(self, table: TableId) -> None:
+        self.calls.append(f"reset {table.name}")
 
     def save_position(self, text: str, before: str | None) -> None:
         if before is not None and before != self.text:
@@ -78,6 +80,7 @@ class FakeSink:
         raise AssertionError("tasks write, not the driver")
 
     def sweep(self, table: TableId, floor: int) -> int:
+        assert table.name in self.prepared, "as in the cache"
         self.calls.append(f"sweep {table.name} {floor}")
         return 0
 
@@ -140,6 +143,7 @@ class Bench:
     missing: set[str] = field(default_factory=set)
     dead_letters_max: int = DEAD_LETTERS_MAX
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
+    may_hold_more: bool = False
     waited: list[float] = field(default_factory=list)
     remembered: list[Mapping[str, int]] = field(default_factory=list)  # open letters, at each batch's beginning
 
@@ -157,7 +161,14 @@ class Bench:
             self.dead_letters_max,
         )
         self.position = AppliedPosition()
-        self.sync = SinkSync(self.sink, 1, self.position, environment, self)  # type: ignore[arg-type]
+        self.sync = SinkSync(
+            self.sink,  # type: ignore[arg-type]
+            1,
+            self.position,
+            environment,
+            self,
+            may_hold_more=self.may_hold_more,
+        )
         with pytest.raises(QueryStopped):
             self.sync.apply_batch(1)  # no query was admitted yet
         self.sync.begin([SchemaHistory((schema(),))])
@@ -349,6 +360,39 @@ def test_a_due_sweep_is_done_before_the_position_is_published() -> None:
     assert bench.calls[-3:] == ["sweep a 9", "readable a", "publish"]
     assert bench.published[-1].sweeps == {"public.a": 9}
     assert bench.published[-1].applied_lsn == 500
+
+
+def with_b(*sweeps: SweepRecord) -> ControlUpdate:
+    """Table b joins, and is empty: capture's newest position covers it from the beginning."""
+    newest = progress(500, 0).model_copy(update={"end_offsets": {TOPIC: (0,), OTHER_TOPIC: (0,)}})
+    return ControlUpdate((newest,), sweeps, (SchemaHistory((schema("b"),)),))
+
+
+@pytest.mark.invariant(11)
+def test_an_empty_table_is_prepared_before_its_sweep() -> None:
+    """What a busy job reads at once: a table that joined, its sweep, and a position at which the sweep is due."""
+    sweep = SweepRecord(table_schema="public", table_name="b", floor=9, as_of_lsn=400, epoch=1)
+    bench = Bench(update=[with_b(sweep)])
+    bench.sync.run_housekeeping()
+    assert "sweep b 9" not in bench.calls and bench.published[-1].applied_lsn == 0
+    bench.sync.run_housekeeping()
+    assert bench.calls[-3:] == ["sweep b 9", "readable b", "publish"]
+    assert bench.published[-1].applied_lsn == 500
+
+
+@pytest.mark.invariant(11)
+def test_a_table_that_joins_may_have_rows_of_former_topics_in_a_store_that_is_filled_in_place() -> None:
+    """They must not win against its rows, and are removed before anything of it counts as shown."""
+    bench = Bench(update=[with_b(), NO_NEWS], may_hold_more=True)
+    bench.sync.run_housekeeping()
+    assert [call for call in bench.calls if call.endswith(("reset b", "b 1"))] == ["reset b", "prepare b 1"]
+    assert bench.published[-1].applied_lsn == 0
+    bench.sync.run_housekeeping()
+    assert bench.calls[-3:] == ["sweep b 1", "readable b", "publish"]
+    assert (bench.published[-1].applied_lsn, bench.published[-1].sweeps) == (500, {"public.b": 1})
+    bench.update = [with_b()]
+    bench.sync.run_housekeeping()
+    assert bench.calls.count("reset b") == 1
 
 
 def test_the_store_is_checked_every_few_seconds_and_not_reported_on_when_its_data_was_deleted() -> None:

@@ -12,7 +12,7 @@ from cdc.model.events import TableId
 from cdc.model.job_records import BatchEndRecord
 from spark_jobs.applied import Offsets
 from spark_jobs.source import piece, sink_stream
-from spark_jobs.source.datasource import WatershedSource
+from spark_jobs.source.datasource import WatershedSource, configured
 from spark_jobs.source.errors import TopicChangedError
 from spark_jobs.source.piece import to_pieces
 from spark_jobs.source.reading import Fetched, Partition
@@ -255,11 +255,16 @@ def source(text: str) -> WatershedSource:
 
 
 def test_the_data_source_has_the_stream_of_a_sink() -> None:
-    made = source(LIVE.encoded())
-    assert made.schema() == piece.DDL
+    assert source(LIVE.encoded()).schema() == piece.DDL
+    made = configured(KAFKA)({OPTION: LIVE.encoded(), "prefix": "shop"})
     reader = made.streamReader(StructType())
     assert isinstance(reader, SinkStreamReader)
     assert reader.initialOffset() == {"sink": "search", "generation": 1, "job": 0, "batch": 0, "topics": {}}
+
+
+def test_the_stream_of_a_sink_is_for_sinks() -> None:
+    with pytest.raises(ConfigError, match="option sink is for Watershed's own sinks"):
+        source(LIVE.encoded()).streamReader(StructType())
 
 
 @pytest.mark.parametrize("options", [LIVE, BOUNDED])

@@ -1,0 +1,42 @@
+"""What Spark prints reaches the user, without tracebacks of workers that Java has dismissed."""
+
+import subprocess
+import sys
+
+from spark_jobs.worker_output import without_dismissals
+
+DISMISSED = [
+    "Traceback (most recent call last):\n",
+    '  File "/x/pyspark.zip/pyspark/daemon.py", line 233, in manager\n',
+    '  File "/x/pyspark.zip/pyspark/daemon.py", line 87, in worker\n',
+    "BrokenPipeError: [Errno 32] Broken pipe\n",
+]
+OTHERS = ["Traceback (most recent call last):\n", '  File "/x/job.py", line 1\n', "ValueError: no\n"]
+
+
+def test_only_tracebacks_of_dismissed_workers_are_left_out() -> None:
+    lines = ["WARNING: one\n", *DISMISSED, *DISMISSED, *OTHERS, "two\n", *DISMISSED]
+    assert [*without_dismissals(lines)] == ["WARNING: one\n", *OTHERS, "two\n"]
+
+
+def test_two_tracebacks_that_are_printed_at_once_are_passed_on_if_they_are_not_recognized() -> None:
+    mixed = [DISMISSED[0], OTHERS[0], *OTHERS[1:]]
+    assert [*without_dismissals(mixed)] == mixed
+    assert [*without_dismissals(OTHERS[:2])] == OTHERS[:2], "cut off"
+
+
+def test_a_process_that_is_started_meanwhile_has_the_filter() -> None:
+    text = "".join(["a line\n", *DISMISSED, "last\n"])
+    code = (
+        "import subprocess, sys, time\n"
+        "from spark_jobs.worker_output import filtered_output\n"
+        "print('before', file=sys.stderr, flush=True)\n"
+        "with filtered_output():\n"
+        f"    child = subprocess.Popen(['printf', '%s', {text!r}], stdout=2)\n"
+        "child.wait()\n"
+        "import threading\n"
+        "[thread.join(5) for thread in threading.enumerate() if thread.name == 'output of Spark']\n"
+        "print('after', file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["before", "a line", "last", "after"]
