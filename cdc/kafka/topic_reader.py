@@ -12,7 +12,7 @@ What can happen to a reader of our topics is decided here, once:
 - An offset that a partition has no more, or not yet, is an OutOfRangeError for those who ask for it
   (`auto.offset.reset` = `error`). By default the partition is read from its beginning.
 
-Tasks of sinks have a reader of their own, for speed and with limits in bytes (`spark_jobs/reading.py`).
+Tasks of sinks have a reader of their own, for speed and with limits in bytes (`spark_jobs/source/reading.py`).
 """
 
 import time
