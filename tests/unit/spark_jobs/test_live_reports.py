@@ -109,8 +109,9 @@ def test_what_comes_while_a_report_is_published_is_published_together_after_it(b
 def test_finish_waits_until_all_is_published(brokers: FakeBrokers) -> None:
     brokers.are_open.clear()
     with opened() as reports:
-        finishing = start_thread(lambda: reports.finish(TaskReport(offsets={PARTITION: 1})))
+        reports.send(TaskReport(offsets={PARTITION: 1}))
         assert brokers.is_asked.wait(WAIT_S)
+        finishing = start_thread(lambda: reports.finish(TaskReport(offsets={PARTITION: 1})))
         assert wait([finishing], MOMENT_S).not_done and brokers.calls == []
         brokers.are_open.set()
         finishing.result(WAIT_S)
