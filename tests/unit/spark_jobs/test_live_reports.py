@@ -1,7 +1,8 @@
 """Reports of a running task: in which order they are published, and what happens when they can't be."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import AbstractContextManager
 
 import pytest
@@ -14,11 +15,11 @@ from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.source.group import Reached, TaskCounts, group_name
 from spark_jobs.source.reading import Partition
 from spark_jobs.task_report import TaskReport
-from tests.support.waiting import eventually
 from tests.unit.spark_jobs.records import OTHER, PARTITION, job
 
 AWAY = UnreachableError("the brokers are away", "wait")
 WAIT_S = 30.0
+MOMENT_S = 0.2  # in which something would happen that must not
 
 
 class FakeBrokers:
@@ -69,11 +70,6 @@ def letters(*numbers: int) -> DeadLetterUpdates:
     return {f"1/public.a/{number}": None for number in numbers}
 
 
-def is_done(call: Callable[[], object]) -> Callable[[], bool]:
-    """Calls it in a thread; the result says whether it has returned or raised."""
-    return start_thread(call).done
-
-
 def test_dead_letters_are_published_before_offsets_that_cover_their_records(brokers: FakeBrokers) -> None:
     report = TaskReport({PARTITION: 3, OTHER: 0}, {PARTITION: 9, OTHER: 4}, 6, 4, 1, 0.0126, is_behind=True)
     report.dead_letters = letters(1, 2)
@@ -113,11 +109,12 @@ def test_what_comes_while_a_report_is_published_is_published_together_after_it(b
 def test_finish_waits_until_all_is_published(brokers: FakeBrokers) -> None:
     brokers.are_open.clear()
     with opened() as reports:
-        is_finished = is_done(lambda: reports.finish(TaskReport(offsets={PARTITION: 1})))
+        reports.send(TaskReport(offsets={PARTITION: 1}))
         assert brokers.is_asked.wait(WAIT_S)
-        assert not is_finished() and brokers.calls == []
+        finishing = start_thread(lambda: reports.finish(TaskReport(offsets={PARTITION: 1})))
+        assert wait([finishing], MOMENT_S).not_done and brokers.calls == []
         brokers.are_open.set()
-        eventually(is_finished, WAIT_S, "the last report is published")
+        finishing.result(WAIT_S)
     assert brokers.calls == ["letters", "offsets 0:1"]
 
 
@@ -155,10 +152,10 @@ def test_a_task_waits_while_too_many_dead_letters_are_pending(brokers: FakeBroke
         assert brokers.is_asked.wait(WAIT_S)
         many = letters(*range(DEAD_LETTERS_PENDING_MAX))
         reports.send(TaskReport(offsets={PARTITION: 2}, dead_letters=many))
-        is_sent = is_done(lambda: reports.send(TaskReport(offsets={PARTITION: 3}, dead_letters=letters(-1))))
-        assert not is_sent()
+        sending = start_thread(lambda: reports.send(TaskReport(offsets={PARTITION: 3}, dead_letters=letters(-1))))
+        assert wait([sending], MOMENT_S).not_done
         brokers.are_open.set()
-        eventually(is_sent, WAIT_S, "the letters are published, and the task goes on")
+        sending.result(WAIT_S)
 
 
 def test_a_task_that_waits_goes_on_when_the_report_fails(brokers: FakeBrokers) -> None:
@@ -168,9 +165,9 @@ def test_a_task_that_waits_goes_on_when_the_report_fails(brokers: FakeBrokers) -
         reports.send(TaskReport(offsets={PARTITION: 1}))
         assert brokers.is_asked.wait(WAIT_S)
         many = letters(*range(DEAD_LETTERS_PENDING_MAX + 1))
-        is_sent = is_done(lambda: reports.send(TaskReport(offsets={PARTITION: 2}, dead_letters=many)))
+        sending = start_thread(lambda: reports.send(TaskReport(offsets={PARTITION: 2}, dead_letters=many)))
         brokers.are_open.set()
-        eventually(is_sent, WAIT_S, "the task goes on, and meets the error at its next report")
+        wait([sending], WAIT_S)
         with pytest.raises(UnreachableError):
             reports.finish(TaskReport())
 

@@ -62,3 +62,4 @@ def test_a_share_has_the_offsets_where_it_begins_and_ends() -> None:
 def test_nothing_to_read_is_no_share() -> None:
     assert shares({}, {}, 4, with_ends=False) == []
     assert shares({"a": (3,)}, {"a": (3,)}, 4, with_ends=True) == []
+    assert len(shares({"a": (2,)}, {"a": (3,)}, 4, with_ends=True)) == 1, "a single record is read"
