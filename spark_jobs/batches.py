@@ -59,8 +59,12 @@ class BatchReport:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that were read."""
-        return frozenset(self.offsets)
+        """The topics of which something was read."""
+        return frozenset(
+            topic
+            for topic, offsets in self.offsets.items()
+            if any(offset > self.begins.get(topic, {}).get(number, 0) for number, offset in offsets.items())
+        )
 
     @classmethod
     def of(cls, reports: Sequence[TaskReport]) -> "BatchReport":

@@ -60,6 +60,10 @@ class LiveReports:
     def opened(cls, job: SinkTaskConfig, batch: str, task: int) -> Iterator[Self]:
         """Opens the reports of a task, with the clients that the worker process keeps."""
         name = group_name(job.prefix, job.sink, job.generation)
+        # Of a sink two generations are written at once, at most.
+        for former in [other for other in _groups if other.rpartition("-")[0] == name.rpartition("-")[0]][:-1]:
+            if former != name:
+                _groups.pop(former).close()
         group = _groups.get(name) or _groups.setdefault(name, GroupOffsets(job.kafka, name))
         producer = _producers.get(job.sink) or _producers.setdefault(
             job.sink, DeadLetterProducer(job.kafka, job.prefix, job.sink)
@@ -72,7 +76,9 @@ class LiveReports:
         """Passes on what is new in the report, and takes its dead letters. Waits if too many are pending. Raises the
         error of an earlier report."""
         fresh = {
-            partition: offset for partition, offset in report.offsets.items() if self._sent.get(partition) != offset
+            partition: offset
+            for partition, offset in report.offsets.items()
+            if self._sent.get(partition, report.begins.get(partition, 0)) != offset
         }
         self._sent |= fresh
         counts = TaskCounts(report.records, report.written, report.stale, round(report.write_s * 1000))

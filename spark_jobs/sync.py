@@ -258,9 +258,7 @@ class SinkSync:
                     self._position.invalidate(topic)
                     log.warning("topic is read from its beginning", sink=self._sink.name, because=reason)
             self._written_tables |= {
-                self._schema_histories[topic].newest.table
-                for topic in report.offsets
-                if topic in self._schema_histories
+                self._schema_histories[topic].newest.table for topic in report.topics if topic in self._schema_histories
             }
             self._dead_letters |= report.dead_letters
             self._written += report.written

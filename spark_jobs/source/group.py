@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.config.settings import KafkaConfig
-from cdc.kafka.client import broker_error, new_client, reading_settings
-from spark_jobs.source.reading import Partition
+from cdc.kafka.client import broker_error, kafka_error, new_client, reading_settings
+from spark_jobs.source.reading import ABSENT, Partition
 
 ANSWER_S_MAX: Final = 10.0
 _FIELDS: Final = 9
@@ -90,9 +90,12 @@ class GroupOffsets:
         try:
             answers = self._consumer.commit(offsets=offsets, asynchronous=False) or ()
         except KafkaException as error:
+            if kafka_error(error).code() in ABSENT:
+                return
             raise broker_error(what, error) from error
         for answer in answers:
-            if answer.error is not None:
+            # A topic that was deleted meanwhile concerns its own table: the driver finds it missing.
+            if answer.error is not None and answer.error.code() not in ABSENT:
                 raise broker_error(what, KafkaException(answer.error))
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, Reached]:

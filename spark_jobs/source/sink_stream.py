@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from cdc.config.settings import KafkaConfig
 from cdc.model.control import SchemaRecord
+from cdc.model.errors import WatershedError
 from cdc.model.job_records import BatchEndRecord
 from cdc.model.topics import Topics
 from spark_jobs.source.piece import EMPTY, Piece, piece_of, to_row
@@ -25,6 +26,7 @@ from spark_jobs.source.reading import Fetched, Partition, PartitionReader
 from spark_jobs.source.shares import Share, shares
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_plan import BatchPlan, Planner, check_offset, initial_offset
+from spark_jobs.task_errors import TaskError
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 # After records, before empty pieces say that none follow at once. Spark passes a row on when the next one is there.
@@ -103,10 +105,14 @@ class SinkStreamReader(DataSourceStreamReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raises TaskError."""
         assert isinstance(partition, PieceRange)
         read = read_live if partition.share.ends is None else read_bounded
-        with kept_reader(partition) as reader:
-            yield from map(to_row, read(partition, reader))
+        try:
+            with kept_reader(partition) as reader:
+                yield from map(to_row, read(partition, reader))
+        except WatershedError as error:
+            raise TaskError(error) from error
 
     def stop(self) -> None:
         if self._planner is not None:

@@ -20,6 +20,7 @@ from spark_jobs.source.shares import TASK_RECORDS_MIN
 from spark_jobs.source.sink_options import OPTION, SinkStreamOptions
 from spark_jobs.source.sink_plan import BatchPlan
 from spark_jobs.source.sink_stream import PieceRange, SinkStreamReader
+from spark_jobs.task_errors import TaskError
 from tests.unit.spark_jobs.records import PARTITION, TOPIC, FakeReader, Signal, fetched, upsert
 
 KAFKA = KafkaConfig(bootstrap_servers="127.0.0.1:1")
@@ -231,7 +232,7 @@ def test_a_worker_process_keeps_its_consumer_until_an_error(
     for count, is_closed in ((1, False), (1, False)):
         assert len(list(made.read(part))) == 1
         assert (len(consumers.made), consumers.made[0].is_closed) == (count, is_closed)
-    with pytest.raises(BrokerError):
+    with pytest.raises(TaskError):
         list(made.read(part))
     assert consumers.made[0].is_closed
     list(made.read(part))
