@@ -127,6 +127,7 @@ def test_where_a_topic_was_created_again_all_its_rows_are_published_and_the_othe
     both.query("UPDATE items SET name = 'in the gap' WHERE id = 9")
     both.settings["source"] = {"on_gap": "heal"}
     both.start().await_said("healing automatically, as configured")
+    eventually(lambda: both.snapshots()[ITEMS]["request"] == "epoch 2" and not both.unfinished(), 90.0, "it is healed")
     both.await_caught_up()
     assert (keys(both), len(of_epoch(both, 2, OTHER))) == ([9], 2)
     assert [both.snapshots()[table]["sweeps"] for table in (ITEMS, OTHER)] == [False, True]
