@@ -17,13 +17,13 @@ pytestmark = pytest.mark.whole
 
 ROWS = 3_000
 TABLES: LiteralString = """
-CREATE TABLE items (id int PRIMARY KEY, name text, secret text, big text, price numeric(10, 2));
+CREATE TABLE items (id int PRIMARY KEY, name text, note text, big text, price numeric(10, 2));
 ALTER TABLE items ALTER big SET STORAGE EXTERNAL;
 CREATE TABLE other (id text, part int, name text, PRIMARY KEY (id, part));
 """
 FILL: LiteralString = """
 INSERT INTO items
-    SELECT n, 'name ' || n, 'secret ' || n, repeat('b', CASE WHEN n <= 20 THEN 5000 ELSE 5 END), n / 7.0
+    SELECT n, 'name ' || n, 'note ' || n, repeat('b', CASE WHEN n <= 20 THEN 5000 ELSE 5 END), n / 7.0
     FROM generate_series(1, %s) AS n
 """
 FILL_OTHER: LiteralString = "INSERT INTO other SELECT 'k ' || n, n, 'name' FROM generate_series(1, 20) AS n"
@@ -36,10 +36,7 @@ def both(
     """Tables with rows, changed in the stream and captured whole; capture has ended. Of `other` all rows were swept
     and some have come back."""
     with under_capture(postgres, kafka, fresh_database, unique, tmp_path, TABLES, [ITEMS, OTHER]) as made:
-        made.settings = {
-            "masking": {"hash": ["public.items.secret"], "hash_key": "0123456789abcdef"},
-            "snapshot": {"chunk_rows_max": 500},
-        }
+        made.settings = {"snapshot": {"chunk_rows_max": 500}}
         made.query(FILL, ROWS)
         made.query(FILL_OTHER)
         made.start()
@@ -75,11 +72,11 @@ def test_published_is_what_differs_after_every_kind_of_change_in_the_gap(both: C
     both.query("INSERT INTO items VALUES (5001, 'new', 's', 'b', 1), (5002, NULL, NULL, NULL, NULL)")
     both.query("UPDATE items SET name = 'in the gap' WHERE id IN (1, 100, 2999)")  # 1 has a large value
     both.query("UPDATE items SET big = repeat('c', 5000) WHERE id = 2")
-    both.query("UPDATE items SET price = price + 0.01 WHERE id = 3; UPDATE items SET secret = 'x' WHERE id = 4")
+    both.query("UPDATE items SET price = price + 0.01 WHERE id = 3; UPDATE items SET note = 'x' WHERE id = 4")
     both.query("UPDATE items SET id = 6000 WHERE id = 5")
     both.query("DELETE FROM items WHERE id IN (6, 1000)")
     both.query("DELETE FROM items WHERE id = 7")
-    both.query("INSERT INTO items SELECT 7, 'name 7', 'secret 7', repeat('b', 5000), 7 / 7.0")  # back, as it was
+    both.query("INSERT INTO items SELECT 7, 'name 7', 'note 7', repeat('b', 5000), 7 / 7.0")  # back, as it was
     both.query("UPDATE items SET name = name")
     both.query("INSERT INTO other VALUES ('k 3', 3, 'name')")  # as it was before TRUNCATE
     both.query("DELETE FROM other WHERE part = 1")
@@ -100,7 +97,7 @@ def test_a_heal_goes_on_after_kills_while_the_source_changes_and_signals_come(bo
     both.drop_slot()
     both.query("UPDATE items SET name = 'in the gap' WHERE id % 500 = 1")
     both.query("DELETE FROM items WHERE id % 500 = 2")
-    both.settings["snapshot"] = {"chunk_rows_max": 100, "rows_per_s_max": 2_000}
+    both.settings["snapshot"] = {"chunk_rows_max": 100, "rows_per_s_max": 300}
     both.start().await_said("state GAP")
     assert both.ask("heal").is_accepted
     eventually(lambda: both.snapshots()[ITEMS].get("compared", 0) > 300, 90.0, "rows are compared")
@@ -110,16 +107,17 @@ def test_a_heal_goes_on_after_kills_while_the_source_changes_and_signals_come(bo
     both.query("DELETE FROM items WHERE id % 500 = 4; ALTER TABLE other ADD more int")
     both.start()
     assert both.ask("pause", tables=[ITEMS]).is_accepted
-    assert owed(both)[-1].get(ITEMS) == "the snapshot that heals the gap is paused" or ITEMS in owed(both)[-1]
+    paused = "the snapshot that heals the gap is paused"
+    eventually(lambda: owed(both)[-1].get(ITEMS) == paused, 90.0, lambda: f"it is owed: {owed(both)[-1]}")
     both.query("INSERT INTO other VALUES ('k 9', 9, 'name', 9); UPDATE items SET name = 'paused' WHERE id = 2500")
     assert both.ask("resume", tables=[ITEMS]).is_accepted
     both.await_caught_up()
     assert both.snapshots()[ITEMS]["status"] == "done"
-    assert all(ITEMS in some for some in owed(both)[:-1]) and owed(both)[-1] == {}
+    is_owed = [ITEMS in some for some in owed(both)]
+    assert is_owed == sorted(is_owed, reverse=True) and is_owed[0] and owed(both)[-1] == {}
     differing = {n for n in range(1, ROWS + 1) if n % 500 in (1, 2, 3, 4)} | {2500}
     assert set(keys(both)) == differing, "and nothing else was published"
     assert both.unlike([ITEMS, OTHER]) == {}
-    assert both.judge().epoch == 2
 
 
 @pytest.mark.promise(4)
@@ -129,6 +127,7 @@ def test_where_a_topic_was_created_again_all_its_rows_are_published_and_the_othe
     both.query("UPDATE items SET name = 'in the gap' WHERE id = 9")
     both.settings["source"] = {"on_gap": "heal"}
     both.start().await_said("healing automatically, as configured")
+    eventually(lambda: both.snapshots()[ITEMS]["request"] == "epoch 2" and not both.unfinished(), 90.0, "it is healed")
     both.await_caught_up()
     assert (keys(both), len(of_epoch(both, 2, OTHER))) == ([9], 2)
     assert [both.snapshots()[table]["sweeps"] for table in (ITEMS, OTHER)] == [False, True]
