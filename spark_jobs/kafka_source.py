@@ -86,7 +86,8 @@ class EndsReader(DataSourceStreamReader):
         except UnreachableError:
             return self._latest
         self._latest = {
-            topic: {str(number): end for number, end in enumerate(described.ends)} for topic, described in found.items()
+            topic: {str(number): end for number, end in enumerate(described.ends)}
+            for topic, described in sorted(found.items())
         }
         return self._latest
 
