@@ -1,7 +1,7 @@
 """The rows of a topic, by key and digest, for the comparison with a table's rows.
 
 They are kept in a temporary SQLite database, of which CACHE_KIBIBYTES are in memory and the rest in a file that
-disappears with the process: some 40 bytes for each key, and its length. A bit for each key, in memory, says whether the
+disappears with the process: some 25 bytes for each key, and its length. A bit for each key, in memory, says whether the
 table has it.
 """
 
