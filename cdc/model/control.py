@@ -375,6 +375,7 @@ class SignalRecord(Record):
     epoch: Epoch | None = None  # the new epoch for healing, if the previous one can't be known
     keys: tuple[str, ...] = ()  # republish: record keys of one table's rows, as JSON texts
     requested_us: int
+    requested_by: str = ""  # a user of http.users; "": a command
 
 
 class SignalAnswer(Record):

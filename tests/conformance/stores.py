@@ -73,7 +73,7 @@ class SearchStore:
     def __init__(
         self, url: str, prefix: str, shapes: dict[str, SearchShape] | None = None, face: str | None = None
     ) -> None:
-        """`face`: the address that the sink gets, if it is another one: of a front in this process, whose memory counts."""
+        """`face`: the address that the sink gets, if it is another one: a front in this process, in our memory."""
         if face is not None:
             self.batch_memory_bytes_max = None
         self._shapes = shapes or {}
