@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cdc.config.config_file import Config
+from cdc.config.http_settings import HttpConfig
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.rejected_rows import RejectedRow
 from tests.support.http_server import HttpServer, running
@@ -250,10 +251,10 @@ def _refused(record: SignalRecord) -> SignalAnswer:
 
 
 @contextmanager
-def served(pipeline: ShownPipeline, port: int | None = None) -> Iterator[HttpServer]:
+def served(pipeline: ShownPipeline, port: int | None = None, http: HttpConfig = SETTINGS.http) -> Iterator[HttpServer]:
     """The server of the routes and of the console."""
     waits = Waits(lambda: source_end(10_000), lambda: Positions((applied(500),), position(500)))
     letters = DeadLetterReader(SETTINGS, lambda sinks: [one for one in pipeline.letters if one.sink in sinks])
     app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters, Operations(_refused))
-    with running(http_server(app, SETTINGS.http), port) as listening:
+    with running(http_server(app, http), port) as listening:
         yield HttpServer(listening)
