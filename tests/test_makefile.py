@@ -24,7 +24,7 @@ VERBS = {
         "prove-long",
         "bench-sinks",
     ),
-    *("stack", "up", "down", "lock", "clean"),
+    *("stack", "up", "down", "lock", "clean", "helm"),
 }
 
 

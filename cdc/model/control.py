@@ -401,6 +401,7 @@ class SignalRecord(Record):
     all_rows: bool = False  # heal: publish every row, not only those that differ from the topics
     keys: tuple[str, ...] = ()  # republish: record keys of one table's rows, as JSON texts
     requested_us: int
+    requested_by: str = ""  # a user of http.users; "": a command
 
 
 class SignalAnswer(Record):

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
+from pydantic import SecretStr
 
+from cdc.config.http_settings import HttpConfig, HttpUser
 from tests.support.browser import opened_browser, violations
 from tests.support.captured import Captured
 from tests.support.console_pipeline import (
@@ -286,6 +288,29 @@ def test_views_are_shown_where_there_are_some(opener: Opener) -> None:
     page = without.open("views")
     expect(page.locator("#nav a")).to_have_count(5)
     expect(page.locator(".nav [aria-current=page]")).to_have_attribute("href", "#overview")
+
+
+def test_a_server_with_users_asks_for_a_token(opener: Opener, tmp_path: Path) -> None:
+    users = {"viewer": HttpUser(token=SecretStr("read-0123456789abcdef"))}
+    with served(shop(), http=HttpConfig(users=users)) as server:
+        page = opener.at(server).open("overview")
+        field, button = page.get_by_label("Token"), page.get_by_role("button", name="Log in")
+        assert violations(page) == []
+        picture(page, tmp_path, "login")
+        expect(page.locator("#raw")).to_be_hidden()
+        field.fill("wrong-0123456789abcdef")
+        button.click()
+        expect(page.get_by_role("alert")).to_have_text("Refused: the token is not known.")
+        field.fill("read-0123456789abcdef")
+        field.press("Enter")
+        expect(page.locator("#health")).to_contain_text("1 warning")
+        page.reload()
+        expect(page.locator("#health")).to_contain_text("1 warning")
+        page.goto(f"http://127.0.0.1:{server.port}/console/#letters")
+        expect(page.locator(".withheld").last).to_contain_text("role operate")
+        page.get_by_role("button", name="Log out").click()
+        expect(field).to_be_visible()
+        expect(page.locator(".letter")).to_have_count(0)
 
 
 def test_letters_show_a_row_when_asked_and_never_a_masked_one(opener: Opener) -> None:

@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cdc.config.config_file import Config
+from cdc.config.http_settings import HttpConfig
+from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.rejected_rows import RejectedRow
 from tests.support.http_server import HttpServer, running
 from tests.support.pipeline_records import position
 from tests.support.status_facts import applied, source_end
 from watershed.client.applied import Positions
 from watershed.http.dead_letters import DeadLetterReader
+from watershed.http.operations import Operations
 from watershed.http.routes import CAPTURE, application
 from watershed.http.server import http_server
 from watershed.http.waits import Waits
@@ -243,11 +246,15 @@ def letter(sink: str, table_name: str, number: int, reason: str, row: dict[str, 
     return DeadLetter(sink, f"shop.dead-letter.{sink}", f"1/{table_name}/{number}", rejected)
 
 
+def _refused(record: SignalRecord) -> SignalAnswer:
+    return SignalAnswer(is_accepted=False, message=f"there is no capture for {record.action}")
+
+
 @contextmanager
-def served(pipeline: ShownPipeline, port: int | None = None) -> Iterator[HttpServer]:
+def served(pipeline: ShownPipeline, port: int | None = None, http: HttpConfig = SETTINGS.http) -> Iterator[HttpServer]:
     """The server of the routes and of the console."""
     waits = Waits(lambda: source_end(10_000), lambda: Positions((applied(500),), position(500)))
     letters = DeadLetterReader(SETTINGS, lambda sinks: [one for one in pipeline.letters if one.sink in sinks])
-    app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters)
-    with running(http_server(app, SETTINGS.http), port) as listening:
+    app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters, Operations(_refused))
+    with running(http_server(app, http), port) as listening:
         yield HttpServer(listening)

@@ -22,6 +22,7 @@ from watershed.client.waiting import WaitTimeoutError
 from watershed.http.access import caller_of
 from watershed.http.dead_letters import DeadLetterReader, DeadLetters
 from watershed.http.metrics import CONTENT_TYPE, metrics_text
+from watershed.http.operations import ACTIONS, OperationAnswer, OperationFailure, OperationRequest, Operations
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Question, Waits
 from watershed.status.model import Node, Part, Problem, SinkStatus, Status, TableStatus, ViewStatus
 from watershed.status.trend import Recent
@@ -97,7 +98,12 @@ def _not_begun(sink: str) -> Problem:
 
 
 def application(
-    status: Callable[[], Status], scope: Scope, waits: Waits, recent: Callable[[], Recent], letters: DeadLetterReader
+    status: Callable[[], Status],
+    scope: Scope,
+    waits: Waits,
+    recent: Callable[[], Recent],
+    letters: DeadLetterReader,
+    operations: Operations,
 ) -> Starlette:
     """Makes the application. `status` and `recent` are called for each request."""
 
@@ -159,6 +165,7 @@ def application(
             *_view_routes(status),
             Route("/v1/history", history),
             Route("/v1/dead-letters", dead_letters),
+            *operations.routes(),
             Route("/metrics", metrics),
             Route("/openapi.json", openapi),
             *console_routes(),
@@ -231,7 +238,10 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 # ---- OpenAPI
 
-_MODELS: Final = (Health, Readiness, Status, Tables, Sinks, SinkStatus, Views, ViewStatus, Recent, DeadLetters, Failure)
+_MODELS: Final = (
+    *(Health, Readiness, Status, Tables, Sinks, SinkStatus, Views, ViewStatus, Recent, DeadLetters, Failure),
+    *(OperationRequest, OperationAnswer, OperationFailure),
+)
 _NAME: Final = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 _WAITS: Final = [
     {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": kind}}
@@ -265,11 +275,12 @@ def description() -> dict[str, Any]:
         [(model, "serialization") for model in _MODELS], ref_template="#/components/schemas/{model}"
     )
     paths: dict[str, Any] = {path: {"get": _operation(path, *documented)} for path, documented in _PATHS.items()}
+    paths |= {path: {"post": _operator(summary)} for path, (_, summary) in ACTIONS.items()}
     text = {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
     paths["/metrics"] = {"get": {"summary": "Metrics.", "responses": {"200": text}}}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Watershed", "version": __version__, "description": "Read-only: health, status, metrics."},
+        "info": {"title": "Watershed", "version": __version__, "description": "Health, status, metrics, operations."},
         "paths": paths,
         # A server without users asks for none.
         "security": [{"token": []}, {}],
@@ -277,6 +288,23 @@ def description() -> dict[str, Any]:
             "schemas": schemas["$defs"],
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "A token of http.users."}},
         },
+    }
+
+
+def _operator(summary: str) -> dict[str, Any]:
+    def content(model: type[BaseModel]) -> dict[str, Any]:
+        return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
+
+    failures = {
+        code: {"description": "Why not.", **content(OperationFailure)} for code in ("400", "403", "409", "503", "504")
+    }
+    done = {"description": "Capture has accepted it.", **content(OperationAnswer)}
+    return {
+        "summary": summary,
+        "description": "Needs a user with role operate.",
+        "security": [{"token": []}],
+        "requestBody": content(OperationRequest),
+        "responses": {"200": done, **failures},
     }
 
 

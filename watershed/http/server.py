@@ -21,6 +21,7 @@ from watershed.http.certificate import Certificate
 from watershed.http.connections import bounded
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.hosts import CheckedHost, KnownHosts
+from watershed.http.operations import Operations
 from watershed.http.routes import Scope, application
 from watershed.http.waits import Waits
 from watershed.status.dead_letters import read_dead_letters
@@ -51,7 +52,9 @@ def serve(
     waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
     trend = Trend()
     dead_letters = DeadLetterReader(config, lambda sinks: read_dead_letters(config, sinks))
-    server = http_server(application(monitor.status, scope, waits, trend.recent, dead_letters), config.http)
+    server = http_server(
+        application(monitor.status, scope, waits, trend.recent, dead_letters, Operations.of(config)), config.http
+    )
 
     def run() -> None:
         # SIGTERM is for the thread that waits for it. Threads that are started here inherit this.

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 
 from cdc.config.settings import KafkaConfig
 from cdc.config.stores import CacheConfig, SqlConfig
+from cdc.config.topic_settings import TopicSettings
 from cdc.daemon.conditions import Conditions
 from cdc.kafka import topic_reader
 from cdc.model.control import Record
@@ -308,7 +309,7 @@ class SinkJob:
         self.refusal: WatershedError | None = None
         config = SimpleNamespace(
             kafka=KAFKA,
-            topics=SimpleNamespace(prefix=PREFIX),
+            topics=SimpleNamespace(prefix=PREFIX, config=TopicSettings()),
             spark=SimpleNamespace(checkpoint_location="/nowhere", warehouse_trigger_ms=1000),
             sinks={NAME: section},
         )

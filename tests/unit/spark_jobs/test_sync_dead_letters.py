@@ -182,8 +182,8 @@ def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
     )
     bench.sync.run_housekeeping()
     bench.dead_letters.open = {"1/public.a/1": 8, "1/public.a/2": 10, "1/public.b/1": 8}
-    bench.sync._add_report(with_dead_letters(0, {"1/public.a/3": 7, "1/public.a/4": 9}), {})  # not published yet
-    late = with_dead_letters(0, {"1/public.a/5": 8, "1/public.a/6": 10})  # while the rows are swept
+    bench.sync._add_report(with_dead_letters(1, {"1/public.a/3": 7, "1/public.a/4": 9}), {})  # not published yet
+    late = with_dead_letters(2, {"1/public.a/5": 8, "1/public.a/6": 10})  # while the rows are swept
     bench.sink.while_readable = [lambda: None, lambda: bench.sync._add_report(late, {})]
     for _ in range(2):
         bench.sync.run_housekeeping()

@@ -40,6 +40,9 @@ app.kubernetes.io/component: {{ .component }}
 {{- if not (or $http.users $http.insecure) }}
 {{- fail "config.http.users is empty: name users and put their tokens into the secret, or set config.http.insecure" }}
 {{- end }}
+{{- if and $http.users (not (has "probes" $http.open)) }}
+{{- fail "config.http.open lacks probes: Kubernetes has no token for /readyz" }}
+{{- end }}
 {{- $_ := required "config.kafka.bootstrap_servers is empty" (.Values.config.kafka | default dict).bootstrap_servers }}
 {{- $_ := required "config.source.tables is empty: name the captured tables" (.Values.config.source | default dict).tables }}
 {{- if not (or .Values.secret.name .Values.secret.values) }}

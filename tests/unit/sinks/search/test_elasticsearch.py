@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from cdc.config.stores import SearchConfig
 from cdc.model.events import Column, pack_version
-from sinks.contract import Outcome
+from sinks.contract import Change, Outcome
 from sinks.errors import RefusedError, SinkError
 from sinks.search import mapping
 from sinks.search.check import search_findings
@@ -21,10 +21,15 @@ from sinks.search.removal import search_contents
 from sinks.search.sink import SearchSink
 from sinks.search.slots import SearchSlots
 from tests.support.elasticsearch import Face, elasticsearch_face
-from tests.unit.sinks.search.conftest import QUICK, SCHEMA, TABLE, Place, delete, upsert
+from tests.unit.sinks.search.conftest import QUICK, SCHEMA, TABLE, Place, delete
 
 V = pack_version(1, 1)
 WITH_VECTOR = replace(SCHEMA, columns=(*SCHEMA.columns, Column("v", 90_001, -1, "vector(3)", True)))
+
+
+def upsert(key: int, version: int, **values: object) -> Change:
+    row = {column.name: values.get(column.name) for column in WITH_VECTOR.columns} | {"id": key}
+    return Change(TABLE, {"id": key}, version, row, 1)
 
 
 def section(face: Face) -> SearchConfig:
@@ -56,6 +61,7 @@ def test_every_request_of_a_sink_is_one_that_elasticsearch_specifies(place: Plac
             sink.prepare(later, [WITH_VECTOR])
             assert sink.apply([upsert(2, V + 2, name="2")])[0].outcome is Outcome.WRITTEN
             assert sink.sweep(TABLE, V + 1) == 1
+            sink.make_readable([TABLE])
             sink._tombstones.purge([f"{place.prefix}.public.products.documents.own"], 4e9)
         with closing(SearchContents.open(section(face), place.prefix, "search")) as contents:
             contents.attach(later)

@@ -8,7 +8,8 @@ import pytest
 from starlette.applications import Starlette
 
 from cdc.config.http_settings import HttpConfig
-from cdc.model.errors import ConfigError, UnreachableError
+from cdc.model.control import SignalAnswer, SignalRecord
+from cdc.model.errors import ConfigError, UnreachableError, WatershedError
 from cdc.model.sink_records import SinkRecord
 from tests.support.http_server import HttpServer, free_port, running
 from tests.support.pipeline_records import position
@@ -16,6 +17,7 @@ from tests.support.status_facts import Clock, applied, config, full_status, read
 from tests.support.waiting import eventually
 from watershed.client.applied import Positions
 from watershed.http.dead_letters import DeadLetterReader
+from watershed.http.operations import Operations
 from watershed.http.routes import CAPTURE, Scope, application, description, sinks_scope, views_scope
 from watershed.http.server import http_server, listening_socket
 from watershed.http.waits import Waits
@@ -34,17 +36,31 @@ class Pipeline:
         self.records: tuple[SinkRecord, ...] = (applied(500),)
         self.position = position(500)
         self.asked = 0
+        self.fails: WatershedError | None = None
+        self.signals: list[SignalRecord] = []
+        self.answer = SignalAnswer(is_accepted=True, message="done", tables=("public.orders",))
 
         self.trend = Trend()
 
     def application(self) -> Starlette:
         letters = DeadLetterReader(config(), self.read_dead_letters)
         return application(
-            lambda: self.status, self.scope, Waits(lambda: self.end, self.last), self.trend.recent, letters
+            lambda: self.status,
+            self.scope,
+            Waits(lambda: self.end, self.last),
+            self.trend.recent,
+            letters,
+            Operations(self.operate),
         )
 
     def read_dead_letters(self, sinks: Sequence[str]) -> list[DeadLetter]:
         raise UnreachableError(f"Kafka: can't read the letters of {', '.join(sinks)}", "start it")
+
+    def operate(self, record: SignalRecord) -> SignalAnswer:
+        if self.fails is not None:
+            raise self.fails
+        self.signals.append(record)
+        return self.answer
 
     def last(self) -> Positions:
         self.asked += 1
