@@ -8,7 +8,7 @@ process passes through a thread of this process.
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -18,22 +18,37 @@ _CLOSED: Final = ("BrokenPipeError:", "ConnectionResetError:")
 
 
 def without_dismissals(lines: Iterable[str]) -> Iterator[str]:
-    """Yields the lines, except tracebacks of PySpark's daemon for a connection that Java has closed."""
+    """Yields the lines, except tracebacks of PySpark's daemon for a connection that Java has closed. Several workers
+    may print theirs at once, so that the lines are mixed."""
     held: list[str] = []
     for line in lines:
-        if held and line.startswith(" "):
+        if line.startswith(_BEGIN) or (held and line.startswith((" ", *_CLOSED))):
             held.append(line)
             continue
-        if held and not (line.startswith(_CLOSED) and any(_DAEMON in part for part in held)):
-            yield from held
-            held = []
         if held:
+            yield from _worth_passing_on([*held, line])
             held = []
-        elif line.startswith(_BEGIN):
-            held = [line]
         else:
             yield line
-    yield from held
+    yield from _worth_passing_on(held)
+
+
+def _worth_passing_on(held: Sequence[str]) -> Sequence[str]:
+    """Returns the lines; of tracebacks for closed connections only the line that follows."""
+    frames = [line for line in held if line.lstrip().startswith('File "')]
+    *tracebacks, last = held if held and not held[-1].startswith((_BEGIN, " ", *_CLOSED)) else [*held, ""]
+    is_dismissal = (
+        bool(frames)
+        and all(_DAEMON in frame for frame in frames)
+        and any(line.startswith(_CLOSED) for line in tracebacks)
+        and not _is_error(last)
+    )
+    return [last] if is_dismissal and last else [] if is_dismissal else held
+
+
+def _is_error(line: str) -> bool:
+    """Says whether a line can be the end of a traceback: the name of an exception."""
+    return line.partition(":")[0].endswith(("Error", "Exception", "Interrupt", "Exit"))
 
 
 @contextmanager

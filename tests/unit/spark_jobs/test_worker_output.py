@@ -15,14 +15,22 @@ OTHERS = ["Traceback (most recent call last):\n", '  File "/x/job.py", line 1\n'
 
 
 def test_only_tracebacks_of_dismissed_workers_are_left_out() -> None:
-    lines = ["WARNING: one\n", *DISMISSED, *DISMISSED, *OTHERS, "two\n", *DISMISSED]
-    assert [*without_dismissals(lines)] == ["WARNING: one\n", *OTHERS, "two\n"]
+    lines = ["WARNING: one\n", *DISMISSED, *DISMISSED, "two\n", *OTHERS, "three\n", *DISMISSED]
+    assert [*without_dismissals(lines)] == ["WARNING: one\n", "two\n", *OTHERS, "three\n"]
 
 
-def test_two_tracebacks_that_are_printed_at_once_are_passed_on_if_they_are_not_recognized() -> None:
-    mixed = [DISMISSED[0], OTHERS[0], *OTHERS[1:]]
+def test_tracebacks_that_are_printed_at_once_are_left_out_too() -> None:
+    begin, first, second, error = DISMISSED
+    mixed = [begin, first, begin, first, second, second, error, error]
+    assert [*without_dismissals(["one\n", *mixed, "two\n"])] == ["one\n", "two\n"]
+
+
+def test_whatever_else_has_a_traceback_is_passed_on() -> None:
+    mixed = [DISMISSED[0], OTHERS[0], DISMISSED[1], *OTHERS[1:], DISMISSED[3]]
     assert [*without_dismissals(mixed)] == mixed
     assert [*without_dismissals(OTHERS[:2])] == OTHERS[:2], "cut off"
+    closed = [OTHERS[0], OTHERS[1], DISMISSED[3]]
+    assert [*without_dismissals([*closed, "two\n"])] == [*closed, "two\n"], "a connection of our own code"
 
 
 def test_a_process_that_is_started_meanwhile_has_the_filter() -> None:
