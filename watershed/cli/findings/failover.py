@@ -171,7 +171,8 @@ def read_primary(connection: psycopg.Connection, slot: str) -> PrimaryFacts:
     # its slot does not stream.
     without = connection.execute(
         "SELECT count(*) FROM pg_stat_replication r"
-        " WHERE state IN ('streaming', 'catchup') AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid)"
+        " WHERE state IN ('streaming', 'catchup')"
+        "   AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid)"
     ).fetchone()
     ours = connection.execute(
         "SELECT coalesce((to_jsonb(s) ->> 'failover')::bool, false) FROM pg_replication_slots s WHERE slot_name = %s",
