@@ -167,9 +167,12 @@ def read_primary(connection: psycopg.Connection, slot: str) -> PrimaryFacts:
         " ORDER BY 1"
     ).fetchall()
     setting = connection.execute("SELECT current_setting('synchronized_standby_slots', true)").fetchone()
+    # The state is null for a role without pg_read_all_stats: then nothing is known. A logical connection that waits for
+    # its slot does not stream.
     without = connection.execute(
         "SELECT count(*) FROM pg_stat_replication r"
-        " WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid)"
+        " WHERE state IN ('streaming', 'catchup')"
+        "   AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid)"
     ).fetchone()
     ours = connection.execute(
         "SELECT coalesce((to_jsonb(s) ->> 'failover')::bool, false) FROM pg_replication_slots s WHERE slot_name = %s",

@@ -68,6 +68,7 @@ def test_a_history_file_that_is_none_is_refused(line: str) -> None:
         (ON_2, Branch(3, ((1, 900),)), 900),  # promoted from the old primary, before ours was
         (ON_2, Branch(3, ((1, 1100),)), 1000),  # after ours was
         (ON_2, Branch(2, ((1, 900),)), 900),  # the same number, reached in another way: a restore
+        (ON_2, Branch(3, ((1, 1000),)), 1000),  # at the same point, under another number
         (ON_2, Branch(1), 1000),  # the old primary
         (ON_3, Branch(2, ((1, 1000),)), 2000),
         (ON_2, Branch(3, ()), 0),  # no history at all
@@ -105,7 +106,7 @@ def test_a_promoted_server_that_has_everything_is_followed(before: PositionRecor
     assert (after.epoch, after.seq, after.resume_lsn) == (5, 0, resume)
     assert (after.source.timeline, after.source.branches) == (now.timeline, now.ended)
     assert after.partial == before.partial
-    assert after.published_below == before.published_below <= (parting(before.source, now) or 0)
+    assert after.published_lsn == after.published_below == before.published_below <= (parting(before.source, now) or 0)
     assert start_lsn(before, now) == resume
     assert follow(after, now) == after
 
@@ -239,6 +240,7 @@ BEHIND = primary("behind", 3, (1, 500))
         ([OTHER, OLD], position(ON_1, 900), "old"),  # another database
         ([OTHER], position(ON_1, 900), "other"),  # the checks refuse it
         ([OLD, NEW], position(ON_2, 1500), "new"),
+        ([OLD, BEHIND], position(ON_2, 800), "behind"),  # neither has everything: the checks say what it lacks
         ([OLD, NEW], position(ON_2, 800), "new"),  # never back to a timeline that was left
     ],
 )
