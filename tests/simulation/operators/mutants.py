@@ -70,18 +70,6 @@ def _former_rows_of_later_tables() -> Iterator[None]:
         yield
 
 
-def _forgets_what_it_shows(sync: SinkSync) -> None:
-    """The set of tables is emptied before the call that may fail."""
-    with sync._store:
-        with sync._state:
-            offsets, invalidations = dict(sync._position.written), dict(sync._position.invalidations)
-            tables, sync._written_tables = sync._written_tables, set()
-        if tables:
-            sync._sink.make_readable(tables)
-        with sync._state:
-            sync._position.mark_readable(offsets, invalidations)
-
-
 def _forgets_letters(reports: LiveReports, letters: Any, offsets: Any) -> None:
     """Offsets are committed although the brokers did not take the letters."""
     with suppress(WatershedError):
@@ -128,7 +116,6 @@ MUTANTS: dict[str, Mutant] = {
     "4: answers whatever is owed": replaced(judge, "obstacle", _asks_only_for_the_lsn),
     "4: does not pass on what is owed": replaced(AppliedPosition, "owed", property(lambda _: {})),
     "4: misses a sweep that compaction removed": replaced(AppliedPosition, "_learn_sweep", _misses_sweeps),
-    "5: forgets a refresh that failed": replaced(SinkSync, "_make_readable", _forgets_what_it_shows),
     "5: publishes before the refresh": replaced(SinkSync, "_make_readable", _publishes_before_it_shows),
     "5: forgets letters that were not published": replaced(LiveReports, "_publish", _forgets_letters),
     "6: counts partitions once": _partitions_counted_once,
