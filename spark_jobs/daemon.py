@@ -22,9 +22,8 @@ OBJECTS_PER_COLLECTION: Final = 100_000
 # One thread of a task writes to the store while another decodes the next piece. With Python's interval of 5 ms, an
 # answer of the store waits for so long before it is read.
 SWITCH_INTERVAL_S: Final = 0.0005
-# Imported before workers are forked, which then share them: the first array of pyarrow in a process imports pandas, a
-# second of processor time.
-SHARED: Final = ("pandas", "pyarrow", "spark_jobs.writer", "spark_jobs.stores", "spark_jobs.source.sink_stream")
+# Imported before workers are forked, which then share them.
+SHARED: Final = ("pyarrow", "spark_jobs.writer", "spark_jobs.stores", "spark_jobs.source.sink_stream")
 
 
 def leave_out_archives() -> None:

@@ -37,6 +37,7 @@ from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.jvm import jvm_failure, jvm_process, kill_python_workers
 from spark_jobs.serving import ServingWorker
 from spark_jobs.session import is_submitted, spark_session, submitted_session
+from spark_jobs.source import warm_up
 from spark_jobs.task_report import SinkTaskConfig
 from spark_jobs.worker import FINISH_S_MAX, OpenSink, Portions
 
@@ -84,6 +85,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
         log.info("stopped before Spark had started", exit_code=0)
         _end(0)
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
+    warm_up(spark)
     workers = [
         ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
         for name, open_sink in openers.items()

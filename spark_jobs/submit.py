@@ -45,6 +45,7 @@ def submit_command(
     """
     settings = {
         **SETTINGS,
+        "spark.ui.enabled": "true",
         # Executors start Python in the folder to which Spark has copied the archive.
         "spark.executorEnv.PYTHONPATH": ARCHIVE_NAME,
     }

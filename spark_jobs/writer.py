@@ -22,7 +22,7 @@ from cdc.model.errors import WatershedError
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.pieces import ChangeWriter, PieceWriter
 from spark_jobs.rejections import Rejections
-from spark_jobs.source.piece import Piece, to_pieces
+from spark_jobs.source.piece import Piece, one_binary, to_pieces
 from spark_jobs.task_errors import TaskError
 from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig, TaskReport
 
@@ -57,7 +57,7 @@ class StoreWriter:
         context = TaskContext.get()
         number = 0 if context is None else context.partitionId()
         report = write_pieces(self, to_pieces(rows), number)
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], names=["report"])
+        yield pa.RecordBatch.from_arrays([one_binary(pickle.dumps(report))], names=["report"])
 
 
 class _Kept:

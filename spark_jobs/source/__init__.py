@@ -11,11 +11,14 @@ plans with the pipeline's control and progress topics (`pipeline`), and tasks re
 rest is pure: options, the form of rows, the newest version of each key, offsets.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cdc.config.settings import KafkaConfig
 from cdc.model.errors import ConfigError
-from spark_jobs.source.sink_options import OPTION, SinkStreamOptions
+from spark_jobs.source.names import SINK_OPTION
+
+if TYPE_CHECKING:  # the package is imported by each of Spark's Python processes
+    from cdc.config.settings import KafkaConfig
+    from spark_jobs.source.sink_options import SinkStreamOptions
 
 _SPARK_MIN = (4, 1)
 
@@ -33,10 +36,28 @@ def register(spark: Any) -> None:
     spark.dataSource.register(WatershedSource)
 
 
-def stream_of_sink(spark: Any, kafka: KafkaConfig, prefix: str, options: SinkStreamOptions) -> Any:
-    """Returns the stream of a sink: all its tables' topics, in rows that are pieces (spark_jobs/source/piece.py)."""
+def stream_of_sink(spark: Any, kafka: "KafkaConfig", prefix: str, options: "SinkStreamOptions") -> Any:
+    """Returns the stream of a sink: all its tables' topics, in rows that are pieces (spark_jobs/source/piece.py). Spark
+    counts pieces as rows; the observed metrics `read` of each progress have the records and their bytes."""
     register(spark)
+    from pyspark.sql import functions
+
     from spark_jobs.source.datasource import configured
 
     spark.dataSource.register(configured(kafka))
-    return spark.readStream.format("watershed").options(**{"prefix": prefix, OPTION: options.encoded()}).load()
+    place = {"prefix": prefix, SINK_OPTION: options.encoded()}
+    stream = spark.readStream.format("watershed").options(**place).load()
+    return stream.observe("read", *(functions.sum(name).alias(name) for name in ("records", "bytes")))
+
+
+def warm_up(spark: Any) -> None:
+    """Lets the Python processes start, in another thread, that a sink's first batch needs: Spark would start them one
+    after the other."""
+    from cdc.kafka.daemon_thread import start_thread
+    from spark_jobs.source.warming import WarmingSource
+
+    def start_readers() -> None:
+        spark.dataSource.register(WarmingSource)
+        spark.read.format(WarmingSource.name()).load().collect()
+
+    start_thread(start_readers)  # an error would come again with the first batch

@@ -6,6 +6,7 @@ MessagePack, which it does not look into.
 """
 
 from collections.abc import Iterator, Mapping
+from struct import Struct
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,6 @@ from confluent_kafka import Message
 
 from spark_jobs.source.reading import Fetched, Partition
 
-DDL: Final = "records bigint, bytes bigint, content binary"
 SCHEMA: Final = pa.schema([("records", pa.int64()), ("bytes", pa.int64()), ("content", pa.binary())])
 
 
@@ -58,6 +58,8 @@ class Piece(msgspec.Struct, array_like=True, gc=False):
 
 
 EMPTY: Final = Piece([], [])
+_INTEGER: Final = Struct("=q")
+_OFFSETS: Final = Struct("=ii")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Piece).decode
 
@@ -92,8 +94,20 @@ def to_row(piece: Piece) -> pa.RecordBatch:
     """Returns the row of a piece, as a batch of its own: Spark passes a batch on when it is complete."""
     content = _encode(piece)
     return pa.RecordBatch.from_arrays(
-        [pa.array([len(piece.records)], pa.int64()), pa.array([len(content)], pa.int64()), pa.array([content])],
-        schema=SCHEMA,
+        [one_integer(len(piece.records)), one_integer(len(content)), one_binary(content)], schema=SCHEMA
+    )
+
+
+def one_integer(value: int) -> pa.Array:
+    """Returns an array of one integer. The first `pyarrow.array` of a process would import pandas: a second of
+    processor time for each worker."""
+    return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(_INTEGER.pack(value))])
+
+
+def one_binary(value: bytes) -> pa.Array:
+    """Returns an array of one binary value, without a copy."""
+    return pa.Array.from_buffers(
+        pa.binary(), 1, [None, pa.py_buffer(_OFFSETS.pack(0, len(value))), pa.py_buffer(value)]
     )
 
 

@@ -1,15 +1,14 @@
 """The options of a sink's stream, beside those that every use of the data source has. Pure."""
 
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Self
 
 import msgspec
 
 from cdc.config.store_mapping import matches
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
-
-OPTION: Final = "sink"
+from spark_jobs.source.names import SINK_OPTION
 
 
 class SinkStreamOptions(msgspec.Struct, frozen=True):
@@ -33,10 +32,10 @@ class SinkStreamOptions(msgspec.Struct, frozen=True):
     def of(cls, given: Mapping[str, str]) -> Self:
         """Raises ConfigError."""
         try:
-            return msgspec.json.decode(given[OPTION], type=cls)
+            return msgspec.json.decode(given[SINK_OPTION], type=cls)
         except msgspec.DecodeError as error:
             raise ConfigError(
-                f'format("watershed"): option {OPTION} can\'t be read: {error}',
+                f'format("watershed"): option {SINK_OPTION} can\'t be read: {error}',
                 "it is for Watershed's own sinks; leave it out, and choose a table",
             ) from error
 

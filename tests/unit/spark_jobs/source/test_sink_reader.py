@@ -14,10 +14,12 @@ from spark_jobs.applied import Offsets
 from spark_jobs.source import piece, sink_stream
 from spark_jobs.source.datasource import WatershedSource, configured
 from spark_jobs.source.errors import TopicChangedError
+from spark_jobs.source.names import PIECE_DDL
+from spark_jobs.source.names import SINK_OPTION as OPTION
 from spark_jobs.source.piece import to_pieces
 from spark_jobs.source.reading import Fetched, Partition
 from spark_jobs.source.shares import TASK_RECORDS_MIN
-from spark_jobs.source.sink_options import OPTION, SinkStreamOptions
+from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_plan import BatchPlan
 from spark_jobs.source.sink_stream import PieceRange, SinkStreamReader
 from spark_jobs.task_errors import TaskError
@@ -256,7 +258,7 @@ def source(text: str) -> WatershedSource:
 
 
 def test_the_data_source_has_the_stream_of_a_sink() -> None:
-    assert source(LIVE.encoded()).schema() == piece.DDL
+    assert source(LIVE.encoded()).schema() == PIECE_DDL
     made = configured(KAFKA)({OPTION: LIVE.encoded(), "prefix": "shop"})
     reader = made.streamReader(StructType())
     assert isinstance(reader, SinkStreamReader)
