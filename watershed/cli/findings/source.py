@@ -14,7 +14,7 @@ from cdc.model.findings import Finding
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.connection import APPLICATION, says_lost
-from cdc.postgres.replication import ReplicationConnection
+from cdc.postgres.replication import ReplicationConnection, StandbyError
 from cdc.postgres.source import (
     check_chunkable,
     check_may_create,
@@ -67,7 +67,10 @@ def _attempt(about: str, check: Callable[[], str | None], well: str = "") -> Ite
 
 def _replication(config: SourceConfig) -> str:
     with closing(ReplicationConnection(config)) as replication:
-        identity = replication.identify()
+        try:
+            identity = replication.identify()
+        except StandbyError:  # which the server's settings have shown
+            return "the role may replicate"
     return f"the role may replicate; database {identity.database}, timeline {identity.timeline}"
 
 
