@@ -34,6 +34,9 @@ VARIANTS: Final = frozenset(
         "search-elasticsearch",
     }
 )
+# Another product behind the same adapter, which differs in few requests.
+LONG_VARIANT: Final = "search-elasticsearch"
+SHORT_OF_LONG_VARIANT: Final = frozenset({"tests/conformance/test_mappings.py", "tests/conformance/test_sweeps.py"})
 # Where the variants are what a file shows.
 ABOUT_VARIANTS: Final = frozenset(
     {
@@ -47,7 +50,7 @@ ABOUT_VARIANTS: Final = frozenset(
 
 
 def marks_of(path: PurePosixPath, fixtures: Collection[str], parameters: Collection[object]) -> set[str]:
-    """Returns the marks of a test that its file does not set: `servers` and `whole`."""
+    """Returns the marks of a test that its file does not set: `servers`, `whole` and `long`."""
     found = set()
     if SERVERS & set(fixtures) or path.parts[1] in SERVER_FOLDERS:
         found.add("servers")
@@ -59,6 +62,8 @@ def marks_of(path: PurePosixPath, fixtures: Collection[str], parameters: Collect
     }
     if VARIANTS & named and str(path) not in ABOUT_VARIANTS:
         found.add("whole")
+    if LONG_VARIANT in named and str(path) not in SHORT_OF_LONG_VARIANT:
+        found.add("long")
     return found
 
 

@@ -13,7 +13,7 @@ from tests.faults.schema_campaign import FOLLOWED, altered, settings
 from tests.support.captured import Captured, under_capture
 from tests.support.schema_cases import TYPES, make
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.long]
 
 NAMES: Final = ("add_null", "add_default_quiet", "rename_column", "retype", "anew", "detached")
 SOME: Final = tuple(case for case in FOLLOWED if case.name in NAMES)

@@ -26,7 +26,7 @@ from tests.support.waiting import eventually
 from tests.support.workload import SCHEMA, TABLES, Workload, fill
 from watershed.cli.failpoints import FAILPOINTS
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.long]
 
 LOAD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("load.")]
 PARTITIONS = TopicConfig(prefix="t").partitions

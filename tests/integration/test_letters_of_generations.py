@@ -18,7 +18,7 @@ from tests.support.sink_job import SinkJob, write_config
 from tests.support.waiting import eventually
 from watershed.status.dead_letters import read_dead_letters
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.long]
 
 COLUMNS: Final = {"id": (20, "bigint"), "name": (25, "text")}
 TABLES: Final = ("people", "places")

@@ -19,7 +19,7 @@ from tests.support.feed import Feed
 from tests.support.lake_servers import KEYS, amazon, make_bucket
 from tests.support.sink_job import SinkJob, write_config
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.long]
 
 COLUMNS: Final = {"id": (20, "bigint"), "name": (25, "text")}
 SINKS: Final = ("lake", "glued")

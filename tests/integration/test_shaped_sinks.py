@@ -21,7 +21,7 @@ from tests.support.captured import Captured, under_capture
 from tests.support.sink_job import SinkJob, sink_record
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.long]
 
 PEOPLE: Final = """
 CREATE TABLE people (id bigint PRIMARY KEY, name text, status text NOT NULL, email text, born date);
