@@ -58,6 +58,7 @@ class Piece(msgspec.Struct, array_like=True, gc=False):
 
 
 EMPTY: Final = Piece([], [])
+ROW_BYTES_MAX: Final = 1024 * 1024
 _INTEGER: Final = Struct("=q")
 _OFFSETS: Final = Struct("=ii")
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -82,6 +83,30 @@ def piece_of(fetched: Fetched, starts: Mapping[Partition, int], ends: Mapping[Pa
     ]
     lost = [(*partition, reason) for partition, reason in fetched.lost.items() if partition in starts]
     return Piece(places, records, fetched.is_full, lost)
+
+
+def parts_of(piece: Piece, bytes_max: int = ROW_BYTES_MAX) -> Iterator[Piece]:
+    """Yields the piece in parts whose keys and values have about `bytes_max` bytes, or that are one record: each row is
+    copied several times in the memory of Spark's Java process."""
+    begun = size = 0
+    for number, record in enumerate(piece.records):
+        length = len(record.key or b"") + len(record.value or b"")
+        if number > begun and size + length > bytes_max:
+            yield _part(piece, piece.records[begun:number])
+            begun, size = number, 0
+        size += length
+    yield Piece(piece.places, piece.records[begun:], piece.is_full, piece.lost) if begun else piece
+
+
+def _part(piece: Piece, records: list[PieceRecord]) -> Piece:
+    """Returns some records of a piece, which others follow: it reaches the last of them."""
+    reached = {record.place: record.offset + 1 for record in records}
+    order = {place: number for number, place in enumerate(reached)}
+    places = [
+        Place(held.topic, held.number, held.begin, reached[place]) for place in order for held in (piece.places[place],)
+    ]
+    moved = [PieceRecord(order[one.place], one.offset, one.key, one.value, one.time_ms, one.headers) for one in records]
+    return Piece(places, moved, is_full=True)
 
 
 def _record(place: int, message: Message) -> PieceRecord:

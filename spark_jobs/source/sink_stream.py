@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from cdc.model.control import SchemaRecord
 from cdc.model.errors import WatershedError
 from cdc.model.job_records import BatchEndRecord
 from cdc.model.topics import Topics
-from spark_jobs.source.piece import EMPTY, Piece, piece_of, to_row
+from spark_jobs.source.piece import EMPTY, Piece, parts_of, piece_of, to_row
 from spark_jobs.source.reading import Fetched, Partition, PartitionReader
 from spark_jobs.source.shares import Share, shares
 from spark_jobs.source.sink_options import SinkStreamOptions
@@ -110,7 +111,7 @@ class SinkStreamReader(DataSourceStreamReader):
         read = read_live if partition.share.ends is None else read_bounded
         try:
             with kept_reader(partition) as reader:
-                yield from map(to_row, read(partition, reader))
+                yield from map(to_row, chain.from_iterable(map(parts_of, read(partition, reader))))
         except WatershedError as error:
             raise TaskError(error) from error
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cdc.model.events import pack_version
 from spark_jobs.source import piece
-from spark_jobs.source.piece import EMPTY, Piece, PieceRecord, Place, piece_of, to_pieces, to_row
+from spark_jobs.source.piece import EMPTY, Piece, PieceRecord, Place, parts_of, piece_of, to_pieces, to_row
 from spark_jobs.source.reading import Fetched, Partition
 from tests.unit.spark_jobs.records import AT_MS, OTHER, PARTITION, TOPIC, Signal, fetched, tombstone, upsert
 
@@ -92,3 +92,21 @@ def test_bytes_that_are_no_piece_are_an_error(content: bytes) -> None:
     row = pa.RecordBatch.from_arrays([[0], [0], pa.array([content])], schema=piece.SCHEMA)
     with pytest.raises(ValueError):
         list(to_pieces(iter([row])))
+
+
+def test_a_large_piece_becomes_rows_of_limited_size() -> None:
+    """Seen: a piece of large rows was one row of many megabytes, and Spark's Java process ran out of memory."""
+    places = [Place("a", 0, 5, 30), Place("b", 1, 0, 99)]
+    sizes = [(0, 10, 10), (1, 90, 10), (1, 92, 500), (0, 20, 10), (0, 21, 10)]
+    records = [PieceRecord(place, offset, b"", b"x" * size, 0) for place, offset, size in sizes]
+    whole = Piece(places, records, is_full=False, lost=[("b", 2, "gone")])
+    parts = [*parts_of(whole, 25)]
+    assert [[record.offset for record in part.records] for part in parts] == [[10, 90], [92], [20, 21]]
+    assert [part.positions for part in parts[:2]] == [
+        {Partition("a", 0): 11, Partition("b", 1): 91},
+        {Partition("b", 1): 93},
+    ]
+    assert (parts[-1].positions, parts[-1].lost, parts[-1].is_full) == (whole.positions, whole.lost, False)
+    assert [part.partition(record) for part in parts for record in part.records] == list(map(whole.partition, records))
+    assert all(place.begin in (5, 0) and part.is_full for part in parts[:2] for place in part.places)
+    assert [*parts_of(whole)] == [whole] and [*parts_of(EMPTY)] == [EMPTY]
