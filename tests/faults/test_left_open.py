@@ -24,7 +24,7 @@ from tests.support.topics import create_topic, delete_topic, producer_config
 from tests.support.waiting import eventually
 from tests.support.workload import SCHEMA, TABLES, Workload
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.long]
 
 PARTITIONS = 4
 

@@ -12,7 +12,7 @@ from tests.support.hot_snapshots import SETTINGS, HotRun, compare_stores, eviden
 from tests.support.hot_workload import SCHEMA, TABLES
 from tests.support.sink_job import SinkJob
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.long]
 
 CHUNKS = 1_000
 KILLS = 5

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.user_queries import FOLDER, run_history
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.long]
 
 STEPS = 40
 

@@ -29,7 +29,7 @@ from watershed.views.base import Base
 from watershed.views.folding import Folding
 from watershed.views.maintainer import ViewMaintainer, define
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

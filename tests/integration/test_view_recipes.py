@@ -15,7 +15,7 @@ from tests.support.view_tables import CLICKS, CUSTOMERS, PAGE, PAYMENTS, recipes
 from tests.support.views import Views, Workload, base_sink, random_run, until_idle
 from watershed.views.maintainer import define
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.long]
 
 RECIPES: Final = recipes()
 SEEDS_MAX: Final = 10
