@@ -14,22 +14,28 @@ from typing import Final
 
 _BEGIN: Final = "Traceback (most recent call last):"
 _DAEMON: Final = "/pyspark/daemon.py"
+# A Python process that started so slowly that Java, which waits for 10 s, does not listen any more: Java reports it.
+_CONNECTING: Final = "in local_connect_and_auth"
+_UNREACHED: Final = "[CANNOT_OPEN_SOCKET]"
+_DURING: Final = "During handling of the above exception"
 _CLOSED: Final = ("BrokenPipeError:", "ConnectionResetError:")
 
 
 def without_dismissals(lines: Iterable[str]) -> Iterator[str]:
-    """Yields the lines, except tracebacks of PySpark's daemon for a connection that Java has closed. Several workers
+    """Yields the lines, except tracebacks of PySpark's own code for a connection that Java has closed. Several workers
     may print theirs at once, so that the lines are mixed."""
     held: list[str] = []
+    is_left_out = False  # what was printed last
     for line in lines:
         if line.startswith(_BEGIN) or (held and line.startswith((" ", *_CLOSED))):
             held.append(line)
-            continue
-        if held:
-            yield from _worth_passing_on([*held, line])
-            held = []
-        else:
+        elif held:
+            passed_on = _worth_passing_on([*held, line])
+            yield from passed_on
+            held, is_left_out = [], not passed_on
+        elif not (is_left_out and (not line.strip() or line.startswith(_DURING))):
             yield line
+            is_left_out = False
     yield from _worth_passing_on(held)
 
 
@@ -37,6 +43,8 @@ def _worth_passing_on(held: Sequence[str]) -> Sequence[str]:
     """Returns the lines; of tracebacks for closed connections only the line that follows."""
     frames = [line for line in held if line.lstrip().startswith('File "')]
     *tracebacks, last = held if held and not held[-1].startswith((_BEGIN, " ", *_CLOSED)) else [*held, ""]
+    if _UNREACHED in last or (_is_error(last) and any(_CONNECTING in frame for frame in frames)):
+        return []
     is_dismissal = (
         bool(frames)
         and all(_DAEMON in frame for frame in frames)

@@ -25,6 +25,18 @@ def test_tracebacks_that_are_printed_at_once_are_left_out_too() -> None:
     assert [*without_dismissals(["one\n", *mixed, "two\n"])] == ["one\n", "two\n"]
 
 
+def test_a_python_process_that_java_did_not_wait_for_is_left_out() -> None:
+    """The sink reports that a worker failed to connect back, and starts again."""
+    lines = [
+        *("Traceback (most recent call last):\n", '  File "/x/pyspark/util.py", line 789, in local_connect_and_auth\n'),
+        *("FileNotFoundError: [Errno 2] No such file or directory\n", "\n"),
+        *("During handling of the above exception, another exception occurred:\n", "\n"),
+        *("Traceback (most recent call last):\n", '  File "<frozen runpy>", line 88, in _run_code\n'),
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [CANNOT_OPEN_SOCKET] Can not open socket: tried\n",
+    ]
+    assert [*without_dismissals(["one\n", *lines, "two\n", "\n"])] == ["one\n", "two\n", "\n"]
+
+
 def test_whatever_else_has_a_traceback_is_passed_on() -> None:
     mixed = [DISMISSED[0], OTHERS[0], DISMISSED[1], *OTHERS[1:], DISMISSED[3]]
     assert [*without_dismissals(mixed)] == mixed
