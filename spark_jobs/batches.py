@@ -67,14 +67,15 @@ class BatchReport:
         )
 
     @classmethod
-    def of(cls, reports: Sequence[TaskReport]) -> "BatchReport":
-        merged = cls()
-        for report in reports:
+    def of(cls, reports: Sequence[TaskReport], counts: "TotalCounts | None" = None) -> "BatchReport":
+        """`reports`: in the order of the tasks' numbers. `counts`: what was taken of them before; None: nothing."""
+        merged, counts = cls(), counts or TotalCounts()
+        for number, report in enumerate(reports):
             for partition, offset in report.offsets.items():
                 merged.offsets.setdefault(partition.topic, {})[partition.number] = offset
                 begin = report.begins.get(partition, 0)
                 merged.begins.setdefault(partition.topic, {})[partition.number] = begin
-            merged.add(TaskCounts(report.records, report.written, report.stale, round(report.write_s * 1000)))
+            merged.add(counts.fresh(number, report.counts))
             merged.is_behind = merged.is_behind or report.is_behind
             merged.unknown_schema = merged.unknown_schema or report.unknown_schema
             merged.staged += report.staged
@@ -174,13 +175,7 @@ class SparkBatches:
         counts = TotalCounts()
         with self._following(batch, ends, take, counts):
             reports = _collect(frame, writer)
-        merged = BatchReport.of(reports)
-        merged.records = merged.written = merged.stale = 0
-        merged.write_s = 0.0
-        for number, report in enumerate(reports):
-            done = TaskCounts(report.records, report.written, report.stale, round(report.write_s * 1000))
-            merged.add(counts.fresh(number, done))
-        return merged
+        return BatchReport.of(reports, counts)
 
     @contextmanager
     def _following(self, batch: str, ends: Offsets, take: Take, counts: TotalCounts) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import Final, Protocol, Self
 from cdc.model.errors import WatershedError
 from spark_jobs.dead_letters import DeadLetterProducer
 from spark_jobs.rejections import DeadLetterUpdates
-from spark_jobs.source.group import GroupOffsets, Reached, TaskCounts, group_name
+from spark_jobs.source.group import GroupOffsets, Reached, group_name
 from spark_jobs.source.reading import Partition
 from spark_jobs.task_report import SinkTaskConfig, TaskReport
 
@@ -81,7 +81,7 @@ class LiveReports:
             if self._sent.get(partition, report.begins.get(partition, 0)) != offset
         }
         self._sent |= fresh
-        counts = TaskCounts(report.records, report.written, report.stale, round(report.write_s * 1000))
+        counts = report.counts
         letters, report.dead_letters = report.dead_letters, {}
         with self._changed:
             self._raise_failure()

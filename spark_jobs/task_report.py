@@ -8,6 +8,7 @@ from cdc.config.settings import KafkaConfig
 from cdc.config.stores import StoreConfig
 from sinks.schema_history import SchemaHistory
 from spark_jobs.rejections import DeadLetterUpdates
+from spark_jobs.source.group import TaskCounts
 from spark_jobs.source.reading import Partition
 
 
@@ -52,3 +53,8 @@ class TaskReport:
     staged: tuple[Any, ...] = ()  # files or rows for a store that the driver writes
     dead_letters: DeadLetterUpdates = field(default_factory=dict)  # dead letters that were opened or closed
     lost: dict[Partition, str] = field(default_factory=dict)  # partitions that are not read on, and why
+
+    @property
+    def counts(self) -> TaskCounts:
+        """What the task has done since its batch began."""
+        return TaskCounts(self.records, self.written, self.stale, round(self.write_s * 1000))

@@ -114,9 +114,7 @@ def write_pieces(writer: StoreWriter, pieces: Iterable[Piece], task: int) -> Tas
 def _write_live(writer: PieceWriter, pieces: Iterable[Piece], report: TaskReport, reports: Reports) -> None:
     reported = 0.0
     for piece in pieces:
-        writer.write(piece)
-        if not piece.records:  # none follow at once: what the store is taking is waited for
-            writer.finish()
+        writer.write(piece)  # an empty one waits for the store: none follow at once
         now = time.monotonic()
         if now - reported >= REPORT_S or not piece.records:
             reports.send(report)
