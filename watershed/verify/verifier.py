@@ -21,6 +21,7 @@ from cdc.model.control import SchemaRecord
 from cdc.model.errors import ConfigError, SourceError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.rejected_rows import RejectedRow
+from cdc.model.suggestions import did_you_mean
 from cdc.model.topics import Topics
 from cdc.postgres.chunk_table import TableUnlikeError
 from sinks.contents import Removal, StoreContents
@@ -99,7 +100,8 @@ class Verifier:
         for pattern in selection.tables:
             if not any(matches(pattern, table) for table in self._tables):
                 names = ", ".join(map(str, stored)) or "none"
-                raise ConfigError(f"no table that stores hold matches {pattern}", f"tables are: {names}")
+                nearest = did_you_mean(pattern, stored)
+                raise ConfigError(f"no table that stores hold matches {pattern}{nearest}", f"tables are: {names}")
 
     def __enter__(self) -> Self:
         try:
