@@ -129,7 +129,7 @@ def test_a_sink_that_stands_still_is_seen_and_its_waiters_are_told(pipeline: Pip
             lsn = pipeline.write(connection, 2, "late")
         # The JVM and its workers go on for a moment without their driver.
         done = run(["wait", "--lsn", lsn, "--timeout", "1", "--config", str(pipeline.config)], deadline_s=60.0)
-        assert (done.returncode, "was not shown in 1 s: cache: it is at" in done.stderr) == (1, True)
+        assert (done.returncode, "was not shown in 1 s: cache: it is at" in done.stderr) == (7, True)
 
         def problems() -> list[str]:
             return [one["name"] for one in pipeline.capture_http.json("/v1/status")["problems"]]

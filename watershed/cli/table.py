@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from cdc.kafka.state_reader import read_state
 from cdc.model.control import SignalRecord
@@ -15,6 +13,7 @@ from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration, table_id
 from watershed.client.signal_sender import await_answer, send_signal
+from watershed.status.listing import Listing, wide_console
 
 ANSWER_S_MAX: Final = 20.0
 
@@ -45,10 +44,10 @@ def list_tables(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     if as_json:
         typer.echo(json.dumps({"tables": rows}))
         return
-    shown = Table("table", "status", "why", "next")
+    shown = Listing("table", "status", texts=["why", "next"])
     for row in rows:
         shown.add_row(*(str(row[name]) for name in ("table", "status", "message", "next")))
-    Console().print(shown)
+    wide_console().print(shown)
 
 
 @app.command("stop")
