@@ -130,12 +130,17 @@ def serving(
             f"start it: cdc sink run {sink}",
         )
     if position is None or position.epoch != target.epoch:
-        raise GapError(
-            f"epoch {target.epoch}, to which the LSN belongs, has ended: the source was promoted, or a gap in history "
-            "is being healed",
-            "wait again, with an LSN that is read from the source now",
-        )
+        raise ended_epoch(target.epoch)
     return record
+
+
+def ended_epoch(epoch: int) -> GapError:
+    """Returns the error of a wait in whose time a new epoch has begun."""
+    return GapError(
+        f"epoch {epoch}, to which the LSN belongs, has ended: the source was promoted, or a gap in history is being "
+        "healed",
+        "wait again, with an LSN that is read from the source now",
+    )
 
 
 def _shows_topics_of(record: SinkRecord, capture: PositionRecord | None) -> bool:
