@@ -1,5 +1,6 @@
 """`cdc sink run` beside capture: its readiness and metrics, and reading what was written once it is waited for."""
 
+import asyncio
 import json
 import random
 import signal
@@ -11,6 +12,9 @@ import psycopg
 import pytest
 import redis as redis_client
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+from watershed_client import AsyncClient, Client, written, written_async
 
 from cdc.model.errors import GapError
 from tests.checker.records import read_topics
@@ -90,6 +94,41 @@ def test_what_was_waited_for_is_read_each_time_under_load(pipeline: Pipeline) ->
         thread.join(10.0)
         client.close()
     assert stale == []
+
+
+def test_an_application_waits_over_http_with_the_client_alone(pipeline: Pipeline) -> None:
+    """With each kind of connection. A commit that does not wait for the disk is above the flushed position."""
+    url, dsn = f"http://127.0.0.1:{pipeline.capture_http.port}", pipeline.items.dsn
+    waiting, cache = Client(url), redis_client.Redis.from_url(pipeline.redis, decode_responses=True)
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
+    update = "UPDATE items SET name = '{}' WHERE id = 3"
+    with psycopg.connect(dsn) as connection, engine.connect() as alchemy, Session(engine) as session:
+        connection.execute("SET synchronous_commit = off")
+        connection.commit()
+        for number in range(ASKED):
+            kinds: list[tuple[str, Any]] = [("psycopg", connection), ("connection", alchemy), ("session", session)]
+            for kind, one in kinds:
+                statement = update.format(name := f"{kind} {number}")
+                one.execute(statement if one is connection else text(statement))
+                with pytest.raises(ValueError, match="commit first"):
+                    written(one)
+                one.commit()
+                waiting.wait_for("cache", written(engine if number == 1 else one), 30.0)
+                assert pipeline.read(cache, 3) == name
+                written(one)  # no transaction is left open
+
+    async def tasks() -> None:
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            await connection.execute(update.format("task"))
+            await connection.commit()
+            lsn = await written_async(connection)
+        client = AsyncClient(url)
+        await asyncio.gather(*(client.wait_for(sink, lsn, 30.0) for sink in ("cache", None, ["cache"])))
+
+    asyncio.run(tasks())
+    assert pipeline.read(cache, 3) == "task"
+    engine.dispose()
+    cache.close()
 
 
 def test_a_truncate_is_waited_for_with_its_sweep(pipeline: Pipeline) -> None:
