@@ -40,7 +40,7 @@ PROGRAMS: Final = {  # program → a part of its command line
     "capture": "cli.main run",
     "sinks": "cli.main sink",
     "java of sinks": "pyspark-shell",
-    "tasks": "spark_jobs.daemon",
+    "tasks": "spark_jobs.fork_server",
 }
 
 
