@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 REPORT_S: Final = 0.05  # between two looks at the group, at least
 REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions take their time
 REPORT_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
+IDLE_REPORT_S: Final = 0.25  # between two looks while they find nothing new
+IDLE_GROWTH: Final = 1.25  # of the pause after each look that finds nothing
 END_S_MAX: Final = 1.0  # a request to end is repeated: the tasks may not have begun
 
 
@@ -188,12 +190,15 @@ class SparkBatches:
         with closing(GroupOffsets(self._job.kafka, name)) as group:
             watch = GroupWatch(group, batch, partitions, counts)
 
-            def look() -> None:
+            def look() -> bool:
                 try:
-                    if not take(watch.report()):
+                    report = watch.report()
+                    if not take(report):
                         self._ask_for_end()
+                    return bool(report.offsets)
                 except WatershedError as error:  # the tasks have it too, if it lasts
                     log.debug("reports of tasks can't be read", sink=self._job.sink, because=error.message)
+                    return False
 
             self._asked_at = -END_S_MAX
             with called_regularly(look):
@@ -208,16 +213,17 @@ class SparkBatches:
 
 
 @contextmanager
-def called_regularly(call: Callable[[], None]) -> Iterator[None]:
-    """Calls it several times a second within this context, in a thread."""
+def called_regularly(call: Callable[[], bool]) -> Iterator[None]:
+    """Calls it several times a second within this context, in a thread; less often while it says that there was nothing
+    new."""
     over = threading.Event()
 
     def run() -> None:
         pause_s = REPORT_S
         while not over.wait(pause_s):
             begun = time.monotonic()
-            call()
-            pause_s = min(max(REPORT_S, REPORT_TIMES * (time.monotonic() - begun)), REPORT_S_MAX)
+            usual_s = REPORT_S if call() else min(pause_s * IDLE_GROWTH, IDLE_REPORT_S)
+            pause_s = min(max(usual_s, REPORT_TIMES * (time.monotonic() - begun)), REPORT_S_MAX)
 
     thread = start_thread(run)
     try:
