@@ -54,6 +54,7 @@ class BatchReport:
     stale: int = 0
     write_s: float = 0.0  # of all tasks together
     is_behind: bool = False
+    is_over: bool = False  # a task reads no more
     unknown_schema: str = ""
     staged: list[Any] = field(default_factory=list)
     dead_letters: DeadLetterUpdates = field(default_factory=dict)
@@ -159,6 +160,7 @@ class SparkBatches:
         self._open_dead_letters: dict[str, int] = {}
         self._begun = 0
         self._asked_at = -END_S_MAX  # monotonic seconds, when the running batch was asked to end last
+        self._must_end = False
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
         self._topic_ends.set_topics(sorted(schema_histories))
@@ -193,14 +195,16 @@ class SparkBatches:
             def look() -> bool:
                 try:
                     report = watch.report()
-                    if not take(report):
+                    # When one task has ended, its partitions wait for the next batch: all others are to end, too.
+                    self._must_end = self._must_end or report.is_over
+                    if not take(report) or self._must_end:
                         self._ask_for_end()
                     return bool(report.offsets)
                 except WatershedError as error:  # the tasks have it too, if it lasts
                     log.debug("reports of tasks can't be read", sink=self._job.sink, because=error.message)
                     return False
 
-            self._asked_at = -END_S_MAX
+            self._asked_at, self._must_end = -END_S_MAX, False
             with called_regularly(look):
                 yield
 
@@ -262,6 +266,7 @@ def report_of(found: Mapping[Partition, Reached], counts: TotalCounts) -> BatchR
         report.offsets.setdefault(partition.topic, {})[partition.number] = reached.offset
         report.begins.setdefault(partition.topic, {})[partition.number] = reached.begin
         report.is_behind = report.is_behind or reached.is_behind
+        report.is_over = report.is_over or reached.is_over
         if reached.counts.records >= newest.get(reached.task, TaskCounts()).records:
             newest[reached.task] = reached.counts
     for task, done in newest.items():
