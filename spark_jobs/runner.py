@@ -73,7 +73,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    # While a sink is rebuilt it has two queries. A query without a task of its own would wait for others' batches, and its
+    # While a sink is rebuilt it has two queries. A query without a task of its own would wait for the others, and its
     # applied position with it. Where tasks are threads of this process, idle ones cost nothing; the processors of a
     # cluster are shared for one rebuild at a time.
     try:
