@@ -23,6 +23,7 @@ from cdc.config.stores import StoreConfig, WarehouseConfig, sink_config
 from cdc.daemon.conditions import Conditions
 from cdc.model.condition import Condition
 from cdc.model.control import Record
+from cdc.model.topics import Topics
 from sinks.errors import SinkError
 from sinks.registry import make_sink, open_slots
 from sinks.shaping.sink import shaped
@@ -35,6 +36,8 @@ from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.jvm import jvm_failure, jvm_process, kill_python_workers
+from spark_jobs.progress_writer import ProgressWriter
+from spark_jobs.query_listener import NewestRecords, SinkQueryListener
 from spark_jobs.serving import ServingWorker
 from spark_jobs.session import is_submitted, spark_session, submitted_session
 from spark_jobs.source import warm_up
@@ -86,6 +89,8 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
         _end(0)
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     warm_up(spark)
+    publish = NewestRecords(ProgressWriter(config.kafka, Topics(config.topics.prefix)).send)
+    spark.streams.addListener(SinkQueryListener(config.topics.prefix, publish.put))
     workers = [
         ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
         for name, open_sink in openers.items()

@@ -42,6 +42,7 @@ from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
 from spark_jobs.jvm import is_cut_off, jvm_failure
 from spark_jobs.progress_writer import ProgressWriter
+from spark_jobs.query_listener import query_name
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.sync import JobEnvironment, SinkSync
@@ -352,7 +353,7 @@ class SinkWorker(ABC):
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{self.name} {self.role}")
         writer: Any = stream.writeStream.foreachBatch(apply_batch)
         query: StreamingQuery = (
-            writer.queryName(f"{self._topics.prefix} {self.name} {generation}")
+            writer.queryName(query_name(self._topics.prefix, self.name, generation))
             .option("checkpointLocation", self._checkpoints.of(generation))
             .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .start()

@@ -11,8 +11,12 @@ import pytest
 import redis as redis_client
 from opensearchpy import OpenSearch
 
+from cdc.kafka.compacted import read_latest
+from cdc.kafka.state_reader import records_of
 from cdc.model.events import TableSchema
+from cdc.model.job_records import QueryRecord
 from cdc.model.sink_records import SinkRecord
+from cdc.model.topics import Topics
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
@@ -130,6 +134,23 @@ def test_a_table_that_is_altered_while_running_is_followed(day: Day) -> None:
     day.upsert("customers", id=1, name="in the same transaction", rating=0.75)
     day.feed.commit()
     day.applied()
+
+
+def test_what_spark_says_about_each_query_is_published(day: Day) -> None:
+    """The altered table has ended the batch of each live sink."""
+    topic = Topics(day.feed.prefix).progress
+
+    def figures() -> dict[str, QueryRecord]:
+        found = records_of(QueryRecord, topic, read_latest(day.job.config.kafka, topic))
+        return {record.sink: record for record in found if record.ended_us}
+
+    eventually(lambda: figures().keys() == set(ALL), 30, "each query has ended a batch")
+    for record in figures().values():
+        assert (record.generation, record.failures) == (1, 0)
+        assert record.batch_ms >= record.task_ms > 0
+        assert record.rows > 0, "a live batch has empty pieces too"
+    assert figures()["warehouse"].records > 0
+    assert figures()["warehouse"].bytes > figures()["warehouse"].records
 
 
 def test_the_position_advances_when_only_markers_come(day: Day) -> None:
