@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 from py4j.protocol import Py4JError
@@ -39,6 +39,13 @@ REPORT_S: Final = 0.05  # between two looks at the group, at least
 REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions take their time
 REPORT_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
 END_S_MAX: Final = 1.0  # a request to end is repeated: the tasks may not have begun
+
+
+class MicroBatch(NamedTuple):
+    """What Spark gives to `foreachBatch`."""
+
+    frame: DataFrame
+    number: int  # rises by one in each checkpoint
 
 
 @dataclass(slots=True)
@@ -111,8 +118,8 @@ class Batches(Protocol):
         records. Raises BrokerError.
         """
 
-    def run(self, frame: Any, ends: Offsets, take: Take) -> BatchReport:
-        """Writes the rows of a batch. `ends`: recent end offsets of the topics that may be read. `take` may be called
+    def run(self, micro_batch: Any, ends: Offsets, take: Take) -> BatchReport:
+        """Writes a MicroBatch. `ends`: recent end offsets of the topics that may be read. `take` may be called
         meanwhile, by another thread, with the work done so far; it says whether to continue. Returns the work that was
         not passed to `take`. Raises the tasks' and Spark's errors."""
 
@@ -168,13 +175,13 @@ class SparkBatches:
     def find_topics(self) -> Mapping[str, FoundTopic]:
         return self._topic_ends.ask()
 
-    def run(self, frame: DataFrame, ends: Offsets, take: Take) -> BatchReport:
+    def run(self, micro_batch: MicroBatch, ends: Offsets, take: Take) -> BatchReport:
         self._begun += 1
         batch = f"{self._name}-{self._begun}"
         writer = StoreWriter(self._job, self._catalog, self._open_target, batch, self.is_live, self._open_dead_letters)
         counts = TotalCounts()
         with self._following(batch, ends, take, counts):
-            reports = _collect(frame, writer)
+            reports = _collect(micro_batch.frame, writer)
         return BatchReport.of(reports, counts)
 
     @contextmanager

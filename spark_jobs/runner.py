@@ -189,7 +189,8 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
 
         def batches(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> MergingBatches:
             job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, staging)
-            return MergingBatches(SparkBatches(job, number, open_staging, send, is_live=False), sink, section.s3)
+            staging_batches = SparkBatches(job, number, open_staging, send, is_live=False)
+            return MergingBatches(staging_batches, sink, f"{name}/{generation}/{number[0]}", section.s3)
 
         def maintain() -> None:
             for table in sink.take_due():

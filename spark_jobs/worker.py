@@ -35,7 +35,7 @@ from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
 from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition
-from spark_jobs.batches import Batches
+from spark_jobs.batches import Batches, MicroBatch
 from spark_jobs.control_reader import ControlReader, ControlUpdate
 from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.failures import reason
@@ -346,8 +346,8 @@ class SinkWorker(ABC):
         stream = stream_of_sink(self._spark, self._config.kafka, self._topics.prefix, self._stream)
         query_number = sync.start_query()
 
-        def apply_batch(frame: DataFrame, _: int) -> None:
-            sync.apply_batch(query_number, frame)
+        def apply_batch(frame: DataFrame, number: int) -> None:
+            sync.apply_batch(query_number, MicroBatch(frame, number))
 
         # Jobs of a query run in the pool of the thread that starts it.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{self.name} {self.role}")

@@ -1,5 +1,6 @@
 """`cdc sink run search cache warehouse` on real servers: one job that goes through a day, test by test."""
 
+import json
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,12 +12,14 @@ import pytest
 import redis as redis_client
 from opensearchpy import OpenSearch
 
+from cdc.config.stores import WarehouseConfig
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.state_reader import records_of
 from cdc.model.events import TableSchema
 from cdc.model.job_records import QueryRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
+from sinks.warehouse.catalog import catalog_place
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
@@ -151,6 +154,31 @@ def test_what_spark_says_about_each_query_is_published(day: Day) -> None:
         assert record.rows > 0, "a live batch has empty pieces too"
     assert figures()["warehouse"].records > 0
     assert figures()["warehouse"].bytes > figures()["warehouse"].records
+
+
+def test_each_commit_of_the_warehouse_says_where_its_rows_came_from(day: Day) -> None:
+    """Read back with an Iceberg client of others."""
+    section = day.job.config.sinks["warehouse"]
+    assert isinstance(section, WarehouseConfig)
+    place = catalog_place(section, day.feed.prefix)
+    schema = day.schemas["customers"]
+    day.applied()
+    with place.opened() as catalog:
+        commits = [commit.summary for commit in catalog.load_table(place.place(schema.table).rows).snapshots()]
+    merged = [summary for summary in commits if summary is not None and summary["watershed.query_batch"] is not None]
+    assert len(merged) >= 3, "some batches"
+    assert {summary["watershed.topic"] for summary in merged} == {schema.topic}
+    assert {str(summary["watershed.job"]).rpartition("/")[0] for summary in merged} == {"warehouse/1"}
+    numbers = [int(str(summary["watershed.query_batch"])) for summary in merged]
+    assert numbers == sorted(numbers), "batches of one checkpoint"
+    reached: dict[str, int] = {}
+    for summary in merged:
+        for partition, (begin, end) in json.loads(str(summary["watershed.offsets"])).items():
+            assert reached.get(partition, 0) <= begin < end, "nothing was killed: no batch was repeated"
+            reached[partition] = end
+    ends = day.feed.end_offsets()[schema.topic]
+    assert all(end <= ends[int(partition)] for partition, end in reached.items())
+    assert sum(reached.values()) > 0
 
 
 def test_the_position_advances_when_only_markers_come(day: Day) -> None:
