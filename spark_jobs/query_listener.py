@@ -21,6 +21,7 @@ from pyspark.sql.streaming.listener import (
 from cdc.model.errors import WatershedError
 from cdc.model.job_records import QueryRecord
 from spark_jobs.sync import QueryStopped
+from spark_jobs.task_slots import Shortage
 
 log = structlog.get_logger(__name__)
 
@@ -48,33 +49,52 @@ class SinkQueryListener(StreamingQueryListener):
         """`publish` must not wait."""
         self._prefix = prefix
         self._publish = publish
+        self._lock = threading.Lock()  # of everything below
+        self._shortage: Shortage | None = None
         self._running: dict[Any, tuple[str, int]] = {}  # by run
         self._last: dict[tuple[str, int], QueryRecord] = {}
 
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The sink of each running query."""
+        return tuple(sink for sink, _ in tuple(self._running.values()))
+
+    def note_shortage(self, found: Shortage | None) -> None:
+        """Adds a lack of task slots, or its end (None), to the records of the running queries, and of all later ones.
+        Any thread may call it."""
+        with self._lock:
+            self._shortage = found
+            for place in {*self._running.values()}:
+                self._change(place)
+
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         if (place := _place(self._prefix, event.name)) is not None:
-            self._running[event.runId] = place
-            self._change(place)
+            with self._lock:
+                self._running[event.runId] = place
+                self._change(place)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = event.progress
         if (place := self._running.get(progress.runId)) is not None:
-            self._change(place, **figures(progress), ended_us=time.time_ns() // 1000)
+            with self._lock:
+                self._change(place, **figures(progress), ended_us=time.time_ns() // 1000)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Does nothing: the last batch stays the last."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """The error itself is published by the sink's worker, which knows the next step (SinkErrorRecord)."""
-        if (place := self._running.pop(event.runId, None)) is not None:
-            is_failure = event.exception is not None and QueryStopped.__name__ not in event.exception
-            if is_failure:
+        with self._lock:
+            place = self._running.pop(event.runId, None)
+            if place is not None and event.exception is not None and QueryStopped.__name__ not in event.exception:
                 self._change(place, failures=self._last[place].failures + 1)
 
     def _change(self, place: tuple[str, int], **fields: Any) -> None:
         sink, generation = place
         record = self._last.get(place) or QueryRecord(sink=sink, generation=generation)
-        self._last[place] = record = record.model_copy(update=fields)
+        short = self._shortage or Shortage("", "")
+        update = {**fields, "shortage": short.message, "shortage_next": short.next}
+        self._last[place] = record = record.model_copy(update=update)
         self._publish(record)
 
 

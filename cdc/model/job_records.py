@@ -62,6 +62,8 @@ class QueryRecord(Record):
     records: int = 0  # in these pieces
     bytes: int = 0
     ended_us: int = 0  # when the batch ended, µs since 1970
+    shortage: str = ""  # why it waits for batches of other queries
+    shortage_next: str = ""
 
     @classmethod
     def key_of(cls, sink: str, generation: int) -> str:

@@ -10,6 +10,7 @@ from pyspark.sql import Row
 from cdc.model.errors import BrokerError
 from cdc.model.job_records import QueryRecord
 from spark_jobs.query_listener import NewestRecords, SinkQueryListener, query_name
+from spark_jobs.task_slots import Shortage
 from tests.support.waiting import eventually
 
 ANSWER_S = 20.0
@@ -117,3 +118,20 @@ def test_brokers_that_are_away_delay_nobody_and_lose_only_older_figures() -> Non
     are_there.set()
     eventually(lambda: second in sent and other in sent, ANSWER_S)
     assert [record for record in sent if record.sink == "cache"][-1] == second
+
+
+def test_a_shortage_is_part_of_each_running_query_s_record_until_it_ends() -> None:
+    world = World()
+    run = world.start()
+    world.listener.note_shortage(Shortage("too few", "more"))
+    other = world.start("shop search 1")
+    assert [(one.sink, one.shortage, one.shortage_next) for one in world.published[-2:]] == [
+        ("cache", "too few", "more"),
+        ("search", "too few", "more"),
+    ]
+    world.end(other)
+    world.listener.note_shortage(None)
+    assert (world.published[-1].sink, world.published[-1].shortage) == ("cache", "")
+    assert world.listener.running == ("cache",)
+    world.end(run)
+    assert not world.listener.running
