@@ -20,6 +20,7 @@ from cdc.model.errors import ConfigError
 from spark_jobs.failures import reason
 from spark_jobs.session import PIPELINING
 from spark_jobs.source import require_version
+from spark_jobs.source.names import PIECE_DDL
 from spark_jobs.source.warming import NAME_OPTION, NEVER, WAIT_OPTION, ProbeSource, Received
 
 log = structlog.get_logger(__name__)
@@ -74,8 +75,8 @@ def _tried(spark: SparkSession, wait_s: float) -> int:
         name = secrets.token_hex(8)
         place = {NAME_OPTION: name, WAIT_OPTION: str(wait_s)}
         frame = spark.read.format(ProbeSource.name()).options(**place).load()
-        (row,) = frame.mapInArrow(Received(name), "took_ms bigint").collect()  # type: ignore[arg-type]
-        took_ms = int(row.took_ms)
+        (row,) = frame.mapInArrow(Received(name), PIECE_DDL).collect()  # type: ignore[arg-type]
+        took_ms = int(row.bytes)
         if took_ms != NEVER:
             break
     return took_ms

@@ -46,6 +46,7 @@ from spark_jobs.query_listener import query_name
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.sync import JobEnvironment, SinkSync
+from spark_jobs.task_errors import error_of_task
 
 log = structlog.get_logger(__name__)
 
@@ -369,7 +370,7 @@ class SinkWorker(ABC):
             if self._pause(sync, pause_s):
                 return
             if not query.isActive:
-                raise sync.failure or query.exception() or SinkError(f"{self.name}: the query ended by itself")
+                raise sync.failure or error_of_query(query) or SinkError(f"{self.name}: the query ended by itself")
             begun = time.monotonic()
             sync.run_housekeeping()
             took_s = time.monotonic() - begun
@@ -400,6 +401,13 @@ class SinkWorker(ABC):
             query.stop()
         except (PySparkException, Py4JError, OSError) as error:
             log.debug("query ended with an error", sink=self.name, **_error_fields(error))
+
+
+def error_of_query(query: StreamingQuery) -> Exception | None:
+    """Returns the error with which a query ended: that of the process that planned its batches, if it is one of
+    Watershed's."""
+    error = query.exception()
+    return error and (error_of_task(error) or error)
 
 
 def is_filled_in_place(opened: OpenSink) -> bool:

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_jobs.source.names import PIECE_DDL
+
 if TYPE_CHECKING:  # the process that plans, which does not need it, would load it for a part of a second
     import pyarrow as pa
 
-DDL: Final = "took_ms bigint"
-PIECE: Final = -1
-NEVER: Final = -2
+NEVER: Final = -1
 NAME_OPTION: Final = "name"
 WAIT_OPTION: Final = "wait_s"
 _LOOK_S: Final = 0.002
 
 
 class ProbeSource(DataSource):
-    """Yields a row and, as a sink's source after its last record, two more behind it. Then it waits until `received`
-    has got the first, for `wait_s` at most, and yields how many milliseconds this took, or NEVER."""
+    """Yields the smallest piece and, as a sink's source does when no records follow, two empty ones. Then it waits
+    until Received has got the first, for `wait_s` at most, and yields how many milliseconds this took, or NEVER."""
 
     @classmethod
     def name(cls) -> str:
         return "watershed_probe"
 
     def schema(self) -> str:
-        return DDL
+        return PIECE_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         del schema
@@ -47,11 +47,13 @@ class _ProbeReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        from spark_jobs.source.piece import EMPTY, Piece, PieceRecord, Place, to_row
+
         del partition
         mark = _mark(self._name)
         begun = time.monotonic()
-        for _ in range(3):
-            yield _row(PIECE)
+        for piece in (Piece([Place("", 0, 0, 1)], [PieceRecord(0, 0, b"", None, 0)]), EMPTY, EMPTY):
+            yield to_row(piece)
         # Looks are counted, and not the time that passes while this process is stopped.
         for _ in range(int(self._wait_s / _LOOK_S)):
             if mark.exists():
@@ -59,7 +61,7 @@ class _ProbeReader(DataSourceReader):
             time.sleep(_LOOK_S)
         took_ms = round((time.monotonic() - begun) * 1000) if mark.exists() else NEVER
         mark.unlink(missing_ok=True)
-        yield _row(took_ms)
+        yield _answer(took_ms)
 
 
 class Received:
@@ -73,19 +75,24 @@ class Received:
         for number, batch in enumerate(batches):
             if not number:
                 _mark(self._name).touch()
-            rows = batch.column("took_ms").to_pylist()
-            if rows[-1] != PIECE:  # settings may have joined rows into one batch
+            answers = [
+                took_ms
+                for took_ms, content in zip(batch.column("bytes").to_pylist(), batch.column("content"), strict=True)
+                if not len(content.as_py())
+            ]
+            for took_ms in answers:  # in the last row, with which settings may have joined the others
                 _mark(self._name).unlink(missing_ok=True)
-                yield _row(rows[-1])
+                yield _answer(took_ms)
 
 
 def _mark(name: str) -> Path:
     return Path(tempfile.gettempdir()) / f"watershed-probe-{name}"
 
 
-def _row(took_ms: int) -> "pa.RecordBatch":
+def _answer(took_ms: int) -> "pa.RecordBatch":
+    """Returns a row like that of a piece, but without content."""
     import pyarrow as pa
 
-    from spark_jobs.source.piece import one_integer
+    from spark_jobs.source.piece import SCHEMA, one_binary, one_integer
 
-    return pa.RecordBatch.from_arrays([one_integer(took_ms)], names=["took_ms"])
+    return pa.RecordBatch.from_arrays([one_integer(0), one_integer(took_ms), one_binary(b"")], schema=SCHEMA)

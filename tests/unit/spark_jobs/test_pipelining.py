@@ -55,7 +55,7 @@ class FakeSpark:
 
     def collect(self) -> list[Any]:
         self.tried += 1
-        return [SimpleNamespace(took_ms=self._took_ms[self.tried - 1])]
+        return [SimpleNamespace(bytes=self._took_ms[self.tried - 1])]
 
 
 def rows(source: ProbeSource) -> Iterator[Any]:
@@ -70,14 +70,14 @@ def source(wait_s: float) -> ProbeSource:
 def test_a_row_that_arrives_while_the_source_runs_is_seen(marks: Path) -> None:
     """The writer takes each row when it is there."""
     (batch,) = Received("t")(rows(source(60)))
-    (took_ms,) = batch.column("took_ms").to_pylist()
+    (took_ms,) = batch.column("bytes").to_pylist()
     assert 0 <= took_ms < 60_000
     assert list(marks.iterdir()) == []
 
 
 def test_rows_that_arrive_when_the_source_has_ended_are_seen(marks: Path) -> None:
     (batch,) = Received("t")(iter(list(rows(source(0.02)))))
-    assert batch.column("took_ms").to_pylist() == [NEVER]
+    assert batch.column("bytes").to_pylist() == [NEVER]
     assert list(marks.iterdir()) == []
 
 

@@ -39,6 +39,20 @@ def test_an_error_of_another_class_keeps_what_it_says() -> None:
     assert (type(found), found and found.message) == (SinkError, "a")
 
 
+def test_the_planner_s_error_is_recognised_among_spark_s_words() -> None:
+    """As a query's exception has it, in Spark 4.1: after the traceback the line goes on."""
+    error = ConfigError("kafka.sasl_password is missing", "add it")
+    text = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+        "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform latestOffset: "
+        f"Traceback (most recent call last):\ncdc.model.errors.ConfigError: {error.message}\n\nThe above exception was "
+        f"the direct cause of the following exception:\nspark_jobs.task_errors.TaskError: {TaskError(error)} "
+        "SQLSTATE: 38000 SQLSTATE: XXKST"
+    )
+    found = error_of_task(RuntimeError(text))
+    assert (type(found), found and found.message, found and found.hint) == (ConfigError, error.message, "add it")
+
+
 @pytest.mark.parametrize("text", ["out of memory", "watershed-task-error:[", 'watershed-task-error:["SinkError","a"]'])
 def test_other_errors_are_not_taken_for_one_of_watersheds(text: str) -> None:
     assert error_of_task(as_spark_tells(text)) is None
