@@ -139,6 +139,7 @@ def test_another_version_of_spark_is_named(version: str, message: str) -> None:
     check_versions(SimpleNamespace(version=SOME_VERSION))
 
 
+@pytest.mark.whole
 def test_rows_flow_through_spark_with_our_settings_and_not_without(spark: SparkSession) -> None:
     """The real thing."""
     probe(spark.newSession())
