@@ -27,12 +27,15 @@ UNKNOWN: Final = Status(
     sinks=(),
     problems=(),
 )
-MARKER: Final = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+# A generated part lies between two comments, so that a page is whole wherever it is read.
+PART: Final = re.compile(r"^<!-- generated: (\w+) -->\n(?:.*?)^<!-- end: \1 -->$", re.MULTILINE | re.DOTALL)
 
 
-def filled(markdown: str) -> str:
-    """Returns the page with each marker `<!-- generated: name -->` replaced by what it names."""
-    return MARKER.sub(lambda marker: PARTS[marker[1]](), markdown)
+def refreshed(markdown: str) -> str:
+    """Returns the page with each of its generated parts as the code has it now. Raises KeyError for an unknown part."""
+    return PART.sub(
+        lambda part: f"<!-- generated: {part[1]} -->\n\n{PARTS[part[1]]()}\n\n<!-- end: {part[1]} -->", markdown
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
