@@ -12,6 +12,7 @@ import yaml
 from cdc.model import errors
 from docs.build.options import SectionOptions, sections
 from docs.build.types import type_rows
+from docs.build.versions import version_rows
 from watershed.cli.main import COMMANDS, application
 from watershed.http.metrics import metric_families
 from watershed.status.model import BrokerStatus, CaptureStatus, SourceStatus, Status
@@ -143,6 +144,11 @@ def types() -> str:
     return table(["PostgreSQL", "in records", "search field", "warehouse", "PostgreSQL store", "SQLite"], type_rows())
 
 
+def versions() -> str:
+    """The versions that are accepted, and those that tests run."""
+    return table(["product", "accepted", "run by tests", "remark"], version_rows())
+
+
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "configuration": configuration,
     "commands": commands,
@@ -150,4 +156,5 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "errors": error_kinds,
     "alerts": alerts,
     "types": types,
+    "versions": versions,
 }
