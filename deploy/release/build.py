@@ -164,7 +164,8 @@ def _built(release: Release, folder: Path, hook: str, target: Path) -> Path:
     target.mkdir(parents=True)
     backend = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["build-backend"]
     # Backends leave folders of their own in the project, which would get into the next part.
-    copy = Path(shutil.copytree(folder, target.with_name(f"{target.name}-source")))
+    # Links are enough: a backend adds files and alters none.
+    copy = Path(shutil.copytree(folder, target.with_name(f"{target.name}-source"), copy_function=os.link))
     run([sys.executable, "-c", _BUILD, backend, hook, str(target)], copy, release.environment)
     (file,) = target.iterdir()
     return file
