@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -215,19 +214,13 @@ def test_a_source_distribution_that_lacks_a_file_is_refused(tmp_path: Path) -> N
         '[project]\nname = "thing"\nversion = "1.0"\n'
         '[tool.setuptools]\npackages = ["thing"]\n[tool.setuptools.package-data]\nthing = ["*.txt"]\n'
     )
+    (source / "MANIFEST.in").write_text("exclude thing/data.txt\n")
     work, target = tmp_path / "work", tmp_path / "target"
     work.mkdir()
     target.mkdir()
     release = build.Release(source, work, target, SECONDS, "1.0", is_dry_run=True)
-    sdist, wheel = build.python_parts(release, source, 0)
-    assert (sdist.name, wheel.name) == ("thing-1.0.tar.gz", "thing-1.0-py3-none-any.whl")
-    with zipfile.ZipFile(wheel) as files:
-        assert "thing/data.txt" in files.namelist()
-    (source / "MANIFEST.in").write_text("exclude thing/data.txt\n")
-    work = tmp_path / "again"
-    work.mkdir()
     with pytest.raises(ReleaseError, match=r"differs when it is built from thing-1\.0\.tar\.gz: thing/data\.txt\n"):
-        list(build.python_parts(build.Release(source, work, target, SECONDS, "1.0", is_dry_run=True), source, 0))
+        list(build.python_parts(release, source, 0))
 
 
 def test_a_folder_with_other_files_is_not_emptied(tmp_path: Path) -> None:
