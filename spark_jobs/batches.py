@@ -40,7 +40,7 @@ REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions 
 REPORT_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
 IDLE_REPORT_S: Final = 0.25  # between two looks while they find nothing new
 IDLE_GROWTH: Final = 1.25  # of the pause after each look that finds nothing
-END_S_MAX: Final = 1.0  # a request to end is repeated: the tasks may not have begun
+END_REQUEST_S: Final = 1.0  # until a request to end is repeated: the tasks may not have begun
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ Take = Callable[[BatchReport], bool]
 
 
 class Batches(Protocol):
-    """A sink loop's access to Spark and the brokers."""
+    """SinkSync's access to Spark and the brokers."""
 
     is_live: bool
     """Whether tasks report while they run, and publish their dead letters themselves."""
@@ -159,7 +159,7 @@ class SparkBatches:
         self._catalog = SchemaCatalog("", {})
         self._open_dead_letters: dict[str, int] = {}
         self._begun = 0
-        self._asked_at = -END_S_MAX  # monotonic seconds, when the running batch was asked to end last
+        self._asked_at = -END_REQUEST_S  # monotonic seconds, when the running batch was asked to end last
         self._must_end = False
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
@@ -204,13 +204,13 @@ class SparkBatches:
                     log.debug("reports of tasks can't be read", sink=self._job.sink, because=error.message)
                     return False
 
-            self._asked_at, self._must_end = -END_S_MAX, False
+            self._asked_at, self._must_end = -END_REQUEST_S, False
             with called_regularly(look):
                 yield
 
     def _ask_for_end(self) -> None:
         now = time.monotonic()
-        if now - self._asked_at >= END_S_MAX:
+        if now - self._asked_at >= END_REQUEST_S:
             job, now_us = self._job, time.time_ns() // 1000
             self._send(BatchEndRecord(sink=job.sink, generation=job.generation, at_us=now_us))
             self._asked_at = now

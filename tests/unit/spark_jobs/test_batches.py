@@ -18,7 +18,7 @@ from sinks.errors import RefusedError
 from sinks.schema_history import SchemaHistory
 from spark_jobs import batches
 from spark_jobs.applied import FoundTopic
-from spark_jobs.batches import END_S_MAX, BatchReport, SparkBatches, TotalCounts, report_of
+from spark_jobs.batches import END_REQUEST_S, BatchReport, SparkBatches, TotalCounts, report_of
 from spark_jobs.source.group import Reached, TaskCounts
 from spark_jobs.source.reading import Partition
 from spark_jobs.task_errors import TaskError
@@ -257,14 +257,14 @@ def test_tasks_are_asked_to_end_once_a_second_at_most(world: World) -> None:
     def meanwhile() -> None:
         look(3)
         assert len(world.sent) == 1
-        world.now += END_S_MAX / 2
+        world.now += END_REQUEST_S / 2
         look(3)
         assert len(world.sent) == 1
-        world.now += END_S_MAX / 2
+        world.now += END_REQUEST_S / 2
         look(3)
         assert len(world.sent) == 2
         taker.goes_on = True
-        world.now += 2 * END_S_MAX
+        world.now += 2 * END_REQUEST_S
         look(3)
         assert len(world.sent) == 2
 
@@ -289,7 +289,7 @@ def test_when_a_task_has_ended_the_others_are_asked_to_end_until_they_do(world: 
         }
         look(3)
         assert len(world.sent) == 1
-        world.now += END_S_MAX
+        world.now += END_REQUEST_S
         look(3)
         assert len(world.sent) == 2
 
