@@ -247,4 +247,4 @@ def test_a_port_in_use_is_refused_with_the_next_step() -> None:
     with listening_socket("127.0.0.1", port, "http.sink_port"), pytest.raises(ConfigError) as refused:
         listening_socket("127.0.0.1", port, "http.sink_port")
     assert f"port {port}: Address already in use" in refused.value.message
-    assert "CDC__HTTP__SINK_PORT" in refused.value.hint
+    assert "CDC__HTTP__SINK_PORT, or --http-port" in refused.value.hint
