@@ -51,8 +51,8 @@ def get(
     history = read_schema_histories(settings)[schema.table]
     with PipelineReader(settings, timeout) as pipeline, VerifiedTable(settings.source, history.newest) as source:
         reader = KeyReader(settings, history, source, pipeline, name)
-        row, found = reader.source(), reader.topic(records)
-        stores = list(reader.stores())
+        row, stores = reader.source(), list(reader.stores())
+        found = reader.topic(records)  # what a store has is in it by then
     floor = read_captured(settings).floors.get(schema.table, 0)
     if as_json:
         typer.echo(json.dumps(_as_json(schema, name, row, found, stores, floor), ensure_ascii=False))
