@@ -1,7 +1,8 @@
 """One row in the source, in its topic and in every store, and whether each store holds what it should.
 
-The source is read first, the topic last: it has whatever a store has. A store that differs then may just not have the newest change yet, so it is decided as in a
-comparison of whole tables (settling.py): only a difference that no write in progress explains is one.
+The source is read first, the topic last: it has whatever a store has. A store that differs then may just not have the
+newest change yet, so it is decided as in a comparison of whole tables (settling.py): only a difference that no write in
+progress explains is one.
 """
 
 from collections.abc import Iterator, Mapping
