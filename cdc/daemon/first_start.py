@@ -72,6 +72,7 @@ from cdc.postgres.replication import (
 from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
 from cdc.postgres.transaction_barrier import running
 from cdc.tables.continuity import intact_topics
+from cdc.tables.matching import selection_of
 from cdc.tables.selection import require_same_keys
 
 log = structlog.get_logger(__name__)
@@ -123,9 +124,9 @@ class Bootstrap:
             if previous is not None:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
-            left_out: list[TopicRecord] = []
-            if is_continued:
-                self._source, left_out = continued(self._config, connection, self._clock.now_us())
+            self._source, left_out = continued(
+                self._config, connection, self._clock.now_us(), is_continued=is_continued
+            )
             publication = self._publication(connection)
             constants = self._position_constants(epoch, identity, publication, topics, previous, continues=continues)
             lost = self._lost_events(previous, heal, epoch)
@@ -134,7 +135,8 @@ class Bootstrap:
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             captured = self._captured(connection)  # first, so that the next poll sees what changes meanwhile
             schemas = self._describe(connection, publication, is_continued=is_continued)
-            records = (*(heal.records if heal else ()), *captured, *left_out, *self._completed(lost, slot))
+            selection = selection_of(self._config.source).to(self._topics.state)
+            records = (*(heal.records if heal else ()), selection, *captured, *left_out, *self._completed(lost, slot))
             if self._is_chunked(heal):
                 owes = "the snapshot that heals the gap" if heal else "its initial snapshot"
                 compared = self._comparable(constants, schemas, heal)

@@ -1,0 +1,31 @@
+"""`cdc reload`: capture and sinks read the configuration file again while they run."""
+
+import json
+import time
+from typing import Annotated, Final
+
+import typer
+
+from cdc.model.control import SignalRecord
+from cdc.model.errors import WatershedError
+from cdc.model.topics import Topics
+from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
+from watershed.client.signal_sender import await_answer, send_signal
+
+ANSWER_S_MAX: Final = 20.0
+
+
+def reload(
+    timeout: Annotated[float, typer.Option(help="Total seconds to wait.", min=0.1)] = ANSWER_S_MAX,
+    as_json: AsJson = False,
+    config: ConfigFile = CONFIG,
+) -> None:
+    """Let capture and the running sinks read their configuration file again. With a mistake in it, the configuration in
+    force stays, and the command says why."""
+    loaded = configuration(config)
+    topics = Topics(loaded.topics.prefix)
+    record = SignalRecord(action="reload", requested_us=time.time_ns() // 1000)
+    answer = await_answer(loaded.kafka, topics, send_signal(loaded.kafka, topics, record), timeout)
+    if not answer.is_accepted:
+        raise WatershedError(f"refused: {answer.message}", answer.next)
+    typer.echo(json.dumps({"answer": answer.message}) if as_json else answer.message)
