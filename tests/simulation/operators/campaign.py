@@ -173,6 +173,18 @@ class Campaign(Rules):
         self._work(begin)
         return True
 
+    def reconfigure_sink(self) -> None:
+        job = self.job
+        if job is None:
+            return
+        self._section = self._configured()
+
+        def begin() -> None:
+            if not job.reload(self._section):
+                self.job = None
+
+        self._work(begin)
+
     def _on_published(self) -> None:
         """A waiter looks now. A job that began behind a change of its store has looked at it."""
         self._is_blind = self._is_blind and not self._is_new
