@@ -102,6 +102,8 @@ class ServingWorker(SinkWorker):
         return self._file.now().number != self._number
 
     def _work(self, stack: ExitStack, connections: PipelineConnections) -> None:
+        if self._is_outdated(connections):  # a standby begins with what is in force now
+            return
         opened = self._open_sink(None)
         stack.enter_context(closing(opened))
         self._rebuild = rebuild = self._rebuild_of(opened, connections)

@@ -210,10 +210,20 @@ class KafkaConfig(Section):
 class TopicConfig(Section):
     """Topics that capture creates."""
 
-    prefix: str
+    prefix: str  # the topic of a table is {prefix}.{schema}.{table}
     partitions: Annotated[int, Field(ge=1, le=1000)] = 4
     replication_factor: Annotated[int, Field(ge=1, le=10)] | None = None  # None: the brokers' default
     config: TopicSettings = TopicSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_are_fixed(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "name" in values:
+            raise ValueError(
+                "name is not supported: the topic of a table is {prefix}.{schema}.{table}, from which sinks, views and "
+                "readers know its table; remove it"
+            )
+        return values
 
     @field_validator("prefix")
     @classmethod

@@ -88,7 +88,6 @@ class Bootstrap:
         self._config = config
         self._source = config.source
         self._topics = Topics(config.topics.prefix)
-        self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
         self._admin = admin
         self._clock = clock
         self._should_stop = should_stop
@@ -104,7 +103,10 @@ class Bootstrap:
             replication = ReplicationConnection(self._source)
             resources.callback(replication.close)
             identity = replication.identify()
-            if previous is None and heal is None:
+            left_out: list[TopicRecord] = []
+            is_continued = previous is not None or heal is not None
+            if not is_continued:
+                self._source, left_out = continued(self._config, connection, self._clock.now_us(), is_continued=False)
                 self._require_nothing_published()
             if previous is not None and heal is None:
                 self._require_own_slot(previous, identity)
@@ -119,14 +121,12 @@ class Bootstrap:
             # Nobody else can write any more. The previous owner may have written until it was fenced.
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has continued meanwhile")
-            is_continued = previous is not None or heal is not None
             continues = is_continued and not went_back(previous, read_slot(connection, self._source.slot))
             if previous is not None:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
-            self._source, left_out = continued(
-                self._config, connection, self._clock.now_us(), is_continued=is_continued
-            )
+            if is_continued:
+                self._source, left_out = continued(self._config, connection, self._clock.now_us(), is_continued=True)
             publication = self._publication(connection)
             constants = self._position_constants(epoch, identity, publication, topics, previous, continues=continues)
             lost = self._lost_events(previous, heal, epoch)
@@ -235,6 +235,10 @@ class Bootstrap:
         return {s.table for s in schemas if s.key and s.topic in intact and s.table not in to_sweep}
 
     # ---- topics
+
+    @property
+    def _table_topics(self) -> list[str]:
+        return [self._topics.table(table) for table in self._source.table_ids]
 
     def _require_nothing_published(self) -> None:
         """Refuses topics with records if there is no position: the state topic was lost, and with it what the records
