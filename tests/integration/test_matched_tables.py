@@ -79,6 +79,7 @@ def test_tables_join_and_leave_while_capture_runs(matched: Captured) -> None:
 def test_a_file_is_taken_up_without_a_restart_unless_it_has_a_mistake(matched: Captured) -> None:
     create(matched, "CREATE TABLE later (id int PRIMARY KEY, name text); INSERT INTO later VALUES (1, 'a'), (2, 'b')")
     matched.tables = [ITEMS, LATER]
+    matched.query("CREATE PUBLICATION watershed FOR ALL TABLES WITH (publish_via_partition_root = true)")
     matched.settings = {"source": {"tables": [ITEMS]}}
     capture = matched.start()
     capture.await_said("streaming")
@@ -109,9 +110,14 @@ def test_a_file_is_taken_up_without_a_restart_unless_it_has_a_mistake(matched: C
     matched.config()
     capture.signal(signal.SIGHUP)
     await_tables(matched, LATER)
-    create(matched, "CREATE TABLE new (id int PRIMARY KEY)")
+    create(matched, "CREATE TABLE new (id int PRIMARY KEY); INSERT INTO new VALUES (1), (2)")
     eventually(lambda: "public.new" in matched.states(), 60.0, "the new table is stopped")
     assert matched.states()["public.new"]["is_held"]
     assert matched.ask("start_table", tables=["public.new"]).is_accepted
+    create(matched, "INSERT INTO new VALUES (3); DELETE FROM new WHERE id = 1")
     await_tables(matched, LATER, "public.new")
+    create(matched, "INSERT INTO new VALUES (4)")
+    matched.tables = [LATER, "public.new"]
+    matched.await_caught_up()
+    assert matched.unlike([LATER, "public.new"]) == {}
     assert capture.said().count("source checked") == 1, "one process"
