@@ -383,7 +383,13 @@ class Session:
             keys,
             signals,
             answers,
-            Restrictions(unchunkable, stopped, outboxes, self._uncaptured(these, found.selection)),
+            Restrictions(
+                unchunkable,
+                stopped,
+                outboxes,
+                self._uncaptured(these, found.selection),
+                found.position.source.server,
+            ),
         )
 
     def _uncaptured(self, these: _Capturable, selection: TableSelection) -> dict[TableId, str]:

@@ -46,7 +46,7 @@ class Session:
             self.keys,
             self.signals,
             Answers(TOPICS, answers or {}),
-            Restrictions(unchunkable=unchunkable, stopped=stopped or {}, outboxes=outboxes),
+            Restrictions(unchunkable, stopped or {}, outboxes, server=("7", "shop")),
         )
         self._offset = 40
 
@@ -317,3 +317,11 @@ def test_keys_of_a_table_without_an_index_to_read_them_by_are_refused() -> None:
     session = Session(unchunkable=[SCHEMA.table])
     answer, _ = session.signal("republish", tables=("public.customers",), keys=('{"id":1}',))
     assert not answer.is_accepted and "no unique index" in answer.message
+
+
+def test_a_move_is_refused_while_the_former_server_streams_and_is_done_where_the_new_one_does() -> None:
+    answer, records = Session().signal("move", server=("8", "shop"))
+    assert (answer.is_accepted, answer.message) == (False, "capture still streams from the former server")
+    assert "let source.dsn name the new server" in answer.next
+    answer, records = Session().signal("move", server=("7", "shop"))
+    assert (answer.is_accepted, records) == (True, [])
