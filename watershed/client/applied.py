@@ -49,9 +49,16 @@ class Positions:
     progress: ProgressRecord | None = None
 
 
-def target_of(lsn: int, source: SourceEnd, position: PositionRecord | None, timeline: int | None = None) -> WaitTarget:
-    """Makes the target. `timeline`: the LSN's, if the caller knows it. Raises WaitError for an LSN that the source has
-    not reached, GapError if the published changes are of another history than the source's."""
+def target_of(
+    lsn: int,
+    source: SourceEnd,
+    position: PositionRecord | None,
+    timeline: int | None = None,
+    system_identifier: str | None = None,
+) -> WaitTarget:
+    """Makes the target. `timeline`, `system_identifier`: the LSN's, if the caller knows them. Raises WaitError for an
+    LSN that the source has not reached, or that may be another server's, GapError if the published changes are of
+    another history than the source's."""
     if position is None or position.phase != "streaming":
         raise WaitError("capture has not started to stream: no store can show anything yet", "start `cdc run`")
     known = position.source
@@ -65,6 +72,12 @@ def target_of(lsn: int, source: SourceEnd, position: PositionRecord | None, time
             f"the source is on timeline {source.timeline}, the published changes are of timeline {known.timeline}",
             "wait again: after a promotion capture continues within seconds; if cdc status shows state GAP: cdc "
             "snapshot heal",
+        )
+    if system_identifier is not None and system_identifier != source.system_identifier:
+        raise WaitError(
+            f"LSN {format_lsn(lsn)} belongs to the server with system identifier {system_identifier}, but the source "
+            f"has {source.system_identifier}",
+            "read the row again, and wait for the LSN that the source has now",
         )
     if timeline is not None and timeline != source.timeline:
         raise WaitError(

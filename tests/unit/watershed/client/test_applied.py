@@ -234,3 +234,9 @@ def test_an_lsn_of_the_server_that_capture_left_is_not_taken_for_one_of_the_new_
     assert target_of(800, source_end(5000), moved) == WaitTarget(800, 1)
     with pytest.raises(WaitError, match="beyond the end"):
         target_of(5001, source_end(5000), moved)
+
+
+def test_an_lsn_of_another_server_is_refused_where_the_caller_says_whose_it_is() -> None:
+    assert target_of(1000, source_end(5000), position(900), system_identifier="1") == WaitTarget(1000, 1)
+    with pytest.raises(WaitError, match="belongs to the server with system identifier 7, but the source has 1"):
+        target_of(1000, source_end(5000), position(900), system_identifier="7")
