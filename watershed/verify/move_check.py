@@ -43,7 +43,8 @@ _LOOKUP_BYTES_MAX: Final = 256 * 1024 * 1024
 # Sequences of the columns of a table, with their last values.
 _SEQUENCES: LiteralString = """
 SELECT a.attname::text, s.oid::regclass::text,
-       CASE WHEN has_sequence_privilege(s.oid, 'SELECT,USAGE') THEN coalesce(pg_sequence_last_value(s.oid), 0) END
+       CASE WHEN has_sequence_privilege(s.oid, 'SELECT,USAGE')
+            THEN coalesce(pg_sequence_last_value(s.oid), q.seqstart - 1) END
   FROM pg_depend d
   JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S'
   JOIN pg_sequence q ON q.seqrelid = s.oid AND q.seqincrement > 0 AND NOT q.seqcycle
