@@ -93,9 +93,9 @@ def position(captured: Captured) -> dict[str, Any]:
 @pytest.mark.promise(1)
 @pytest.mark.promise(4)
 def test_a_restored_dump_is_continued_in_the_same_topics_and_only_what_differs_is_published(
-    moving: Captured, there: str, postgres: PostgresServer, postgres16: PostgresServer
+    moving: Captured, there: str, postgres: PostgresServer
 ) -> None:
-    topics, before, former = moving.topics(), position(moving), moving.dsn
+    topics, before = moving.topics(), position(moving)
     moving.query("UPDATE items SET name = 'never copied' WHERE id IN (1, 2)")
     to(moving, postgres, there)
     moving.query("INSERT INTO items VALUES (5001, 'new', 'sad', '{}', 1, NULL)")
@@ -124,17 +124,31 @@ def test_a_restored_dump_is_continued_in_the_same_topics_and_only_what_differs_i
     moving.query("INSERT INTO items VALUES (5002, 'streamed', 'ok', '{}', 1, NULL)")
     moving.await_caught_up()
     assert of_epoch(moving, 2)[-1] == 5002
-    # back again: what was written there meanwhile is gone, and what was not copied is here
+
+
+@pytest.mark.long
+@pytest.mark.promise(4)
+def test_on_the_way_back_what_was_written_there_is_gone_and_what_was_not_copied_is_here(
+    moving: Captured, there: str, postgres: PostgresServer, postgres16: PostgresServer
+) -> None:
+    former = moving.dsn
+    moving.query("UPDATE items SET name = 'never copied' WHERE id IN (1, 2)")
+    to(moving, postgres, there)
+    moving.query("INSERT INTO items VALUES (5001, 'new', 'sad', '{}', 1, NULL); DELETE FROM items WHERE id = 5")
+    moving.start().await_said("state GAP")
+    moving.cdc("source", "move")
+    moving.await_caught_up()
     assert moving.running().terminate() == 0
     to(moving, postgres16, former)
     moving.start().await_said("state GAP")
     assert f"slot {moving.name} exists on the new server" in move(moving)
     moving.cdc("source", "move", "--replace-slot")
     moving.await_caught_up()
-    assert of_epoch(moving, 3) == [1, 2, 3, 4, 5, 6, 5001, 5002]
+    assert (of_epoch(moving, 2), of_epoch(moving, 3)) == ([5, 5001], [1, 2, 5, 5001])
     assert moving.unlike([ITEMS, OTHER]) == {}
 
 
+@pytest.mark.long
 @pytest.mark.promise(4)
 def test_a_database_that_is_not_the_same_is_refused_with_the_figures(
     moving: Captured, there: str, postgres: PostgresServer
@@ -154,9 +168,10 @@ def test_a_database_that_is_not_the_same_is_refused_with_the_figures(
     assert "its key is (name), but its records have (id)" in move(moving)
 
 
+@pytest.mark.long
 @pytest.mark.promise(4)
 def test_a_move_goes_on_after_a_kill_and_the_former_capture_does_not_disturb_it(
-    moving: Captured, there: str, postgres: PostgresServer, postgres16: PostgresServer
+    moving: Captured, there: str, postgres: PostgresServer
 ) -> None:
     """Asked while the former server is streamed from, it is refused; after that it needs nobody a second time."""
     identifier, name = postgres_identity(there), str(conninfo_to_dict(there)["dbname"])
