@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cdc.kafka.state_reader import read_captured
+from cdc.kafka.state_reader import read_captured, read_in_force
 from cdc.model.events import TableSchema, unpack_version
 from cdc.model.lsn import Lsn, format_lsn
 from watershed.cli.exit_codes import DRIFT, NOT_IN_TIME, PARTIAL
@@ -45,7 +45,7 @@ def get(
     store: equal, behind, differs, or excluded by the mapping's condition. A difference is one only if no change that is
     under way explains it. Masked columns are masked. The topic is read from its beginning. Exits with 5 if a store
     differs, 7 if one is behind, 6 if one could not be compared."""
-    settings = configuration(config, log_level="error")
+    settings = read_in_force(configuration(config, log_level="error"))
     schema = published_table(settings, table)
     name = record_key(schema, key)
     history = read_schema_histories(settings)[schema.table]

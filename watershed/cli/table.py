@@ -31,7 +31,8 @@ app = typer.Typer(no_args_is_help=True)
 def list_tables(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     """List the configured tables: captured or stopped, with the reason and the next step."""
     loaded = configuration(config)
-    records = read_state(loaded).tables
+    state = read_state(loaded)
+    loaded, records = loaded.in_force(state.selection), state.tables
     rows = []
     for table in loaded.source.table_ids:
         record = records.get(table)
@@ -63,8 +64,10 @@ def show_table(
     """Show a table: its state, topic, key and columns, and under which names each store has it, with the generation
     that readers see. Asks the brokers, and neither the source nor the stores."""
     loaded = configuration(config)
+    state = read_state(loaded)
+    loaded = loaded.in_force(state.selection)
     schema = published_table(loaded, table)
-    record = read_state(loaded).tables.get(schema.table)
+    record = state.tables.get(schema.table)
     with closing(TopicReader(loaded.kafka)) as reader:
         partitions = len(reader.partitions(schema.topic))
     with closing(PipelineWatch.of(loaded)) as watch:

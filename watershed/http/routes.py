@@ -235,6 +235,7 @@ async def _waited(waits: Waits, request: Request, sinks: tuple[str, ...], lsn: s
                 sinks,
                 lsn,
                 timeline,
+                asked.get("system_identifier"),
                 frozenset(asked.getlist("table")),
                 accepts_rejected=asked.get("accept_rejected") == "true",
                 epoch=epoch,
@@ -281,6 +282,7 @@ _OF_A_WAIT: Final = (
     ("accept_rejected", "Of a wait, true: answer although rows are missing that were rejected.", "string"),
     ("timeout", f"Seconds to wait, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
     ("timeline", "The LSN's timeline. It must be that of the source.", "integer"),
+    ("system_identifier", "That of the LSN's server. It must be that of the source.", "string"),
     ("epoch", "Of an answer 504 to the same question, which this one continues.", "integer"),
 )
 # Path → its parameters: name, description, type.

@@ -30,6 +30,7 @@ class Question:
     sinks: tuple[str, ...]  # none: every sink that has published a position
     lsn: str
     timeline: int | None = None
+    system_identifier: str | None = None
     tables: frozenset[str] = frozenset()
     accepts_rejected: bool = False
     epoch: int | None = None  # that of an earlier question about the LSN, which this one continues
@@ -87,7 +88,7 @@ class Waits:
         lsn = read_lsn(question.lsn)
         with self._asking:
             end = self._read_end()
-        target = target_of(lsn, end, self._positions().capture, question.timeline)
+        target = target_of(lsn, end, self._positions().capture, question.timeline, question.system_identifier)
         if question.epoch is not None and question.epoch != target.epoch:
             raise ended_epoch(question.epoch)
         return replace(target, tables=question.tables, accepts_rejected=question.accepts_rejected)

@@ -100,7 +100,7 @@ class KeyReader:
         if row is None:
             return SourceSide(None)
         schema = self._history.newest
-        masks = masks_of(schema, self._config.masking.masks(self._config.source.table_ids))
+        masks = masks_of(schema, self._config.masking.masks(self._config.source))
         return SourceSide(published_texts(schema, masks, row.texts))
 
     def topic(self, count: int) -> list[TableRecord]:

@@ -15,7 +15,7 @@ from watershed.verify.source_rows import VerifiedTable
 def side_of(config: Config, sink: str, contents: StoreContents, history: SchemaHistory, source: VerifiedTable) -> Side:
     """Attaches the table to the contents. Raises RefusedError for a mapping that does not fit the table."""
     schema = history.newest
-    masks = masks_of(schema, config.masking.masks(config.source.table_ids))
+    masks = masks_of(schema, config.masking.masks(config.source))
     uncompared = contents.uncompared(schema.table)
     expected = ExpectedRows(sink, config.sinks[sink], history, source.types, masks, uncompared)
     contents.attach(expected.schema)

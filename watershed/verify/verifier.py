@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Final, Self
 
 from cdc.config.config_file import Config
-from cdc.config.store_mapping import matches
 from cdc.config.stores import sink_config
+from cdc.config.table_choice import matches
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.state_reader import read_state
 from cdc.model.control import SchemaRecord
