@@ -68,6 +68,7 @@ def goods(
             yield made
 
 
+@pytest.mark.long
 def test_one_row_is_found_in_the_source_its_topic_and_every_store(goods: Captured) -> None:
     """`cdc get`, `cdc tail` and `cdc table show` on the rows that the stores hold."""
 

@@ -96,6 +96,7 @@ def test_what_was_waited_for_is_read_each_time_under_load(pipeline: Pipeline) ->
     assert stale == []
 
 
+@pytest.mark.long
 def test_an_application_waits_over_http_with_the_client_alone(pipeline: Pipeline) -> None:
     """With each kind of connection. A commit that does not wait for the disk is above the flushed position."""
     url, dsn = f"http://127.0.0.1:{pipeline.capture_http.port}", pipeline.items.dsn
