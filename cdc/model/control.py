@@ -21,6 +21,7 @@
 | `<prefix>.progress` | `snapshot/<table>`           | SnapshotProgress |
 | `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord (cdc/model/sink_records.py) |
 | `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord (cdc/model/job_records.py) |
+| `<prefix>.progress` | `query/<sink>/<generation>`  | QueryRecord (the same) |
 | `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord (the same) |
 | `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (cdc/model/comparisons.py) |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |

@@ -28,7 +28,7 @@ from cdc.model.job_records import RebuildRecord
 from cdc.model.rejected_rows import RejectedRow, dead_letter_generation
 from cdc.model.sink_records import SinkRecord
 from spark_jobs import batches, building, rebuild, rejections, serving, worker, writer
-from spark_jobs.batches import SparkBatches
+from spark_jobs.batches import MicroBatch, SparkBatches
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.live_reports import LiveReports
@@ -41,7 +41,7 @@ from spark_jobs.source.reading import PartitionReader
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_stream import PieceRange, SinkStreamReader, read_live
 from spark_jobs.sync import QueryStopped, SinkSync
-from spark_jobs.task_errors import TaskError
+from spark_jobs.task_errors import TaskError, error_of_task
 from spark_jobs.task_report import SinkTaskConfig, TaskReport
 from spark_jobs.worker import OpenSink, PipelineConnections, Portions
 from spark_jobs.writer import StoreWriter, write_pieces
@@ -88,9 +88,12 @@ class Session:
         self._offset = self._reader.initialOffset()
 
     def frame(self) -> Any:
-        """Returns the next batch."""
-        start, self._offset = self._offset, self._reader.latestOffset()
-        parts = self._reader.partitions(start, self._offset)
+        """Returns the next batch. Raises what the worker finds in the exception of a query that can't be planned."""
+        try:
+            start, self._offset = self._offset, self._reader.latestOffset()
+            parts = self._reader.partitions(start, self._offset)
+        except TaskError as error:
+            raise error_of_task(error) or error from error
 
         def collect(writer: StoreWriter) -> list[Any]:
             reports = []
@@ -272,7 +275,7 @@ class SimulatedBuilder(_Watched, Builder):
                 with suppress(_Begun):
                     self._work(ExitStack(), self.link())
             assert self._sync is not None
-            self._sync.apply_batch(self.query_number, self.session.frame())
+            self._sync.apply_batch(self.query_number, MicroBatch(self.session.frame(), 0))
             self._sync.run_housekeeping()
             self.is_over()
         except WatershedError as error:
@@ -392,7 +395,7 @@ class SinkJob:
             return
         self._environment.meanwhile = meanwhile
         try:
-            sync.apply_batch(self._worker.query_number, self._worker.session.frame())
+            sync.apply_batch(self._worker.query_number, MicroBatch(self._worker.session.frame(), 0))
         except QueryStopped:  # the watching thread has failed meanwhile
             pass
         finally:

@@ -3,6 +3,7 @@
 import pytest
 
 from cdc.model.errors import UnreachableError
+from cdc.model.job_records import QueryRecord
 from cdc.model.table_state import SelectionRecord
 from tests.support.pipeline_records import position, published
 from tests.support.status_facts import (
@@ -13,6 +14,7 @@ from tests.support.status_facts import (
     applied,
     condition,
     config,
+    query,
     reading,
     slot,
     source,
@@ -21,6 +23,7 @@ from tests.support.status_facts import (
 )
 from watershed.status.compute import lag_records, wal_budget
 from watershed.status.facts import TopicFacts
+from watershed.status.model import QueryStatus
 
 
 def test_a_pipeline_in_step_has_no_lag_and_no_problem() -> None:
@@ -142,6 +145,22 @@ def test_a_sink_that_keeps_pace_is_not_catching_up() -> None:
         assert (found.lag_records, found.is_catching_up) == (30, False)
     late = topics(90_000, ends=90_000, sinks=(applied(2000, 1000, patience_s=7.0),))
     assert clock.status(reading(source(90_000), late), after_s=9.0).sinks[0].is_catching_up
+
+
+def test_the_last_batch_of_a_query_is_that_of_the_served_generation() -> None:
+    """A generation that is built beside it has a query of its own."""
+    told = topics(sinks=(applied(),), queries=(query(generation=2, records=9), query(), query(sink="cache")))
+    (sink,) = Clock().status(reading(told=told)).sinks
+    assert sink.query is not None
+    assert (sink.query.batch, sink.query.records, sink.query.records_per_second) == (4, 500, 250)
+    assert (sink.query.batch_seconds, sink.query.overhead_seconds, sink.query.failures) == (2.0, 0.5, 1)
+    assert Clock().status(reading(told=topics(sinks=(applied(),)))).sinks[0].query is None
+
+
+def test_a_query_without_a_finished_batch_has_no_figures() -> None:
+    started = QueryRecord(sink="search", generation=1, failures=2)
+    (sink,) = Clock().status(reading(told=topics(sinks=(applied(),), queries=(started,)))).sinks
+    assert sink.query == QueryStatus(failures=2)
 
 
 def test_what_is_owed_is_said_of_tables_and_stores() -> None:
