@@ -82,9 +82,9 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    # While a sink is rebuilt it has two queries. A query without a task of its own would wait for rounds of others, and
-    # its applied position with it. Where tasks are threads of this process, idle ones cost nothing; the processors
-    # of a cluster are shared for one rebuild at a time.
+    # While a sink is rebuilt it has two queries. A query without a task of its own would wait for the others, and its
+    # applied position with it. Where tasks are threads of this process, idle ones cost nothing; the processors of a
+    # cluster are shared for one rebuild at a time.
     try:
         spark, task_count = started(config, len(names) + 1 if is_submitted() else 2 * len(names))
     except SinkError:

@@ -58,6 +58,7 @@ HOUSEKEEPING_PAUSE_S_MAX: Final = 2.0
 # While a backlog is worked off, nobody waits for the newest row, and each refresh makes a segment that is merged later.
 HOUSEKEEPING_PAUSE_BEHIND_S: Final = 2.0
 MAINTAIN_S: Final = 20.0
+STANDBY_POLL_S: Final = 0.1
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
 # How long a batch may continue after a request to stop; the process has 10 s in all.
@@ -207,7 +208,8 @@ class SinkWorker(ABC):
 
     def _run_once(self) -> None:
         with ExitStack() as stack:
-            stack.enter_context(self._locked())
+            if not stack.enter_context(self._locked()):
+                return
             control = stack.enter_context(closing(ControlReader(self._config.kafka, self._topics, self._section.holds)))
             writer = stack.enter_context(closing(ProgressWriter(self._config.kafka, self._topics)))
             update = self._wait_for_tables(control)
@@ -225,9 +227,29 @@ class SinkWorker(ABC):
     def _open_dead_letters(self, generation: int) -> DeadLetterTopic:
         return DeadLetterTopic(self._config.kafka, self._config.topics, self.name, generation)
 
-    def _locked(self) -> AbstractContextManager[None]:
-        """Holds the lock while this worker runs."""
-        return self._checkpoints.locked()
+    def _locked(self) -> AbstractContextManager[bool]:
+        """Holds the lock while this worker runs, see Checkpoints.locked."""
+        return self._locked_after_standby()
+
+    @contextmanager
+    def _locked_after_standby(self) -> Iterator[bool]:
+        """Waits as standby while another process of this machine runs the sink,
+        and takes over when that ends. Yields False after a request to stop."""
+        has_waited = False
+
+        def stand_by() -> bool:
+            nonlocal has_waited
+            if not has_waited:
+                has_waited = True
+                log.info("standing by", sink=self.name, because="another process of this machine runs the sink")
+                self._report("standby")
+            return self._stop.wait(STANDBY_POLL_S)
+
+        with self._checkpoints.locked(stand_by) as is_held:
+            if has_waited and is_held:
+                log.info("taking over", sink=self.name)
+                self._report("starting")
+            yield is_held
 
     @abstractmethod
     def _work(self, stack: ExitStack, connections: PipelineConnections) -> None:

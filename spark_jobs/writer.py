@@ -1,10 +1,11 @@
 """The writer of a sink's query: the function that `mapInArrow` runs in each task, between the pieces that the data
 source yields and the task's report.
 
-A worker process runs many tasks, one after the other, and keeps its connection to the store. All records of a key are
-in one partition, and a partition is read by one task, so order and reduction need no other task. Everything that a task
-does may be done again, or by two tasks at once (a retried task, speculative execution, a job whose driver died): every
-write is guarded by its change's version.
+A task has two Python worker processes: one runs the data source's `read`, this one the writer, and rows pass through
+the JVM between them. A worker runs many tasks, one after the other, and keeps its connection to the store. All records
+of a key are in one partition, and a partition is read by one task, so order and reduction need no other task.
+Everything that a task does may be done again, or by two tasks at once (a retried task, speculative execution, a job
+whose driver died): every write is guarded by its change's version.
 """
 
 import pickle

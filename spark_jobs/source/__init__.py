@@ -6,9 +6,9 @@
     spark.read.format("watershed").options(**place).load()         # the table's rows
     spark.readStream.format("watershed").options(**place).load()   # its changes
 
-`place` has `bootstrap.servers`, `prefix` and `table`; docs/how-to/spark-jobs.md describes every option. The driver
-plans with the pipeline's control and progress topics (`pipeline`), and tasks read the table's topic (`records`). The
-rest is pure: options, the form of rows, the newest version of each key, offsets.
+`place` has `bootstrap.servers`, `prefix` and `table`; docs/how-to/spark-jobs.md describes every option. A Python
+process that the driver's JVM starts plans with the pipeline's control and progress topics (`pipeline`), and tasks read
+the table's topic (`records`). The rest is pure: options, the form of rows, the newest version of each key, offsets.
 """
 
 from typing import TYPE_CHECKING, Any

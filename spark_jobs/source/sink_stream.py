@@ -1,9 +1,10 @@
 """The stream of a sink: all its tables' topics, in rows that are pieces (spark_jobs/source/piece.py).
 
-Live batches are boxed in time: a task reads its partitions for `live_s`, and its rows flow to the writer while it
-reads. It ends earlier when the sink's driver says so, when a table's schema is published (the driver prepares the store
-between two batches), and when records arrive faster than the tasks of this batch take them. Bounded batches end at the
-offsets in Spark's checkpoint, or when a task has read `task_bytes`.
+Live batches are boxed in time: each task reads its partitions for `live_s`, and its rows flow to the writer while it
+reads. It ends earlier when the sink's driver asks for it, when a table's schema is published (the driver prepares the
+store between two batches), and when records arrive faster than the tasks of this batch take them. When one task has
+ended, the driver asks the others to end. Bounded batches end at the offsets that they were planned with, or when a task
+has read `task_bytes`.
 """
 
 import time
@@ -32,7 +33,7 @@ from spark_jobs.task_errors import as_task_error
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 # After records, before empty pieces say that none follow at once. Spark passes a row on when the next one is there.
 SETTLE_S: Final = 0.002
-IDLE_TIMES: Final = 4  # a live batch waits for its first record so much longer than it lasts after that
+IDLE_TIMES: Final = 4  # a task of a live batch waits for its first record so much longer than it lasts after that
 SPLIT_S: Final = 2.0  # a task that is behind for so long ends, so that more tasks share its partitions
 BOUNDED_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
 
@@ -61,7 +62,7 @@ class Reader(Protocol):
 
 
 class SinkStreamReader(DataSourceStreamReader):
-    """Plans in the driver; `read` runs in tasks."""
+    """Plans in the planner process (spark_jobs/source/sink_plan.py); `read` runs in tasks."""
 
     def __init__(self, kafka: KafkaConfig, prefix: str, options: SinkStreamOptions) -> None:
         """Does not read anything: Spark makes a reader for each batch, only to send it to the tasks."""
@@ -76,7 +77,8 @@ class SinkStreamReader(DataSourceStreamReader):
         return initial_offset(self._options)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Returns where the next batch begins: a live one always, a bounded one if there are records. Raises
+        """Returns a new offset, so that Spark begins a batch: for a live stream always, for a bounded one if there are
+        records. It says where that batch begins, because where a live one ends is not known yet. Raises
         TaskError."""
         with as_task_error():
             plan = self._plan()
@@ -166,7 +168,7 @@ def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
     begun = time.monotonic()
     worked_since: float | None = None  # since the first record
     behind_since: float | None = None
-    follows, batch_end = False, _BatchEnd(part)
+    follows, must_end, batch_end = False, False, _BatchEnd(part)
     while True:
         fetched = reader.read(SETTLE_S if follows else WAIT_S_MAX, part.options.piece_bytes)
         piece = piece_of(fetched, starts)
@@ -176,12 +178,18 @@ def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
             yield piece
         elif follows:
             follows = False
-            yield EMPTY  # takes the last piece to the writer
-            yield EMPTY  # takes the first empty one, at which the writer waits for the store and reports
+            # Spark passes a row on when the next one is there: the first releases the last piece, the second the first,
+            # at which the writer waits for the store and reports.
+            yield EMPTY
+            yield EMPTY
         worked_since = worked_since or (now if piece.records else None)
         behind_since = (behind_since or now) if piece.is_full else None
+        must_end = must_end or batch_end.is_in(fetched)
+        # A task that had to wait for a slot may find at once that it must end: it takes a part of its records before.
+        if must_end and not (piece.is_full and now - begun < SPLIT_S):
+            break
         is_late = part.may_split and behind_since is not None and now - behind_since >= SPLIT_S
-        if is_late or batch_end.is_in(fetched) or _is_over(part.options.live_s, now, begun, worked_since):
+        if is_late or _is_over(part.options.live_s, now, begun, worked_since):
             break
     reader.rest()
 

@@ -18,7 +18,7 @@ from sinks.errors import RefusedError
 from sinks.schema_history import SchemaHistory
 from spark_jobs import batches
 from spark_jobs.applied import FoundTopic
-from spark_jobs.batches import END_S_MAX, BatchReport, MicroBatch, SparkBatches, TotalCounts, report_of
+from spark_jobs.batches import END_REQUEST_S, BatchReport, MicroBatch, SparkBatches, TotalCounts, report_of
 from spark_jobs.source.group import Reached, TaskCounts
 from spark_jobs.source.reading import Partition
 from spark_jobs.task_errors import TaskError
@@ -257,19 +257,47 @@ def test_tasks_are_asked_to_end_once_a_second_at_most(world: World) -> None:
     def meanwhile() -> None:
         look(3)
         assert len(world.sent) == 1
-        world.now += END_S_MAX / 2
+        world.now += END_REQUEST_S / 2
         look(3)
         assert len(world.sent) == 1
-        world.now += END_S_MAX / 2
+        world.now += END_REQUEST_S / 2
         look(3)
         assert len(world.sent) == 2
         taker.goes_on = True
-        world.now += 2 * END_S_MAX
+        world.now += 2 * END_REQUEST_S
         look(3)
         assert len(world.sent) == 2
 
     made(world).run(MicroBatch(FakeFrame(meanwhile=meanwhile), 0), ENDS, taker)  # type: ignore[arg-type]
     assert world.sent[0] == BatchEndRecord(sink="search", generation=1, at_us=0)
+
+
+def test_when_a_task_has_ended_the_others_are_asked_to_end_until_they_do(world: World) -> None:
+    """Seen by reading: its partitions were not read for as long as an idle task waited, up to two minutes."""
+    taker = Taker()
+
+    def look(count: int) -> None:
+        calls = taker.calls
+        looked(lambda: taker.calls >= calls + count)
+
+    def meanwhile() -> None:
+        look(3)
+        assert world.sent == []
+        world.reached = {
+            PARTITION: reached(4, TaskCounts(4, 3, 1, 10))._replace(is_over=True),
+            OTHER: reached(0, TaskCounts(), task=1),
+        }
+        look(3)
+        assert len(world.sent) == 1
+        world.now += END_REQUEST_S
+        look(3)
+        assert len(world.sent) == 2
+
+    batches = made(world)
+    batches.run(FakeFrame(meanwhile=meanwhile), ENDS, taker)  # type: ignore[arg-type]
+    world.sent.clear()
+    batches.run(FakeFrame(meanwhile=lambda: look(3)), ENDS, taker)  # type: ignore[arg-type]
+    assert world.sent == [], "the next batch has another name"
 
 
 def test_a_group_that_can_t_be_read_is_tried_again(world: World) -> None:
