@@ -296,7 +296,7 @@ def test_when_a_task_has_ended_the_others_are_asked_to_end_until_they_do(world: 
     batches = made(world)
     batches.run(MicroBatch(FakeFrame(meanwhile=meanwhile), 0), ENDS, taker)  # type: ignore[arg-type]
     world.sent.clear()
-    batches.run(FakeFrame(meanwhile=lambda: look(3)), ENDS, taker)  # type: ignore[arg-type]
+    batches.run(MicroBatch(FakeFrame(meanwhile=lambda: look(3)), 0), ENDS, taker)  # type: ignore[arg-type]
     assert world.sent == [], "the next batch has another name"
 
 
