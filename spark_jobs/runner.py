@@ -43,8 +43,9 @@ from spark_jobs.jvm import jvm_failure, jvm_process, kill_python_workers, task_s
 from spark_jobs.pipelining import check_versions, start_probe
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.query_listener import NewestRecords, SinkQueryListener
-from spark_jobs.serving import ServingWorker
+from spark_jobs.serving import ServingWorker, SinkFile
 from spark_jobs.session import is_submitted, spark_session, submitted_session
+from spark_jobs.sinks_file import SinksFile
 from spark_jobs.task_report import SinkTaskConfig
 from spark_jobs.task_slots import SlotWatch, needed_slots
 from spark_jobs.worker import FINISH_S_MAX, OpenSink, Portions
@@ -63,10 +64,15 @@ LEAVE_S_MAX: Final = FINISH_S_MAX + 2.0
 JVM_END_S_MAX: Final = 1.5
 
 
-def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | None = None) -> NoReturn:
+def run_sinks(
+    config: Config,
+    names: Sequence[str],
+    conditions: Conditions | None = None,
+    reread: Callable[[], Config] | None = None,
+) -> NoReturn:
     """Runs until SIGTERM or SIGINT, then ends the process. Exit code 0: after a request to stop; 1: a sink had an error
     that no restart helps against (the others continued until the request, or had one too). `conditions` receive the
-    state of each sink. Raises ConfigError and StackError before anything is written."""
+    state of each sink. `reread`: see SinksFile. Raises ConfigError and StackError before anything is written."""
     openers = _check(config, names)
     reports_to = conditions or Conditions()
     for name in names:
@@ -77,6 +83,12 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     def on_signal(_: int, __: FrameType | None) -> None:
         stop.set()
 
+    file, is_hung_up = SinksFile(config, names, reread), threading.Event()
+
+    def on_hangup(_: int, __: FrameType | None) -> None:
+        is_hung_up.set()
+
+    signal.signal(signal.SIGHUP, on_hangup)
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
@@ -97,8 +109,20 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     check_versions(spark)
     probed = start_probe(spark)
     slots = _slot_watch(spark, config, names)
+
+    def opener(name: str, now: Config) -> Callable[[str | None], OpenSink]:
+        return partial(_check(now, [name])[name], spark, task_count)
+
     workers = [
-        ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
+        ServingWorker(
+            name,
+            config,
+            spark,
+            partial(open_sink, spark, task_count),
+            stop,
+            reports_to,
+            SinkFile(partial(file.of, name), partial(opener, name), file.follow),
+        )
         for name, open_sink in openers.items()
     ]
     live = [name for name in names if config.sinks[name].type != "warehouse"]
@@ -106,6 +130,9 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     for thread in threads:
         thread.start()
     while not stop.wait(POLL_S) and any(thread.is_alive() for thread in threads):
+        if is_hung_up.is_set():
+            is_hung_up.clear()
+            file.reload()
         if (failure := jvm_failure(spark)) is not None:
             raise failure
         slots.look(time.monotonic())

@@ -46,6 +46,7 @@ class Moment:
 
 def status_of(config: Config, reading: Reading, history: ObservationHistory, now: Moment) -> Status:
     """Returns the status at this moment, and adds the observation to `history`."""
+    config = config.in_force(reading.topics.selection)
     end = _end(reading)
     if end is not None:
         history.observe_end(now.monotonic_s, (_epoch(reading.topics), end))

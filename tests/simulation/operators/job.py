@@ -33,7 +33,8 @@ from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.rejections import DeadLetterUpdates
-from spark_jobs.serving import ServingWorker
+from spark_jobs.serving import ServingWorker, SinkFile
+from spark_jobs.sinks_file import SinkConfig
 from spark_jobs.source import group, reading, sink_plan, sink_stream, topic_ends
 from spark_jobs.source.group import GroupOffsets, group_name
 from spark_jobs.source.reading import PartitionReader
@@ -310,7 +311,7 @@ class SinkJob:
         self._builder: SimulatedBuilder | None = None
         self.watch_failed: WatershedError | None = None
         self.refusal: WatershedError | None = None
-        config = SimpleNamespace(
+        config: Any = SimpleNamespace(
             kafka=KAFKA,
             topics=SimpleNamespace(prefix=PREFIX, config=TopicSettings()),
             spark=SimpleNamespace(checkpoint_location="/nowhere", warehouse_trigger_ms=1000),
@@ -318,7 +319,11 @@ class SinkJob:
         )
         stop = threading.Event()
         stop.wait = self._waited  # type: ignore[method-assign, assignment]
-        self._worker = SimulatedWorker(NAME, config, None, self._open_sink, stop, Conditions())  # type: ignore[arg-type]
+        self._config = config
+        self._number = 0  # of the configuration
+        file = SinkFile(lambda: SinkConfig(self._number, self._config), lambda _: self._open_sink, lambda _: None)
+        spark: Any = None
+        self._worker = SimulatedWorker(NAME, self._config, spark, self._open_sink, stop, Conditions(), file)
         self._worker.brokers = brokers
         self._worker._checkpoints = SimpleNamespace(keep_only=lambda _: None)  # type: ignore[assignment]
 
@@ -367,6 +372,21 @@ class SinkJob:
         with suppress(_Begun):
             self._worker._work(self._stack, self.link)
         return True
+
+    def reload(self, section: SqlConfig) -> bool:
+        """The sink has another configuration from its next attempt on, which begins now. As `begin`."""
+        self._section = section
+        self._config = SimpleNamespace(**vars(self._config) | {"sinks": {NAME: section}})
+        self._number += 1
+        worker, sync = self._worker, self._worker._sync
+        if sync is not None:
+            assert worker.is_over(), "the attempt ends by itself"
+            sync.stop_query()
+        self._stack.close()
+        self._stack, worker._sync, self.watch_failed = ExitStack(), None, None
+        worker._take_up()
+        assert worker._section is section
+        return self.begin()
 
     def batch(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """The query's thread works; `meanwhile` is what other threads do at a task's reports. Raises WatershedError."""

@@ -4,6 +4,7 @@ import pytest
 
 from cdc.model.errors import UnreachableError
 from cdc.model.job_records import QueryRecord
+from cdc.model.table_state import SelectionRecord
 from tests.support.pipeline_records import position, published
 from tests.support.status_facts import (
     MIB,
@@ -172,6 +173,13 @@ def test_what_is_owed_is_said_of_tables_and_stores() -> None:
 def test_a_lost_slot_has_no_budget_left() -> None:
     found = slot(restart_lsn=None, wal_status="lost")
     assert wal_budget(source(slot_wal_bytes_max=MIB), found, None, 5.0).remaining_bytes == 0
+
+
+def test_tables_are_those_of_the_configuration_in_force() -> None:
+    """Patterns took a table that this process, which does not read the catalog, can't know."""
+    selection = SelectionRecord(include=("public.*",), exclude=(), tables=(str(ORDERS), "public.fresh"))
+    status = Clock().status(reading(told=topics(selection=selection)))
+    assert {table.table for table in status.tables} == {"public.fresh", str(ORDERS), "public.notes"}
 
 
 def test_nothing_is_known_of_servers_that_do_not_answer() -> None:
