@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 from py4j.protocol import Py4JError
@@ -41,6 +41,13 @@ REPORT_S_MAX: Final = 1.0  # between two looks: one of them may have waited for 
 IDLE_REPORT_S: Final = 0.25  # between two looks while they find nothing new
 IDLE_GROWTH: Final = 1.25  # of the pause after each look that finds nothing
 END_REQUEST_S: Final = 1.0  # until a request to end is repeated: the tasks may not have begun
+
+
+class MicroBatch(NamedTuple):
+    """What Spark gives to `foreachBatch`."""
+
+    frame: DataFrame
+    number: int  # rises by one in each checkpoint
 
 
 @dataclass(slots=True)
@@ -114,8 +121,8 @@ class Batches(Protocol):
         records. Raises BrokerError.
         """
 
-    def run(self, frame: Any, ends: Offsets, take: Take) -> BatchReport:
-        """Writes the rows of a batch. `ends`: recent end offsets of the topics that may be read. `take` may be called
+    def run(self, micro_batch: Any, ends: Offsets, take: Take) -> BatchReport:
+        """Writes a MicroBatch. `ends`: recent end offsets of the topics that may be read. `take` may be called
         meanwhile, by another thread, with the work done so far; it says whether to continue. Returns the work that was
         not passed to `take`. Raises the tasks' and Spark's errors."""
 
@@ -172,13 +179,13 @@ class SparkBatches:
     def find_topics(self) -> Mapping[str, FoundTopic]:
         return self._topic_ends.ask()
 
-    def run(self, frame: DataFrame, ends: Offsets, take: Take) -> BatchReport:
+    def run(self, micro_batch: MicroBatch, ends: Offsets, take: Take) -> BatchReport:
         self._begun += 1
         batch = f"{self._name}-{self._begun}"
         writer = StoreWriter(self._job, self._catalog, self._open_target, batch, self.is_live, self._open_dead_letters)
         counts = TotalCounts()
         with self._following(batch, ends, take, counts):
-            reports = _collect(frame, writer)
+            reports = _collect(micro_batch.frame, writer)
         return BatchReport.of(reports, counts)
 
     @contextmanager

@@ -24,11 +24,6 @@ class SinkTaskConfig:
     staging: str = ""  # the URI of the folder for files that the driver merges
     slot: str | None = None  # of the generation, see sinks.slots
 
-    @property
-    def name(self) -> str:
-        """The name of the sink and the generation: a worker process may serve two generations of one sink."""
-        return f"{self.sink}/{self.slot or ''}"
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaCatalog:

