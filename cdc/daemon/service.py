@@ -21,6 +21,7 @@ from cdc.daemon.adding_tables import AdditionBarrier
 from cdc.daemon.first_start import Bootstrap, require_no_slot
 from cdc.daemon.gap_state import Gap, GapTopics, Heal
 from cdc.daemon.outbox_setup import open_outbox, require_format
+from cdc.daemon.record_making import check_encoding
 from cdc.daemon.streaming_session import Session
 from cdc.kafka.state_reader import read_position
 from cdc.kafka.topic_admin import TopicAdmin
@@ -156,6 +157,8 @@ class Service:
         self._admin.check([*([] if is_running_on else self._table_topics), self._topics.dead_letter])
         records = [self._topics.state, self._topics.control, self._topics.progress]
         self._admin.check_single(records, [self._topics.signals, *([] if is_running_on else self._log_topics)])
+        if not is_running_on:  # later a registry that is away is waited for
+            check_encoding(self._config)
         return source
 
     def check_history(self, source: Source) -> None:

@@ -19,7 +19,7 @@ from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AddedTables, AdditionBarrier, TableAddition
 from cdc.daemon.outbox_setup import open_outbox
-from cdc.daemon.record_making import envelope_context, make_unpublishable
+from cdc.daemon.record_making import envelope_context, make_unpublishable, record_encoding
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.records import EnvelopeContext
 from cdc.formats.unpublishable import Unpublishable
@@ -140,6 +140,7 @@ class Session:
         state = read_state(self._config)
         stay_connected()
         found = self._require_continuity(state, identity, topics)
+        broker.encode = record_encoding(self._config, found.captured)
         stay_connected()
         these = self._capturable(broker, found, stay_connected)
         current = found.position

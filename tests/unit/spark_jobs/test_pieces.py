@@ -6,6 +6,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 
+from cdc.kafka.record_decoding import RecordReader
 from cdc.model.events import pack_version
 from sinks.contract import Change, Result
 from sinks.errors import RefusedError, SinkError
@@ -24,7 +25,7 @@ def executor() -> Iterator[Executor]:
 
 def writer(executor: Executor, target: FakeTarget) -> tuple[PieceWriter, TaskReport]:
     report, made = TaskReport(), job()
-    return PieceWriter(target, catalog(), report, Rejections(made.section, 1, {}), executor), report
+    return PieceWriter(target, catalog(), report, Rejections(made.section, 1, {}), executor, RecordReader(None)), report
 
 
 def write(executor: Executor, target: FakeTarget, pieces: Iterable[Piece]) -> TaskReport:

@@ -264,7 +264,13 @@ def test_debeziums_options_have_its_names(tmp_path: Path, monkeypatch: pytest.Mo
         "message.prefix.include.list": ("audit", "outbox.*"),
     }
     monkeypatch.setenv("CDC__FORMAT__DECIMAL_HANDLING_MODE", "precise")
-    unset = {"message_prefix_exclude_list": (), "masks": (), "columns": {"include": (), "exclude": ()}}
+    unset = {
+        "encoding": "json",
+        "field_name_adjustment_mode": "none",
+        "message_prefix_exclude_list": (),
+        "masks": (),
+        "columns": {"include": (), "exclude": ()},
+    }
     options = load(
         tmp_path, changed("format", chosen | {"message.prefix.include.list": "audit, outbox.*"})
     ).format_options
