@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from cdc.kafka.record_decoding import MAGIC, DamagedRecordError, RecordReader, UnknownIdError
+from cdc.kafka.record_decoding import MAGIC, DamagedRecordError, RecordReader
+from cdc.model.errors import UnknownIdError
 from sinks.contract import Change, Outcome, Result, SourceOperation
 from sinks.errors import RefusedError, SinkError
 from sinks.records import RecordCoordinates, UnknownSchemaError, ordinary_change, read_record

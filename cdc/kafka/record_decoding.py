@@ -15,10 +15,6 @@ MAGIC: Final = b"\0"
 _Read = Callable[[bytes], bytes]
 
 
-class UnknownIdError(WatershedError):
-    """The registry has no schema with this id."""
-
-
 class DamagedRecordError(WatershedError):
     """A key or value that is not of the schema whose id it has."""
 

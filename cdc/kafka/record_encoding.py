@@ -16,10 +16,9 @@ import structlog
 from cdc.config.format_options import Encoding, FormatOptions
 from cdc.formats.encodings import Form, forms_of, head, is_same_form
 from cdc.kafka.daemon_thread import call_in_thread
-from cdc.kafka.record_decoding import UnknownIdError
 from cdc.kafka.schema_registry import Registry, SchemaRefusedError
 from cdc.model.control import EncodingRecord, SchemaRecord
-from cdc.model.errors import NEXT_AFTER_STOP, ConfigError, UnsupportedChangeError, WatershedError
+from cdc.model.errors import NEXT_AFTER_STOP, ConfigError, UnknownIdError, UnsupportedChangeError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics

@@ -10,8 +10,7 @@ import structlog
 
 from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.formats.encodings import Form, SchemaType, is_same_form
-from cdc.kafka.record_decoding import UnknownIdError
-from cdc.model.errors import ConfigError, UnreachableError, WatershedError
+from cdc.model.errors import ConfigError, UnknownIdError, UnreachableError, WatershedError
 
 try:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError

@@ -51,6 +51,10 @@ class UnreachableError(WatershedError):
     exit_code = 3
 
 
+class UnknownIdError(WatershedError):
+    """The schema registry has no schema with this id."""
+
+
 class StackError(WatershedError):
     """A server of the development stack could not be started, or died."""
 

@@ -37,11 +37,11 @@ def main() -> None:
         return [(first + key_form.encode(key), second + value_form.encode(value)) for key, value in in_json()]
 
     forms = {name: forms_of(schema, FormatOptions(encoding=name), "shop") for name in ENCODINGS[1:]}
-    writers: dict[str, Callable[[], list[tuple[bytes, bytes]]]] = {"json": in_json}
+    writers: dict[Encoding, Callable[[], list[tuple[bytes, bytes]]]] = {"json": in_json}
     writers |= {name: lambda made=made: encoded(made) for name, made in forms.items()}  # type: ignore[misc]
     records = {name: write() for name, write in writers.items()}
 
-    def read(name: str) -> None:
+    def read(name: Encoding) -> None:
         if name == "json":
             for key, value in records[name]:
                 ordinary_change(schema, key, value)

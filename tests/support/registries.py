@@ -10,9 +10,8 @@ import fastavro
 
 from cdc.formats.avro_json import without_logical_types
 from cdc.formats.encodings import Form
-from cdc.kafka.record_decoding import UnknownIdError
 from cdc.kafka.schema_registry import SchemaRefusedError
-from cdc.model.errors import WatershedError
+from cdc.model.errors import UnknownIdError, WatershedError
 
 Sample = Callable[[Form], bytes]
 
@@ -61,5 +60,5 @@ class FakeRegistry:
         writer, reader = (fastavro.parse_schema(without_logical_types(json.loads(text))) for text in (before, after))
         try:
             fastavro.schemaless_reader(BytesIO(sample), writer, reader)
-        except Exception as error:
+        except Exception as error:  # fastavro's errors have no common class
             raise SchemaRefusedError(f"the registry refuses a schema for {subject}: {error}", "allow it") from error
