@@ -30,8 +30,9 @@ class JsonOfAvro:
 
     def __init__(self, schema: Any) -> None:
         """`schema`: parsed from JSON. Raises ValueError or fastavro's SchemaParseException if it is none."""
+        # fastavro makes every name a full one, which registries may have shortened.
         self._parsed: Schema = parse_schema(without_logical_types(schema))
-        self._convert = _Converters().converter(schema) or _same
+        self._convert = _Converters().converter(self._parsed) or _same
 
     def read(self, content: bytes, begin: int) -> bytes:
         """Returns the JSON of the Avro in `content[begin:]`. Raises ValueError for other bytes."""
@@ -88,7 +89,7 @@ class _Converters:
 
     def _array(self, items: Any) -> _Convert:
         item = _or_null(self.converter(items))
-        if isinstance(items, dict) and items.get("name") == MAP_ENTRY:
+        if isinstance(items, dict) and items.get("name", "").endswith(f".{MAP_ENTRY}"):
             of = item or _same
             return lambda found: [list(of(entry).values()) for entry in found]
         return None if item is None else lambda found: [item(value) for value in found]
@@ -101,7 +102,7 @@ class _Converters:
         found = None
         if any(name != original or convert is not None for name, original, convert in fields):
             found = _record_converter(fields)
-        self._records[f"{schema['namespace']}.{schema['name']}" if "namespace" in schema else schema["name"]] = found
+        self._records[schema["name"]] = found
         return found
 
 

@@ -81,6 +81,7 @@ class _Builder:
         self._where = where
         self._mode: NameAdjustment = mode
         self._defined: set[str] = set()
+        self._namespace = ""  # of the record that is being defined
 
     def schema(self, node: Node) -> Any:
         base = self._base(node)
@@ -105,23 +106,27 @@ class _Builder:
     def _map(self, node: Node) -> dict[str, Any]:
         if node["keys"]["type"] == "string":
             return {"type": "map", "values": self.schema(node["values"])}
-        fields = [{"name": part, "type": self.schema(node[f"{part}s"])} for part in ("key", "value")]
-        entry = {"type": "record", "name": MAP_ENTRY, "namespace": _CONNECT, "fields": fields}
-        return {"type": "array", "items": self._once(f"{_CONNECT}.{MAP_ENTRY}", lambda: entry)}
+
+        def fields() -> list[dict[str, Any]]:
+            return [{"name": part, "type": self.schema(node[f"{part}s"])} for part in ("key", "value")]
+
+        return {"type": "array", "items": self._once(f"{_CONNECT}.{MAP_ENTRY}", fields, {})}
 
     def _record(self, node: Node) -> Any:
-        return self._once(adjusted_schema_name(node["name"]), lambda: self._definition(node))
+        return self._once(adjusted_schema_name(node["name"]), lambda: self._fields(node), self._properties(node))
 
-    def _once(self, name: str, define: Callable[[], dict[str, Any]]) -> Any:
-        if name in self._defined:
-            return name
-        self._defined.add(name)
-        return define()
-
-    def _definition(self, node: Node) -> dict[str, Any]:
-        namespace, _, name = adjusted_schema_name(node["name"]).rpartition(".")
-        record = {"type": "record", "name": name, "namespace": namespace, "fields": self._fields(node)}
-        return record | self._properties(node)
+    def _once(self, full_name: str, fields: Callable[[], Any], properties: Mapping[str, Any]) -> Any:
+        """Returns the definition of a record, or its name. Within its own namespace a name is short, as Java's Avro
+        prints it."""
+        namespace, _, name = full_name.rpartition(".")
+        outside, is_inside = self._namespace, namespace == self._namespace
+        if full_name in self._defined:
+            return name if is_inside else full_name
+        self._defined.add(full_name)
+        self._namespace = namespace
+        record = {"type": "record", "name": name, **({} if is_inside else {"namespace": namespace}), "fields": fields()}
+        self._namespace = outside
+        return record | properties
 
     def _fields(self, node: Node) -> list[dict[str, Any]]:
         originals: dict[str, str] = {}

@@ -12,11 +12,12 @@ from pyspark.sql.datasource import InputPartition
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE
-from cdc.kafka.record_decoding import RecordReader, record_reader
-from cdc.model.errors import UnreachableError
+from cdc.kafka.record_decoding import DamagedRecordError, RecordReader, record_reader
+from cdc.model.errors import UnknownIdError, UnreachableError
 from cdc.model.events import unpack_version
 from cdc.model.lsn import format_lsn
 from sinks.contract import Change
+from sinks.errors import SinkError
 from sinks.records import RecordCoordinates, UnknownSchemaError, ordinary_change, read_record
 from sinks.schema_history import SchemaHistory
 from spark_jobs.source.errors import CompactedError, SchemaChangedError, TopicChangedError
@@ -115,9 +116,14 @@ def _require_same_topic(part: TopicRange) -> None:
 
 def read_row(message: Message, schema_history: SchemaHistory, reader: RecordReader) -> SourceRow:
     """Returns the record's row; a tombstone's operation is d. Raises SchemaChangedError for a newer schema than the
-    schema history has; SinkError for a record that capture did not write; what `reader` raises."""
-    key, value = reader.plain(message.key()), reader.plain(message.value())
+    schema history has; SinkError for a record that capture did not write, or whose schema the registry does not have;
+    UnreachableError, ConfigError."""
     topic, partition, offset = schema_history.newest.topic, message.partition() or 0, message.offset() or 0
+    try:
+        key, value = reader.plain(message.key()), reader.plain(message.value())
+    except (UnknownIdError, DamagedRecordError) as error:
+        where = RecordCoordinates(topic, partition, offset)
+        raise SinkError(f"record at {where} can not be read: {error.message}", error.hint) from error
     change = ordinary_change(schema_history.newest, key, value) or _read(
         schema_history, RecordCoordinates(topic, partition, offset), key, value, message.headers()
     )
