@@ -115,7 +115,7 @@ class _Builder:
     def _record(self, node: Node) -> Any:
         return self._once(adjusted_schema_name(node["name"]), lambda: self._fields(node), self._properties(node))
 
-    def _once(self, full_name: str, fields: Callable[[], Any], properties: Mapping[str, Any]) -> Any:
+    def _once(self, full_name: str, fields: Callable[[], Any], properties: dict[str, Any]) -> Any:
         """Returns the definition of a record, or its name. Within its own namespace a name is short, as Java's Avro
         prints it."""
         namespace, _, name = full_name.rpartition(".")

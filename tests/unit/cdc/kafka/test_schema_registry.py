@@ -66,8 +66,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         thread.join()
 
 
-def client(url: str, options: dict[str, str] | None = None, **chosen: Any) -> SchemaRegistry:
-    config = {"url": url, "options": {**QUICK, **(options or {})}, **chosen}
+def client(url: str, options: dict[str, str] | None = None, chosen: dict[str, Any] | None = None) -> SchemaRegistry:
+    config = {"url": url, "options": {**QUICK, **(options or {})}, **(chosen or {})}
     return SchemaRegistry(SchemaRegistryConfig.model_validate(config))
 
 
@@ -90,7 +90,7 @@ def test_a_schema_is_registered_once(server: str) -> None:
 )
 def test_subjects_have_the_names_of_their_strategy(server: str, strategy: str, subject: str) -> None:
     Answers.answers[f"POST /subjects/{subject}/versions"] = 200, {"id": 7}
-    assert client(server, **{"subject.name.strategy": strategy}).register(TOPIC, "value", form("a")) == 7
+    assert client(server, chosen={"subject.name.strategy": strategy}).register(TOPIC, "value", form("a")) == 7
 
 
 @pytest.mark.parametrize(
@@ -120,24 +120,24 @@ def test_the_newest_schema_may_have_more_notes_and_no_other_fields(server: str) 
     content = {"subject": "s", "version": 3, "id": 9, "schema": json.dumps(noted)}
     Answers.answers[latest] = 200, content
     newest = {"use.latest.version": True}
-    assert client(server, **newest).register(TOPIC, "value", form("a")) == 9
+    assert client(server, chosen=newest).register(TOPIC, "value", form("a")) == 9
     with pytest.raises(SchemaRefusedError, match=r"\(version 3\) is not that of the table"):
-        client(server, **newest).register(TOPIC, "value", form("a", "b"))
+        client(server, chosen=newest).register(TOPIC, "value", form("a", "b"))
     Answers.answers[latest] = 200, content | {"schemaType": "JSON"}
     with pytest.raises(SchemaRefusedError, match="is not that of the table"):
-        client(server, **newest).register(TOPIC, "value", form("a"))
+        client(server, chosen=newest).register(TOPIC, "value", form("a"))
     del Answers.answers[latest]
     with pytest.raises(SchemaRefusedError, match=r"has no schema of subject shop\.public\.t-value: Subject not found"):
-        client(server, **newest).register(TOPIC, "value", form("a"))
+        client(server, chosen=newest).register(TOPIC, "value", form("a"))
 
 
 def test_without_the_right_to_register_a_schema_is_looked_up(server: str) -> None:
     chosen = {"auto.register.schemas": False}
     with pytest.raises(SchemaRefusedError, match="does not have the schema for subject"):
-        client(server, **chosen).register(TOPIC, "value", form("a"))
+        client(server, chosen=chosen).register(TOPIC, "value", form("a"))
     found = {"subject": "s", "version": 1, "id": 5, "schema": form("a").schema}
     Answers.answers[f"POST /subjects/{TOPIC}-value"] = 200, found
-    assert client(server, **chosen).register(TOPIC, "value", form("a")) == 5
+    assert client(server, chosen=chosen).register(TOPIC, "value", form("a")) == 5
 
 
 def test_a_schema_is_fetched_once_and_an_unknown_id_is_named(server: str) -> None:
