@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 from py4j.protocol import Py4JError
@@ -38,7 +38,16 @@ log = structlog.get_logger(__name__)
 REPORT_S: Final = 0.05  # between two looks at the group, at least
 REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions take their time
 REPORT_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
-END_S_MAX: Final = 1.0  # a request to end is repeated: the tasks may not have begun
+IDLE_REPORT_S: Final = 0.25  # between two looks while they find nothing new
+IDLE_GROWTH: Final = 1.25  # of the pause after each look that finds nothing
+END_REQUEST_S: Final = 1.0  # until a request to end is repeated: the tasks may not have begun
+
+
+class MicroBatch(NamedTuple):
+    """What Spark gives to `foreachBatch`."""
+
+    frame: DataFrame
+    number: int  # rises by one in each checkpoint
 
 
 @dataclass(slots=True)
@@ -52,6 +61,7 @@ class BatchReport:
     stale: int = 0
     write_s: float = 0.0  # of all tasks together
     is_behind: bool = False
+    is_over: bool = False  # a task reads no more
     unknown_schema: str = ""
     staged: list[Any] = field(default_factory=list)
     dead_letters: DeadLetterUpdates = field(default_factory=dict)
@@ -95,7 +105,7 @@ Take = Callable[[BatchReport], bool]
 
 
 class Batches(Protocol):
-    """A sink loop's access to Spark and the brokers."""
+    """SinkSync's access to Spark and the brokers."""
 
     is_live: bool
     """Whether tasks report while they run, and publish their dead letters themselves."""
@@ -111,8 +121,8 @@ class Batches(Protocol):
         records. Raises BrokerError.
         """
 
-    def run(self, frame: Any, ends: Offsets, take: Take) -> BatchReport:
-        """Writes the rows of a batch. `ends`: recent end offsets of the topics that may be read. `take` may be called
+    def run(self, micro_batch: Any, ends: Offsets, take: Take) -> BatchReport:
+        """Writes a MicroBatch. `ends`: recent end offsets of the topics that may be read. `take` may be called
         meanwhile, by another thread, with the work done so far; it says whether to continue. Returns the work that was
         not passed to `take`. Raises the tasks' and Spark's errors."""
 
@@ -156,7 +166,8 @@ class SparkBatches:
         self._catalog = SchemaCatalog("", {})
         self._open_dead_letters: dict[str, int] = {}
         self._begun = 0
-        self._asked_at = -END_S_MAX  # monotonic seconds, when the running batch was asked to end last
+        self._asked_at = -END_REQUEST_S  # monotonic seconds, when the running batch was asked to end last
+        self._must_end = False
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
         self._topic_ends.set_topics(sorted(schema_histories))
@@ -168,13 +179,13 @@ class SparkBatches:
     def find_topics(self) -> Mapping[str, FoundTopic]:
         return self._topic_ends.ask()
 
-    def run(self, frame: DataFrame, ends: Offsets, take: Take) -> BatchReport:
+    def run(self, micro_batch: MicroBatch, ends: Offsets, take: Take) -> BatchReport:
         self._begun += 1
         batch = f"{self._name}-{self._begun}"
         writer = StoreWriter(self._job, self._catalog, self._open_target, batch, self.is_live, self._open_dead_letters)
         counts = TotalCounts()
         with self._following(batch, ends, take, counts):
-            reports = _collect(frame, writer)
+            reports = _collect(micro_batch.frame, writer)
         return BatchReport.of(reports, counts)
 
     @contextmanager
@@ -188,36 +199,42 @@ class SparkBatches:
         with closing(GroupOffsets(self._job.kafka, name)) as group:
             watch = GroupWatch(group, batch, partitions, counts)
 
-            def look() -> None:
+            def look() -> bool:
                 try:
-                    if not take(watch.report()):
+                    report = watch.report()
+                    # When one task has ended, its partitions wait for the next batch: all others are to end, too.
+                    self._must_end = self._must_end or report.is_over
+                    if not take(report) or self._must_end:
                         self._ask_for_end()
+                    return bool(report.offsets)
                 except WatershedError as error:  # the tasks have it too, if it lasts
                     log.debug("reports of tasks can't be read", sink=self._job.sink, because=error.message)
+                    return False
 
-            self._asked_at = -END_S_MAX
+            self._asked_at, self._must_end = -END_REQUEST_S, False
             with called_regularly(look):
                 yield
 
     def _ask_for_end(self) -> None:
         now = time.monotonic()
-        if now - self._asked_at >= END_S_MAX:
+        if now - self._asked_at >= END_REQUEST_S:
             job, now_us = self._job, time.time_ns() // 1000
             self._send(BatchEndRecord(sink=job.sink, generation=job.generation, at_us=now_us))
             self._asked_at = now
 
 
 @contextmanager
-def called_regularly(call: Callable[[], None]) -> Iterator[None]:
-    """Calls it several times a second within this context, in a thread."""
+def called_regularly(call: Callable[[], bool]) -> Iterator[None]:
+    """Calls it several times a second within this context, in a thread; less often while it says that there was nothing
+    new."""
     over = threading.Event()
 
     def run() -> None:
         pause_s = REPORT_S
         while not over.wait(pause_s):
             begun = time.monotonic()
-            call()
-            pause_s = min(max(REPORT_S, REPORT_TIMES * (time.monotonic() - begun)), REPORT_S_MAX)
+            usual_s = REPORT_S if call() else min(pause_s * IDLE_GROWTH, IDLE_REPORT_S)
+            pause_s = min(max(usual_s, REPORT_TIMES * (time.monotonic() - begun)), REPORT_S_MAX)
 
     thread = start_thread(run)
     try:
@@ -256,6 +273,7 @@ def report_of(found: Mapping[Partition, Reached], counts: TotalCounts) -> BatchR
         report.offsets.setdefault(partition.topic, {})[partition.number] = reached.offset
         report.begins.setdefault(partition.topic, {})[partition.number] = reached.begin
         report.is_behind = report.is_behind or reached.is_behind
+        report.is_over = report.is_over or reached.is_over
         if reached.counts.records >= newest.get(reached.task, TaskCounts()).records:
             newest[reached.task] = reached.counts
     for task, done in newest.items():

@@ -19,7 +19,7 @@ ACKNOWLEDGE_S_MAX: Final = 15.0
 
 
 class DeadLetterQueue(Protocol):
-    """A sink loop's access to its dead letters."""
+    """SinkSync's access to its dead letters."""
 
     @property
     def open(self) -> Mapping[str, int]:

@@ -7,10 +7,12 @@ rejected row without its dead letter.
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
 from cdc.model.errors import WatershedError
 from spark_jobs.dead_letters import DeadLetterProducer
+from spark_jobs.kept import KeptClients
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.source.group import GroupOffsets, Reached, group_name
 from spark_jobs.source.reading import Partition
@@ -34,8 +36,19 @@ class DeadLetters(Protocol):
     def publish(self, dead_letters: DeadLetterUpdates) -> object: ...
 
 
-_groups: Final[dict[str, GroupOffsets]] = {}  # kept by the worker process
-_producers: Final[dict[str, DeadLetterProducer]] = {}
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    """The clients of one generation of a sink."""
+
+    group: GroupOffsets
+    dead_letters: DeadLetterProducer
+
+    def close(self) -> None:
+        self.group.close()
+        self.dead_letters.close()
+
+
+_clients: Final[KeptClients[_Clients]] = KeptClients()
 
 
 class LiveReports:
@@ -60,25 +73,22 @@ class LiveReports:
     def opened(cls, job: SinkTaskConfig, batch: str, task: int) -> Iterator[Self]:
         """Opens the reports of a task, with the clients that the worker process keeps."""
         name = group_name(job.prefix, job.sink, job.generation)
-        # Of a sink two generations are written at once, at most.
-        for former in [other for other in _groups if other.rpartition("-")[0] == name.rpartition("-")[0]][:-1]:
-            if former != name:
-                _groups.pop(former).close()
-        group = _groups.get(name) or _groups.setdefault(name, GroupOffsets(job.kafka, name))
-        producer = _producers.get(job.sink) or _producers.setdefault(
-            job.sink, DeadLetterProducer(job.kafka, job.prefix, job.sink)
+        clients = _clients.get(job.sink, job.generation) or _clients.keep(
+            job.sink,
+            job.generation,
+            _Clients(GroupOffsets(job.kafka, name), DeadLetterProducer(job.kafka, job.prefix, job.sink)),
         )
-        with closing(cls(group, producer, batch, task)) as reports:
+        with closing(cls(clients.group, clients.dead_letters, batch, task)) as reports:
             reports._thread.start()
             yield reports
 
-    def send(self, report: TaskReport) -> None:
-        """Passes on what is new in the report, and takes its dead letters. Waits if too many are pending. Raises the
-        error of an earlier report."""
+    def send(self, report: TaskReport, *, is_over: bool = False) -> None:
+        """Passes on what is new in the report, and takes its dead letters. Waits if too many are pending. `is_over`:
+        the task reads no more, which is passed on with all of its offsets. Raises the error of an earlier report."""
         fresh = {
             partition: offset
             for partition, offset in report.offsets.items()
-            if self._sent.get(partition, report.begins.get(partition, 0)) != offset
+            if is_over or self._sent.get(partition, report.begins.get(partition, 0)) != offset
         }
         self._sent |= fresh
         counts = report.counts
@@ -88,7 +98,7 @@ class LiveReports:
             self._letters |= letters
             self._offsets |= {
                 partition: Reached(
-                    self._batch, self._task, report.begins.get(partition, 0), offset, report.is_behind, counts
+                    self._batch, self._task, report.begins.get(partition, 0), offset, report.is_behind, counts, is_over
                 )
                 for partition, offset in fresh.items()
             }
@@ -98,7 +108,7 @@ class LiveReports:
 
     def finish(self, report: TaskReport) -> None:
         """Sends the last report, and returns when all are published. Raises BrokerError, UnreachableError."""
-        self.send(report)
+        self.send(report, is_over=True)
         with self._changed:
             while (self._letters or self._offsets or self._is_publishing) and self._failure is None:
                 self._changed.wait()

@@ -3,13 +3,15 @@
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from spark_jobs import class_archive
+from spark_jobs.fork_server import interpreter
 from spark_jobs.jvm import silence_accumulators
 from spark_jobs.worker_output import filtered_output
 
@@ -32,6 +34,16 @@ _LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     # The default forks a process for each file of a local checkpoint.
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
 }
+# A row of the sinks' streams is a piece of many records. Each must go its way when it is there: Spark would wait for
+# 10,000 rows, for 64 KiB to a Python worker or from one, and for TCP's acknowledgement of the last small packet.
+# spark_jobs/pipelining.py tries whether it works.
+PIPELINING: Final[Mapping[str, str]] = {
+    "spark.python.daemon.module": "spark_jobs.daemon",
+    "spark.python.worker.reuse": "true",  # Spark's default: workers keep their connections to brokers and stores
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    "spark.sql.execution.pandas.udf.buffer.size": "1024",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -41,12 +53,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     # One sink's long batch must not hold up another's short one.
     "spark.scheduler.mode": "FAIR",
     "spark.sql.streaming.minBatchesToRetain": "10",
-    "spark.python.daemon.module": "spark_jobs.daemon",
-    # A row of the sinks' streams is a piece of many records. Each must go its way when it is there: Spark would wait
-    # for 10,000 rows, for 64 KiB to a Python worker, and for TCP's acknowledgement of the last small packet.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-    "spark.sql.execution.pandas.udf.buffer.size": "1024",
-    "spark.python.unix.domain.socket.enabled": "true",
+    **PIPELINING,
     "spark.sql.extensions": ICEBERG_EXTENSIONS,
 }
 
@@ -74,7 +81,6 @@ def spark_session(
     task that waits for records holds its thread and needs no processor. `options` are the user's and override ours,
     except the class path and the JVM's flags, to which theirs are added."""
     os.environ["JAVA_HOME"] = str(java_home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().master(f"local[{CORES * query_count}]").appName("watershed")
     settings = {
         **SETTINGS,
@@ -90,8 +96,20 @@ def spark_session(
     # The user's flags come last: of two contradicting ones the JVM uses the later.
     known = class_archive.flags(java_home, jars)
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [logging, _JVM_FLAGS, known, settings.get(_JAVA_OPTIONS)]))
-    with filtered_output():
+    with filtered_output(), _python_of_spark():
         return _built(builder, settings)
+
+
+@contextmanager
+def _python_of_spark() -> Iterator[None]:
+    """Names the interpreter for Spark's Python processes to a session that is built in this context. A user's own
+    precedes. Processes that this one starts do not inherit ours."""
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = chosen or interpreter()
+    try:
+        yield
+    finally:
+        os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
 
 
 def _built(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:

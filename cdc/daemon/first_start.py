@@ -72,6 +72,7 @@ from cdc.postgres.replication import (
 from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
 from cdc.postgres.transaction_barrier import running
 from cdc.tables.continuity import intact_topics
+from cdc.tables.matching import selection_of
 from cdc.tables.selection import require_same_keys
 
 log = structlog.get_logger(__name__)
@@ -87,7 +88,6 @@ class Bootstrap:
         self._config = config
         self._source = config.source
         self._topics = Topics(config.topics.prefix)
-        self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
         self._admin = admin
         self._clock = clock
         self._should_stop = should_stop
@@ -103,7 +103,10 @@ class Bootstrap:
             replication = ReplicationConnection(self._source)
             resources.callback(replication.close)
             identity = replication.identify()
-            if previous is None and heal is None:
+            left_out: list[TopicRecord] = []
+            is_continued = previous is not None or heal is not None
+            if not is_continued:
+                self._source, left_out = continued(self._config, connection, self._clock.now_us(), is_continued=False)
                 self._require_nothing_published()
             if previous is not None and heal is None:
                 self._require_own_slot(previous, identity)
@@ -119,14 +122,12 @@ class Bootstrap:
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has continued meanwhile")
             broker.encode = record_encoding(self._config)
-            is_continued = previous is not None or heal is not None
             continues = is_continued and not went_back(previous, read_slot(connection, self._source.slot))
             if previous is not None:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
-            left_out: list[TopicRecord] = []
             if is_continued:
-                self._source, left_out = continued(self._config, connection, self._clock.now_us())
+                self._source, left_out = continued(self._config, connection, self._clock.now_us(), is_continued=True)
             publication = self._publication(connection)
             constants = self._position_constants(epoch, identity, publication, topics, previous, continues=continues)
             lost = self._lost_events(previous, heal, epoch)
@@ -135,7 +136,8 @@ class Bootstrap:
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             captured = self._captured(connection)  # first, so that the next poll sees what changes meanwhile
             schemas = self._describe(connection, publication, is_continued=is_continued)
-            records = (*(heal.records if heal else ()), *captured, *left_out, *self._completed(lost, slot))
+            selection = selection_of(self._config.source).to(self._topics.state)
+            records = (*(heal.records if heal else ()), selection, *captured, *left_out, *self._completed(lost, slot))
             if self._is_chunked(heal):
                 owes = "the snapshot that heals the gap" if heal else "its initial snapshot"
                 compared = self._comparable(constants, schemas, heal)
@@ -234,6 +236,10 @@ class Bootstrap:
         return {s.table for s in schemas if s.key and s.topic in intact and s.table not in to_sweep}
 
     # ---- topics
+
+    @property
+    def _table_topics(self) -> list[str]:
+        return [self._topics.table(table) for table in self._source.table_ids]
 
     def _require_nothing_published(self) -> None:
         """Refuses topics with records if there is no position: the state topic was lost, and with it what the records

@@ -8,6 +8,7 @@
 | `<prefix>.state`    | `signals`                    | SignalsRecord  |
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
 | `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/model/table_state.py) |
+| `<prefix>.state`    | `selection`                  | SelectionRecord (the same) |
 | `<prefix>.state`    | `unpublished/<table>`        | UnpublishedRecord |
 | `<prefix>.state`    | `encoding/<table>`           | EncodingRecord |
 | `<prefix>.state`    | `left-open`                  | HangingTransactionRecord |
@@ -16,10 +17,12 @@
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
 | `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
 | `<prefix>.control`  | `signal/<id>`                | SignalAnswer   |
+| `<prefix>.control`  | `reload`                     | ReloadRecord   |
 | `<prefix>.progress` | `progress`                   | ProgressRecord |
 | `<prefix>.progress` | `snapshot/<table>`           | SnapshotProgress |
 | `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord (cdc/model/sink_records.py) |
 | `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord (cdc/model/job_records.py) |
+| `<prefix>.progress` | `query/<sink>/<generation>`  | QueryRecord (the same) |
 | `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord (the same) |
 | `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (cdc/model/comparisons.py) |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |
@@ -404,7 +407,7 @@ NEXT_AFTER_OTHERS: Final = "send the signal again when they are"  # of an answer
 class SignalRecord(Record):
     """A request of an operator. Without tables it is for all captured tables."""
 
-    action: Literal["snapshot", "pause", "resume", "cancel", "heal", "stop_table", "start_table", "republish"]
+    action: Literal["snapshot", "pause", "resume", "cancel", "heal", "stop_table", "start_table", "republish", "reload"]
     tables: tuple[str, ...] = ()  # schema.table
     where: str | None = None
     after: tuple[str, ...] | None = None  # key texts: rows above this
@@ -430,6 +433,13 @@ class SignalAnswer(Record):
     def key_of(cls, signal: str) -> str:
         """Returns the record key of the answer to the signal with this id."""
         return f"{cls.KEY}{signal}"
+
+
+class ReloadRecord(Record):
+    """Capture took up its configuration file, because an operator asked for it: sinks read theirs again."""
+
+    KEY = "reload"
+    requested_us: int  # µs since 1970
 
 
 # ---- progress

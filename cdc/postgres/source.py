@@ -11,7 +11,7 @@ from psycopg.rows import class_row
 
 from cdc.config.columns import Chosen
 from cdc.config.settings import SnapshotConfig, SourceConfig
-from cdc.model.errors import ConnectionLost, SourceError
+from cdc.model.errors import ConfigError, ConnectionLost, SourceError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn, parse_lsn
 from cdc.model.sql_names import sql_name
@@ -63,8 +63,8 @@ class Source:
 
 
 def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_on: bool = False) -> Source:
-    """Checks everything that capture needs; writes nothing. `is_running_on`: tables that can't be captured are left
-    out. Raises SourceError with the next step."""
+    """Checks everything that capture needs; writes nothing. Tables that a pattern takes, and with `is_running_on` all
+    that can't be captured, are left out. Raises SourceError with the next step."""
     with connect(config) as connection:
         for error in setting_errors(connection):
             raise error
@@ -75,8 +75,8 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         for table in config.table_ids:
             try:
                 tables += (checked_table(connection, table, publication, config.chosen(table)),)
-            except SourceError:
-                if not is_running_on:
+            except (SourceError, ConfigError):
+                if not is_running_on and config.is_named(table):
                     raise
         if not is_running_on:
             config.columns.require_meaning(
@@ -345,7 +345,7 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
             raise ConnectionLost(
                 f"table {table} can't be added to publication {name} yet: {error.diag.message_primary}"
             ) from error
-    publication = read_publication(connection, name, config.table_ids)
+    publication = read_publication(connection, name, [*dict.fromkeys([*config.table_ids, table])])
     if publication is None or table not in publication.columns:
         # The next session's checks give the reason.
         raise ConnectionLost(f"publication {name} lacks a table that was added")

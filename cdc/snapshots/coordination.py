@@ -1,7 +1,7 @@
 """Snapshots as the capture loop drives them: answers of the reader, requests to it, signals, and progress reports."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,6 +11,7 @@ from cdc.model.control import (
     NEXT_AFTER_OTHERS,
     REPUBLISHED_MAX,
     RangeRecord,
+    ReloadRecord,
     SignalAnswer,
     SignalRecord,
     SnapshotProgress,
@@ -64,8 +65,11 @@ class Snapshots:
         signals: Signals,
         answers: Answers,
         restrictions: Restrictions | None = None,
+        reload: Callable[[], str] | None = None,
     ) -> None:
-        """`reader`: reads the source. `keys`: reads topics."""
+        """`reader`: reads the source. `keys`: reads topics. `reload`: reads the configuration file again; returns what
+        changes, raises WatershedError."""
+        self._reload = reload
         restrictions = restrictions or Restrictions()
         self._outboxes = restrictions.outboxes
         self._stopped = restrictions.stopped
@@ -181,6 +185,8 @@ class Snapshots:
     def _execute(self, identity: str, signal: SignalRecord) -> _Effect:
         if signal.action in ("stop_table", "start_table"):
             return self._stop_or_start(signal)
+        if signal.action == "reload":
+            return self._reload_file(signal)
         unknown = [name for name in signal.tables if _table(name) not in self._engine.tables]
         if unknown:
             return _refused(f"table {unknown[0]} is not captured")
@@ -260,6 +266,16 @@ class Snapshots:
         return _accepted("stopped" if is_stop else "captured again", wanted), [
             TableRecord.stopped(table, why, self._now_us, is_held=is_stop).to(self._topics.state) for table in wanted
         ]
+
+    def _reload_file(self, signal: SignalRecord) -> _Effect:
+        """Capture takes up the configuration file; the record says to sinks that they may do so with theirs."""
+        if self._reload is None:
+            return _refused("this process of capture has no configuration file")
+        try:
+            said = self._reload()
+        except WatershedError as error:
+            return _refused(error.message, error.hint)
+        return _accepted(said, []), [ReloadRecord(requested_us=signal.requested_us).to(self._topics.control)]
 
     def _why_barred(self, tables: Sequence[TableId]) -> str:
         keys = {table: ", ".join(self._engine.tables[table].key) or "none" for table in tables}

@@ -1,9 +1,11 @@
-"""Plans the batches of a sink's stream, in the process of the driver that Spark keeps for its source.
+"""Plans the batches of a sink's stream, in the planner process: the Python process that the driver's JVM keeps for the
+source of a query. It shares no memory with the driver's own Python.
 
 A batch begins where the sink's position says that the store is: the job publishes it before a batch ends, and reads it
-from the store when it starts. Spark's checkpoint has for each batch where it began (and where a bounded one ends at
-most), with the identity of each topic. How far a live batch gets is decided while it runs, so that after a crash the
-running batch is repeated from the position; the store's guard by version makes that harmless.
+from the store when it starts. Spark's checkpoint notes for each batch, for operators, where it began (and where a
+bounded one ends at most), with the identity of each topic; a batch that is repeated is planned again. How far a live
+batch gets is decided while it runs, so that after a crash the running batch is repeated from the position; the store's
+guard by version makes that harmless.
 """
 
 import time
@@ -13,13 +15,12 @@ from typing import Any, Final
 
 from cdc.config.settings import KafkaConfig
 from cdc.model.control import ProgressRecord
-from cdc.model.errors import WatershedError
+from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from cdc.tables.continuity import topic_id_of
 from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
 from spark_jobs.control_reader import ControlReader
-from spark_jobs.source.errors import TopicChangedError
 from spark_jobs.source.reading import Partition
 from spark_jobs.source.shares import Share
 from spark_jobs.source.sink_options import SinkStreamOptions
@@ -67,10 +68,10 @@ def initial_offset(options: SinkStreamOptions) -> dict[str, Any]:
 
 
 def check_offset(offset: Mapping[str, Any], options: SinkStreamOptions) -> None:
-    """Raises TopicChangedError if a checkpoint is of another sink or generation."""
+    """Raises ConfigError if a checkpoint is of another sink or generation."""
     found = offset.get("sink"), offset.get("generation")
     if found != (options.name, options.generation):
-        raise TopicChangedError(
+        raise ConfigError(
             f"the checkpoint is of sink {found[0]}, generation {found[1]}; the query is of sink {options.name}, "
             f"generation {options.generation}",
             "choose another spark.checkpoint_location: each pipeline has a folder of its own",

@@ -20,7 +20,7 @@ from tests.support.stores import stored_rows
 from tests.support.waiting import eventually
 from watershed.devstack.processes import Process, identify, send, with_descendants
 
-DAEMON: Final = b"-m\0spark_jobs.daemon"  # the JVM's command line names the module too
+DAEMON: Final = "spark worker"  # the name of the daemon's process and of its workers
 JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
 RECORDS_MAX: Final = 1000
 SAID_S_MAX: Final = 180.0
@@ -119,12 +119,12 @@ class Machine:
             return []
         session = os.getsid(self.job.process.pid)
         found = [identify(pid) for pid in psutil.pids() if _is_orphan(pid, session)]
-        return [process for process in found if process is not None and DAEMON in _command(process)]
+        return [process for process in found if process is not None and _name(process) == DAEMON]
 
     def _python(self) -> list[Process]:
         if self.exit_code is not None:
             return []
-        return [process for process in self.family() if DAEMON in _command(process)]
+        return [process for process in self.family() if _name(process) == DAEMON]
 
     def send(self, number: signal.Signals, *processes: Process) -> None:
         for process in processes:
@@ -143,6 +143,13 @@ def _command(process: Process) -> bytes:
         return Path(f"/proc/{process.pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def _name(process: Process) -> str:
+    try:
+        return Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 class Positions:

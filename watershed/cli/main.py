@@ -41,6 +41,7 @@ COMMANDS = {
     "table": Entry(
         "watershed.cli.table:app", "List the tables and their states; stop and start the capture of a table."
     ),
+    "reload": Entry("watershed.cli.reload:reload", "Let capture and sinks read the configuration file again."),
     "snapshot": Entry(
         "watershed.cli.snapshot:app", "Read existing rows again while streaming continues; fill a new store."
     ),

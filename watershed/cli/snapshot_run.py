@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.config.config_file import Config
+from cdc.kafka.state_reader import read_in_force
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
@@ -129,7 +130,7 @@ class SnapshotRun:
         self, watch: SnapshotWatch, fresh: Sequence[TableId] | None, *, is_fresh: bool
     ) -> Mapping[TableId, str]:
         """Requests the rows that are wanted or missing. Returns the request's id for each table."""
-        captured = self.config.source.stored_table_ids
+        captured = read_in_force(self.config).source.stored_table_ids
         read = fresh if fresh is not None else captured if is_fresh else ()
         wanted, requests = tables_to_read(watch, dict.fromkeys([*captured, *read]), read)
         if wanted:
