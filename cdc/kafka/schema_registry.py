@@ -84,6 +84,7 @@ class SchemaRegistry:
                 except SchemaRefusedError:
                     log.warning("schema not in the registry", subject=subject, schema=form.schema)
                     raise
+                self._schemas.setdefault(known, (form.schema_type, form.schema))
         return known
 
     def _registered(self, subject: str, form: Form) -> int:

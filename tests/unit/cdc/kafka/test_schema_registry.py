@@ -75,6 +75,7 @@ def test_a_schema_is_registered_once(server: str) -> None:
     Answers.answers[f"POST /subjects/{TOPIC}-value/versions"] = 200, {"id": 7}
     asked = client(server, {"basic.auth.user.info": "me:secret"})
     assert [asked.register(TOPIC, "value", form("a")) for _ in range(2)] == [7, 7]
+    assert json.loads(asked.fetch(7)[1]) == json.loads(form("a").schema), "it is known, and not asked for"
     [(_, body, login)] = [call for call in Answers.asked if call[0].endswith("/versions")]
     assert json.loads(body["schema"]) == json.loads(form("a").schema)
     assert login == "Basic " + base64.b64encode(b"me:secret").decode()
