@@ -112,8 +112,8 @@ class DeadLetterTopic:
                 self._take(key)
 
     def read_to_end(self) -> None:
-        self._tail.read_to_end()
-        for key in [*self._tail.latest[self._topic], *self._open]:
+        changed = self._tail.read_to_end()
+        for key in {*(key for _, key in changed), *self._own}:
             self._take(key)
         self._own.clear()
 

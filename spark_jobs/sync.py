@@ -111,6 +111,7 @@ class SinkSync:
         self._stale = 0
         self._published: SinkRecord | None = None
         self._dead_letter_count = len(environment.dead_letters.open)
+        self._followed: Offsets = dict(position.written)  # whose dead letters were read, where tasks publish them
         self._checked_us = environment.now_us()
         self._unknown_since_us: int | None = None  # since when every batch has met an unknown schema
         self._planned: Mapping[str, int] = {}  # topic → partitions, as known when the running batch began
@@ -446,6 +447,15 @@ class SinkSync:
                 self._closings = closings | self._closings
             raise
 
+    def _follow_dead_letters(self) -> None:
+        """Reads the dead letters of everything that was written: tasks publish them before their offsets, but the topic
+        may be slower than the group. A position without them would tell a waiter that no row is missing."""
+        with self._state:
+            written = dict(self._position.written)
+        if written != self._followed:
+            self._environment.dead_letters.read_to_end()
+            self._followed = written
+
     def _check_dead_letter_count(self) -> None:
         """Raises RefusedError if there are too many dead letters, and more than before."""
         count, before = len(self._environment.dead_letters.open), self._dead_letter_count
@@ -460,7 +470,9 @@ class SinkSync:
     def _publish(self) -> None:
         """Notes the position in the store, then publishes it: a store that loses its last writes loses the note."""
         with self._store:
-            if not self._batches.is_live:
+            if self._batches.is_live:
+                self._follow_dead_letters()
+            else:
                 self._publish_dead_letters()
             self._check_dead_letter_count()
             with self._state:

@@ -104,6 +104,7 @@ class FakeLetters:
         self.open: dict[str, int] = {}
         self.others: set[str] = set()  # what an operator has discarded
         self.while_published: list[Callable[[], None]] = []  # what happens in the next calls of publish
+        self.late: dict[str, int] = {}  # published by tasks, and not fetched yet
 
     def follow(self) -> None:
         for key in self.others:
@@ -111,6 +112,8 @@ class FakeLetters:
 
     def read_to_end(self) -> None:
         self.follow()
+        self.open |= self.late
+        self.late.clear()
 
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
         if dead_letters and self.while_published:
