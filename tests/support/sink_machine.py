@@ -21,6 +21,8 @@ from tests.support.waiting import eventually
 from watershed.devstack.processes import Process, identify, send, with_descendants
 
 DAEMON: Final = b"-m\0spark_jobs.daemon"  # the JVM's command line names the module too
+PLANNER: Final = b"-m\0pyspark.sql.streaming.python_streaming_source_runner"
+HELPER: Final = b"-m\0pyspark."
 JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
 RECORDS_MAX: Final = 1000
 SAID_S_MAX: Final = 180.0
@@ -113,6 +115,14 @@ class Machine:
     def workers(self) -> list[Process]:
         return [child for daemon in self._python() for child in with_descendants(daemon)[1:]] + self._orphans()
 
+    def planners(self) -> list[Process]:
+        """One for each sink's query."""
+        return [process for process in self._family() if PLANNER in _command(process)]
+
+    def helpers(self) -> list[Process]:
+        """Spark's Python processes that run no task, the planners among them."""
+        return [process for process in self._family() if HELPER in _command(process)]
+
     def _orphans(self) -> list[Process]:
         """Workers whose daemon was killed: the JVM goes on using them."""
         if self.exit_code is not None:
@@ -122,9 +132,11 @@ class Machine:
         return [process for process in found if process is not None and DAEMON in _command(process)]
 
     def _python(self) -> list[Process]:
-        if self.exit_code is not None:
-            return []
-        return [process for process in self.family() if DAEMON in _command(process)]
+        return [process for process in self._family() if DAEMON in _command(process)]
+
+    def _family(self) -> list[Process]:
+        """None of a job that has ended."""
+        return [] if self.exit_code is not None else self.family()
 
     def send(self, number: signal.Signals, *processes: Process) -> None:
         for process in processes:
