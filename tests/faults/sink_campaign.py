@@ -408,6 +408,7 @@ def main() -> int:
     parser.add_argument("--stores", nargs="+", default=STORES)
     parser.add_argument("--faults", type=int, default=FAULTS)
     asked, others = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and servers are ended
     episode = partial(sink_episode, asked.stores, asked.faults)
     return run_episodes(__doc__, "sink-campaign", episode, lambda reported: not reported["complaints"], others)
 
