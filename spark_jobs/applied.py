@@ -224,15 +224,17 @@ class AppliedPosition:
         self.written.pop(topic, None)
         self.invalidations[topic] = self.invalidations.get(topic, 0) + 1
 
-    def check_topic(self, topic: str, found: FoundTopic) -> str | None:
-        """Compares the topic that the brokers have now with the one whose offsets are noted. Returns the reason why it
-        can't be read: capture has published another one, or records that were not read yet are gone. A topic that ends
-        before the noted offsets has lost records: the offsets are void."""
+    def check_topic(self, topic: str, found: FoundTopic, written: tuple[int, ...] | None = None) -> str | None:
+        """Compares the topic that the brokers had with the one whose offsets are noted. Returns the reason why it can't
+        be read: capture has published another one, or records that were not read yet are gone. A topic that ends before
+        the noted offsets has lost records: the offsets are void. `written`: the offsets that were noted before the
+        brokers were asked, if work may have gone on since."""
         incarnation = self.incarnations.setdefault(topic, found.topic_id)
         if topic_id_of(incarnation) != found.topic_id:
             return f"topic {topic} is another one than capture has published (its id is {found.topic_id})"
         held = self.written.get(topic, ())
-        if any(offset > end for offset, end in zip(held, found.ends, strict=False)):
+        before = held if written is None else tuple(map(min, held, written))
+        if any(offset > end for offset, end in zip(before, found.ends, strict=False)):
             self.invalidate(topic)
             held = ()
         known = self.starts.get(topic, ())

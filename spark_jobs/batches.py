@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 REPORT_S: Final = 0.05  # between two looks at the group, at least
 REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions take their time
 REPORT_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
+IDLE_REPORT_S: Final = 0.25  # between two looks while they find nothing new
+IDLE_GROWTH: Final = 1.25  # of the pause after each look that finds nothing
 END_S_MAX: Final = 1.0  # a request to end is repeated: the tasks may not have begun
 
 
@@ -52,6 +54,7 @@ class BatchReport:
     stale: int = 0
     write_s: float = 0.0  # of all tasks together
     is_behind: bool = False
+    is_over: bool = False  # a task reads no more
     unknown_schema: str = ""
     staged: list[Any] = field(default_factory=list)
     dead_letters: DeadLetterUpdates = field(default_factory=dict)
@@ -157,6 +160,7 @@ class SparkBatches:
         self._open_dead_letters: dict[str, int] = {}
         self._begun = 0
         self._asked_at = -END_S_MAX  # monotonic seconds, when the running batch was asked to end last
+        self._must_end = False
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
         self._topic_ends.set_topics(sorted(schema_histories))
@@ -188,14 +192,19 @@ class SparkBatches:
         with closing(GroupOffsets(self._job.kafka, name)) as group:
             watch = GroupWatch(group, batch, partitions, counts)
 
-            def look() -> None:
+            def look() -> bool:
                 try:
-                    if not take(watch.report()):
+                    report = watch.report()
+                    # When one task has ended, its partitions wait for the next batch: all others are to end, too.
+                    self._must_end = self._must_end or report.is_over
+                    if not take(report) or self._must_end:
                         self._ask_for_end()
+                    return bool(report.offsets)
                 except WatershedError as error:  # the tasks have it too, if it lasts
                     log.debug("reports of tasks can't be read", sink=self._job.sink, because=error.message)
+                    return False
 
-            self._asked_at = -END_S_MAX
+            self._asked_at, self._must_end = -END_S_MAX, False
             with called_regularly(look):
                 yield
 
@@ -208,16 +217,17 @@ class SparkBatches:
 
 
 @contextmanager
-def called_regularly(call: Callable[[], None]) -> Iterator[None]:
-    """Calls it several times a second within this context, in a thread."""
+def called_regularly(call: Callable[[], bool]) -> Iterator[None]:
+    """Calls it several times a second within this context, in a thread; less often while it says that there was nothing
+    new."""
     over = threading.Event()
 
     def run() -> None:
         pause_s = REPORT_S
         while not over.wait(pause_s):
             begun = time.monotonic()
-            call()
-            pause_s = min(max(REPORT_S, REPORT_TIMES * (time.monotonic() - begun)), REPORT_S_MAX)
+            usual_s = REPORT_S if call() else min(pause_s * IDLE_GROWTH, IDLE_REPORT_S)
+            pause_s = min(max(usual_s, REPORT_TIMES * (time.monotonic() - begun)), REPORT_S_MAX)
 
     thread = start_thread(run)
     try:
@@ -256,6 +266,7 @@ def report_of(found: Mapping[Partition, Reached], counts: TotalCounts) -> BatchR
         report.offsets.setdefault(partition.topic, {})[partition.number] = reached.offset
         report.begins.setdefault(partition.topic, {})[partition.number] = reached.begin
         report.is_behind = report.is_behind or reached.is_behind
+        report.is_over = report.is_over or reached.is_over
         if reached.counts.records >= newest.get(reached.task, TaskCounts()).records:
             newest[reached.task] = reached.counts
     for task, done in newest.items():

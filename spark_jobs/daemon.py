@@ -15,6 +15,7 @@ from typing import Any, Final
 from pyspark import daemon
 
 from cdc.config.logs import configure_logs_as_parent
+from spark_jobs.archives import is_spark_archive
 
 # Tasks decode records into dicts by the ten thousand, none of which is part of a cycle. With Python's 700 the collector
 # took 15 to 30 % of a task's processor time (200,000 records into Redis: 29.4 us each, with this 22.2 to 24.7).
@@ -28,15 +29,10 @@ SHARED: Final = ("pyarrow", "spark_jobs.writer", "spark_jobs.stores", "spark_job
 
 def leave_out_archives() -> None:
     """Removes Spark's own archives from the import path of this process and of the workers that it forks."""
-    for path in [path for path in sys.path if _is_spark_archive(path)]:
+    for path in [path for path in sys.path if is_spark_archive(path)]:
         sys.path.remove(path)
-    for path in [path for path in sys.path_importer_cache if _is_spark_archive(path)]:
+    for path in [path for path in sys.path_importer_cache if is_spark_archive(path)]:
         del sys.path_importer_cache[path]
-
-
-def _is_spark_archive(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return name == "pyspark.zip" or (name.startswith(("py4j-", "spark-core_")) and name.endswith((".zip", ".jar")))
 
 
 class FlushedFile:

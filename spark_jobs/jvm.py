@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sinks.errors import SinkError
+from spark_jobs.fork_server import server_number
 
 
 def is_cut_off(error: BaseException) -> bool:
@@ -57,14 +58,21 @@ def jvm_process(spark: SparkSession) -> Any:
 def kill_python_workers(process: Any) -> None:
     """Ends the Python processes that Java has started, before it ends itself: each of them would print a traceback for
     its lost connection. Does nothing where there is no /proc."""
-    for task in Path(f"/proc/{process.pid}/task").glob("*/children"):
+    for parent in filter(None, (server_number(), process.pid)):
+        for child in _children(parent):
+            # A daemon of PySpark is the leader of a group, in which its workers are.
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+
+
+def _children(parent: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{parent}/task").glob("*/children"):
         with suppress(OSError):
-            for child in map(int, task.read_text().split()):
-                # A daemon of PySpark is the leader of a group, in which its workers are.
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-                with suppress(ProcessLookupError):
-                    os.killpg(child, signal.SIGKILL)
+            found += map(int, task.read_text().split())
+    return found
 
 
 def jvm_failure(spark: SparkSession, wait_s: float = 0.0) -> SinkError | None:

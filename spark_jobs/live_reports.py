@@ -72,13 +72,13 @@ class LiveReports:
             reports._thread.start()
             yield reports
 
-    def send(self, report: TaskReport) -> None:
-        """Passes on what is new in the report, and takes its dead letters. Waits if too many are pending. Raises the
-        error of an earlier report."""
+    def send(self, report: TaskReport, *, is_over: bool = False) -> None:
+        """Passes on what is new in the report, and takes its dead letters. Waits if too many are pending. `is_over`:
+        the task reads no more, which is passed on with all of its offsets. Raises the error of an earlier report."""
         fresh = {
             partition: offset
             for partition, offset in report.offsets.items()
-            if self._sent.get(partition, report.begins.get(partition, 0)) != offset
+            if is_over or self._sent.get(partition, report.begins.get(partition, 0)) != offset
         }
         self._sent |= fresh
         counts = report.counts
@@ -88,7 +88,7 @@ class LiveReports:
             self._letters |= letters
             self._offsets |= {
                 partition: Reached(
-                    self._batch, self._task, report.begins.get(partition, 0), offset, report.is_behind, counts
+                    self._batch, self._task, report.begins.get(partition, 0), offset, report.is_behind, counts, is_over
                 )
                 for partition, offset in fresh.items()
             }
@@ -98,7 +98,7 @@ class LiveReports:
 
     def finish(self, report: TaskReport) -> None:
         """Sends the last report, and returns when all are published. Raises BrokerError, UnreachableError."""
-        self.send(report)
+        self.send(report, is_over=True)
         with self._changed:
             while (self._letters or self._offsets or self._is_publishing) and self._failure is None:
                 self._changed.wait()

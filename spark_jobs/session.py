@@ -3,13 +3,15 @@
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from spark_jobs import class_archive
+from spark_jobs.fork_server import interpreter
 from spark_jobs.jvm import silence_accumulators
 from spark_jobs.worker_output import filtered_output
 
@@ -74,7 +76,6 @@ def spark_session(
     task that waits for records holds its thread and needs no processor. `options` are the user's and override ours,
     except the class path and the JVM's flags, to which theirs are added."""
     os.environ["JAVA_HOME"] = str(java_home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().master(f"local[{CORES * query_count}]").appName("watershed")
     settings = {
         **SETTINGS,
@@ -90,8 +91,20 @@ def spark_session(
     # The user's flags come last: of two contradicting ones the JVM uses the later.
     known = class_archive.flags(java_home, jars)
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [logging, _JVM_FLAGS, known, settings.get(_JAVA_OPTIONS)]))
-    with filtered_output():
+    with filtered_output(), _python_of_spark():
         return _built(builder, settings)
+
+
+@contextmanager
+def _python_of_spark() -> Iterator[None]:
+    """Names the interpreter for Spark's Python processes to a session that is built in this context. A user's own
+    precedes. Processes that this one starts do not inherit ours."""
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = chosen or interpreter()
+    try:
+        yield
+    finally:
+        os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
 
 
 def _built(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:

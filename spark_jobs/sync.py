@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from cdc.model.control import ProgressRecord, table_key
+from cdc.model.errors import BrokerError, UnreachableError
 from cdc.model.events import TableId, pack_version
 from cdc.model.rejected_rows import dead_letter_table
 from cdc.model.sink_records import SinkRecord
@@ -205,12 +206,14 @@ class SinkSync:
     def _find_topics(self) -> Offsets:
         """Looks for the tables' topics. Returns the ends of those that can be read: a topic that is missing, or is
         another one than capture has published, concerns its own table only."""
+        with self._state:
+            written = dict(self._position.written)
         found = self._batches.find_topics()
         with self._state:
             unreadable = {
                 topic: reason
                 for topic in self._schema_histories
-                if (reason := self._why_unreadable(topic, found.get(topic))) is not None
+                if (reason := self._why_unreadable(topic, found.get(topic), written.get(topic, ()))) is not None
             }
             before, self._unreadable = self._unreadable, unreadable
         for topic, reason in unreadable.items():
@@ -218,10 +221,11 @@ class SinkSync:
                 log.warning("table is not read", sink=self._sink.name, topic=topic, because=reason)
         return {topic: there.ends for topic, there in found.items() if topic not in unreadable}
 
-    def _why_unreadable(self, topic: str, found: FoundTopic | None) -> str | None:
+    def _why_unreadable(self, topic: str, found: FoundTopic | None, written: tuple[int, ...]) -> str | None:
+        """`written`: the offsets before it was looked for."""
         if found is None:
             return f"topic {topic} does not exist"
-        return self._position.check_topic(topic, found)
+        return self._position.check_topic(topic, found, written)
 
     def _add_interim_report(self, query_number: int, invalidations: Invalidations, report: BatchReport) -> bool:
         """Takes the work done by tasks of the running batch; says whether they may continue. Called by another
@@ -235,6 +239,7 @@ class SinkSync:
                 and self._position.invalidations == invalidations
                 and not (self._batches.is_live and self._readable_dead_letters)
                 and not self._has_new_partitions
+                and self._planned.keys().isdisjoint(self._unreadable)
             )
 
     @property
@@ -305,8 +310,8 @@ class SinkSync:
         self.has_new_writes.clear()
         if self._environment.now_us() - self._checked_us > GENERATION_CHECK_S * 1_000_000:
             self._check_generation()
-            if self._unreadable:
-                self._find_topics()
+            if self._unreadable or self._batches.is_live:
+                self._look_for_topics()
         self._make_readable()
         self._read_control()
         self._sweep()
@@ -318,6 +323,13 @@ class SinkSync:
                     self._publish_dead_letters()
             finally:
                 self._writing.release()
+
+    def _look_for_topics(self) -> None:
+        """Notices within seconds that a topic has gone, or lost records, while a batch reads it: the batch ends."""
+        try:
+            self._find_topics()
+        except (BrokerError, UnreachableError) as error:  # the batches have it too, if it lasts
+            log.debug("topics can't be looked at", sink=self._sink.name, because=error.message)
 
     def _sweep(self) -> None:
         with self._state:

@@ -17,7 +17,7 @@ from cdc.kafka.client import broker_error, kafka_error, new_client, reading_sett
 from spark_jobs.source.reading import ABSENT, Partition
 
 ANSWER_S_MAX: Final = 10.0
-_FIELDS: Final = 9
+_FIELDS: Final = 10
 
 
 def group_name(prefix: str, sink: str, generation: int) -> str:
@@ -47,17 +47,18 @@ class TaskCounts:
 class Reached(NamedTuple):
     """How far a task has written a partition."""
 
-    batch: str  # the job and the batch, see Batch.name
+    batch: str  # the job and the batch, see SparkBatches.run
     task: int
     begin: int  # the offset from which the task reads this partition
     offset: int  # everything between is in the store
     is_behind: bool  # there were more records than the task could take at once
     counts: TaskCounts  # of the task, not of the partition
+    is_over: bool = False  # the task reads no more in this batch
 
     def text(self) -> str:
         """Returns what Kafka keeps beside the offset."""
         counts = self.counts
-        fields = (self.task, self.begin, int(self.is_behind))
+        fields = (self.task, self.begin, int(self.is_behind), int(self.is_over))
         return " ".join(
             [self.batch, *map(str, (*fields, counts.records, counts.written, counts.stale, counts.write_ms)), "."]
         )
@@ -68,8 +69,8 @@ class Reached(NamedTuple):
         words = (text or "").split()
         if len(words) != _FIELDS or not all(word.isdecimal() for word in words[1:-1]):
             return None
-        task, begin, is_behind, *counts = map(int, words[1:-1])
-        return cls(words[0], task, begin, offset, bool(is_behind), TaskCounts(*counts))
+        task, begin, is_behind, is_over, *counts = map(int, words[1:-1])
+        return cls(words[0], task, begin, offset, bool(is_behind), TaskCounts(*counts), bool(is_over))
 
 
 class GroupOffsets:

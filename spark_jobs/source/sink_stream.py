@@ -32,7 +32,7 @@ from spark_jobs.task_errors import TaskError
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 # After records, before empty pieces say that none follow at once. Spark passes a row on when the next one is there.
 SETTLE_S: Final = 0.002
-IDLE_TIMES: Final = 4  # a live batch waits for its first record so much longer than it lasts after that
+IDLE_TIMES: Final = 4  # a task of a live batch waits for its first record so much longer than it lasts after that
 SPLIT_S: Final = 2.0  # a task that is behind for so long ends, so that more tasks share its partitions
 BOUNDED_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
 
@@ -174,7 +174,7 @@ def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
     begun = time.monotonic()
     worked_since: float | None = None  # since the first record
     behind_since: float | None = None
-    follows, batch_end = False, _BatchEnd(part)
+    follows, must_end, batch_end = False, False, _BatchEnd(part)
     while True:
         fetched = reader.read(SETTLE_S if follows else WAIT_S_MAX, part.options.piece_bytes)
         piece = piece_of(fetched, starts)
@@ -188,8 +188,12 @@ def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
             yield EMPTY  # takes the first empty one, at which the writer waits for the store and reports
         worked_since = worked_since or (now if piece.records else None)
         behind_since = (behind_since or now) if piece.is_full else None
+        must_end = must_end or batch_end.is_in(fetched)
+        # A task that had to wait for a slot may find at once that it must end: it takes a part of its records before.
+        if must_end and not (piece.is_full and now - begun < SPLIT_S):
+            break
         is_late = part.may_split and behind_since is not None and now - behind_since >= SPLIT_S
-        if is_late or batch_end.is_in(fetched) or _is_over(part.options.live_s, now, begun, worked_since):
+        if is_late or _is_over(part.options.live_s, now, begun, worked_since):
             break
     reader.rest()
 

@@ -6,14 +6,15 @@ from typing import Final
 import psutil  # type: ignore[import-untyped]
 
 
-def _family(pid: int) -> list[psutil.Process]:
+def family(pid: int) -> list[psutil.Process]:
+    """Returns a process with all that it has started."""
     job = psutil.Process(pid)
     return [job, *job.children(recursive=True)]
 
 
 def memory_mb(pid: int) -> int:
     total = 0
-    for process in _family(pid):
+    for process in family(pid):
         try:
             total += process.memory_info().rss
         except psutil.NoSuchProcess:
@@ -23,7 +24,7 @@ def memory_mb(pid: int) -> int:
 
 def cpu_s(pid: int) -> float:
     total = 0.0
-    for process in _family(pid):
+    for process in family(pid):
         try:
             times = process.cpu_times()
         except psutil.NoSuchProcess:
@@ -40,7 +41,7 @@ PROGRAMS: Final = {  # program → a part of its command line
     "capture": "cli.main run",
     "sinks": "cli.main sink",
     "java of sinks": "pyspark-shell",
-    "tasks": "spark_jobs.daemon",
+    "tasks": "spark_jobs.fork_server",
 }
 
 

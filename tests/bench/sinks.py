@@ -29,6 +29,7 @@ from cdc.model.topics import Topics
 from tests.bench.processes import cores, cpu_by_program, cpu_s, memory_mb
 from tests.bench.sinks_limits import rows_per_second, write_iceberg, write_opensearch, write_redis
 from tests.bench.sinks_load import SampledRow, sample, write_changes
+from tests.bench.sinks_restart import idle, restarts
 from tests.bench.sinks_scaling import rates
 from tests.bench.sinks_tables import rounds
 from tests.bench.snapshot import percentile
@@ -42,7 +43,7 @@ from watershed.devstack.endpoints import Endpoints
 from watershed.devstack.stack import Stack
 
 STORES: Final = ("cache", "search", "warehouse")
-PARTS: Final = ("backlog", "scaling", "freshness", "together", "tables")
+PARTS: Final = ("backlog", "scaling", "freshness", "together", "tables", "restarts", "idle")
 TABLES: Final = ("orders", "lines", "customers", "products", "payments")
 DATABASE: Final = "watershed"
 FRESH_ROWS: Final = 20_000  # in each table under the workload
@@ -313,6 +314,54 @@ def _applied_lags(captured: Captured, stores: Sequence[str], seconds: float) -> 
     return lags
 
 
+# ---- the job
+
+
+def killed(bench: Bench, stores: Sequence[str], kills: int) -> dict[str, Any]:
+    """Returns how long stores are behind after the job was killed, under load."""
+    urls = {"cache": bench.endpoints.redis_url, "search": bench.endpoints.opensearch_url}
+    with bench.captured(TABLES) as captured:
+        for table in TABLES:
+            captured.query(sql.SQL(FILL).format(sql.Identifier(table)), 1, FRESH_ROWS)
+        captured.await_caught_up()
+        with _written(captured, list(TABLES), 300):
+            rows = [
+                SampledRow(store, urls[store], captured.name, TABLES[0], number)
+                for number, store in enumerate(stores, 1)
+                if store in urls
+            ]
+            return restarts(captured, stores, rows, kills)
+
+
+def nothing_to_do(bench: Bench, count: int) -> dict[str, Any]:
+    """Returns what a cache's job costs whose tables do not change."""
+    tables = [f"t{number}" for number in range(count)]
+    with bench.captured(tables) as captured:
+        for table in tables:
+            captured.query(sql.SQL(FILL).format(sql.Identifier(table)), 1, 10)
+        captured.await_caught_up()
+        with SinkJob(captured.config(), "cache", log_level="info") as job:
+            job.wait_applied(captured.progress(), "cache", deadline_s=START_S_MAX)
+            row = SampledRow("cache", bench.endpoints.redis_url, captured.name, tables[0], 1)
+            return idle(captured, job, tables, row)
+
+
+@contextmanager
+def _written(captured: Captured, tables: list[str], rate: float) -> Iterator[None]:
+    """Changes rows at this rate within this context."""
+    context = multiprocessing.get_context("spawn")
+    stop, results = context.Event(), context.Queue()
+    writer = context.Process(
+        target=write_changes, args=(captured.dsn, tables, FRESH_ROWS, rate, stop, results), daemon=True
+    )
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        results.get(timeout=90)
+
+
 # ---- all
 
 
@@ -355,6 +404,12 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
                 run = freshness(bench, STORES, TABLES, 300, arguments.seconds)
                 console.print(run, highlight=False)
                 found["together_300"] = run
+            if "restarts" in arguments.parts:
+                found["restarts"] = killed(bench, stores, arguments.kills)
+                console.print("restarts", found["restarts"], highlight=False)
+            if "idle" in arguments.parts and "cache" in stores:
+                found["idle"] = nothing_to_do(bench, arguments.tables)
+                console.print("idle", found["idle"], highlight=False)
     return found
 
 
@@ -373,7 +428,10 @@ def main() -> int:
     parser.add_argument("--rates", type=int, nargs="+", default=[300, 1000], help="changes a second")
     parser.add_argument("--only", choices=STORES)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
-    parser.add_argument("--tables", type=int, default=200, help="that the warehouse takes ten changes each of")
+    parser.add_argument(
+        "--tables", type=int, default=200, help="that the warehouse takes ten changes each of, and an idle job has"
+    )
+    parser.add_argument("--kills", type=int, default=20, help="of the job")
     parser.add_argument("--warm", type=float, default=WARM_S, help="seconds under load before freshness is measured")
     arguments = parser.parse_args()
     console = Console(stderr=True)

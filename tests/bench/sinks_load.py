@@ -41,7 +41,7 @@ def sample(dsn: str, row: SampledRow, ready: Any, stop: Any, results: Any) -> No
     """Changes one row repeatedly, and waits each time until the store shows it. Puts the seconds of each wait, and the
     number of changes that did not appear, into `results`.
     """
-    shows = _reader(row)
+    shows = reader(row)
     seconds: list[float] = []
     lost = 0
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -62,8 +62,8 @@ def sample(dsn: str, row: SampledRow, ready: Any, stop: Any, results: Any) -> No
     results.put((f"{row.store} {row.key}", (seconds, lost)))
 
 
-def _reader(row: SampledRow) -> Any:
-    """Returns a function that returns whether the store's row has this text."""
+def reader(row: SampledRow) -> Any:
+    """Returns a function that returns whether the store's row has this text as its note."""
     if row.store == "cache":
         import redis
 

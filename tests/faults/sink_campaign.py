@@ -102,6 +102,7 @@ class SinkEpisode:
             "kill_daemon": (self.kill_daemon, 5),
             "kill_planner": (self.kill_planner, 5),
             "kill_helpers": (self.kill_helpers, 2),
+            "kill_fork_server": (self.kill_fork_server, 2),
             "freeze_worker": (self.freeze_worker, 4),
             "kill_beside_frozen": (self.kill_beside_frozen, 4),
             "kill_jvm": (self.kill_jvm, 4),
@@ -249,6 +250,12 @@ class SinkEpisode:
         """The planners of all sinks, and Spark's other processes with Python's code."""
         self._await(self.machine.planners, "planners")
         self.machine.send(signal.SIGKILL, *self.machine.helpers())
+
+    def kill_fork_server(self) -> None:
+        """Alone, or with a planner, which then needs a new interpreter."""
+        servers = self._await(self.machine.fork_servers, "the fork server")
+        planners = self._await(self.machine.planners, "planners") if self.chance.random() < 0.5 else []
+        self.machine.send(signal.SIGKILL, *servers, *planners)
 
     def freeze_worker(self) -> None:
         """Some, perhaps in the middle of a piece; the other tasks of the batch go on."""

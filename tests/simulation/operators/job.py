@@ -124,8 +124,8 @@ class InlineReports(LiveReports):
         group = GroupOffsets(job.kafka, group_name(job.prefix, job.sink, job.generation))
         yield cls(group, FakeProducer(RUN.brokers), batch, task)
 
-    def send(self, report: TaskReport) -> None:
-        super().send(report)
+    def send(self, report: TaskReport, *, is_over: bool = False) -> None:
+        super().send(report, is_over=is_over)
         self._publish_pending()
         for look in [*RUN.looks]:
             look()

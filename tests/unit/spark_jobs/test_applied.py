@@ -466,6 +466,17 @@ def test_the_topic_that_the_brokers_have_must_be_the_published_one() -> None:
     assert position.offsets == {}, "one partition has lost a record"
 
 
+def test_work_that_went_on_while_the_brokers_were_asked_is_no_loss() -> None:
+    """Seen by reading: ends that were asked for before a task's report made the topic's offsets void."""
+    position = AppliedPosition()
+    position.add_published([of_topic(100, 60, "a")], [])
+    position.mark_written({"t": (70, 3)}, {})
+    assert position.check_topic("t", FoundTopic("a", (60, 3), (0, 0)), (60, 3)) is None
+    assert position.written == {"t": (70, 3)}
+    position.check_topic("t", FoundTopic("a", (59, 3), (0, 0)), (60, 3))
+    assert position.written == {}, "a record that was written before is gone"
+
+
 def test_records_that_were_deleted_before_they_were_read_are_not_jumped_over() -> None:
     position = AppliedPosition()
     position.add_published([of_topic(100, 60, "a")], [])

@@ -272,6 +272,34 @@ def test_tasks_are_asked_to_end_once_a_second_at_most(world: World) -> None:
     assert world.sent[0] == BatchEndRecord(sink="search", generation=1, at_us=0)
 
 
+def test_when_a_task_has_ended_the_others_are_asked_to_end_until_they_do(world: World) -> None:
+    """Seen by reading: its partitions were not read for as long as an idle task waited, up to two minutes."""
+    taker = Taker()
+
+    def look(count: int) -> None:
+        calls = taker.calls
+        looked(lambda: taker.calls >= calls + count)
+
+    def meanwhile() -> None:
+        look(3)
+        assert world.sent == []
+        world.reached = {
+            PARTITION: reached(4, TaskCounts(4, 3, 1, 10))._replace(is_over=True),
+            OTHER: reached(0, TaskCounts(), task=1),
+        }
+        look(3)
+        assert len(world.sent) == 1
+        world.now += END_S_MAX
+        look(3)
+        assert len(world.sent) == 2
+
+    batches = made(world)
+    batches.run(FakeFrame(meanwhile=meanwhile), ENDS, taker)  # type: ignore[arg-type]
+    world.sent.clear()
+    batches.run(FakeFrame(meanwhile=lambda: look(3)), ENDS, taker)  # type: ignore[arg-type]
+    assert world.sent == [], "the next batch has another name"
+
+
 def test_a_group_that_can_t_be_read_is_tried_again(world: World) -> None:
     taker = Taker()
     world.error = UnreachableError("no answer", "wait")

@@ -15,6 +15,7 @@ from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.source.group import Reached, TaskCounts, group_name
 from spark_jobs.source.reading import Partition
 from spark_jobs.task_report import TaskReport
+from tests.support.waiting import eventually
 from tests.unit.spark_jobs.records import OTHER, PARTITION, job
 
 AWAY = UnreachableError("the brokers are away", "wait")
@@ -79,8 +80,8 @@ def test_dead_letters_are_published_before_offsets_that_cover_their_records(brok
     counts = TaskCounts(6, 4, 1, 13)
     assert brokers.committed == [
         {
-            PARTITION: Reached("3-m-1", 5, 3, 9, is_behind=True, counts=counts),
-            OTHER: Reached("3-m-1", 5, 0, 4, is_behind=True, counts=counts),
+            PARTITION: Reached("3-m-1", 5, 3, 9, is_behind=True, counts=counts, is_over=True),
+            OTHER: Reached("3-m-1", 5, 0, 4, is_behind=True, counts=counts, is_over=True),
         }
     ]
     assert report.dead_letters == {}, "they are the reports' matter now, and not the driver's again"
@@ -88,10 +89,17 @@ def test_dead_letters_are_published_before_offsets_that_cover_their_records(brok
 
 def test_only_offsets_that_have_changed_are_committed(brokers: FakeBrokers) -> None:
     with opened() as reports:
-        reports.finish(TaskReport(offsets={PARTITION: 9, OTHER: 4}))
-        reports.finish(TaskReport(offsets={PARTITION: 9, OTHER: 5}))
-        reports.finish(TaskReport(offsets={PARTITION: 9, OTHER: 5}))
+        for end in (4, 5, 5):
+            reports.send(TaskReport(offsets={PARTITION: 9, OTHER: end}))
+            eventually(lambda: not reports._offsets and not reports._is_publishing, WAIT_S, "it is published")
     assert brokers.calls == ["letters", "offsets 0:9 1:4", "letters", "offsets 1:5"]
+
+
+def test_the_end_of_a_task_is_committed_though_no_offset_has_changed(brokers: FakeBrokers) -> None:
+    with opened() as reports:
+        for _ in range(2):
+            reports.finish(TaskReport(offsets={PARTITION: 9}))
+    assert [found[PARTITION].is_over for found in brokers.committed] == [True, True]
 
 
 def test_what_comes_while_a_report_is_published_is_published_together_after_it(brokers: FakeBrokers) -> None:
@@ -115,7 +123,7 @@ def test_finish_waits_until_all_is_published(brokers: FakeBrokers) -> None:
         assert wait([finishing], MOMENT_S).not_done and brokers.calls == []
         brokers.are_open.set()
         finishing.result(WAIT_S)
-    assert brokers.calls == ["letters", "offsets 0:1"]
+    assert brokers.calls == ["letters", "offsets 0:1", "letters", "offsets 0:1"], "the second says that it is over"
 
 
 def test_a_failure_is_tried_again(brokers: FakeBrokers) -> None:

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from unittest import mock
 
 import pytest
 
 from cdc.model.control import ProgressRecord, SweepRecord
+from cdc.model.errors import UnreachableError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.sink_records import SinkRecord
 from sinks.contract import Change, Result, lost_writes
@@ -640,6 +642,33 @@ def test_a_store_that_lost_its_last_writes_is_not_reported_on() -> None:
     with pytest.raises(SinkError, match="the store may have lost its last writes"):
         bench.sync.run_housekeeping()
     assert "publish" not in bench.calls
+
+
+@pytest.mark.parametrize("trouble", ["missing", "another", "lost records"])
+def test_a_batch_ends_when_it_reads_a_topic_that_has_gone(trouble: str) -> None:
+    bench = Bench(is_live=True, reports=[wrote(60)], update=[ControlUpdate((with_topic(progress(300, 60)),), (), ())])
+    bench.batch(2)
+    take = partial(bench.sync._add_interim_report, bench.query_number, {})
+    bench.missing = {TOPIC} if trouble == "missing" else set()
+    bench.topic_id = "id2" if trouble == "another" else ID
+    bench.has_lost_records, bench.topic_ends = trouble == "lost records", 40
+    bench.sync.run_housekeeping()
+    assert take(BatchReport()), "it was looked for a moment ago"
+    bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
+    bench.sync.run_housekeeping()
+    assert not take(BatchReport())
+    bench.batch()  # it ends, and the next one does not read the topic, or from its beginning
+    assert take(BatchReport()) == (trouble != "lost records")
+    assert bench.sync._add_interim_report(bench.query_number, dict(bench.position.invalidations), BatchReport())
+
+
+def test_brokers_that_do_not_answer_do_not_end_the_job() -> None:
+    bench = Bench(is_live=True, reports=[wrote(60)])
+    bench.batch()
+    bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
+    with mock.patch.object(bench, "find_topics", side_effect=UnreachableError("the brokers do not answer", "wait")):
+        bench.sync.run_housekeeping()
+    assert bench.published[-1].end_offsets == {TOPIC: (60,)} and bench.sync.topics == {TOPIC}
 
 
 def test_a_new_history_of_topics_ends_the_job() -> None:

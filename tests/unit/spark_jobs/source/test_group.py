@@ -20,6 +20,7 @@ REACHED = Reached("3-a1b2-17", 5, 40, 90, is_behind=True, counts=TaskCounts(50, 
         offset=NUMBERS,
         is_behind=st.booleans(),
         counts=COUNTS,
+        is_over=st.booleans(),
     )
 )
 def test_what_was_reached_is_read_back(reached: Reached) -> None:

@@ -230,6 +230,21 @@ def test_a_task_that_catches_up_now_and_then_is_not_split(clock: SimpleNamespace
     assert reader.lasted_s >= LIVE_S
 
 
+def test_a_task_that_had_to_wait_for_a_slot_reads_a_part_of_its_backlog_before_it_ends(clock: SimpleNamespace) -> None:
+    """The others have ended, and it is asked to end before it has begun: it would never read anything."""
+    end = 0.0, fetched(Signal(PROGRESS, BATCH_END, 71))
+    reader = TimedReader(end)
+    read(clock, live(), reader)
+    assert reader.lasted_s == 0.0, "nothing waits"
+    asked = 0.001, fetched(Signal(PROGRESS, BATCH_END, 71), upsert(1, 1, 2), is_full=True)
+    reader = TimedReader(asked, *(full(number / 1000, number) for number in range(2, 12_000)))
+    read(clock, live(), reader)
+    assert reader.lasted_s == pytest.approx(SPLIT_S, abs=0.01)
+    reader = TimedReader(asked, full(0.002, 2), (0.003, fetched(upsert(3, 3, 4))))
+    assert keys(read(clock, live(), reader)) == [[1], [2], [3]]
+    assert reader.lasted_s == pytest.approx(0.003), "it has caught up"
+
+
 # ---- bounded
 
 
