@@ -1,5 +1,8 @@
-"""Errors of Watershed that are raised in a task: Spark passes only the text of a traceback on to the driver."""
+"""Errors of Watershed that are raised in a task, or while a batch is planned: Spark passes only the text of a traceback
+on to the driver."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -14,15 +17,24 @@ _KINDS: Final = {
 
 
 class TaskError(Exception):
-    """Raised by a task; its text holds the error."""
+    """Raised in one of Spark's Python processes; its text holds the error."""
 
     def __init__(self, error: WatershedError) -> None:
         fields = [type(error).__name__, error.message, error.hint]
         super().__init__(f"{_MARK}{msgspec.json.encode(fields).decode()}")
 
 
+@contextmanager
+def passed_on() -> Iterator[None]:
+    """Raises Watershed's errors of this context as TaskError."""
+    try:
+        yield
+    except WatershedError as error:
+        raise TaskError(error) from error
+
+
 def error_of_task(error: BaseException) -> WatershedError | None:
-    """Returns the error that a task raised, if one of Watershed's was the cause of Spark's error."""
+    """Returns Watershed's error that was the cause of Spark's error. None if it had another cause."""
     _, found, rest = str(error).partition(_MARK)
     if not found:
         return None

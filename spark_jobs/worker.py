@@ -45,6 +45,7 @@ from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.sync import JobEnvironment, SinkSync
+from spark_jobs.task_errors import error_of_task
 
 log = structlog.get_logger(__name__)
 
@@ -368,7 +369,7 @@ class SinkWorker(ABC):
             if self._pause(sync, pause_s):
                 return
             if not query.isActive:
-                raise sync.failure or query.exception() or SinkError(f"{self.name}: the query ended by itself")
+                raise sync.failure or self._error_of(query)
             begun = time.monotonic()
             sync.run_housekeeping()
             took_s = time.monotonic() - begun
@@ -378,6 +379,13 @@ class SinkWorker(ABC):
             pause_s = min(max(HOUSEKEEPING_PAUSE_S_MIN, took_s), HOUSEKEEPING_PAUSE_S_MAX)
             if is_over():
                 return
+
+    def _error_of(self, query: StreamingQuery) -> Exception:
+        """Returns why a query has ended that ran no batch."""
+        error = query.exception()
+        if error is None:
+            return SinkError(f"{self.name}: the query ended by itself")
+        return error_of_task(error) or error
 
     def _pause(self, sync: SinkSync, pause_s: float) -> bool:
         """Waits for so long, and longer while a backlog is worked off; says whether there was a request to stop."""

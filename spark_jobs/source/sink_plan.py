@@ -13,13 +13,12 @@ from typing import Any, Final
 
 from cdc.config.settings import KafkaConfig
 from cdc.model.control import ProgressRecord
-from cdc.model.errors import WatershedError
+from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from cdc.tables.continuity import topic_id_of
 from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
 from spark_jobs.control_reader import ControlReader
-from spark_jobs.source.errors import TopicChangedError
 from spark_jobs.source.reading import Partition
 from spark_jobs.source.shares import Share
 from spark_jobs.source.sink_options import SinkStreamOptions
@@ -74,10 +73,10 @@ def initial_offset(options: SinkStreamOptions) -> dict[str, Any]:
 
 
 def check_offset(offset: Mapping[str, Any], options: SinkStreamOptions) -> None:
-    """Raises TopicChangedError if a checkpoint is of another sink or generation."""
+    """Raises ConfigError if a checkpoint is of another sink or generation."""
     found = offset.get("sink"), offset.get("generation")
     if found != (options.name, options.generation):
-        raise TopicChangedError(
+        raise ConfigError(
             f"the checkpoint is of sink {found[0]}, generation {found[1]}; the query is of sink {options.name}, "
             f"generation {options.generation}",
             "choose another spark.checkpoint_location: each pipeline has a folder of its own",

@@ -19,7 +19,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from cdc.config.settings import KafkaConfig
 from cdc.model.control import SchemaRecord
-from cdc.model.errors import WatershedError
 from cdc.model.job_records import BatchEndRecord
 from cdc.model.topics import Topics
 from spark_jobs.source.piece import EMPTY, Piece, parts_of, piece_of, to_row
@@ -27,7 +26,7 @@ from spark_jobs.source.reading import Fetched, Partition, PartitionReader
 from spark_jobs.source.shares import Share, shares
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_plan import BatchPlan, Planner, check_offset, initial_offset
-from spark_jobs.task_errors import TaskError
+from spark_jobs.task_errors import passed_on
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 # After records, before empty pieces say that none follow at once. Spark passes a row on when the next one is there.
@@ -78,8 +77,9 @@ class SinkStreamReader(DataSourceStreamReader):
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Returns where the next batch begins: a live one always, a bounded one if there are records. Raises
-        WatershedError."""
-        plan = self._plan()
+        TaskError."""
+        with passed_on():
+            plan = self._plan()
         if self._planned is not None and not self._options.live_s and not plan.has_records:
             return self._planned[0]
         self._number += 1
@@ -88,7 +88,11 @@ class SinkStreamReader(DataSourceStreamReader):
         return offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raises WatershedError."""
+        """Raises TaskError."""
+        with passed_on():
+            return self._partitions(start, end)
+
+    def _partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         for offset in (start, end):
             check_offset(offset, self._options)
         self._number = end["batch"]
@@ -119,11 +123,8 @@ class SinkStreamReader(DataSourceStreamReader):
         """Raises TaskError."""
         assert isinstance(partition, PieceRange)
         read = read_live if partition.share.ends is None else read_bounded
-        try:
-            with kept_reader(partition) as reader:
-                yield from map(to_row, chain.from_iterable(map(parts_of, read(partition, reader))))
-        except WatershedError as error:
-            raise TaskError(error) from error
+        with passed_on(), kept_reader(partition) as reader:
+            yield from map(to_row, chain.from_iterable(map(parts_of, read(partition, reader))))
 
     def stop(self) -> None:
         if self._planner is not None:

@@ -40,7 +40,7 @@ from spark_jobs.source.reading import PartitionReader
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_stream import PieceRange, SinkStreamReader, read_live
 from spark_jobs.sync import QueryStopped, SinkSync
-from spark_jobs.task_errors import TaskError
+from spark_jobs.task_errors import TaskError, error_of_task
 from spark_jobs.task_report import SinkTaskConfig, TaskReport
 from spark_jobs.worker import OpenSink, PipelineConnections, Portions
 from spark_jobs.writer import StoreWriter, write_pieces
@@ -88,8 +88,11 @@ class Session:
 
     def frame(self) -> Any:
         """Returns the next batch."""
-        start, self._offset = self._offset, self._reader.latestOffset()
-        parts = self._reader.partitions(start, self._offset)
+        try:
+            start, self._offset = self._offset, self._reader.latestOffset()
+            parts = self._reader.partitions(start, self._offset)
+        except TaskError as error:
+            raise error_of_task(error) or error from error
 
         def collect(writer: StoreWriter) -> list[Any]:
             reports = []

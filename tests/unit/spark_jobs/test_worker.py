@@ -12,9 +12,11 @@ from py4j.protocol import Py4JError
 
 from cdc.config.config_file import load_config
 from cdc.daemon.conditions import Conditions
+from cdc.model.errors import ConfigError
 from cdc.model.sink_records import STALLED_S
 from spark_jobs import worker as module
 from spark_jobs.serving import ServingWorker
+from spark_jobs.task_errors import TaskError
 from tests.support.sink_job import write_config
 from tests.support.status_facts import applied
 
@@ -65,3 +67,21 @@ def test_the_published_record_names_the_store_and_how_long_it_may_be_silent(
     control: Any = SimpleNamespace(excluded=(), schema_histories={})
     record = worker(tmp_path, Conditions(), sink=sink)._complete(control, applied())
     assert (record.store, record.patience_s) == (store, STALLED_S + patience_s)
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (RuntimeError(f"Traceback\nTaskError: {TaskError(ConfigError('another sink', 'choose'))}\n"), "another sink"),
+        (RuntimeError("a worker was killed"), "a worker was killed"),
+        (None, "cache: the query ended by itself"),
+    ],
+)
+def test_a_query_that_ended_before_its_batch_says_why(tmp_path: Path, ended: Exception | None, expected: str) -> None:
+    """An error while a batch is planned, for example."""
+    event, query = threading.Event(), SimpleNamespace(isActive=False, exception=lambda: ended)
+    event.set()
+    sync: Any = SimpleNamespace(has_new_writes=event, failure=None, is_behind=False)
+    with pytest.raises(Exception, match=expected) as caught:
+        worker(tmp_path, Conditions())._watch(query, sync, lambda: False)  # type: ignore[arg-type]
+    assert isinstance(caught.value, ConfigError) == (expected == "another sink")

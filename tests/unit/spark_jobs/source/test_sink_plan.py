@@ -9,7 +9,7 @@ import pytest
 
 from cdc.config.settings import KafkaConfig
 from cdc.model.control import ProgressRecord
-from cdc.model.errors import WatershedError
+from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
@@ -17,7 +17,6 @@ from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import FoundTopic, Offsets
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.source import sink_plan
-from spark_jobs.source.errors import TopicChangedError
 from spark_jobs.source.reading import Partition
 from spark_jobs.source.shares import shares
 from spark_jobs.source.sink_options import SinkStreamOptions
@@ -231,8 +230,8 @@ def test_the_offset_in_the_checkpoint_names_the_topics_and_where_the_batch_begin
 @pytest.mark.parametrize("changed", [{"sink": "cache"}, {"generation": 2}, {"sink": None}])
 def test_the_checkpoint_of_another_sink_or_generation_is_refused(changed: dict[str, Any]) -> None:
     check_offset(initial_offset(OPTIONS), OPTIONS)
-    with pytest.raises(TopicChangedError, match="the query is of sink search, generation 1") as caught:
+    with pytest.raises(ConfigError, match="the query is of sink search, generation 1") as caught:
         check_offset(initial_offset(OPTIONS) | changed, OPTIONS)
     assert "checkpoint" in caught.value.hint
-    with pytest.raises(TopicChangedError, match="sink None"):
+    with pytest.raises(ConfigError, match="sink None"):
         check_offset({}, OPTIONS)
