@@ -112,7 +112,7 @@ class SinkSync:
         self._stale = 0
         self._published: SinkRecord | None = None
         self._dead_letter_count = len(environment.dead_letters.open)
-        self._followed: Offsets = dict(position.written)  # whose dead letters were read, where tasks publish them
+        self._followed: Offsets = dict(position.written)  # whose dead letters were read, see _follow_dead_letters
         self._checked_us = environment.now_us()
         self._unknown_since_us: int | None = None  # since when every batch has met an unknown schema
         self._planned: Mapping[str, int] = {}  # topic → partitions, as known when the running batch began
@@ -340,6 +340,7 @@ class SinkSync:
             with self._store:
                 swept = self._sink.sweep(sweep.table, sweep.floor)
                 self._sink.make_readable({sweep.table})
+                self._follow_dead_letters()
                 with self._state:
                     self._position.finish(sweep)
                     self._close_swept_dead_letters()
@@ -460,11 +461,12 @@ class SinkSync:
             raise
 
     def _follow_dead_letters(self) -> None:
-        """Reads the dead letters of everything that was written: tasks publish them before their offsets, but the topic
-        may be slower than the group. A position without them would tell a waiter that no row is missing."""
+        """Reads the dead letters of everything that was written, where tasks publish them: they do so before their
+        offsets, but the topic may be slower than the group. A position without them would tell a waiter that no row is
+        missing, and a sweep would leave them open. To be called with the lock of the store."""
         with self._state:
             written = dict(self._position.written)
-        if written != self._followed:
+        if self._batches.is_live and written != self._followed:
             self._environment.dead_letters.read_to_end()
             self._followed = written
 
@@ -482,10 +484,9 @@ class SinkSync:
     def _publish(self) -> None:
         """Notes the position in the store, then publishes it: a store that loses its last writes loses the note."""
         with self._store:
-            if self._batches.is_live:
-                self._follow_dead_letters()
-            else:
+            if not self._batches.is_live:
                 self._publish_dead_letters()
+            self._follow_dead_letters()
             self._check_dead_letter_count()
             with self._state:
                 record = self._environment.complete(self._record())

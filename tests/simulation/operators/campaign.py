@@ -98,7 +98,7 @@ class Campaign(Rules):
     def _look(self) -> None:
         if not self._is_blind:
             dead_letters = self._lost_letters | open_dead_letters(self.brokers)
-            require_not_early(self.capture, self.source, self.store, self._held(), dead_letters)
+            require_not_early(self.capture, self.source, self.store, self._held(), dead_letters, self._lost_letters)
 
     def _settle(self) -> None:
         """Nothing goes wrong any more, and the operator does what documentation and messages say."""
