@@ -18,7 +18,7 @@ import structlog
 from cdc.model.control import ProgressRecord, table_key
 from cdc.model.errors import BrokerError, UnreachableError
 from cdc.model.events import TableId, pack_version
-from cdc.model.rejected_rows import dead_letter_table
+from cdc.model.rejected_rows import RejectedRow, dead_letter_table
 from cdc.model.sink_records import SinkRecord
 from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
@@ -112,6 +112,7 @@ class SinkSync:
         self._stale = 0
         self._published: SinkRecord | None = None
         self._dead_letter_count = len(environment.dead_letters.open)
+        self._looked_at: Mapping[str, int] = {}  # open dead letters, of which none is below a sweep
         self._followed: Offsets = dict(position.written)  # whose dead letters were read, see _follow_dead_letters
         self._checked_us = environment.now_us()
         self._unknown_since_us: int | None = None  # since when every batch has met an unknown schema
@@ -399,10 +400,10 @@ class SinkSync:
         called with both locks."""
         versions = dict(self._environment.dead_letters.open)
         for key, dead_letter in (self._readable_dead_letters | self._dead_letters).items():
-            if dead_letter is None:
-                versions.pop(key, None)
-            else:
+            if isinstance(dead_letter, RejectedRow):
                 versions[key] = dead_letter.version
+            else:
+                versions.pop(key, None)
         return versions
 
     def _close_dead_letters(self, versions: Mapping[str, int]) -> None:
@@ -451,7 +452,7 @@ class SinkSync:
                 {
                     key: dead_letter
                     for key, dead_letter in dead_letters.items()
-                    if dead_letter is not None or key not in rejected_again
+                    if isinstance(dead_letter, RejectedRow) or key not in rejected_again
                 }
             )
         except BaseException:
@@ -470,6 +471,15 @@ class SinkSync:
             self._environment.dead_letters.read_to_end()
             self._followed = written
 
+    def _look_for_swept_dead_letters(self) -> None:
+        """Closes those that were published after the sweep: records of a topic are read again, or a task that Spark has
+        given up went on. To be called with the lock of the store."""
+        found = dict(self._environment.dead_letters.open)
+        if found != self._looked_at:
+            with self._state:
+                self._close_swept_dead_letters()
+            self._looked_at = found
+
     def _check_dead_letter_count(self) -> None:
         """Raises RefusedError if there are too many dead letters, and more than before."""
         count, before = len(self._environment.dead_letters.open), self._dead_letter_count
@@ -487,6 +497,7 @@ class SinkSync:
             if not self._batches.is_live:
                 self._publish_dead_letters()
             self._follow_dead_letters()
+            self._look_for_swept_dead_letters()
             self._check_dead_letter_count()
             with self._state:
                 record = self._environment.complete(self._record())

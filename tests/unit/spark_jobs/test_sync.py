@@ -10,6 +10,7 @@ import pytest
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.errors import UnreachableError
 from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.rejected_rows import RejectedRow
 from cdc.model.sink_records import SinkRecord
 from sinks.contract import Change, Result, lost_writes
 from sinks.errors import RefusedError, SinkError
@@ -123,10 +124,10 @@ class FakeLetters:
         if dead_letters:
             self.calls.append(f"letters {' '.join(dead_letters)}")
         for key, dead_letter in dead_letters.items():
-            if dead_letter is None:
-                self.open.pop(key, None)
-            else:
+            if isinstance(dead_letter, RejectedRow):
                 self.open[key] = dead_letter.version
+            else:
+                self.open.pop(key, None)
 
 
 @dataclass

@@ -251,6 +251,15 @@ def test_a_sweep_closes_letters_that_arrive_late() -> None:
     assert bench.dead_letters.open == {}
 
 
+def test_a_letter_that_is_published_after_its_sweep_is_closed() -> None:
+    """A task that Spark has given up went on, or records are read again."""
+    bench = Bench(is_live=True)
+    bench.position.sweeps["public.a"] = 9
+    bench.dead_letters.open = {"1/public.a/1": 8, "1/public.a/2": 9}
+    bench.sync.run_housekeeping()
+    assert bench.dead_letters.open == {"1/public.a/2": 9}
+
+
 def test_letters_below_a_finished_sweep_are_closed_at_the_start() -> None:
     """The job was killed between the sweep and the end of its letters."""
     bench = Bench()
