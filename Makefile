@@ -13,18 +13,19 @@ I =
 CONFIG =
 TABLE =
 SINK =
+DRY = 0
 PYTHON =
 
 bench-sinks: ROWS = 500000
 
-CODE = cdc sinks spark_jobs migrations watershed tests docs/build docs/examples
+CODE = cdc sinks spark_jobs migrations watershed tests deploy/release docs/build docs/examples
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 PROCESSES = --numprocesses 2 --dist loadscope --no-loadscope-reorder
 # Two jobs: while Spark shows what it loads, the code is checked.
 MAKEFLAGS += --no-builtin-rules --no-print-directory --jobs=2
 .DELETE_ON_ERROR:
-.PHONY: help setup check test test-fast test-whole docs demo snapshot prove prove-long bench-sinks stack up down lock helm clean
+.PHONY: help setup check test test-fast test-whole docs release demo snapshot prove prove-long bench-sinks stack up down lock helm clean
 
 help: ## Say what the verbs are.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-10s %s\n' "$$verb" "$$text"; done
@@ -48,6 +49,9 @@ test-whole: setup ## What make test leaves out: tutorials, demo, console, cluste
 
 docs: .venv/.project ## Build the documentation into .watershed/site; warnings are errors.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
+
+release: .venv/.project ## Build what a release consists of into dist/, from the commit. DRY=1: also with changes that are not committed.
+	$(BIN)/python -m deploy.release$(if $(filter 1,$(DRY)), --dry-run)
 
 snapshot: CHAOS = 0
 snapshot: setup ## Existing rows again, or a new store's. CONFIG=… TABLE=… SINK=…; without CONFIG: a new store in the demo.

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 from py4j.protocol import Py4JError
@@ -40,7 +40,14 @@ REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions 
 REPORT_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
 IDLE_REPORT_S: Final = 0.25  # between two looks while they find nothing new
 IDLE_GROWTH: Final = 1.25  # of the pause after each look that finds nothing
-END_S_MAX: Final = 1.0  # a request to end is repeated: the tasks may not have begun
+END_REQUEST_S: Final = 1.0  # until a request to end is repeated: the tasks may not have begun
+
+
+class MicroBatch(NamedTuple):
+    """What Spark gives to `foreachBatch`."""
+
+    frame: DataFrame
+    number: int  # rises by one in each checkpoint
 
 
 @dataclass(slots=True)
@@ -98,7 +105,7 @@ Take = Callable[[BatchReport], bool]
 
 
 class Batches(Protocol):
-    """A sink loop's access to Spark and the brokers."""
+    """SinkSync's access to Spark and the brokers."""
 
     is_live: bool
     """Whether tasks report while they run, and publish their dead letters themselves."""
@@ -114,8 +121,8 @@ class Batches(Protocol):
         records. Raises BrokerError.
         """
 
-    def run(self, frame: Any, ends: Offsets, take: Take) -> BatchReport:
-        """Writes the rows of a batch. `ends`: recent end offsets of the topics that may be read. `take` may be called
+    def run(self, micro_batch: Any, ends: Offsets, take: Take) -> BatchReport:
+        """Writes a MicroBatch. `ends`: recent end offsets of the topics that may be read. `take` may be called
         meanwhile, by another thread, with the work done so far; it says whether to continue. Returns the work that was
         not passed to `take`. Raises the tasks' and Spark's errors."""
 
@@ -159,7 +166,7 @@ class SparkBatches:
         self._catalog = SchemaCatalog("", {})
         self._open_dead_letters: dict[str, int] = {}
         self._begun = 0
-        self._asked_at = -END_S_MAX  # monotonic seconds, when the running batch was asked to end last
+        self._asked_at = -END_REQUEST_S  # monotonic seconds, when the running batch was asked to end last
         self._must_end = False
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
@@ -172,13 +179,13 @@ class SparkBatches:
     def find_topics(self) -> Mapping[str, FoundTopic]:
         return self._topic_ends.ask()
 
-    def run(self, frame: DataFrame, ends: Offsets, take: Take) -> BatchReport:
+    def run(self, micro_batch: MicroBatch, ends: Offsets, take: Take) -> BatchReport:
         self._begun += 1
         batch = f"{self._name}-{self._begun}"
         writer = StoreWriter(self._job, self._catalog, self._open_target, batch, self.is_live, self._open_dead_letters)
         counts = TotalCounts()
         with self._following(batch, ends, take, counts):
-            reports = _collect(frame, writer)
+            reports = _collect(micro_batch.frame, writer)
         return BatchReport.of(reports, counts)
 
     @contextmanager
@@ -204,13 +211,13 @@ class SparkBatches:
                     log.debug("reports of tasks can't be read", sink=self._job.sink, because=error.message)
                     return False
 
-            self._asked_at, self._must_end = -END_S_MAX, False
+            self._asked_at, self._must_end = -END_REQUEST_S, False
             with called_regularly(look):
                 yield
 
     def _ask_for_end(self) -> None:
         now = time.monotonic()
-        if now - self._asked_at >= END_S_MAX:
+        if now - self._asked_at >= END_REQUEST_S:
             job, now_us = self._job, time.time_ns() // 1000
             self._send(BatchEndRecord(sink=job.sink, generation=job.generation, at_us=now_us))
             self._asked_at = now

@@ -80,9 +80,9 @@ class Builder(SinkWorker):
             time.sleep(LOOK_S)
         return False
 
-    def _locked(self) -> AbstractContextManager[None]:
+    def _locked(self) -> AbstractContextManager[bool]:
         """Does nothing: the serving worker holds the lock."""
-        return nullcontext()
+        return nullcontext(True)
 
     def _report(self, state: str, error: Exception | None = None) -> None:
         if error is not None and not self._stop.is_set():

@@ -8,7 +8,7 @@ from confluent_kafka import Message
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.topic_reader import TopicReader
-from cdc.model.control import ProgressRecord, SchemaRecord, SweepRecord
+from cdc.model.control import ProgressRecord, ReloadRecord, SchemaRecord, SweepRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.job_records import RebuildRecord
@@ -45,6 +45,7 @@ class ControlReader:
         self.schema_histories: dict[TableId, SchemaHistory] = {}
         self.sinks: dict[str, SinkRecord] = {}  # by record key
         self.rebuilds: dict[str, RebuildRecord] = {}  # by sink
+        self.reload_us = 0  # of the last ReloadRecord; 0: there is none
         self._topics = topics
         self.excluded: set[TableId] = set()  # published, but not held by the store
         self._holds = holds
@@ -156,5 +157,7 @@ class ControlReader:
             self.schema_histories[schema.table] = SchemaHistory.of([*(known.versions if known else ()), schema])
             if known is None or schema.version > known.newest.version:
                 self._changed.add(schema.table)
+        elif key == ReloadRecord.KEY:
+            self.reload_us = ReloadRecord.decode(value, where).requested_us
         elif key.startswith(SweepRecord.KEY):
             self._sweeps.append(SweepRecord.decode(value, where))

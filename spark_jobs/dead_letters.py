@@ -22,7 +22,7 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 class DeadLetterQueue(Protocol):
-    """A sink loop's access to its dead letters."""
+    """SinkSync's access to its dead letters."""
 
     @property
     def open(self) -> Mapping[str, int]:

@@ -46,37 +46,47 @@ PRELOADED: Final = (
     "spark_jobs.daemon",
 )
 REQUEST_S_MAX: Final = 10.0  # a launcher sends its request at once
+_SOCKET: Final = "socket"
 _LAUNCHER: Final = Path(__file__).with_name("fork_launcher.py")
 _running: Final[list[tuple[subprocess.Popen[bytes], Path]]] = []  # at most one
 
 
 def interpreter() -> str:
     """Returns the path of the interpreter for Spark, and starts the server for it; it ends with this process. Returns
-    that of Python itself where no server can be started."""
+    that of Python itself where no server can be started, or its folder may not have programs."""
     if not _running:
+        folder = Path(tempfile.mkdtemp(prefix="watershed-python-"))
         try:
-            folder = Path(tempfile.mkdtemp(prefix="watershed-python-"))
-            place = folder / "socket"
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-                listener.bind(str(place))
-                listener.listen(64)
-                # Strings must have the hash in all of Spark's processes: Spark sets the variable for them.
-                environment = {**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
-                server = subprocess.Popen(
-                    [sys.executable, "-m", "spark_jobs.fork_server", str(listener.fileno()), str(folder)],
-                    stdin=subprocess.PIPE,
-                    pass_fds=[listener.fileno()],
-                    env=environment,
-                )
-            words = [sys.executable, "-I", "-S", str(_LAUNCHER), str(place), sys.executable]
-            script = folder / "python"
-            script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-            script.chmod(0o700)
-        except OSError:
+            script = _script(folder)
+            subprocess.run([script, "-c", ""], check=True)
+            _running.append((_started(folder), script))
+        except (OSError, subprocess.CalledProcessError):
+            shutil.rmtree(folder, ignore_errors=True)
             return sys.executable
-        _running.append((server, script))
-        atexit.register(_end, server, folder)
     return str(_running[0][1])
+
+
+def _script(folder: Path) -> Path:
+    words = [sys.executable, "-I", "-S", str(_LAUNCHER), str(folder / _SOCKET), sys.executable]
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    script.chmod(0o700)
+    return script
+
+
+def _started(folder: Path) -> "subprocess.Popen[bytes]":
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(folder / _SOCKET))
+        listener.listen(64)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "spark_jobs.fork_server", str(listener.fileno()), str(folder)],
+            stdin=subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+            # Strings must have the same hash in all of Spark's processes: Spark sets the variable for them.
+            env={**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")},
+        )
+    atexit.register(_end, server, folder)
+    return server
 
 
 def server_number() -> int | None:
@@ -116,7 +126,7 @@ class ForkServer:
                 elif key.fileobj is self._woken:
                     with suppress(BlockingIOError):
                         self._woken.recv(4096)
-                    self._bury()
+                    self._reap()
                 else:
                     self._abandon(key.fileobj)
 
@@ -167,7 +177,7 @@ class ForkServer:
                 sys.stderr.flush()
             os._exit(code)
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Passes on the exit codes of processes that have ended."""
         for child in list(self._children):
             found, status = os.waitpid(child, os.WNOHANG)

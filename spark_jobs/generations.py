@@ -1,8 +1,9 @@
 """The location of a sink's checkpoints, and the lock of the process on this machine that runs the sink.
 
-`<checkpoint_location>/<prefix>/<sink>/<generation>/` is Spark's. The progress topic says how far a store is: a job may
-continue on another machine, and a lost checkpoint costs nothing. A lock file beside a local checkpoint, or below
-`.watershed/sinks` if checkpoints are in an object store, says that a process of this machine runs the sink.
+`<checkpoint_location>/<prefix>/<sink>/<generation>/` is Spark's. Positions are not here: the store has the sink's
+(spark_jobs/starting.py), and the progress topic a published copy. So a job may continue on another machine, and a lost
+checkpoint costs nothing. A lock file beside a local checkpoint, or below `.watershed/sinks` if checkpoints are in an
+object store, says that a process of this machine runs the sink; another one stands by.
 
 Also finds tables whose rows a store holds in another form than the present mapping gives them: these need a new
 generation.
@@ -10,15 +11,14 @@ generation.
 
 import fcntl
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from cdc.config.store_mapping import StoredTables
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
-from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
 
 LOCAL_FOLDER: Final = Path(".watershed/sinks")
@@ -58,27 +58,28 @@ class Checkpoints:
         """Says whether a process of this machine runs the sink."""
         try:
             with (self._folder / _LOCK).open("r+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return not _lock(file)
         except FileNotFoundError:
             return False
-        except BlockingIOError:
-            return True
-        return False
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, is_over: Callable[[], bool]) -> Iterator[bool]:
         """Holds the lock, which one process of this machine has at a time; the kernel releases it when the process
-        ends. Raises SinkError."""
+        ends. While another process has it, calls `is_over` again and again, which pauses and says whether to give up.
+        Yields False then, True with the lock."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise SinkError(
-                    f"another process runs the sink with the files in {self._folder}",
-                    "nothing to do: this process waits until the other ends",
-                ) from error
-            yield
+            while not (is_held := _lock(file)) and not is_over():
+                pass
+            yield is_held
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def reshaped_tables(

@@ -44,6 +44,16 @@ def java_strings(spark: SparkSession, texts: Sequence[str]) -> Any:
     return array
 
 
+def task_slots(spark: SparkSession) -> int | None:
+    """Returns how many tasks the application's executors can run at once, at this moment; None if Spark does not
+    say."""
+    try:
+        context: Any = spark.sparkContext._jsc.sc()
+        return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+    except (Py4JError, OSError):  # the Java process has ended, or its Spark has no such method
+        return None
+
+
 def silence_accumulators(spark: SparkSession) -> None:
     """When the JVM ends before us, PySpark's server of accumulators would print a traceback for the lost connection."""
     accumulators: Any = spark.sparkContext._accumulatorServer

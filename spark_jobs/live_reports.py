@@ -7,10 +7,12 @@ rejected row without its dead letter.
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
 from cdc.model.errors import WatershedError
 from spark_jobs.dead_letters import DeadLetterProducer
+from spark_jobs.kept import KeptClients
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.source.group import GroupOffsets, Reached, group_name
 from spark_jobs.source.reading import Partition
@@ -34,8 +36,19 @@ class DeadLetters(Protocol):
     def publish(self, dead_letters: DeadLetterUpdates) -> object: ...
 
 
-_groups: Final[dict[str, GroupOffsets]] = {}  # kept by the worker process
-_producers: Final[dict[str, DeadLetterProducer]] = {}
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    """The clients of one generation of a sink."""
+
+    group: GroupOffsets
+    dead_letters: DeadLetterProducer
+
+    def close(self) -> None:
+        self.group.close()
+        self.dead_letters.close()
+
+
+_clients: Final[KeptClients[_Clients]] = KeptClients()
 
 
 class LiveReports:
@@ -60,15 +73,12 @@ class LiveReports:
     def opened(cls, job: SinkTaskConfig, batch: str, task: int) -> Iterator[Self]:
         """Opens the reports of a task, with the clients that the worker process keeps."""
         name = group_name(job.prefix, job.sink, job.generation)
-        # Of a sink two generations are written at once, at most.
-        for former in [other for other in _groups if other.rpartition("-")[0] == name.rpartition("-")[0]][:-1]:
-            if former != name:
-                _groups.pop(former).close()
-        group = _groups.get(name) or _groups.setdefault(name, GroupOffsets(job.kafka, name))
-        producer = _producers.get(job.sink) or _producers.setdefault(
-            job.sink, DeadLetterProducer(job.kafka, job.prefix, job.sink)
+        clients = _clients.get(job.sink, job.generation) or _clients.keep(
+            job.sink,
+            job.generation,
+            _Clients(GroupOffsets(job.kafka, name), DeadLetterProducer(job.kafka, job.prefix, job.sink)),
         )
-        with closing(cls(group, producer, batch, task)) as reports:
+        with closing(cls(clients.group, clients.dead_letters, batch, task)) as reports:
             reports._thread.start()
             yield reports
 

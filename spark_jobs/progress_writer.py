@@ -1,4 +1,4 @@
-"""Publishes the applied position of a sink, and the outcome of its rebuild."""
+"""Publishes a sink's applied position, its requests to end a batch, and the progress of its rebuild."""
 
 import threading
 from typing import Final

@@ -43,7 +43,7 @@ class Rejections:
         open_dead_letters: Mapping[str, int],
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        """`open_dead_letters`: dead_letter_key → version, when the round began."""
+        """`open_dead_letters`: dead_letter_key → version, when the batch began."""
         self._section = section
         self._generation = generation
         self._open = dict(open_dead_letters)

@@ -23,6 +23,7 @@ from cdc.config.stores import StoreConfig, WarehouseConfig, sink_config
 from cdc.daemon.conditions import Conditions
 from cdc.model.condition import Condition
 from cdc.model.control import Record
+from cdc.model.topics import Topics
 from sinks.errors import SinkError
 from sinks.registry import make_sink, open_slots
 from sinks.shaping.sink import shaped
@@ -34,11 +35,15 @@ from spark_jobs.failures import reason
 from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
-from spark_jobs.jvm import jvm_failure, jvm_process, kill_python_workers
-from spark_jobs.serving import ServingWorker
+from spark_jobs.jvm import jvm_failure, jvm_process, kill_python_workers, task_slots
+from spark_jobs.pipelining import check_versions, start_probe
+from spark_jobs.progress_writer import ProgressWriter
+from spark_jobs.query_listener import NewestRecords, SinkQueryListener
+from spark_jobs.serving import ServingWorker, SinkFile
 from spark_jobs.session import is_submitted, spark_session, submitted_session
-from spark_jobs.source import warm_up
+from spark_jobs.sinks_file import SinksFile
 from spark_jobs.task_report import SinkTaskConfig
+from spark_jobs.task_slots import SlotWatch, needed_slots
 from spark_jobs.worker import FINISH_S_MAX, OpenSink, Portions
 
 log = structlog.get_logger(__name__)
@@ -49,15 +54,21 @@ STAGE_PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 MERGES_AT_ONCE_MAX: Final = 4  # a merge is planned and committed in one thread of the driver
 OpenBy = Callable[[SparkSession, int, str | None], OpenSink]  # with how many tasks it may run at once, in a slot
 POLL_S: Final = 0.25
+EXECUTORS_S_MAX: Final = 10.0
 # After the last batch is done: the query's end, and closing clients.
 LEAVE_S_MAX: Final = FINISH_S_MAX + 2.0
 JVM_END_S_MAX: Final = 1.5
 
 
-def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | None = None) -> NoReturn:
+def run_sinks(
+    config: Config,
+    names: Sequence[str],
+    conditions: Conditions | None = None,
+    reread: Callable[[], Config] | None = None,
+) -> NoReturn:
     """Runs until SIGTERM or SIGINT, then ends the process. Exit code 0: after a request to stop; 1: a sink had an error
     that no restart helps against (the others continued until the request, or had one too). `conditions` receive the
-    state of each sink. Raises ConfigError and StackError before anything is written."""
+    state of each sink. `reread`: see SinksFile. Raises ConfigError and StackError before anything is written."""
     openers = _check(config, names)
     reports_to = conditions or Conditions()
     for name in names:
@@ -68,14 +79,20 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     def on_signal(_: int, __: FrameType | None) -> None:
         stop.set()
 
+    file, is_hung_up = SinksFile(config, names, reread), threading.Event()
+
+    def on_hangup(_: int, __: FrameType | None) -> None:
+        is_hung_up.set()
+
+    signal.signal(signal.SIGHUP, on_hangup)
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    # While a sink is rebuilt it has two queries. A query without a task of its own would wait for rounds of others, and
-    # its applied position with it. Where tasks are threads of this process, idle ones cost nothing; the processors
-    # of a cluster are shared for one rebuild at a time.
+    # While a sink is rebuilt it has two queries. A query without a task of its own would wait for the others, and its
+    # applied position with it. Where tasks are threads of this process, idle ones cost nothing; the processors of a
+    # cluster are shared for one rebuild at a time.
     try:
         spark, task_count = started(config, len(names) + 1 if is_submitted() else 2 * len(names))
     except SinkError:
@@ -85,17 +102,38 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
         log.info("stopped before Spark had started", exit_code=0)
         _end(0)
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
-    warm_up(spark)
+    check_versions(spark)
+    probed = start_probe(spark)
+    slots = _slot_watch(spark, config, names)
+
+    def opener(name: str, now: Config) -> Callable[[str | None], OpenSink]:
+        return partial(_check(now, [name])[name], spark, task_count)
+
     workers = [
-        ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
+        ServingWorker(
+            name,
+            config,
+            spark,
+            partial(open_sink, spark, task_count),
+            stop,
+            reports_to,
+            SinkFile(partial(file.of, name), partial(opener, name), file.follow),
+        )
         for name, open_sink in openers.items()
     ]
+    has_live = any(config.sinks[name].type != "warehouse" for name in names)
     threads = [threading.Thread(target=worker.run, name=worker.name, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
     while not stop.wait(POLL_S) and any(thread.is_alive() for thread in threads):
+        if is_hung_up.is_set():
+            is_hung_up.clear()
+            file.reload()
         if (failure := jvm_failure(spark)) is not None:
             raise failure
+        slots.look(time.monotonic())
+        if has_live and probed.done():
+            probed.result()
     stopped = time.monotonic()
     for thread in threads:
         thread.join(max(0.0, LEAVE_S_MAX - (time.monotonic() - stopped)))
@@ -108,6 +146,7 @@ def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
     """Returns the session, and the number of tasks that each query may run at once. Raises SinkError."""
     try:
         spark = _session(config, query_count)
+        _wait_for_executors(spark, query_count)
         return spark, max(1, spark.sparkContext.defaultParallelism // query_count)
     except (PySparkException, Py4JError, OSError) as error:
         raise SinkError(
@@ -117,11 +156,35 @@ def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
         ) from error
 
 
+def _wait_for_executors(spark: SparkSession, query_count: int) -> None:
+    """Waits until a cluster's executors have a task slot for each query, or EXECUTORS_S_MAX: Spark knows only those
+    that have answered, and the number of tasks of a query is divided by it."""
+    if not is_submitted():
+        return
+    deadline = time.monotonic() + EXECUTORS_S_MAX
+    while (slots := task_slots(spark)) is not None and slots < query_count and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
 def _session(config: Config, query_count: int) -> SparkSession:
     if is_submitted():
         return submitted_session(config.spark.options)
     jars = [jar for found in resolve_sets(jar_sets(config), progress=Console(stderr=True)).values() for jar in found]
     return spark_session(spark_java(), jars, config.spark.driver_memory, config.spark.options, query_count)
+
+
+def _slot_watch(spark: SparkSession, config: Config, names: Sequence[str]) -> SlotWatch:
+    """Publishes from now on what Spark says about queries. Returns what compares their number with Spark's slots."""
+    publish = NewestRecords(ProgressWriter(config.kafka, Topics(config.topics.prefix)).send)
+    listener = SinkQueryListener(config.topics.prefix, publish.put)
+    spark.streams.addListener(listener)
+    bounded = {name for name in names if config.sinks[name].type == "warehouse"}
+    return SlotWatch(
+        partial(task_slots, spark),
+        lambda: needed_slots(listener.running, bounded),
+        spark.sparkContext.master or "",
+        listener.note_shortage,
+    )
 
 
 def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
@@ -184,7 +247,8 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
 
         def batches(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> MergingBatches:
             job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, staging)
-            return MergingBatches(SparkBatches(job, number, open_staging, send, is_live=False), sink, section.s3)
+            staging_batches = SparkBatches(job, number, open_staging, send, is_live=False)
+            return MergingBatches(staging_batches, sink, f"{name}/{generation}/{number[0]}", section.s3)
 
         def maintain() -> None:
             for table in sink.take_due():

@@ -1,13 +1,18 @@
 """The generation of a sink that readers see, and its replacement by another one."""
 
 import secrets
+import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 
 import structlog
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from cdc.config.config_file import Config
+from cdc.daemon.conditions import Conditions
 from cdc.model.control import table_key
 from cdc.model.events import TableId
 from cdc.model.job_records import RebuildRecord
@@ -17,6 +22,7 @@ from sinks.errors import RefusedError, SinkError
 from spark_jobs.building import Builder
 from spark_jobs.generations import next_generation, reshaped_tables
 from spark_jobs.rebuild import ErrorCallback, Rebuild
+from spark_jobs.sinks_file import SinkConfig
 from spark_jobs.starting import (
     INCLUDED,
     RESHAPED,
@@ -44,6 +50,15 @@ log = structlog.get_logger(__name__)
 SWAP_S_MAX = 60.0  # until the new generation shows what the former one showed last
 
 
+@dataclass(frozen=True, slots=True)
+class SinkFile:
+    """One sink's part of SinksFile."""
+
+    now: Callable[[], SinkConfig]
+    opener: Callable[[Config], Callable[[str | None], OpenSink]]
+    follow: Callable[[int], None]
+
+
 class ServingWorker(SinkWorker):
     """Keeps the serving generation up to date. A generation that was requested with `cdc rebuild`, or that a changed
     mapping requires, is built beside it, and replaces it when it has caught up.
@@ -51,8 +66,44 @@ class ServingWorker(SinkWorker):
 
     _rebuild: Rebuild | None = None
     _generation: int | None = None  # that this job filled or continued, or that readers see while another is built
+    _number = 0  # SinkConfig.number of this attempt
+
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        spark: SparkSession,
+        open_sink: Callable[[str | None], OpenSink],
+        stop: threading.Event,
+        conditions: Conditions,
+        file: SinkFile | None = None,
+    ) -> None:
+        """`file`: what may change while the sink runs; None: nothing."""
+        super().__init__(name, config, spark, open_sink, stop, conditions)
+        self._file = file
+
+    def _run_once(self) -> None:
+        self._take_up()
+        super()._run_once()
+
+    def _take_up(self) -> None:
+        """The attempt that begins has the newest configuration."""
+        if self._file is not None and (now := self._file.now()).number != self._number:
+            log.info("the sink continues with its new configuration", sink=self.name)
+            self._number, self._config = now.number, now.config
+            self._section = now.config.sinks[self.name]
+            self._open_sink = self._file.opener(now.config)
+
+    def _is_outdated(self, connections: PipelineConnections) -> bool:
+        """Says whether the next attempt has another configuration. Asks for it where capture was told to."""
+        if self._file is None:
+            return False
+        self._file.follow(connections.control.reload_us)
+        return self._file.now().number != self._number
 
     def _work(self, stack: ExitStack, connections: PipelineConnections) -> None:
+        if self._is_outdated(connections):  # a standby begins with what is in force now
+            return
         opened = self._open_sink(None)
         stack.enter_context(closing(opened))
         self._rebuild = rebuild = self._rebuild_of(opened, connections)
@@ -64,11 +115,17 @@ class ServingWorker(SinkWorker):
         if begun is not None:
             stack.enter_context(self._maintained(opened))
             self._run_queries(
-                *begun, is_over=lambda: rebuild is not None and self._follow(rebuild, opened, connections)
+                *begun,
+                is_over=lambda: (
+                    self._is_outdated(connections)
+                    or (rebuild is not None and self._follow(rebuild, opened, connections))
+                ),
             )
         elif rebuild is not None:
             self._report("rebuilding")
             while not self._stop.is_set() and not self._follow(rebuild, opened, connections):
+                if self._is_outdated(connections):
+                    return
                 if rebuild.refusal is not None:
                     raise rebuild.refusal
                 if rebuild.is_idle:
@@ -78,6 +135,8 @@ class ServingWorker(SinkWorker):
                     )
                 self._stop.wait(WATCH_S)
                 connections.control.read()
+        if self._is_outdated(connections):
+            return
         if rebuild is not None and rebuild.is_ready and not self._stop.is_set():
             self._replace(rebuild, sync, connections)
 

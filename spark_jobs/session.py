@@ -34,6 +34,16 @@ _LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     # The default forks a process for each file of a local checkpoint.
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
 }
+# A row of the sinks' streams is a piece of many records. Each must go its way when it is there: Spark would wait for
+# 10,000 rows, for 64 KiB to a Python worker or from one, and for TCP's acknowledgement of the last small packet.
+# spark_jobs/pipelining.py tries whether it works.
+PIPELINING: Final[Mapping[str, str]] = {
+    "spark.python.daemon.module": "spark_jobs.daemon",
+    "spark.python.worker.reuse": "true",  # Spark's default: workers keep their connections to brokers and stores
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    "spark.sql.execution.pandas.udf.buffer.size": "1024",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -43,12 +53,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     # One sink's long batch must not hold up another's short one.
     "spark.scheduler.mode": "FAIR",
     "spark.sql.streaming.minBatchesToRetain": "10",
-    "spark.python.daemon.module": "spark_jobs.daemon",
-    # A row of the sinks' streams is a piece of many records. Each must go its way when it is there: Spark would wait
-    # for 10,000 rows, for 64 KiB to a Python worker, and for TCP's acknowledgement of the last small packet.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-    "spark.sql.execution.pandas.udf.buffer.size": "1024",
-    "spark.python.unix.domain.socket.enabled": "true",
+    **PIPELINING,
     "spark.sql.extensions": ICEBERG_EXTENSIONS,
 }
 

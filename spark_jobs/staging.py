@@ -2,24 +2,25 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from cdc.config.stores import WarehouseConfig
 from cdc.config.warehouse_catalog import S3Config
-from cdc.model.events import TableSchema
+from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Result
 from sinks.schema_history import SchemaHistory
 from sinks.shaping.sink import apply_shaped
 from sinks.shaping.table import TableShapes
+from sinks.warehouse.properties import origin_of
 from sinks.warehouse.staging import Staged, Stager, delete_staged
 from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
 
 if TYPE_CHECKING:  # imported late: each worker process reads this module, and does not need what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink
     from spark_jobs.applied import FoundTopic, Offsets
-    from spark_jobs.batches import Batches, BatchReport, Take
+    from spark_jobs.batches import Batches, BatchReport, MicroBatch, Take
 
 log = structlog.get_logger(__name__)
 
@@ -66,13 +67,16 @@ class MergingBatches:
 
     is_live = False
 
-    def __init__(self, batches: "Batches", sink: "WarehouseSink", s3: S3Config | None = None) -> None:
-        """`s3`: how staged files are reached."""
+    def __init__(self, batches: "Batches", sink: "WarehouseSink", job: str, s3: S3Config | None = None) -> None:
+        """`job`: says in each commit who wrote it, see `properties.JOB`. `s3`: how staged files are reached."""
         self._batches = batches
+        self._job = job
+        self._topics: dict[TableId, str] = {}
         self._sink = sink
         self._s3 = s3
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
+        self._topics = {history.newest.table: topic for topic, history in schema_histories.items()}
         self._batches.set_tables(schema_histories)
 
     def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
@@ -81,13 +85,13 @@ class MergingBatches:
     def find_topics(self) -> "Mapping[str, FoundTopic]":
         return self._batches.find_topics()
 
-    def run(self, frame: Any, ends: "Offsets", take: "Take") -> "BatchReport":
+    def run(self, micro_batch: "MicroBatch", ends: "Offsets", take: "Take") -> "BatchReport":
         begun = time.monotonic()
-        report = self._batches.run(frame, ends, take)
+        report = self._batches.run(micro_batch, ends, take)
         if report.staged:
             staged = time.monotonic()
             try:
-                report.written = self._sink.take(report.staged)
+                report.written = self._sink.take(report.staged, self._origins(report, micro_batch.number))
             finally:
                 delete_staged((part.path for part in report.staged), self._s3)
             # A change is counted once: counters of a sink must not go back, whatever the store counts.
@@ -100,3 +104,15 @@ class MergingBatches:
                 merging_s=round(time.monotonic() - staged, 2),
             )
         return report
+
+    def _origins(self, report: "BatchReport", number: int) -> dict[TableId, dict[str, str]]:
+        """Returns for each staged table where its rows came from: `begins` and `offsets` of its topic's partitions."""
+        origins = {}
+        for table in {part.table for part in report.staged}:
+            topic = self._topics[table]
+            begins = report.begins.get(topic, {})
+            ranges = {
+                partition: (begins.get(partition, 0), end) for partition, end in report.offsets.get(topic, {}).items()
+            }
+            origins[table] = origin_of(self._job, number, topic, ranges)
+        return origins

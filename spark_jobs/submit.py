@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     configure_logs(level=os.environ.get("CDC_LOG_LEVEL", "info"), as_json=bool(os.environ.get("CDC_LOG_JSON")))
     try:
-        run_sinks(load_config(options.config), options.names)
+        run_sinks(load_config(options.config), options.names, reread=lambda: load_config(options.config))
     except WatershedError as error:
         print(error, file=sys.stderr)
         return error.exit_code

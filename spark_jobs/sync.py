@@ -1,9 +1,10 @@
 """Keeps one generation of one sink up to date: in batches, and beside them. Does not use Spark.
 
-Two threads work on a sink. The query's thread runs a batch, whose tasks write records to the store. The watching thread
-makes readable what was written, applies sweeps and publishes the applied position. In the order written, readable,
-published, the job may be killed at any moment: unpublished work is repeated, and the store's guard by version makes
-that harmless.
+Two threads work on a sink. The query's thread (of Spark's callback for foreachBatch) runs a batch, whose tasks write
+records to the store. The watching thread (SinkWorker.run) makes readable what was written, applies sweeps and publishes
+the applied position, also while a batch runs; a third thread passes on what running tasks report
+(spark_jobs/batches.py). In the order written, readable, noted in the store, published, the job may be killed at any
+moment: unpublished work is repeated, and the store's guard by version makes that harmless.
 """
 
 import threading
@@ -161,7 +162,7 @@ class SinkSync:
         return self._active_query
 
     def stop_query(self) -> None:
-        """Lets the running batch end, and allows no other."""
+        """Has the running batch asked to end, with its next report, and allows no other."""
         self._active_query = 0
 
     # ---- the query's thread

@@ -1,6 +1,7 @@
-"""Errors of Watershed that are raised in a task, or while a batch is planned: Spark passes only the text of a traceback
-on to the driver."""
+"""Errors of Watershed that are raised in one of Spark's Python processes, in a task or in the one that plans batches:
+Spark passes only the text of a traceback on to the driver, among its own."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -25,8 +26,8 @@ class TaskError(Exception):
 
 
 @contextmanager
-def passed_on() -> Iterator[None]:
-    """Raises Watershed's errors of this context as TaskError."""
+def as_task_error() -> Iterator[None]:
+    """Raises TaskError for an error of Watershed in this context."""
     try:
         yield
     except WatershedError as error:
@@ -34,12 +35,13 @@ def passed_on() -> Iterator[None]:
 
 
 def error_of_task(error: BaseException) -> WatershedError | None:
-    """Returns Watershed's error that was the cause of Spark's error. None if it had another cause."""
+    """Returns the error that a task or the planner raised, if one of Watershed's was the cause of Spark's error."""
     _, found, rest = str(error).partition(_MARK)
     if not found:
         return None
     try:
-        kind, message, hint = msgspec.json.decode(rest.partition("\n")[0], type=list[str])
-    except (msgspec.DecodeError, ValueError):
+        fields, _ = json.JSONDecoder().raw_decode(rest)  # Spark's own words may follow, on the same line too
+        kind, message, hint = msgspec.convert(fields, list[str])
+    except (msgspec.ValidationError, ValueError):
         return None
     return _KINDS.get(kind, SinkError)(message, hint)

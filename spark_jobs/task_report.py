@@ -24,11 +24,6 @@ class SinkTaskConfig:
     staging: str = ""  # the URI of the folder for files that the driver merges
     slot: str | None = None  # of the generation, see sinks.slots
 
-    @property
-    def name(self) -> str:
-        """The name of the sink and the generation: a worker process may serve two generations of one sink."""
-        return f"{self.sink}/{self.slot or ''}"
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaCatalog:
@@ -49,7 +44,7 @@ class TaskReport:
     stale: int = 0
     write_s: float = 0.0  # spent in the store's client
     is_behind: bool = False  # more records may follow at once
-    unknown_schema: str = ""  # a record, whose schema is not in the catalog
+    unknown_schema: str = ""  # the error of a record whose schema is not in the catalog
     staged: tuple[Any, ...] = ()  # files or rows for a store that the driver writes
     dead_letters: DeadLetterUpdates = field(default_factory=dict)  # dead letters that were opened or closed
     lost: dict[Partition, str] = field(default_factory=dict)  # partitions that are not read on, and why

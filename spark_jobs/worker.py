@@ -35,13 +35,14 @@ from sinks.errors import RefusedError, SinkError
 from sinks.shaping.table import TableShape
 from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition
-from spark_jobs.batches import Batches
+from spark_jobs.batches import Batches, MicroBatch
 from spark_jobs.control_reader import ControlReader, ControlUpdate
 from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
 from spark_jobs.jvm import is_cut_off, jvm_failure
 from spark_jobs.progress_writer import ProgressWriter
+from spark_jobs.query_listener import query_name
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.sync import JobEnvironment, SinkSync
@@ -57,6 +58,7 @@ HOUSEKEEPING_PAUSE_S_MAX: Final = 2.0
 # While a backlog is worked off, nobody waits for the newest row, and each refresh makes a segment that is merged later.
 HOUSEKEEPING_PAUSE_BEHIND_S: Final = 2.0
 MAINTAIN_S: Final = 20.0
+STANDBY_POLL_S: Final = 0.1
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
 # How long a batch may continue after a request to stop; the process has 10 s in all.
@@ -206,7 +208,8 @@ class SinkWorker(ABC):
 
     def _run_once(self) -> None:
         with ExitStack() as stack:
-            stack.enter_context(self._locked())
+            if not stack.enter_context(self._locked()):
+                return
             control = stack.enter_context(closing(ControlReader(self._config.kafka, self._topics, self._section.holds)))
             writer = stack.enter_context(closing(ProgressWriter(self._config.kafka, self._topics)))
             update = self._wait_for_tables(control)
@@ -224,9 +227,29 @@ class SinkWorker(ABC):
     def _open_dead_letters(self, generation: int) -> DeadLetterTopic:
         return DeadLetterTopic(self._config.kafka, self._config.topics, self.name, generation)
 
-    def _locked(self) -> AbstractContextManager[None]:
-        """Holds the lock while this worker runs."""
-        return self._checkpoints.locked()
+    def _locked(self) -> AbstractContextManager[bool]:
+        """Holds the lock while this worker runs, see Checkpoints.locked."""
+        return self._locked_after_standby()
+
+    @contextmanager
+    def _locked_after_standby(self) -> Iterator[bool]:
+        """Waits as standby while another process of this machine runs the sink,
+        and takes over when that ends. Yields False after a request to stop."""
+        has_waited = False
+
+        def stand_by() -> bool:
+            nonlocal has_waited
+            if not has_waited:
+                has_waited = True
+                log.info("standing by", sink=self.name, because="another process of this machine runs the sink")
+                self._report("standby")
+            return self._stop.wait(STANDBY_POLL_S)
+
+        with self._checkpoints.locked(stand_by) as is_held:
+            if has_waited and is_held:
+                log.info("taking over", sink=self.name)
+                self._report("starting")
+            yield is_held
 
     @abstractmethod
     def _work(self, stack: ExitStack, connections: PipelineConnections) -> None:
@@ -346,14 +369,14 @@ class SinkWorker(ABC):
         stream = stream_of_sink(self._spark, self._config.kafka, self._topics.prefix, self._stream)
         query_number = sync.start_query()
 
-        def apply_batch(frame: DataFrame, _: int) -> None:
-            sync.apply_batch(query_number, frame)
+        def apply_batch(frame: DataFrame, number: int) -> None:
+            sync.apply_batch(query_number, MicroBatch(frame, number))
 
         # Jobs of a query run in the pool of the thread that starts it.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{self.name} {self.role}")
         writer: Any = stream.writeStream.foreachBatch(apply_batch)
         query: StreamingQuery = (
-            writer.queryName(f"{self._topics.prefix} {self.name} {generation}")
+            writer.queryName(query_name(self._topics.prefix, self.name, generation))
             .option("checkpointLocation", self._checkpoints.of(generation))
             .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .start()
@@ -369,7 +392,7 @@ class SinkWorker(ABC):
             if self._pause(sync, pause_s):
                 return
             if not query.isActive:
-                raise sync.failure or self._error_of(query)
+                raise sync.failure or error_of_query(query) or SinkError(f"{self.name}: the query ended by itself")
             begun = time.monotonic()
             sync.run_housekeeping()
             took_s = time.monotonic() - begun
@@ -379,13 +402,6 @@ class SinkWorker(ABC):
             pause_s = min(max(HOUSEKEEPING_PAUSE_S_MIN, took_s), HOUSEKEEPING_PAUSE_S_MAX)
             if is_over():
                 return
-
-    def _error_of(self, query: StreamingQuery) -> Exception:
-        """Returns why a query has ended that ran no batch."""
-        error = query.exception()
-        if error is None:
-            return SinkError(f"{self.name}: the query ended by itself")
-        return error_of_task(error) or error
 
     def _pause(self, sync: SinkSync, pause_s: float) -> bool:
         """Waits for so long, and longer while a backlog is worked off; says whether there was a request to stop."""
@@ -407,6 +423,13 @@ class SinkWorker(ABC):
             query.stop()
         except (PySparkException, Py4JError, OSError) as error:
             log.debug("query ended with an error", sink=self.name, **_error_fields(error))
+
+
+def error_of_query(query: StreamingQuery) -> Exception | None:
+    """Returns the error with which a query ended: that of the process that planned its batches, if it is one of
+    Watershed's."""
+    error = query.exception()
+    return error and (error_of_task(error) or error)
 
 
 def is_filled_in_place(opened: OpenSink) -> bool:

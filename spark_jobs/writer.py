@@ -1,10 +1,11 @@
 """The writer of a sink's query: the function that `mapInArrow` runs in each task, between the pieces that the data
 source yields and the task's report.
 
-A worker process runs many tasks, one after the other, and keeps its connection to the store. All records of a key are
-in one partition, and a partition is read by one task, so order and reduction need no other task. Everything that a task
-does may be done again, or by two tasks at once (a retried task, speculative execution, a job whose driver died): every
-write is guarded by its change's version.
+A task has two Python worker processes: one runs the data source's `read`, this one the writer, and rows pass through
+the JVM between them. A worker runs many tasks, one after the other, and keeps its connection to the store. All records
+of a key are in one partition, and a partition is read by one task, so order and reduction need no other task.
+Everything that a task does may be done again, or by two tasks at once (a retried task, speculative execution, a job
+whose driver died): every write is guarded by its change's version.
 """
 
 import pickle
@@ -19,6 +20,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from cdc.model.errors import WatershedError
+from spark_jobs.kept import KeptClients
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.pieces import ChangeWriter, PieceWriter
 from spark_jobs.rejections import Rejections
@@ -60,31 +62,37 @@ class StoreWriter:
         yield pa.RecordBatch.from_arrays([one_binary(pickle.dumps(report))], names=["report"])
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Opened for a job, with a catalog's name."""
+
+    job: SinkTaskConfig
+    catalog: str
+    writer: ChangeWriter
+
+    def close(self) -> None:
+        self.writer.close()
+
+
 class _Kept:
     """What a worker process keeps from task to task."""
 
     def __init__(self) -> None:
         self.executor = ThreadPoolExecutor(1, "store")
-        # By Job.name: opened for a job, with a catalog's name.
-        self._targets: dict[str, tuple[SinkTaskConfig, str, ChangeWriter]] = {}
+        self._targets: KeptClients[_Target] = KeptClients()
 
     def target(self, writer: StoreWriter) -> ChangeWriter:
         job, catalog = writer.job, writer.catalog
-        held = self._targets.get(job.name)
-        if held is not None and held[:2] == (job, catalog.name):
-            return held[2]
-        self.forget(job.name)
-        # Of a sink two generations are written at once, at most.
-        for former in [name for name in self._targets if name.startswith(f"{job.sink}/")][:-1]:
-            self.forget(former)
-        target = writer.open_target(job, catalog)
-        self._targets[job.name] = (job, catalog.name, target)
-        return target
+        held = self._targets.get(job.sink, job.slot)
+        if held is not None and (held.job, held.catalog) == (job, catalog.name):
+            return held.writer
+        self.forget(job)
+        opened = _Target(job, catalog.name, writer.open_target(job, catalog))
+        return self._targets.keep(job.sink, job.slot, opened).writer
 
-    def forget(self, name: str) -> None:
+    def forget(self, job: SinkTaskConfig) -> None:
         """Drops a connection, which may be in any state after a failure."""
-        if (held := self._targets.pop(name, None)) is not None:
-            held[2].close()
+        self._targets.drop(job.sink, job.slot)
 
 
 _kept = _Kept()
@@ -106,7 +114,7 @@ def write_pieces(writer: StoreWriter, pieces: Iterable[Piece], task: int) -> Tas
                     piece_writer.write(piece)
         report.staged = target.finish()
     except WatershedError as error:
-        _kept.forget(writer.job.name)
+        _kept.forget(writer.job)
         raise TaskError(error) from error
     return report
 

@@ -34,6 +34,7 @@ BUDGETS_S: Final[dict[str, float]] = {
     "tests/integration/test_topic_troubles.py": 180,
     "tests/integration/test_verify.py": 200,
     "tests/faults/test_kill_capture.py": 120,
+    "tests/integration/test_many_tables.py": 400,
 }
 
 

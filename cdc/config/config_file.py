@@ -18,15 +18,14 @@ from cdc.config.http_settings import HttpConfig
 from cdc.config.secret_files import secret_files
 from cdc.config.section import DebeziumSection, Section
 from cdc.config.settings import ENV_PREFIX, PipelineConfig, describe, load
-from cdc.config.store_mapping import matches
 from cdc.config.store_types import SINK_TYPES, SinksConfig, section_class
-from cdc.config.stores import shared_names, unmatched_pattern
+from cdc.config.stores import in_source, may_match, shared_names, unmatched_pattern
 from cdc.config.views import MINUTES, ClockConfig, ViewConfig, view_topics
 from cdc.config.views import problem as problem_of_views
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
-from cdc.model.topics import Topics
+from cdc.model.topics import NAME_CHARS_MAX, Topics
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _DURATION = re.compile(r"(\d{1,6})([smhd])")
@@ -99,16 +98,28 @@ class Config(PipelineConfig):
 
     @model_validator(mode="after")
     def _sinks_are_apart(self) -> Self:
-        message = shared_names(self.sinks, self.topics.prefix) or unmatched_pattern(self.sinks, self.source.table_ids)
+        message = shared_names(self.sinks, self.topics.prefix) or unmatched_pattern(
+            self.sinks, self.source.table_ids, self.source.choice
+        )
         if message:
             raise ValueError(f"sinks: {message}")
+        return self
+
+    @model_validator(mode="after")
+    def _stores_are_not_captured(self) -> Self:
+        if self.source.choice.patterns and (name := in_source(self.sinks, self.source.dsn)):
+            raise ValueError(
+                f"sinks: {name} is in the database that source.dsn names, where patterns of source.tables would take "
+                "its tables, too: each write would be captured and written again. Keep it in another database, or "
+                "list source.tables by name"
+            )
         return self
 
     @model_validator(mode="after")
     def _verified_tables_are_stored(self) -> Self:
         stored = self.source.stored_table_ids
         for pattern in self.verify.tables:
-            if pattern != "*" and not any(matches(pattern, table) for table in stored):
+            if pattern != "*" and not may_match(pattern, stored, self.source.choice):
                 raise ValueError(f"verify.tables: {pattern} matches no table of source.tables that stores hold")
         return self
 
@@ -163,9 +174,6 @@ def _refuse_unknown_environment(path: Path) -> None:
             raise ConfigError(
                 f"{kind} {name} names no section", f"sections of {path}: {', '.join(Config.model_fields)}"
             )
-
-
-NAME_CHARS_MAX = 249  # Kafka's
 
 
 def problem_of_topics(

@@ -7,7 +7,8 @@ message, a log or a repr.
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -26,10 +27,12 @@ from cdc.config.masking import Mask, MaskOptions
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.secret_files import secret_files
 from cdc.config.section import Section
+from cdc.config.table_choice import TableChoice, is_pattern, is_system, require_patterns
 from cdc.config.topic_settings import TopicSettings
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from cdc.model.table_state import SelectionRecord
 
 ENV_PREFIX = "CDC__"
 _NAME = re.compile(r"[a-z0-9_]{1,63}")  # the characters that PostgreSQL allows for a slot
@@ -40,7 +43,11 @@ class SourceConfig(Section):
     """The PostgreSQL database that is read."""
 
     dsn: SecretStr  # a libpq connection string or URL; must reach the server directly, not through a pooler
-    tables: tuple[str, ...] = Field(min_length=1)  # schema.table
+    tables: tuple[str, ...] = Field(min_length=1)  # schema.table, and patterns: see cdc/config/table_choice.py
+    exclude_tables: tuple[str, ...] = ()  # names and patterns: not captured, although a pattern of `tables` matches
+    # What becomes of a table that begins to match a pattern later.
+    new_tables: Literal["capture", "ignore", "stop"] = "capture"
+    tables_max: Annotated[int, Field(ge=1, le=10_000)] = 1_000  # patterns take no more tables
     publication: str = "watershed"
     slot: str = "watershed"
     failover: bool = True  # PostgreSQL 17 and later: standbys that synchronise slots get this one too
@@ -52,6 +59,7 @@ class SourceConfig(Section):
     include_columns: Patterns = ()
     exclude_columns: Patterns = ()
     outbox: tuple[str, ...] = ()  # those of `tables` that section outbox names, which puts them into both
+    matched: tuple[str, ...] = ()  # the tables that patterns of `tables` take, where they are known: not for files
 
     @field_validator("slot")
     @classmethod
@@ -63,16 +71,33 @@ class SourceConfig(Section):
     @field_validator("tables")
     @classmethod
     def _tables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        require_patterns(value)
         for name in value:
-            TableId.parse(name)
+            if not is_pattern(name) and is_system(TableId.parse(name)):
+                raise ValueError(f"{name} is a table of PostgreSQL itself, which can't be captured")
         if len(set(value)) != len(value):
             raise ValueError("a table is listed twice")
         return value
 
+    @field_validator("exclude_tables")
+    @classmethod
+    def _exclude_tables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        require_patterns(value)
+        return value
+
+    @model_validator(mode="after")
+    def _excluded(self) -> Self:
+        for name in self.tables:
+            if name in self.exclude_tables:
+                raise ValueError(f"{name} is in tables and in exclude_tables: remove it from one of them")
+        if self.exclude_tables and not self.choice.patterns:
+            raise ValueError("exclude_tables is for patterns, and tables has none: remove it")
+        return self
+
     @model_validator(mode="after")
     def _key_columns(self) -> Self:
         for table, columns in self.key_columns.items():
-            if table not in self.tables:
+            if not self.choice.takes(TableId.parse(table)):
                 raise ValueError(f"key_columns names {table}, which is not in tables")
             if len(set(columns)) != len(columns):
                 raise ValueError(f"key_columns of {table} names a column twice")
@@ -91,8 +116,27 @@ class SourceConfig(Section):
         return str(table) in self.outbox
 
     @property
+    def choice(self) -> TableChoice:
+        return TableChoice(self.tables, self.exclude_tables)
+
+    def with_matched(self, tables: Iterable[TableId]) -> Self:
+        """Returns the section with these tables as those that its patterns take."""
+        names = tuple(str(table) for table in sorted(tables) if str(table) not in self.tables)
+        return self.model_copy(update={"matched": names})
+
+    def is_named(self, table: TableId) -> bool:
+        """Says whether the operator named the table, so that its trouble at a first start is a mistake."""
+        return str(table) in self.tables or str(table) in self.key_columns
+
+    @property
     def table_ids(self) -> tuple[TableId, ...]:
-        return tuple(TableId.parse(name) for name in self.tables)
+        """The tables that are named, and those that patterns are known to take."""
+        return (*self.choice.names, *map(TableId.parse, self.matched))
+
+    @property
+    def keyless(self) -> frozenset[TableId]:
+        """The tables whose records have no key, which exist or not."""
+        return frozenset(t for t in map(TableId.parse, (*self.key_columns, *self.outbox)) if self.chosen(t).key == ())
 
     @property
     def stored_table_ids(self) -> tuple[TableId, ...]:
@@ -166,10 +210,20 @@ class KafkaConfig(Section):
 class TopicConfig(Section):
     """Topics that capture creates."""
 
-    prefix: str
+    prefix: str  # the topic of a table is {prefix}.{schema}.{table}
     partitions: Annotated[int, Field(ge=1, le=1000)] = 4
     replication_factor: Annotated[int, Field(ge=1, le=10)] | None = None  # None: the brokers' default
     config: TopicSettings = TopicSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_are_fixed(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "name" in values:
+            raise ValueError(
+                "name is not supported: the topic of a table is {prefix}.{schema}.{table}, from which sinks, views and "
+                "readers know its table; remove it"
+            )
+        return values
 
     @field_validator("prefix")
     @classmethod
@@ -219,15 +273,20 @@ class SweepConfig(Section):
 class MaskingConfig(MaskOptions):
     """Text that may not leave the source in clear. Columns are named schema.table.column."""
 
-    def masks(self, tables: Sequence[TableId]) -> tuple[Mask, ...]:
+    def masks(self, source: SourceConfig) -> tuple[Mask, ...]:
         """Returns the masks of columns. Raises ValueError for a column of a table that is not captured."""
-        return self.masks_of(lambda name: _column_of(name, tables))
+        return self.masks_of(lambda name: _column_of(name, source))
 
 
-def _column_of(name: str, tables: Sequence[TableId]) -> tuple[TableId, str]:
-    for table in sorted(tables, key=lambda table: len(str(table)), reverse=True):
+def _column_of(name: str, source: SourceConfig) -> tuple[TableId, str]:
+    for table in sorted(source.table_ids, key=lambda table: len(str(table)), reverse=True):
         if name.startswith(f"{table}.") and len(name) > len(f"{table}."):
             return table, name.removeprefix(f"{table}.")
+    # A table that a pattern may take later; with dots in names, the first reading that it takes.
+    for dot in (place for place, letter in enumerate(name) if letter == "." and 0 < place < len(name) - 1):
+        with suppress(ValueError):
+            if source.choice.matches(table := TableId.parse(name[:dot])):
+                return table, name[dot + 1 :]
     raise ValueError(f"masking names {name}, which is not a column of source.tables; write schema.table.column")
 
 
@@ -261,6 +320,13 @@ class PipelineConfig(BaseSettings):
         secrets.env_vars = {name.lower(): value for name, value in secret_files(os.environ, ENV_PREFIX).items()}
         return env_settings, secrets, init_settings
 
+    def in_force(self, record: SelectionRecord | None) -> Self:
+        """Returns the configuration with the tables that capture has, for a process that does not read the catalog,
+        beside those that the file names: capture will have them when it takes up the file."""
+        if record is None:
+            return self
+        return self.model_copy(update={"source": self.source.with_matched(map(TableId.parse, record.tables))})
+
     @property
     def heals_itself(self) -> bool:
         """Whether capture heals a gap without being asked to."""
@@ -269,7 +335,7 @@ class PipelineConfig(BaseSettings):
     @property
     def format_options(self) -> FormatOptions:
         """Sections `format` and `masking` together."""
-        masks = self.masking.masks(self.source.table_ids)
+        masks = self.masking.masks(self.source)
         return FormatOptions(**self.format.model_dump(), masks=masks, columns=self.source.columns)
 
     @model_validator(mode="before")
@@ -282,6 +348,8 @@ class PipelineConfig(BaseSettings):
     def _outbox_is_configured(self) -> Self:
         if set(self.source.outbox) != {table.table for table in self.outbox.tables}:
             raise ValueError("source.outbox is filled from section outbox: name tables in outbox.tables")
+        if self.source.matched:
+            raise ValueError("source.matched is filled from the source: name tables in source.tables")
         return self
 
     @model_validator(mode="after")

@@ -8,9 +8,7 @@ are not merged.
 import hashlib
 import hmac
 import json
-import re
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from typing import Any, Final, Self
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
@@ -18,10 +16,10 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, field
 from cdc.config.masking import Mask, MaskOptions
 from cdc.config.row_condition import parse_condition
 from cdc.config.section import Section
+from cdc.config.table_choice import is_pattern, matches, require_patterns
 from cdc.model.events import TableId
 
 BIGINT: Final = 1 << 63
-_WILDCARD = re.compile(r"[*?\[]")
 
 
 class StoreMasks(MaskOptions):
@@ -96,15 +94,6 @@ class TableMapping(Section):
 IDENTITY: Final = TableMapping()
 
 
-def is_pattern(name: str) -> bool:
-    """Says whether the pattern can match several tables."""
-    return _WILDCARD.search(name) is not None
-
-
-def matches(pattern: str, table: TableId) -> bool:
-    return pattern == str(table) or fnmatchcase(str(table), pattern)
-
-
 class StoredTables(Section):
     """The tables that a store holds, and their mappings."""
 
@@ -115,7 +104,7 @@ class StoredTables(Section):
     @field_validator("tables", "exclude_tables")
     @classmethod
     def _are_names(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        _require_names(patterns)
+        require_patterns(patterns)
         return patterns
 
     @field_validator("mapping", mode="before")
@@ -123,7 +112,7 @@ class StoredTables(Section):
     def _sections(cls, mapping: Any) -> Any:
         """A table whose rows stay as they are may be there without a section."""
         if isinstance(mapping, dict):
-            _require_names(map(str, mapping))
+            require_patterns(map(str, mapping))
             return {pattern: {} if section is None else section for pattern, section in mapping.items()}
         return mapping
 
@@ -145,9 +134,3 @@ class StoredTables(Section):
         """Returns the fingerprints of tables whose rows do not stay as they are, by schema.table."""
         mapped = ((table, self.mapped(table)[1]) for table in tables)
         return {str(table): entry.fingerprint() for table, entry in mapped if not entry.is_identity}
-
-
-def _require_names(patterns: Iterable[str]) -> None:
-    for pattern in patterns:
-        if not is_pattern(pattern):
-            TableId.parse(pattern)

@@ -1,13 +1,13 @@
 """Sections `sinks.search.shapes`, `sinks.cache.shapes` and `sinks.warehouse.shapes`: how a store keeps tables' rows."""
 
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from cdc.config.partitioning import parse_sort, parse_transform
 from cdc.config.section import Section
+from cdc.config.table_choice import matches
 from cdc.config.warehouse_catalog import S3Config
 from cdc.model.events import TableId
 
@@ -176,4 +176,4 @@ Shape = TypeVar("Shape")
 
 def shape_of(shapes: Mapping[str, Shape], table: TableId, default: Shape) -> Shape:
     """The shape of the first pattern that matches schema.table."""
-    return next((shape for pattern, shape in shapes.items() if fnmatchcase(str(table), pattern)), default)
+    return next((shape for pattern, shape in shapes.items() if matches(pattern, table)), default)

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from cdc.config.search_access import AwsConfig, search_addresses
-from cdc.config.store_mapping import StoredTables, matches
+from cdc.config.store_mapping import StoredTables
 from cdc.config.store_shapes import TOMBSTONE_TTL_S, CacheShape, SearchShape, SqlShape, StoreTls, WarehouseOptions
+from cdc.config.table_choice import TableChoice, is_pattern, matches
 from cdc.config.warehouse_catalog import CatalogConfig, is_s3
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -241,16 +242,37 @@ def shared_names(sinks: Mapping[str, StoreConfig], topic_prefix: str) -> str | N
     return None
 
 
-def unmatched_pattern(sinks: Mapping[str, StoreConfig], captured: Iterable[TableId]) -> str | None:
-    """The first pattern that matches no captured table, with its place: it may be a mistyped name."""
+def unmatched_pattern(sinks: Mapping[str, StoreConfig], captured: Iterable[TableId], choice: TableChoice) -> str | None:
+    """The first pattern that can match no captured table, with its place: it may be a mistyped name. `choice`: where it
+    has patterns, tables are captured that nobody knows yet."""
     captured = list(captured)
     for name, section in sinks.items():
         shapes: Iterable[str] = getattr(section, "shapes", ())
         for option, patterns in (("tables", section.tables), ("mapping", section.mapping), ("shapes", shapes)):
             for pattern in patterns:
-                if not any(matches(pattern, table) for table in captured):
+                if not may_match(pattern, captured, choice):
                     return f"{name}.{option}: {pattern} matches no table of source.tables"
     return None
+
+
+def may_match(pattern: str, captured: Iterable[TableId], choice: TableChoice) -> bool:
+    """Says whether the pattern matches a captured table, or one that the patterns of `choice` may yet take."""
+    if any(matches(pattern, table) for table in captured):
+        return True
+    return bool(choice.patterns) and (is_pattern(pattern) or choice.takes(TableId.parse(pattern)))
+
+
+def in_source(sinks: Mapping[str, StoreConfig], dsn: SecretStr) -> str | None:
+    """Returns an SQL sink that is in the database of the source, as far as the addresses show; None if there is
+    none."""
+    text = dsn.get_secret_value()
+    if "://" not in text:
+        words = dict(word.partition("=")[::2] for word in text.split())
+        text = f"//{words.get('host', '')}:{words.get('port', '5432')}/{words.get('dbname', '')}"
+    place = _server(SecretStr(text), 5432)
+    return next(
+        (name for name, one in sinks.items() if isinstance(one, SqlConfig) and _server(one.url, 5432) == place), None
+    )
 
 
 def _server(url: SecretStr, default_port: int) -> str:

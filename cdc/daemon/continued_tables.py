@@ -3,8 +3,9 @@
 import structlog
 
 from cdc.config.settings import PipelineConfig, SourceConfig
+from cdc.daemon.outbox_setup import require_format
 from cdc.kafka.state_reader import read_captured, read_tables
-from cdc.model.errors import SourceError
+from cdc.model.errors import ConfigError, SourceError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
@@ -18,19 +19,26 @@ log = structlog.get_logger(__name__)
 
 
 def continued(
-    config: PipelineConfig, connection: SourceConnection, now_us: int
+    config: PipelineConfig, connection: SourceConnection, now_us: int, *, is_continued: bool
 ) -> tuple[SourceConfig, list[TopicRecord]]:
     """Returns the source with the tables that can be captured, and the records of those that can't be: they are
     stopped, each alone, and a session adds them when that is possible. Tables that an operator stopped stay stopped.
-    `now_us`: µs since 1970. Raises SourceError if no table can be captured, ConnectionLost, BrokerError."""
+    `now_us`: µs since 1970. `is_continued`: if not, this is the first start, where a table that is named must be
+    capturable. Raises SourceError if no table can be captured, ConnectionLost, BrokerError."""
     source, known, records = config.source, read_captured(config).schemas, read_tables(config)
     publication = read_publication(connection, source.publication, source.table_ids)
-    errors: dict[TableId, SourceError] = {}
+    errors: dict[TableId, WatershedError] = {}
     tables: list[TableId] = []
     for table in source.table_ids:
         try:
-            require_same_keys(known.get(table), checked_table(connection, table, publication, source.chosen(table)))
-        except SourceError as error:
+            found = checked_table(connection, table, publication, source.chosen(table))
+            if is_continued:
+                require_same_keys(known.get(table), found)
+            if not source.is_named(table):
+                require_format(config, None, found)
+        except (SourceError, ConfigError) as error:
+            if not is_continued and source.is_named(table):
+                raise
             errors[table] = error
         else:
             tables.append(table)
@@ -44,5 +52,5 @@ def continued(
             stopped.append(TableRecord.stopped(table, why, now_us, is_held=False))
     # If an operator has stopped all of them, they are captured again: no signal could start one in state GAP.
     chosen = [table for table in tables if table not in held] or tables
-    narrowed = source.model_copy(update={"tables": tuple(map(str, chosen))})
+    narrowed = source.model_copy(update={"tables": (), "matched": tuple(map(str, chosen))})
     return narrowed, [record.to(Topics(config.topics.prefix).state) for record in stopped]

@@ -20,18 +20,22 @@ from cdc.config.settings import PipelineConfig, SourceConfig
 from cdc.daemon.adding_tables import AdditionBarrier
 from cdc.daemon.first_start import Bootstrap, require_no_slot
 from cdc.daemon.gap_state import Gap, GapTopics, Heal
+from cdc.daemon.matched_tables import matched_at_start, read_matches, with_matches
 from cdc.daemon.outbox_setup import open_outbox, require_format
-from cdc.daemon.streaming_session import Session
-from cdc.kafka.state_reader import read_position
+from cdc.daemon.reloading import Reloading
+from cdc.daemon.streaming_session import ConfigFile, Session
+from cdc.kafka.state_reader import read_position, read_selection
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.condition import Condition
 from cdc.model.control import PositionRecord
 from cdc.model.errors import (
     NEXT_AFTER_GAP,
+    ConfigError,
     ConnectionLost,
     DamagedTextError,
     GapError,
     ProtocolError,
+    SourceError,
     UnreachableError,
     UnsupportedChangeError,
     WatershedError,
@@ -45,6 +49,7 @@ from cdc.postgres.primaries import PrimaryWatch, find_primary
 from cdc.postgres.replication import ReplicationConnection, SlotInUseError, SlotMissingError, StartLock
 from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot, source_now
 from cdc.tables.continuity import require_same_database, require_same_source, slot_missing
+from cdc.tables.matching import require_tables
 from cdc.tables.timelines import Branch, follow, start_lsn
 
 log = structlog.get_logger(__name__)
@@ -121,19 +126,20 @@ class Service:
     """Capture as a daemon. `check` writes nothing; `run` returns after a request to stop."""
 
     def __init__(
-        self, config: PipelineConfig, probe: Probe, on_condition: Callable[[Condition], None] = lambda _: None
+        self,
+        config: PipelineConfig,
+        probe: Probe,
+        on_condition: Callable[[Condition], None] = lambda _: None,
+        reread: Callable[[], PipelineConfig] | None = None,
     ) -> None:
-        """`on_condition`: receives each state of the service."""
-        self._given = config
+        """`on_condition`: receives each state of the service. `reread`: see Reloading."""
+        self._reloading = Reloading(config, reread)
         self._config = config  # with the primary alone, where source.dsn names several servers
         self._probe = probe
         self._on_condition = on_condition
         self._report("starting", "capture is starting", "nothing to do: it streams in a moment", is_failure=True)
         self._topics = Topics(config.topics.prefix)
-        self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
-        keyless = [table for table in config.source.table_ids if config.source.chosen(table).key == ()]
-        self._log_topics = [self._topics.table(table) for table in keyless]
-        self._admin = TopicAdmin(config.kafka, frozenset([*self._log_topics, self._topics.dead_letter]))
+        self._admin = self._open_admin()
         self._clock = SystemClock()
         self._addition_barrier = AdditionBarrier(config.source)
         self._failures: dict[TableId, UnsupportedChangeError] = {}  # why tables stopped in earlier sessions
@@ -148,15 +154,62 @@ class Service:
     def check(self, *, is_running_on: bool = False) -> Source:
         """Checks source and brokers. `is_running_on`: tables that can't be captured any more are left to the session.
         Raises ConfigError, SourceError, BrokerError, UnreachableError with the next step."""
-        source = check_source(self._config.source, self._config.snapshot, is_running_on=is_running_on)
-        outbox = open_outbox(self._config, promises_utf8=True)
+        config, topics = self._config, self._topics
+        if config.source.choice.patterns:
+            config = matched_at_start(config, read_selection(config), is_running_on=is_running_on)
+        source = check_source(config.source, config.snapshot, is_running_on=is_running_on)
+        outbox = open_outbox(config, promises_utf8=True)
         for table in source.tables:
-            require_format(self._config, outbox, table)
+            try:
+                require_format(config, outbox, table)
+            except (ConfigError, SourceError):
+                if config.source.is_named(table.table):
+                    raise
         self._admin.broker_count()
-        self._admin.check([*([] if is_running_on else self._table_topics), self._topics.dead_letter])
-        records = [self._topics.state, self._topics.control, self._topics.progress]
-        self._admin.check_single(records, [self._topics.signals, *([] if is_running_on else self._log_topics)])
+        of_tables = [] if is_running_on else [topics.table(table) for table in config.source.table_ids]
+        self._admin.check([*of_tables, topics.dead_letter])
+        keyless = frozenset(map(topics.table, config.source.keyless))
+        records = [topics.state, topics.control, topics.progress]
+        self._admin.check_single(records, [topics.signals, *keyless.intersection(of_tables)])
         return source
+
+    @property
+    def _given(self) -> PipelineConfig:
+        """The configuration in force."""
+        return self._reloading.in_force
+
+    def _open_admin(self) -> TopicAdmin:
+        keyless = map(self._topics.table, self._given.source.keyless)
+        return TopicAdmin(self._given.kafka, frozenset([*keyless, self._topics.dead_letter]))
+
+    def reload(self) -> str:
+        """Reads the configuration file again: the next session takes it up, which begins at once. Returns what changes,
+        in words. Raises WatershedError for a mistake: the configuration in force stays."""
+        said = self._reloading.request(self._config.source)
+        log.info("configuration read again", changes=said)
+        return said
+
+    def _reload_by_itself(self) -> None:
+        """Nobody waits for an answer: it goes to the log."""
+        if not self._reloading.has_file:
+            return
+        try:
+            self.reload()
+        except WatershedError as error:
+            problem, hint = error.message, error.hint
+        else:
+            return
+        log.error("the configuration was not taken up", error=problem, next=hint)
+
+    def _take_up(self) -> None:
+        """Puts a configuration in force that was read again."""
+        if self._reloading.take_up():
+            self._admin = self._open_admin()
+            server = self._config.source.dsn
+            self._config = self._given
+            if server != self._given.source.dsn:  # it has several, of which this is the primary
+                source = self._given.source.model_copy(update={"dsn": server})
+                self._config = self._given.model_copy(update={"source": source})
 
     def check_history(self, source: Source) -> None:
         """Checks history as a start would, without taking the slot. Raises SourceError for a slot of somebody else, and
@@ -235,14 +288,17 @@ class Service:
         return position is not None and position.phase == "streaming"
 
     def _handle_signals(self) -> None:
-        """Handles SIGTERM and SIGINT as requests to stop. Work that does not end in time (unreachable brokers, a slot
-        that waits for other transactions) is abandoned: a process may die at any point without losing anything."""
-        numbers = {signal.SIGTERM, signal.SIGINT}
+        """Handles SIGHUP as `cdc reload`, and SIGTERM and SIGINT as requests to stop. Work that does not end in time
+        (unreachable brokers, a slot that waits for other transactions) is abandoned: a process may die at any point
+        without losing anything."""
+        numbers = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
         # A thread waits for them: a handler would run only when the main thread returns from libpq or librdkafka.
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
         def handle_signals() -> None:
-            number = signal.sigwait(numbers)
+            while (number := signal.sigwait(numbers)) == signal.SIGHUP:
+                self._reload_by_itself()
+            numbers.remove(signal.SIGHUP)
             log.info("stopping", signal=signal.Signals(number).name)
             self._stop.set()
             last_resort = threading.Timer(STOP_S_MAX, give_up)
@@ -260,6 +316,7 @@ class Service:
 
     def _session(self) -> None:
         self._is_loading = False
+        self._take_up()
         with ExitStack() as resources:
             if self._config.capture.on_unpublishable == "dead_letter":
                 self._admin.check([self._topics.dead_letter])
@@ -284,6 +341,8 @@ class Service:
                 return
             if self._is_standby:
                 self._require_primary_still()
+                self._reload_by_itself()  # the file may have changed since this process was started
+            self._take_up()
             self._take_over()
             primaries = resources.enter_context(closing(PrimaryWatch(others, identity)))
             if lock is not None:
@@ -296,6 +355,7 @@ class Service:
                 self._failures,
                 self._stop.is_set,
                 self._probe,
+                ConfigFile(self.reload, lambda: self._reloading.is_due),
             )
             capture = session.prepare(
                 resources, connection, identity, patience_s, from_lsn, primaries, self._reads_all_again
@@ -305,7 +365,7 @@ class Service:
             self._report("streaming")
             capture.run()
             if not self._stop.is_set():
-                log.info("restarting with other tables")
+                log.info("a session with other tables begins")
 
     def _bootstrapped(self) -> PositionRecord:
         """Runs the first start, with the start lock held."""
@@ -319,7 +379,11 @@ class Service:
         # A consistent load publishes rows, for hours perhaps; otherwise this creates a slot.
         is_reading = self._config.snapshot.method == "consistent"
         self._report("loading", "the first start: the slot is being created", NEXT_SLOT, is_failure=not is_reading)
-        bootstrap = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
+        matches = read_matches(self._config, selection := read_selection(self._config))
+        if selection is None:
+            require_tables(self._config.source, matches)
+        config = with_matches(self._config, matches.capturable)
+        bootstrap = Bootstrap(config, self._admin, self._clock, self._stop.is_set, self._probe)
         position = bootstrap.run(position, self._heal)
         self._is_loading = False  # the next steps can continue without a table
         self._heal = None

@@ -7,7 +7,7 @@ capture is asked to stop.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -18,7 +18,8 @@ from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AddedTables, AdditionBarrier, TableAddition
-from cdc.daemon.outbox_setup import open_outbox
+from cdc.daemon.matched_tables import log_left_out, read_matches, with_matches
+from cdc.daemon.outbox_setup import open_outbox, require_format
 from cdc.daemon.record_making import envelope_context, make_unpublishable
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.records import EnvelopeContext
@@ -26,11 +27,11 @@ from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.signals import SignalReader
-from cdc.kafka.state_reader import Captured, StoredState, read_captured, read_progress, read_state
+from cdc.kafka.state_reader import Captured, StoredState, read_captured, read_progress, read_selection, read_state
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, TopicWatch
 from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.model.control import PositionRecord, SnapshotRecord, TopicState
-from cdc.model.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnsupportedChangeError
+from cdc.model.errors import NEXT_AFTER_GAP, ConfigError, ConnectionLost, GapError, SourceError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.table_state import TableFacts, TableRecord
@@ -55,6 +56,7 @@ from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.continuity import loss_of, require_same_source, topic_trouble
+from cdc.tables.matching import Matches, selection_of
 from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
 from cdc.tables.selection import Doubts, TableSelection, assign, compare_tables, newly_stopped, stopped_by_topic
 
@@ -92,6 +94,14 @@ class _Capturable:
     facts: Mapping[TableId, TableFacts | None]  # as of the last catalog poll
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """The configuration file, which may be read again while a session lasts."""
+
+    reload: Callable[[], str]  # see Service.reload
+    is_due: Callable[[], bool]  # whether the session is to end for it
+
+
 class Session:
     """Makes the loop. What it opens is closed with the caller's resources."""
 
@@ -104,8 +114,10 @@ class Session:
         failures: Mapping[TableId, UnsupportedChangeError],
         should_stop: Callable[[], bool],
         probe: Probe,
+        file: ConfigFile | None = None,
     ) -> None:
         """`failures`: tables whose changes could not be published in earlier sessions."""
+        self._file = file
         self._config = config
         self._topics = Topics(config.topics.prefix)
         self._admin = admin
@@ -131,6 +143,10 @@ class Session:
         def stay_connected() -> None:
             connection.send_status(started_at, started_at, reply_requested=False)
 
+        had = read_selection(self._config)
+        matches = read_matches(self._config, had)
+        log_left_out(self._config, matches)
+        self._config = with_matches(self._config, matches)
         topics = self._admin.describe([self._topics.table(table) for table in self._config.source.table_ids])
         broker = KafkaBroker(self._config, self._admin, topics.values(), self._should_stop)
         resources.callback(broker.abort)
@@ -138,8 +154,10 @@ class Session:
         broker.fence_predecessors(stay_connected)
         HangingTransactions(self._config, self._admin, broker, self._probe).end(stay_connected)
         state = read_state(self._config)
+        if state.selection != had:
+            raise ConnectionLost("another instance has captured other tables meanwhile")
         stay_connected()
-        found = self._require_continuity(state, identity, topics)
+        found = self._require_continuity(state, identity, topics, matches)
         stay_connected()
         these = self._capturable(broker, found, stay_connected)
         current = found.position
@@ -176,7 +194,11 @@ class Session:
             ),
             probe=self._probe,
             should_stop=lambda: (
-                self._should_stop() or self._addition_barrier.is_due or tracker.is_due or snapshots.tables_changed
+                self._should_stop()
+                or self._addition_barrier.is_due
+                or tracker.is_due
+                or snapshots.tables_changed
+                or (self._file is not None and self._file.is_due())
             ),
         )
 
@@ -197,7 +219,11 @@ class Session:
         )
 
     def _require_continuity(
-        self, state: StoredState, identity: SystemIdentity, topics: Mapping[str, TopicDescription]
+        self,
+        state: StoredState,
+        identity: SystemIdentity,
+        topics: Mapping[str, TopicDescription],
+        matches: Matches,
     ) -> _Found:
         """Checks that history is continuous for the tables that are captured already. `topics`: see _Found."""
         source, position = self._config.source, state.position
@@ -212,11 +238,28 @@ class Session:
         position = require_same_source(position, source_now(identity, flush_lsn, slot, publication))
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
+        descriptions = descriptions | self._without_format(descriptions, tables.joining)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
-        doubts = self._doubts(position, publication, tables.kept, topics)
+        doubts = self._doubts(position, publication, tables.kept, topics, matches)
         selection = assign(tables, position, captured.schemas, descriptions, state.tables, doubts, unread)
         source.columns.require_unpublished(selection.kept)
         return _Found(state, position, captured, topics, descriptions, publication, selection)
+
+    def _without_format(
+        self, descriptions: Mapping[TableId, TableDescription], joining: Sequence[TableId]
+    ) -> dict[TableId, TableDescription]:
+        """Describes the tables that a pattern takes and of whose rows no records can be made: they are stopped, while a
+        table that is named would have ended the start."""
+        barred = {}
+        for table in joining:
+            found = descriptions[table].found
+            if found is None or self._config.source.is_named(table):
+                continue
+            try:
+                require_format(self._config, None, found)
+            except (ConfigError, SourceError) as error:
+                barred[table] = replace(descriptions[table], barrier=descriptions[table].barrier or error)
+        return barred
 
     def _doubts(
         self,
@@ -224,6 +267,7 @@ class Session:
         publication: Publication,
         kept: Sequence[TableSchema],
         topics: Mapping[str, TopicDescription],
+        matches: Matches,
     ) -> Doubts:
         """Raises GapError where it is not one table that is in doubt, or where its changes can't be read again."""
         is_altered = publication.fingerprint != position.publication
@@ -247,7 +291,7 @@ class Session:
         return Doubts(
             failures=self._failures,
             topics=troubles,
-            unusable=unusable,
+            unusable={**matches.stopped, **unusable},
             are_held=self._are_held,
             is_publication_altered=is_altered,
         )
@@ -296,6 +340,7 @@ class Session:
             facts={t: found.descriptions[t].facts if t in joins else last_facts.get(t) for t in names},
         )
         records = [*self._newly_stopped(selection, state), *self._newly_owed(these, selection), *added.records]
+        records += self._newly_selected(state)
         if found.is_promoted:
             log.warning(
                 "the source was promoted, and has all that is published: publishing continues, no row is read again",
@@ -328,6 +373,14 @@ class Session:
         if progress is None or progress.epoch != these.constants.epoch or owed.keys() <= progress.owed.keys():
             return []  # no waiter is answered by a record of another epoch
         return [progress.model_copy(update={"owed": progress.owed | owed}).to(self._topics.progress)]
+
+    def _newly_selected(self, state: StoredState) -> list[TopicRecord]:
+        """Returns the record of the tables, if it changes, without the records of those that are configured no longer.
+        Tables that an operator stopped stay so if they come back."""
+        now, tables = selection_of(self._config.source), self._config.source.table_ids
+        gone = [t for t, record in state.tables.items() if t not in tables and not record.is_held]
+        records = [TopicRecord(self._topics.state, TableRecord.key_of(table).encode(), None) for table in gone]
+        return [*records, *([now.to(self._topics.state)] if now != state.selection else ())]
 
     def _newly_stopped(self, selection: TableSelection, state: StoredState) -> list[TopicRecord]:
         records = newly_stopped(selection, state.tables, self._clock.now_us())
@@ -383,7 +436,14 @@ class Session:
             keys,
             signals,
             answers,
-            Restrictions(unchunkable, stopped, outboxes, self._uncaptured(these, found.selection)),
+            Restrictions(
+                unchunkable,
+                stopped,
+                outboxes,
+                self._uncaptured(these, found.selection),
+                found.position.source.server,
+            ),
+            None if self._file is None else self._file.reload,
         )
 
     def _uncaptured(self, these: _Capturable, selection: TableSelection) -> dict[TableId, str]:

@@ -68,8 +68,8 @@ def client_settings(config: KafkaConfig, **settings: Any) -> dict[str, Any]:
 
 
 def reading_settings(config: KafkaConfig, group: str, **settings: Any) -> dict[str, Any]:
-    """Returns the properties of a `read_committed` consumer whose partitions are assigned. The client requires `group`;
-    nothing is committed for it."""
+    """Returns the properties of a `read_committed` consumer whose partitions are assigned. The client requires `group`,
+    for which it commits nothing by itself."""
     return client_settings(
         config,
         **{"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", **settings},

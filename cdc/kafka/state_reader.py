@@ -27,10 +27,11 @@ from cdc.model.errors import GapError
 from cdc.model.events import TableId, TableSchema, unpack_version
 from cdc.model.lost_events import LostEventsRecord
 from cdc.model.sink_records import SinkRecord
-from cdc.model.table_state import TableRecord
+from cdc.model.table_state import SelectionRecord, TableRecord
 from cdc.model.topics import Topics, prefixes_of
 
 T = TypeVar("T", bound=Record)
+C = TypeVar("C", bound=PipelineConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class StoredState:
     unpublished: tuple[UnpublishedRecord, ...] = ()
     lost: tuple[LostEventsRecord, ...] = ()
     hanging: HangingTransactionRecord | None = None
+    selection: SelectionRecord | None = None
     event_topics: tuple[str, ...] = ()  # topics of events that capture has written to
 
 
@@ -82,6 +84,7 @@ def read_state(config: PipelineConfig) -> StoredState:
         unpublished=of(UnpublishedRecord),
         lost=of(LostEventsRecord),
         hanging=record_of(HangingTransactionRecord, HangingTransactionRecord.KEY, topic, values),
+        selection=record_of(SelectionRecord, SelectionRecord.KEY, topic, values),
         event_topics=tuple(record.topic for record in of(EventTopicRecord)),
         signals_offset=0 if signals is None else signals.offset,
     )
@@ -96,6 +99,17 @@ def read_tables(config: PipelineConfig) -> dict[TableId, TableRecord]:
     """Returns the records of the tables, even if the position is damaged. Raises BrokerError."""
     topic = Topics(config.topics.prefix).state
     return {record.table: record for record in records_of(TableRecord, topic, read_latest(config.kafka, topic))}
+
+
+def read_in_force(config: C) -> C:
+    """Returns the configuration with the tables that its patterns take. Raises BrokerError, UnreachableError."""
+    return config.in_force(read_selection(config)) if config.source.choice.patterns else config
+
+
+def read_selection(config: PipelineConfig) -> SelectionRecord | None:
+    """Returns the tables of the configuration in force, even if the position is damaged. Raises BrokerError."""
+    topic = Topics(config.topics.prefix).state
+    return record_of(SelectionRecord, SelectionRecord.KEY, topic, read_latest(config.kafka, topic))
 
 
 def read_captured(config: PipelineConfig) -> Captured:

@@ -47,6 +47,33 @@ class BatchEndRecord(Record):
         return self.key_of(self.sink, self.generation)
 
 
+class QueryRecord(Record):
+    """What Spark says about the query of one of a sink's generations: about the last batch that has ended, and how
+    often queries have failed. The position is in SinkRecord."""
+
+    KEY = "query/"
+    sink: str
+    generation: int
+    failures: int = 0  # queries that ended with an error since the sink's process started
+    batch: int | None = None  # Spark's number of the batch; None: none has ended yet
+    batch_ms: int = 0  # the batch's duration
+    task_ms: int = 0  # of this, in which it was written; the rest is Spark's planning and logs
+    rows: int = 0  # of the DataFrame: pieces
+    records: int = 0  # in these pieces
+    bytes: int = 0
+    ended_us: int = 0  # when the batch ended, µs since 1970
+    shortage: str = ""  # why it waits for batches of other queries
+    shortage_next: str = ""
+
+    @classmethod
+    def key_of(cls, sink: str, generation: int) -> str:
+        return f"{cls.KEY}{sink}/{generation}"
+
+    @property
+    def record_key(self) -> str:
+        return self.key_of(self.sink, self.generation)
+
+
 class RebuildRecord(PerSinkRecord):
     """The last request to build a sink's store again, and what became of it. `cdc rebuild` writes it with status
     `asked`, the sink's job writes every later status."""

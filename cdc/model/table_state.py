@@ -1,4 +1,4 @@
-"""The state of each captured table: whether it is captured or stopped, and facts from the catalog.
+"""The tables that are captured, the state of each: whether it is captured or stopped, and facts from the catalog.
 
 The facts show that rows changed without row events. They are recorded so that a change is also noticed that happened
 while capture was down.
@@ -43,6 +43,15 @@ class TableFacts(Record):
     attributes: int = 0  # numbers given to columns so far; 0: not known
     labels: tuple[str, ...] = ()  # oid and xmin of the labels of its enums, also of those within other types
     row_type: str = ""  # xmin of its row type: another one after the table was renamed or moved to another schema
+
+
+class SelectionRecord(Record):
+    """The tables of which the configuration in force consists, and its patterns, with which it began."""
+
+    KEY = "selection"
+    include: tuple[str, ...]  # source.tables
+    exclude: tuple[str, ...]  # source.exclude_tables
+    tables: tuple[str, ...]  # schema.table: those that are named, then those that patterns take
 
 
 class TableRecord(PerTableRecord):

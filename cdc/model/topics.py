@@ -8,6 +8,7 @@ from cdc.model.events import TableId
 
 # The tables' topics keep deletes for so long: who reads a delete later than that may never see it.
 DELETES_KEPT_S: Final = 7 * 86_400
+NAME_CHARS_MAX: Final = 249  # Kafka's, of a topic
 
 
 class Topics:

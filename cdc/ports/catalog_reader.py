@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from cdc.model.errors import SourceError
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.table_state import TableFacts
 
@@ -34,7 +34,7 @@ class DivergedTable:
 
     schema: TableSchema | None  # the next version, from the catalog; None: the table can't be captured
     facts: TableFacts | None  # None: the table does not exist
-    error: SourceError | None
+    error: WatershedError | None
     entry: str
     filled: frozenset[int]  # oids of added partitions that hold rows
 
@@ -47,6 +47,8 @@ class CatalogAnswer:
     publication: str | None  # fingerprint
     seen: Mapping[TableId, DivergedTable]
     ready: frozenset[TableId]  # the stopped tables that can be captured again
+    begun: tuple[TableId, ...] = ()  # tables that patterns of the configuration take, and that the session has not
+    ended: tuple[TableId, ...] = ()  # those of the session that they take no longer
 
 
 @dataclass(frozen=True, slots=True)

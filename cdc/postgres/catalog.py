@@ -130,6 +130,18 @@ SELECT n.nspname::text, c.relname::text,
 """
 
 
+# Tables that patterns may take. A partition's rows are its root's; views, foreign tables and the like have no log; a
+# table of an extension is the extension's. An unlogged table is among them, so that it is refused by name.
+_EXISTING: LiteralString = """
+SELECT n.nspname::text, c.relname::text
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND NOT c.relispartition
+   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+   AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
+                      AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e')
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Publication:
     """A publication and its tables."""
@@ -178,6 +190,12 @@ def read_publication(
             row_filters[TableId(schema, table)] = row_filter
     fingerprint = f"{name}:{oid}:{digest(f'{xmin}:{schemas}')}"
     return Publication(name, publishes_all, publishes_roots, is_owned, fingerprint, entries, columns, row_filters)
+
+
+@says_lost()
+def existing_tables(connection: psycopg.Connection) -> list[TableId]:
+    """Returns the tables that patterns may take. Raises ConnectionLost."""
+    return [TableId(schema, name) for schema, name in connection.execute(_EXISTING)]
 
 
 def digest(text: str) -> str:
@@ -347,6 +365,13 @@ def schema_of(found: SourceTable, before: TableSchema | None, topics: Topics) ->
     if before is not None and replace(schema, version=before.version) == before:
         return before
     return schema
+
+
+def continued_schema(found: SourceTable, before: TableSchema | None, topics: Topics) -> TableSchema:
+    """Returns what `schema_of` does, but keeps the version of a table that was created again, or is in another database
+    now, in the same form: records of that version are records of this table, too."""
+    schema = schema_of(found, before, topics)
+    return replace(schema, version=before.version) if before is not None and schema.has_form_of(before) else schema
 
 
 def create_publication_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:

@@ -6,10 +6,10 @@ from typing import LiteralString
 import psycopg
 
 from cdc.config.settings import SourceConfig
-from cdc.model.errors import SourceError
+from cdc.model.errors import ConfigError, SourceError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts
-from cdc.ports.source_table import TableDescription
+from cdc.ports.source_table import SourceTable, TableDescription
 from cdc.postgres.catalog import Publication, digest
 from cdc.postgres.connection import says_lost
 from cdc.postgres.source import checked_table, published_table
@@ -134,15 +134,17 @@ def describe_table(
 ) -> TableDescription:
     """Returns the description of one table. Raises ConnectionLost."""
     entry, chosen = publication.entries.get(table, ""), source.chosen(table)
-    found, error, barrier = None, None, None
+    found: SourceTable | None = None
+    error: WatershedError | None = None
+    barrier: WatershedError | None = None
     try:
         found = published_table(connection, table, publication, chosen)
-    except SourceError as refusal:
+    except (SourceError, ConfigError) as refusal:
         error = refusal
     try:
         addable = checked_table(connection, table, publication, chosen)
         found = found or addable
-    except SourceError as refusal:
+    except (SourceError, ConfigError) as refusal:
         barrier = refusal
     state = f"{facts.model_dump_json() if facts else None} {entry} {barrier.message if barrier else None}"
     return TableDescription(found, facts, entry, state, error, barrier)

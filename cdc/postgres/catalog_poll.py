@@ -10,18 +10,19 @@ import structlog
 from psycopg import sql
 
 from cdc.config.settings import SourceConfig
-from cdc.model.errors import SourceError, WatershedError
+from cdc.model.errors import ConfigError, SourceError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.sql_names import sql_name
 from cdc.model.table_state import TableFacts
 from cdc.model.topics import Topics
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
-from cdc.postgres.catalog import Publication, read_publication, schema_of
+from cdc.postgres.catalog import Publication, existing_tables, read_publication, schema_of
 from cdc.postgres.catalog_facts import describe_table, read_facts
 from cdc.postgres.chunk_statements import watermark_statement
 from cdc.postgres.connection import SourceConnection, read_row, says_lost
 from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.source import published_table
+from cdc.tables.matching import match, selection_of
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +34,9 @@ class PostgresCatalogReader:
     """Implements cdc.ports.catalog_reader.CatalogReader. Thread and connection start at the first poll."""
 
     def __init__(self, source: SourceConfig, topics: Topics) -> None:
+        """`source`: with the tables that its patterns take in this session."""
         self._source = source
+        self._selection = selection_of(source)
         self._topics = topics
         self._answers: queue.SimpleQueue[CatalogAnswer | CatalogPollFailed] = queue.SimpleQueue()
         self._worker: ConnectionWorker[CatalogPoll] = ConnectionWorker(
@@ -85,7 +88,16 @@ class PostgresCatalogReader:
             description = describe_table(connection, self._source, table, publication, facts.get(table))
             if description.barrier is None and description.state != tried:
                 ready.add(table)
-        return CatalogAnswer(poll.nonce, publication.fingerprint, seen, frozenset(ready))
+        begun, ended = self._rematch(connection)
+        return CatalogAnswer(poll.nonce, publication.fingerprint, seen, frozenset(ready), begun, ended)
+
+    def _rematch(self, connection: SourceConnection) -> tuple[tuple[TableId, ...], tuple[TableId, ...]]:
+        """Returns the tables that patterns take, and took not, and the other way round."""
+        if not self._source.choice.patterns:
+            return (), ()
+        had = set(map(TableId.parse, self._source.matched))
+        now = match(self._source, existing_tables(connection), self._selection, self._topics).taken
+        return tuple(table for table in now if table not in had), tuple(sorted(had.difference(now)))
 
     def _compare(
         self,
@@ -98,8 +110,8 @@ class PostgresCatalogReader:
         entry = publication.entries.get(table, "")
         try:
             found = published_table(connection, table, publication, self._source.chosen(table))
-        except SourceError as error:
-            why = error if facts is not None else _missing(connection, table, known.schema.oid)
+        except (SourceError, ConfigError) as error:
+            why: WatershedError = error if facts is not None else _missing(connection, table, known.schema.oid)
             return DivergedTable(None, facts, why, entry, frozenset())
         schema = schema_of(found, known.schema, self._topics)
         had = {part.oid for part in known.facts.storage if not part.is_met} if known.facts is not None else set()

@@ -11,7 +11,7 @@ from psycopg.rows import class_row
 
 from cdc.config.columns import Chosen
 from cdc.config.settings import SnapshotConfig, SourceConfig
-from cdc.model.errors import ConnectionLost, SourceError
+from cdc.model.errors import ConfigError, ConnectionLost, SourceError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn, parse_lsn
 from cdc.model.sql_names import sql_name
@@ -30,6 +30,7 @@ from cdc.postgres.connection import connect, read_row, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 
 OLDEST_VERSION = 150_000
+RAISES_LEVEL_VERSION = 190_000
 LOCK_POLL_S: Final = 1.0
 LOCK_WAIT_S: Final = 1  # adding a table to the publication waits for a session that alters, analyzes or vacuums it
 
@@ -63,8 +64,8 @@ class Source:
 
 
 def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_on: bool = False) -> Source:
-    """Checks everything that capture needs; writes nothing. `is_running_on`: tables that can't be captured are left
-    out. Raises SourceError with the next step."""
+    """Checks everything that capture needs; writes nothing. Tables that a pattern takes, and with `is_running_on` all
+    that can't be captured, are left out. Raises SourceError with the next step."""
     with connect(config) as connection:
         for error in setting_errors(connection):
             raise error
@@ -75,8 +76,8 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         for table in config.table_ids:
             try:
                 tables += (checked_table(connection, table, publication, config.chosen(table)),)
-            except SourceError:
-                if not is_running_on:
+            except (SourceError, ConfigError):
+                if not is_running_on and config.is_named(table):
                     raise
         if not is_running_on:
             config.columns.require_meaning(
@@ -90,6 +91,12 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         with closing(ReplicationConnection(config)) as replication:  # raises for a role that may not replicate
             identity = replication.identify()
         return Source(identity, tables, publication)
+
+
+def allows_decoding(wal_level: str, version: int) -> bool:
+    """Says whether row changes are, or will be, in the WAL: from PostgreSQL 19 on, `replica` is raised to `logical`
+    while there is a logical slot. `version`: as in server_version_num."""
+    return wal_level == "logical" or (wal_level == "replica" and version >= RAISES_LEVEL_VERSION)
 
 
 def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
@@ -108,7 +115,7 @@ def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
         settings: dict[str, str] = dict(rows.fetchall())
     if is_standby:
         yield SourceError("the server is a standby", "name the primary in source.dsn")
-    if settings["wal_level"] != "logical":
+    if not allows_decoding(settings["wal_level"], version):
         yield SourceError(
             f"wal_level is {settings['wal_level']}, not logical: the WAL does not contain row changes",
             "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL",
@@ -345,7 +352,7 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
             raise ConnectionLost(
                 f"table {table} can't be added to publication {name} yet: {error.diag.message_primary}"
             ) from error
-    publication = read_publication(connection, name, config.table_ids)
+    publication = read_publication(connection, name, [*dict.fromkeys([*config.table_ids, table])])
     if publication is None or table not in publication.columns:
         # The next session's checks give the reason.
         raise ConnectionLost(f"publication {name} lacks a table that was added")

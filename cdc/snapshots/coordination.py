@@ -1,7 +1,7 @@
 """Snapshots as the capture loop drives them: answers of the reader, requests to it, signals, and progress reports."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,6 +11,7 @@ from cdc.model.control import (
     NEXT_AFTER_OTHERS,
     REPUBLISHED_MAX,
     RangeRecord,
+    ReloadRecord,
     SignalAnswer,
     SignalRecord,
     SnapshotProgress,
@@ -51,6 +52,7 @@ class Restrictions:
     stopped: Mapping[TableId, WatershedError | None] = field(default_factory=dict)
     outboxes: Collection[TableId] = ()  # outbox tables, whose rows are never read
     uncaptured: Mapping[TableId, str] = field(default_factory=dict)  # configured tables, with the reason in words
+    server: tuple[str, str] = ("", "")  # see SourceIdentity.server
 
 
 class Snapshots:
@@ -64,11 +66,15 @@ class Snapshots:
         signals: Signals,
         answers: Answers,
         restrictions: Restrictions | None = None,
+        reload: Callable[[], str] | None = None,
     ) -> None:
-        """`reader`: reads the source. `keys`: reads topics."""
+        """`reader`: reads the source. `keys`: reads topics. `reload`: reads the configuration file again; returns what
+        changes, raises WatershedError."""
+        self._reload = reload
         restrictions = restrictions or Restrictions()
         self._outboxes = restrictions.outboxes
         self._stopped = restrictions.stopped
+        self._server = restrictions.server
         self.tables_changed = False  # an operator stopped or started tables: a new session is needed
         self._unchunkable = restrictions.unchunkable
         self._engine = engine
@@ -181,6 +187,10 @@ class Snapshots:
     def _execute(self, identity: str, signal: SignalRecord) -> _Effect:
         if signal.action in ("stop_table", "start_table"):
             return self._stop_or_start(signal)
+        if signal.action == "reload":
+            return self._reload_file(signal)
+        if signal.action == "move":
+            return self._move(signal)
         unknown = [name for name in signal.tables if _table(name) not in self._engine.tables]
         if unknown:
             return _refused(f"table {unknown[0]} is not captured")
@@ -225,6 +235,16 @@ class Snapshots:
             status += f"; committed rows may be missing from {', '.join(lacking)} until a snapshot of all rows is done"
         return _accepted(status, [table for table, _ in changed]), [record for _, some in changed for record in some]
 
+    def _move(self, signal: SignalRecord) -> _Effect:
+        """Continues with another server only where this one was left. A move that is done already, by a process that
+        ended before it answered, is one that succeeded."""
+        if signal.server == self._server:
+            return _accepted("capture reads from the new server", []), []
+        return _refused(
+            "capture still streams from the former server",
+            "stop it, let source.dsn name the new server, start it; then cdc source move again",
+        )
+
     def _republish(self, wanted: Sequence[TableId], keys: Sequence[str]) -> _Effect:
         """Publish rows of one table again, by their keys, and deletes of those that it has not."""
         if len(wanted) != 1 or not 0 < len(keys) <= REPUBLISHED_MAX:
@@ -260,6 +280,16 @@ class Snapshots:
         return _accepted("stopped" if is_stop else "captured again", wanted), [
             TableRecord.stopped(table, why, self._now_us, is_held=is_stop).to(self._topics.state) for table in wanted
         ]
+
+    def _reload_file(self, signal: SignalRecord) -> _Effect:
+        """Capture takes up the configuration file; the record says to sinks that they may do so with theirs."""
+        if self._reload is None:
+            return _refused("this process of capture has no configuration file")
+        try:
+            said = self._reload()
+        except WatershedError as error:
+            return _refused(error.message, error.hint)
+        return _accepted(said, []), [ReloadRecord(requested_us=signal.requested_us).to(self._topics.control)]
 
     def _why_barred(self, tables: Sequence[TableId]) -> str:
         keys = {table: ", ".join(self._engine.tables[table].key) or "none" for table in tables}

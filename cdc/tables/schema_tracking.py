@@ -99,7 +99,7 @@ class SchemaTracker:
         self._is_marked = False  # the transaction that is being received has its watermark
         self._is_half_published = tables.is_half_published
         self._described: TableSchema | None = None  # the table of the last relation message
-        self.is_due = False  # a stopped table can be added again, by a new session
+        self.is_due = False  # a new session is to be begun: it has other tables, or adds a stopped one again
 
     # ---- the stream
 
@@ -180,6 +180,13 @@ class SchemaTracker:
                 raise ConnectionLost("the publication was altered or dropped: the next session examines it")
             if answer.ready and not self._is_half_published:
                 log.info("stopped tables can be captured again", tables=" ".join(map(str, sorted(answer.ready))))
+                self.is_due = True
+            if (answer.begun or answer.ended) and not self._is_half_published:
+                log.info(
+                    "tables begin or cease to match source.tables",
+                    begin=" ".join(map(str, answer.begun)),
+                    cease=" ".join(map(str, answer.ended)),
+                )
                 self.is_due = True
             if answer.seen:
                 self._answer = answer

@@ -1,1 +1,1 @@
-"""Makes the parts of the documentation that come from code, while MkDocs builds the pages."""
+"""Makes the parts of the documentation that come from code; `refresh` writes them into the pages."""

@@ -1,20 +1,14 @@
 """The hook that MkDocs calls for each page (`hooks` in mkdocs.yml)."""
 
 import re
-import sys
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # MkDocs loads this file by its path
-
-from docs.build.pages import filled
 
 _UPWARD = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<up>(?:\.\./)+)(?P<file>(?!\.\./)[\w./-]+)[^)]*\)")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fills in the generated parts. A link to a file outside of docs/, which the site does not have, becomes the file's
-    name."""
+    """A link to a file outside of docs/, which the site does not have, becomes the file's name."""
     return shown(markdown, len(PurePosixPath(page.file.src_uri).parts))
 
 
@@ -25,4 +19,4 @@ def shown(markdown: str, depth: int) -> str:
         leaves = link["up"].count("../") >= depth
         return f"{link['text']} (`{link['file']}`)" if leaves else link[0]
 
-    return _UPWARD.sub(without_outside, filled(markdown))
+    return _UPWARD.sub(without_outside, markdown)

@@ -12,6 +12,7 @@ import yaml
 from cdc.model import errors
 from docs.build.options import SectionOptions, sections
 from docs.build.types import type_rows
+from docs.build.versions import version_rows
 from watershed.cli.main import COMMANDS, application
 from watershed.http.metrics import metric_families
 from watershed.status.model import BrokerStatus, CaptureStatus, SourceStatus, Status
@@ -27,12 +28,15 @@ UNKNOWN: Final = Status(
     sinks=(),
     problems=(),
 )
-MARKER: Final = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+# A generated part lies between two comments, so that a page is whole wherever it is read.
+PART: Final = re.compile(r"^<!-- generated: (\w+) -->\n(?:.*?)^<!-- end: \1 -->$", re.MULTILINE | re.DOTALL)
 
 
-def filled(markdown: str) -> str:
-    """Returns the page with each marker `<!-- generated: name -->` replaced by what it names."""
-    return MARKER.sub(lambda marker: PARTS[marker[1]](), markdown)
+def refreshed(markdown: str) -> str:
+    """Returns the page with each of its generated parts as the code has it now. Raises KeyError for an unknown part."""
+    return PART.sub(
+        lambda part: f"<!-- generated: {part[1]} -->\n\n{PARTS[part[1]]()}\n\n<!-- end: {part[1]} -->", markdown
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -140,6 +144,11 @@ def types() -> str:
     return table(["PostgreSQL", "in records", "search field", "warehouse", "PostgreSQL store", "SQLite"], type_rows())
 
 
+def versions() -> str:
+    """The versions that are accepted, and those that tests run."""
+    return table(["product", "accepted", "run by tests", "remark"], version_rows())
+
+
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "configuration": configuration,
     "commands": commands,
@@ -147,4 +156,5 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "errors": error_kinds,
     "alerts": alerts,
     "types": types,
+    "versions": versions,
 }

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cdc.config.store_mapping import StoredTables, is_pattern, matches
+from cdc.config.store_mapping import StoredTables
 from cdc.config.stores import StoreConfig, WarehouseConfig
+from cdc.config.table_choice import is_pattern, matches
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableSchema
 from sinks.errors import RefusedError

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from cdc.config.masking import Mask
-from cdc.config.store_mapping import StoredTables, is_pattern
+from cdc.config.store_mapping import StoredTables
+from cdc.config.table_choice import is_pattern
 from cdc.formats.masks import is_text, masked
 from cdc.model.events import Column, TableSchema
 from sinks.contract import Change, Json, SourceOperation

@@ -89,10 +89,12 @@ class Merger:
         self._pause = pause
         self._deleted = deleted
 
-    def merge(self, table: PreparedTable, staged: Sequence[Staged], *, lacks: bool) -> Merged:
+    def merge(
+        self, table: PreparedTable, staged: Sequence[Staged], *, lacks: bool, origin: Mapping[str, str] | None = None
+    ) -> Merged:
         """Merges staged files in one commit, and records deleted keys in one more. `lacks`: some of the files' rows
-        lack columns; for a table of mode `current` all of them do, and can only change rows that exist. Raises
-        SinkError when other writers win ATTEMPT_COUNT_MAX times.
+        lack columns; for a table of mode `current` all of them do, and can only change rows that exist. `origin`:
+        properties for the snapshot's summary. Raises SinkError when other writers win ATTEMPT_COUNT_MAX times.
         """
         batch = uuid.uuid4().hex
         condition = _condition(table, staged)
@@ -114,7 +116,7 @@ class Merger:
             try:
                 self._engine.run(
                     statement,
-                    {properties.BATCH: batch, properties.PLANNED: str(planned.id if planned else 0)},
+                    {**(origin or {}), properties.BATCH: batch, properties.PLANNED: str(planned.id if planned else 0)},
                     by_row=lacks or table.mode == "history",
                     partitions=partitions,
                 )

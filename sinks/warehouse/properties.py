@@ -28,6 +28,24 @@ LAYOUT = "watershed.layout"  # of a table: JSON list of its partitions and of it
 BATCH = "watershed.batch"
 PLANNED = "watershed.planned"
 REPAIRED = "watershed.mended"
+# In the summary of a snapshot that merged a batch of Spark's query: JOB, `sink/generation/job`; QUERY_BATCH, the
+# number of the batch in the checkpoint of that generation; TOPIC; OFFSETS, JSON of partition → [offset of the first
+# record that the batch may have read, offset after the last one].
+JOB = "watershed.job"
+QUERY_BATCH = "watershed.query_batch"
+TOPIC = "watershed.topic"
+OFFSETS = "watershed.offsets"
+
+
+def origin_of(job: str, batch: int, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[str, str]:
+    """Returns the properties that say where a batch's rows of one table came from. `ranges`: by partition."""
+    offsets = {str(partition): ranges[partition] for partition in sorted(ranges)}
+    return {
+        JOB: job,
+        QUERY_BATCH: str(batch),
+        TOPIC: topic,
+        OFFSETS: json.dumps(offsets, separators=(",", ":")),
+    }
 
 
 def listed_tables(namespace: Mapping[str, str]) -> list[TableId]:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
@@ -130,10 +130,11 @@ class WarehouseSink:
             delete_staged((part.path for part in staged), self._options.s3)
         return results
 
-    def take(self, staged: Sequence[Staged]) -> int:
+    def take(self, staged: Sequence[Staged], origins: Mapping[TableId, Mapping[str, str]] | None = None) -> int:
         """Merges staged files, guarded by version: one commit for each table, one more for rows that lack columns, and
-        one for the keys that were deleted. Returns the number of written rows; the others were stale. Raises SinkError
-        after all tables have been attempted.
+        one for the keys that were deleted. `origins`: table → properties that say where its rows came from, for the
+        snapshots' summaries. Returns the number of written rows; the others were stale. Raises SinkError after all
+        tables have been attempted.
         """
         files: dict[TableId, list[Staged]] = {}
         for part in staged:
@@ -141,11 +142,11 @@ class WarehouseSink:
         self._saved_position.written(files)
         # The largest tables are first, so that all threads end at about the same time.
         by_size = sorted(files.items(), key=lambda entry: -sum(part.byte_count for part in entry[1]))
-        results = [self._threads.submit(self._take, *entry) for entry in by_size]
+        results = [self._threads.submit(self._take, *entry, (origins or {}).get(entry[0])) for entry in by_size]
         wait(results)
         return sum(result.result() for result in results)
 
-    def _take(self, table_id: TableId, staged: Sequence[Staged]) -> int:
+    def _take(self, table_id: TableId, staged: Sequence[Staged], origin: Mapping[str, str] | None) -> int:
         table = self._tables[table_id]
         merger = self._mergers.get()
         try:
@@ -155,7 +156,11 @@ class WarehouseSink:
                     parts = [(lacks, [part for part in staged if part.lacks is lacks]) for lacks in (False, True)]
                 else:
                     parts = [(any(part.lacks for part in staged), list(staged))]
-                merged = [merger.merge(table, part, lacks=lacks) for lacks, all_ in parts for part in merges(all_)]
+                merged = [
+                    merger.merge(table, part, lacks=lacks, origin=origin)
+                    for lacks, all_ in parts
+                    for part in merges(all_)
+                ]
         finally:
             self._mergers.put(merger)
         with self._state:

@@ -24,7 +24,7 @@ def context(cache: Path, address: str | None = None, received: Callable[[int], N
     except ImportError as error:
         raise StackError(
             "jars are missing and the library that fetches them, jgo, is not installed",
-            "pip install 'watershed-cdc[stack]'",
+            "pip install 'watershed-cdc[spark]'",
         ) from error
 
     @contextmanager

@@ -6,9 +6,9 @@
     spark.read.format("watershed").options(**place).load()         # the table's rows
     spark.readStream.format("watershed").options(**place).load()   # its changes
 
-`place` has `bootstrap.servers`, `prefix` and `table`; docs/how-to/spark-jobs.md describes every option. The driver
-plans with the pipeline's control and progress topics (`pipeline`), and tasks read the table's topic (`records`). The
-rest is pure: options, the form of rows, the newest version of each key, offsets.
+`place` has `bootstrap.servers`, `prefix` and `table`; docs/how-to/spark-jobs.md describes every option. A Python
+process that the driver's JVM starts plans with the pipeline's control and progress topics (`pipeline`), and tasks read
+the table's topic (`records`). The rest is pure: options, the form of rows, the newest version of each key, offsets.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,14 +23,19 @@ if TYPE_CHECKING:  # the package is imported by each of Spark's Python processes
 _SPARK_MIN = (4, 1)
 
 
-def register(spark: Any) -> None:
-    """Registers the data source with a session of Spark. Raises ConfigError for a Spark without the API."""
+def require_version(spark: Any) -> None:
+    """Raises ConfigError for a Spark without the API."""
     version = tuple(int(part) for part in spark.version.split(".")[:2] if part.isdecimal())
     if version < _SPARK_MIN:
         raise ConfigError(
             f'Spark {spark.version} can\'t read format("watershed"): it lacks the Python Data Source API that is used',
             "run Spark and pyspark 4.1 or a later 4.x",
         )
+
+
+def register(spark: Any) -> None:
+    """Registers the data source with a session of Spark. Raises ConfigError for a Spark without the API."""
+    require_version(spark)
     from spark_jobs.source.datasource import WatershedSource
 
     spark.dataSource.register(WatershedSource)
@@ -48,16 +53,3 @@ def stream_of_sink(spark: Any, kafka: "KafkaConfig", prefix: str, options: "Sink
     place = {"prefix": prefix, SINK_OPTION: options.encoded()}
     stream = spark.readStream.format("watershed").options(**place).load()
     return stream.observe("read", *(functions.sum(name).alias(name) for name in ("records", "bytes")))
-
-
-def warm_up(spark: Any) -> None:
-    """Lets the Python processes start, in another thread, that a sink's first batch needs: Spark would start them one
-    after the other."""
-    from cdc.kafka.daemon_thread import start_thread
-    from spark_jobs.source.warming import WarmingSource
-
-    def start_readers() -> None:
-        spark.dataSource.register(WarmingSource)
-        spark.read.format(WarmingSource.name()).load().collect()
-
-    start_thread(start_readers)  # an error would come again with the first batch

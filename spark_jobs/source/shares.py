@@ -23,7 +23,7 @@ def lag(starts: Offsets, ends: Offsets) -> int:
 
 
 def shares(starts: Offsets, ends: Offsets, task_count_max: int, *, with_ends: bool) -> list[Share]:
-    """Divides the partitions of a round among tasks, so that each has about the same number of records. Pure."""
+    """Divides the partitions of a batch among tasks, so that each has about the same number of records. Pure."""
     lags = _lags(starts, ends)
     if with_ends:
         lags = {partition: waiting for partition, waiting in lags.items() if waiting}

@@ -5,7 +5,7 @@ from typing import Self
 
 import msgspec
 
-from cdc.config.store_mapping import matches
+from cdc.config.table_choice import matches
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from spark_jobs.source.names import SINK_OPTION

@@ -1,9 +1,11 @@
-"""Plans the batches of a sink's stream, in the process of the driver that Spark keeps for its source.
+"""Plans the batches of a sink's stream, in the planner process: the Python process that the driver's JVM keeps for the
+source of a query. It shares no memory with the driver's own Python.
 
 A batch begins where the sink's position says that the store is: the job publishes it before a batch ends, and reads it
-from the store when it starts. Spark's checkpoint has for each batch where it began (and where a bounded one ends at
-most), with the identity of each topic. How far a live batch gets is decided while it runs, so that after a crash the
-running batch is repeated from the position; the store's guard by version makes that harmless.
+from the store when it starts. Spark's checkpoint notes for each batch, for operators, where it began (and where a
+bounded one ends at most), with the identity of each topic; a batch that is repeated is planned again. How far a live
+batch gets is decided while it runs, so that after a crash the running batch is repeated from the position; the store's
+guard by version makes that harmless.
 """
 
 import time

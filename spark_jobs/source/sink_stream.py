@@ -1,9 +1,10 @@
 """The stream of a sink: all its tables' topics, in rows that are pieces (spark_jobs/source/piece.py).
 
-Live batches are boxed in time: a task reads its partitions for `live_s`, and its rows flow to the writer while it
-reads. It ends earlier when the sink's driver says so, when a table's schema is published (the driver prepares the store
-between two batches), and when records arrive faster than the tasks of this batch take them. Bounded batches end at the
-offsets in Spark's checkpoint, or when a task has read `task_bytes`.
+Live batches are boxed in time: each task reads its partitions for `live_s`, and its rows flow to the writer while it
+reads. It ends earlier when the sink's driver asks for it, when a table's schema is published (the driver prepares the
+store between two batches), and when records arrive faster than the tasks of this batch take them. When one task has
+ended, the driver asks the others to end. Bounded batches end at the offsets that they were planned with, or when a task
+has read `task_bytes`.
 """
 
 import time
@@ -21,12 +22,13 @@ from cdc.config.settings import KafkaConfig
 from cdc.model.control import SchemaRecord
 from cdc.model.job_records import BatchEndRecord
 from cdc.model.topics import Topics
+from spark_jobs.kept import KeptClients
 from spark_jobs.source.piece import EMPTY, Piece, parts_of, piece_of, to_row
 from spark_jobs.source.reading import Fetched, Partition, PartitionReader
 from spark_jobs.source.shares import Share, shares
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_plan import BatchPlan, Planner, check_offset, initial_offset
-from spark_jobs.task_errors import passed_on
+from spark_jobs.task_errors import as_task_error
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 # After records, before empty pieces say that none follow at once. Spark passes a row on when the next one is there.
@@ -61,7 +63,7 @@ class Reader(Protocol):
 
 
 class SinkStreamReader(DataSourceStreamReader):
-    """Plans in the driver; `read` runs in tasks."""
+    """Plans in the planner process (spark_jobs/source/sink_plan.py); `read` runs in tasks."""
 
     def __init__(self, kafka: KafkaConfig, prefix: str, options: SinkStreamOptions) -> None:
         """Does not read anything: Spark makes a reader for each batch, only to send it to the tasks."""
@@ -76,9 +78,10 @@ class SinkStreamReader(DataSourceStreamReader):
         return initial_offset(self._options)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Returns where the next batch begins: a live one always, a bounded one if there are records. Raises
+        """Returns a new offset, so that Spark begins a batch: for a live stream always, for a bounded one if there are
+        records. It says where that batch begins, because where a live one ends is not known yet. Raises
         TaskError."""
-        with passed_on():
+        with as_task_error():
             plan = self._plan()
         if self._planned is not None and not self._options.live_s and not plan.has_records:
             return self._planned[0]
@@ -89,17 +92,15 @@ class SinkStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Raises TaskError."""
-        with passed_on():
-            return self._partitions(start, end)
-
-    def _partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        for offset in (start, end):
-            check_offset(offset, self._options)
+        with as_task_error():
+            for offset in (start, end):
+                check_offset(offset, self._options)
         self._number = end["batch"]
         if start == end:  # Spark asks so when a query continues
             return []
         if self._planned is None or self._planned[0] != end:  # the batch that a former query was running
-            self._planned = end, self._plan()
+            with as_task_error():
+                self._planned = end, self._plan()
         plan, is_live = self._planned[1], bool(self._options.live_s)
         parts = shares(plan.starts, plan.ends, self._options.task_count_max, with_ends=not is_live)
         may_split = is_live and len(parts) < min(self._options.task_count_max, sum(map(len, plan.ends.values())))
@@ -123,7 +124,7 @@ class SinkStreamReader(DataSourceStreamReader):
         """Raises TaskError."""
         assert isinstance(partition, PieceRange)
         read = read_live if partition.share.ends is None else read_bounded
-        with passed_on(), kept_reader(partition) as reader:
+        with as_task_error(), kept_reader(partition) as reader:
             yield from map(to_row, chain.from_iterable(map(parts_of, read(partition, reader))))
 
     def stop(self) -> None:
@@ -137,35 +138,37 @@ class SinkStreamReader(DataSourceStreamReader):
         return self._planner.plan()
 
 
-_readers: Final[dict[tuple[str, int], tuple[PartitionReader, dict[str, str]]]] = {}
-"""By sink and generation, with the ids of the topics that the consumer knows."""
+@dataclass
+class _KeptReader:
+    reader: PartitionReader
+    topic_ids: dict[str, str] = field(default_factory=dict)  # of the topics that the consumer knows
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+_readers: Final[KeptClients[_KeptReader]] = KeptClients()
 
 
 @contextmanager
 def kept_reader(part: PieceRange) -> Iterator[PartitionReader]:
     """Lends the consumer that this worker process keeps from task to task. After an error it is closed."""
-    name, place = part.options.name, (part.options.name, part.options.generation)
-    known = _readers[place][1] if place in _readers else {}
-    if any(known.get(topic, found) != found for topic, found in part.topic_ids.items()):
+    name, generation = part.options.name, part.options.generation
+    kept = _readers.get(name, generation)
+    if kept is not None and any(kept.topic_ids.get(topic, found) != found for topic, found in part.topic_ids.items()):
         # Its client keeps the highest leader epoch of each topic name. A topic that was created again may have a
         # lower one, at which brokers refuse the client's requests, and it repeats them for ever.
-        _close_reader(place)
-    if place not in _readers:
-        # Of a sink two generations are read at once, at most.
-        for former in [key for key in _readers if key[0] == name][:-1]:
-            _close_reader(former)
-        _readers[place] = PartitionReader(part.kafka, f"watershed-{part.prefix}-{name}-reader"), {}
-    reader, known = _readers[place]
-    known.update(part.topic_ids)
+        _readers.drop(name, generation)
+        kept = None
+    if kept is None:
+        made = PartitionReader(part.kafka, f"watershed-{part.prefix}-{name}-reader")
+        kept = _readers.keep(name, generation, _KeptReader(made))
+    kept.topic_ids.update(part.topic_ids)
     try:
-        yield reader
+        yield kept.reader
     except BaseException:
-        _close_reader(place)
+        _readers.drop(name, generation)
         raise
-
-
-def _close_reader(place: tuple[str, int]) -> None:
-    _readers.pop(place)[0].close()
 
 
 def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
@@ -185,8 +188,10 @@ def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
             yield piece
         elif follows:
             follows = False
-            yield EMPTY  # takes the last piece to the writer
-            yield EMPTY  # takes the first empty one, at which the writer waits for the store and reports
+            # Spark passes a row on when the next one is there: the first releases the last piece, the second the first,
+            # at which the writer waits for the store and reports.
+            yield EMPTY
+            yield EMPTY
         worked_since = worked_since or (now if piece.records else None)
         behind_since = (behind_since or now) if piece.is_full else None
         must_end = must_end or batch_end.is_in(fetched)

@@ -318,7 +318,7 @@ def _applied_lags(captured: Captured, stores: Sequence[str], seconds: float) -> 
 
 
 def killed(bench: Bench, stores: Sequence[str], kills: int) -> dict[str, Any]:
-    """Returns how long stores are behind after the job was killed, under load."""
+    """Returns how long stores are behind after the job was killed, under load, without a second job and with one."""
     urls = {"cache": bench.endpoints.redis_url, "search": bench.endpoints.opensearch_url}
     with bench.captured(TABLES) as captured:
         for table in TABLES:
@@ -330,7 +330,10 @@ def killed(bench: Bench, stores: Sequence[str], kills: int) -> dict[str, Any]:
                 for number, store in enumerate(stores, 1)
                 if store in urls
             ]
-            return restarts(captured, stores, rows, kills)
+            return {
+                name: restarts(captured, stores, rows, kills, has_standby=has_standby)
+                for name, has_standby in (("alone", False), ("standby", True))
+            }
 
 
 def nothing_to_do(bench: Bench, count: int) -> dict[str, Any]:

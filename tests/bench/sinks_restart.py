@@ -21,25 +21,36 @@ CHANGES: Final = 60  # of tables at random, while nothing else happens
 IDLE_S: Final = 60.0
 
 
-def restarts(captured: Captured, stores: Sequence[str], rows: Sequence[SampledRow], kills: int) -> dict[str, Any]:
+def restarts(
+    captured: Captured, stores: Sequence[str], rows: Sequence[SampledRow], kills: int, *, has_standby: bool
+) -> dict[str, Any]:
     """Returns the seconds from a kill -9 of the whole job until a change that was committed right after it is readable,
-    by store. The job is started again at once."""
+    by store. The job is started again at once, or another one stands by."""
     took: dict[str, list[float]] = {row.store: [] for row in rows}
-    job = SinkJob(captured.config(), *stores, log_level="info").__enter__()
+
+    def started() -> SinkJob:
+        return SinkJob(captured.config(), *stores, log_level="info").__enter__()
+
+    job, standby = started(), None
     try:
         job.wait_applied(captured.progress(), *stores, deadline_s=FRESH_S_MAX)
         for _ in range(kills):
+            if has_standby:
+                standby = started()
+                standby.wait_said("standing by", FRESH_S_MAX)
             time.sleep(PAUSE_S)
             job.kill()
             killed = time.monotonic()
-            job = SinkJob(captured.config(), *stores, log_level="info").__enter__()
+            job, standby = standby or started(), None
             waiting = [threading.Thread(target=_wait, args=(captured.dsn, row, killed, took)) for row in rows]
             for thread in waiting:
                 thread.start()
             for thread in waiting:
                 thread.join()
     finally:
-        job.__exit__(None, None, None)
+        for running in (job, standby):
+            if running is not None:
+                running.__exit__(None, None, None)
     return {store: _spread(seconds, kills) for store, seconds in took.items()}
 
 

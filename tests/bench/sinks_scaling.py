@@ -16,7 +16,7 @@ from cdc.config.config_file import load_config
 from cdc.model.topics import Topics
 from sinks.contract import Change, Outcome, Result
 from sinks.reduction import reduce_changes
-from spark_jobs.batches import SparkBatches
+from spark_jobs.batches import MicroBatch, SparkBatches
 from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.jars.java import spark_java
@@ -88,9 +88,9 @@ def _measure(path: Path, threads: int) -> int:
     stream = stream_of_sink(spark, config.kafka, config.topics.prefix, options)
     done: list[float] = []
 
-    def apply_batch(frame: DataFrame, _: int) -> None:
+    def apply_batch(frame: DataFrame, number: int) -> None:
         begun = time.monotonic()
-        records = batches.run(frame, {}, lambda _: True).records
+        records = batches.run(MicroBatch(frame, number), {}, lambda _: True).records
         done.append(records / (time.monotonic() - begun))
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,6 @@
 """`cdc sink run search cache warehouse` on real servers: one job that goes through a day, test by test."""
 
+import json
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,8 +12,14 @@ import pytest
 import redis as redis_client
 from opensearchpy import OpenSearch
 
+from cdc.config.stores import WarehouseConfig
+from cdc.kafka.compacted import read_latest
+from cdc.kafka.state_reader import records_of
 from cdc.model.events import TableSchema
+from cdc.model.job_records import QueryRecord
 from cdc.model.sink_records import SinkRecord
+from cdc.model.topics import Topics
+from sinks.warehouse.catalog import catalog_place
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
@@ -132,6 +139,48 @@ def test_a_table_that_is_altered_while_running_is_followed(day: Day) -> None:
     day.applied()
 
 
+def test_what_spark_says_about_each_query_is_published(day: Day) -> None:
+    """The altered table has ended the batch of each live sink."""
+    topic = Topics(day.feed.prefix).progress
+
+    def figures() -> dict[str, QueryRecord]:
+        found = records_of(QueryRecord, topic, read_latest(day.job.config.kafka, topic))
+        return {record.sink: record for record in found if record.ended_us}
+
+    eventually(lambda: figures().keys() == set(ALL), 30, "each query has ended a batch")
+    for record in figures().values():
+        assert (record.generation, record.failures) == (1, 0)
+        assert record.batch_ms >= record.task_ms > 0
+        assert record.rows > 0, "a live batch has empty pieces too"
+    assert figures()["warehouse"].records > 0
+    assert figures()["warehouse"].bytes > figures()["warehouse"].records
+
+
+def test_each_commit_of_the_warehouse_says_where_its_rows_came_from(day: Day) -> None:
+    """Read back with an Iceberg client of others."""
+    section = day.job.config.sinks["warehouse"]
+    assert isinstance(section, WarehouseConfig)
+    place = catalog_place(section, day.feed.prefix)
+    schema = day.schemas["customers"]
+    day.applied()
+    with place.opened() as catalog:
+        commits = [commit.summary for commit in catalog.load_table(place.place(schema.table).rows).snapshots()]
+    merged = [summary for summary in commits if summary is not None and summary["watershed.query_batch"] is not None]
+    assert len(merged) >= 3, "some batches"
+    assert {summary["watershed.topic"] for summary in merged} == {schema.topic}
+    assert {str(summary["watershed.job"]).rpartition("/")[0] for summary in merged} == {"warehouse/1"}
+    numbers = [int(str(summary["watershed.query_batch"])) for summary in merged]
+    assert numbers == sorted(numbers), "batches of one checkpoint"
+    reached: dict[str, int] = {}
+    for summary in merged:
+        for partition, (begin, end) in json.loads(str(summary["watershed.offsets"])).items():
+            assert reached.get(partition, 0) <= begin < end, "nothing was killed: no batch was repeated"
+            reached[partition] = end
+    ends = day.feed.end_offsets()[schema.topic]
+    assert all(end <= ends[int(partition)] for partition, end in reached.items())
+    assert sum(reached.values()) > 0
+
+
 def test_the_position_advances_when_only_markers_come(day: Day) -> None:
     """An aborted transaction moves the end of the topic and brings no record."""
     before = day.feed.end_offsets()
@@ -226,16 +275,22 @@ def test_a_row_that_one_store_cannot_hold_stops_its_sink_only(day: Day) -> None:
     record = day.job.record("warehouse")
     assert record is not None and before <= record.applied_lsn < after, "nothing after the row is called applied"
 
-    # A second process for the same sink waits beside the first, and says so.
+    # A second process for the same sink stands by, and takes over when the first one ends.
     with SinkJob(day.job.config_path, "cache") as second:
-        second.wait_said("another process runs the sink")
+        second.wait_said("standing by")
+        code, took_s = day.job.terminate()
+        assert code == 1, day.job.said()
+        assert took_s < 10
+        assert "Traceback" not in day.job.said()
+        second.wait_said("taking over")
+        day.feed.begin()
+        day.upsert("people", id=3, born="2002-03-05")
+        taken = day.feed.commit()
+        day.feed.progress()
+        second.wait_applied(taken, "cache")
+        day.compare("cache")
         code, _ = second.terminate()
         assert code == 0
-
-    code, took_s = day.job.terminate()
-    assert code == 1, day.job.said()
-    assert took_s < 10
-    assert "Traceback" not in day.job.said()
 
 
 def test_a_sink_that_stopped_goes_on_when_the_row_is_corrected(

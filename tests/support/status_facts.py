@@ -7,7 +7,7 @@ from cdc.config.config_file import Config
 from cdc.model.comparisons import ComparisonRecord, RunRecord
 from cdc.model.condition import Condition
 from cdc.model.events import TableId
-from cdc.model.job_records import SinkErrorRecord
+from cdc.model.job_records import QueryRecord, SinkErrorRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.table_state import TableRecord
 from tests.support.pipeline_records import position, published, sink
@@ -118,6 +118,13 @@ def sink_error(name: str = "search", at_s: float = 1e6, **fields: Any) -> SinkEr
     return SinkErrorRecord(sink=name, at_us=round(at_s * 1e6), **(wanted | fields))
 
 
+def query(**fields: Any) -> QueryRecord:
+    """The figures of search's query, whose last batch took two seconds."""
+    wanted: dict[str, Any] = {"sink": "search", "generation": 1, "batch": 4, "batch_ms": 2000, "task_ms": 1500}
+    counts = {"rows": 3, "records": 500, "bytes": 9000, "ended_us": 5_000_000, "failures": 1}
+    return QueryRecord(**(wanted | counts | fields))
+
+
 def view_facts(**fields: Any) -> ViewFacts:
     """A view that follows its base."""
     wanted: dict[str, Any] = {"name": "documents", "state": "serving", "is_kept": True, "applied_s": 1.5}
@@ -161,6 +168,7 @@ def full_status() -> Status:
         dead_letters={ORDERS: 2},
         skipped={ORDERS: 1},
         comparisons={"search": comparison(drift={"public.orders": 5})},
+        queries=(query(),),
     )
     assert told.progress is not None
     told = replace(told, progress=told.progress.model_copy(update={"commit_ts_us": 1}))
@@ -168,6 +176,6 @@ def full_status() -> Status:
     return clock.status(reading(source(2000), told, views=views))
 
 
-def source_end(insert_lsn: int, timeline: int = 1, system_identifier: str = "1") -> SourceEnd:
+def source_end(insert_lsn: int, timeline: int = 1, system_identifier: str = "1", database: str = "shop") -> SourceEnd:
     """Of the source that `tests.support.pipeline_records.position` names."""
-    return SourceEnd(system_identifier, timeline, insert_lsn, 8192, 16 * MIB)
+    return SourceEnd(system_identifier, database, timeline, insert_lsn, 8192, 16 * MIB)

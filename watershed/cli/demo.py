@@ -35,7 +35,7 @@ def demo(
         from watershed.demo.main import Options, run_demo
     except ImportError as error:
         raise WatershedError(
-            f"the demo needs the Python package {error.name}", "pip install 'watershed-cdc[all]'"
+            f"the demo needs the Python package {error.name}", "pip install 'watershed-cdc[demo]'"
         ) from error
 
     options = Options(seconds, rows, rate, chaos, hold, folder, keep, bootstrap, views)

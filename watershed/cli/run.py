@@ -2,6 +2,7 @@
 
 import os
 
+from cdc.config.config_file import load_config
 from cdc.daemon.conditions import Conditions
 from cdc.daemon.service import Service
 from watershed.cli.failpoints import armed_probe
@@ -14,10 +15,12 @@ def run(
     log_json: LogJson = False,
     http_port: HttpPort = None,
 ) -> None:
-    """Run capture: publish every committed change of the source to Kafka, until SIGTERM."""
+    """Run capture: publish every committed change of the source to Kafka, until SIGTERM.
+
+    SIGHUP lets it read the configuration file again, as cdc reload does."""
     settings = configuration(config, log_level=log_level, log_json=log_json)
     conditions = Conditions()
-    service = Service(settings, armed_probe(os.environ), conditions.report)
+    service = Service(settings, armed_probe(os.environ), conditions.report, lambda: load_config(config))
     port = settings.http.port if http_port is None else http_port
     if port:
         from watershed.cli.view_readers import view_readers

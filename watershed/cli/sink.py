@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cdc.config.config_file import load_config
 from cdc.config.stores import sink_config
 from cdc.model.errors import WatershedError
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, HttpPort, LogJson, LogLevel, configuration
@@ -26,7 +27,9 @@ def run(
     log_json: LogJson = False,
     http_port: HttpPort = None,
 ) -> None:
-    """Run sinks until SIGTERM, all in one Spark application."""
+    """Run sinks until SIGTERM, all in one Spark application.
+
+    SIGHUP lets them read their sections of the configuration file again, as cdc reload does."""
     settings = configuration(config, log_level=log_level, log_json=log_json)
     sinks = list(dict.fromkeys(names))
     for name in sinks:
@@ -47,7 +50,7 @@ def run(
         from watershed.verify.schedule import VerifySchedule
 
         VerifySchedule(settings, config, sinks).start()
-    run_sinks(settings, sinks, conditions)
+    run_sinks(settings, sinks, conditions, lambda: load_config(config))
 
 
 @app.command()

@@ -28,7 +28,8 @@ app = typer.Typer(no_args_is_help=True)
 def list_tables(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     """List the configured tables: captured or stopped, with the reason and the next step."""
     loaded = configuration(config)
-    records = read_state(loaded).tables
+    state = read_state(loaded)
+    loaded, records = loaded.in_force(state.selection), state.tables
     rows = []
     for table in loaded.source.table_ids:
         record = records.get(table)

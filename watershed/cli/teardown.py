@@ -11,7 +11,7 @@ import typer
 from cdc.config.config_file import Config
 from cdc.config.stores import StoreConfig
 from cdc.config.views import view_topics
-from cdc.kafka.state_reader import read_captured
+from cdc.kafka.state_reader import read_captured, read_in_force
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
@@ -48,6 +48,8 @@ def teardown(
     if as_json and not (yes or dry_run):
         raise typer.BadParameter("--json can't ask for confirmation: add --yes or --dry-run")
     settings = configuration(config, log_level="error")
+    if stores:  # first, as the topics say which tables patterns took
+        settings = read_in_force(settings)
     steps = list(_steps(settings, topics=topics, stores=stores))
     if not (yes or dry_run):
         _ask(steps)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc.config.config_file import Config
+from cdc.kafka.state_reader import read_in_force
 from cdc.model.comparisons import RunRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
@@ -84,7 +85,7 @@ def _run(
     repairs: bool = False,
     is_scheduled: bool = False,
 ) -> None:
-    config = configuration(path, log_level="error")
+    config = read_in_force(configuration(path, log_level="error"))
     began_us, began = time.time_ns() // 1000, time.monotonic()
     report_progress = _ProgressPrinter(None if as_json else screen_for(Console(stderr=True), as_json=False))
     with (

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from cdc import __version__
 from cdc.model.lsn import parse_lsn
-from watershed.status.model import Part, SinkStatus, Status, TableStatus, ViewStatus, WalBudget
+from watershed.status.model import Part, QueryStatus, SinkStatus, Status, TableStatus, ViewStatus, WalBudget
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _PARTS: Final[tuple[Part, ...]] = ("source", "brokers", "capture", "table", "sink", "view")
@@ -162,6 +162,27 @@ def _sinks(sinks: Sequence[SinkStatus]) -> Iterable[Metric]:
                     [(sink.sink, sink.written) for sink in sinks])  # fmt: skip
     yield _count_by("sink", "sink_stale_changes_total", "Changes that the store already had, or newer ones.",
                     [(sink.sink, sink.stale) for sink in sinks])  # fmt: skip
+    yield from _queries([(sink.sink, sink.query) for sink in sinks if sink.query is not None])
+
+
+def _queries(queries: Sequence[tuple[str, QueryStatus]]) -> Iterable[Metric]:
+    """What Spark says."""
+
+    def by(name: str, text: str, value: Callable[[QueryStatus], float | None]) -> Metric:
+        return _by("sink", f"sink_{name}", text, [(sink, value(query)) for sink, query in queries])
+
+    yield by("batch_seconds", "Duration of the query's last batch.", lambda query: query.batch_seconds)
+    yield by("batch_overhead_seconds", "Part of the last batch in which Spark planned, and nothing was written.",
+             lambda query: query.overhead_seconds)  # fmt: skip
+    yield by("batch_rows", "Rows of the last batch in Spark; each is a piece of many records.",
+             lambda query: query.rows)  # fmt: skip
+    yield by("batch_records", "Records of the last batch.", lambda query: query.records)
+    yield by("batch_bytes", "Size of the last batch's records in Spark.", lambda query: query.bytes)
+    yield by("batch_records_per_second", "Records of the last batch by its duration.",
+             lambda query: query.records_per_second)  # fmt: skip
+    yield by("batch_ended_timestamp_seconds", "End of the last batch.", lambda query: query.ended_unix_seconds)
+    yield _count_by("sink", "sink_query_failures_total", "Queries that ended with an error since the process started.",
+                    [(sink, query.failures) for sink, query in queries])  # fmt: skip
 
 
 def _views(views: Sequence[ViewStatus]) -> Iterable[Metric]:

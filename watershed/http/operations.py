@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 BODY_BYTES_MAX: Final = 64 * 1024
 ANSWER_S_MAX: Final = 20.0
 WAITING_MAX: Final = 10  # requests, each for capture's answer
-Action = Literal["snapshot", "pause", "resume", "cancel", "stop_table", "start_table"]
+Action = Literal["snapshot", "pause", "resume", "cancel", "stop_table", "start_table", "reload"]
 # Path → the signal's action, its description.
 ACTIONS: Final[Mapping[str, tuple[Action, str]]] = {
     "/v1/snapshots/start": ("snapshot", "Publish the rows of these tables again, or those that fulfil `where`."),
@@ -37,6 +37,7 @@ ACTIONS: Final[Mapping[str, tuple[Action, str]]] = {
     "/v1/snapshots/cancel": ("cancel", "Cancel snapshots; without tables all of them."),
     "/v1/tables/stop": ("stop_table", "Stop publishing changes of these tables."),
     "/v1/tables/start": ("start_table", "Capture stopped tables again; all their rows are read."),
+    "/v1/reload": ("reload", "Let capture and sinks read their configuration files again."),
 }
 _NEED_TABLES: Final = frozenset({"stop_table", "start_table", "snapshot"})
 
@@ -100,6 +101,8 @@ class Operations:
                 return _failure(400, f"{where}: {first['msg']}", 'send JSON such as {"tables": ["public.orders"]}')
             if wanted.where is not None and action != "snapshot":
                 return _failure(400, "where is for /v1/snapshots/start", "leave it out")
+            if action == "reload" and wanted.tables:
+                return _failure(400, "the file is read as a whole, not for some tables", "leave tables out")
             if action in _NEED_TABLES and not wanted.tables:
                 return _failure(400, "no tables are named", 'send JSON such as {"tables": ["public.orders"]}')
             if self._waiting >= WAITING_MAX:

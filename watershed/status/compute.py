@@ -8,6 +8,7 @@ from cdc.model.comparisons import ComparisonRecord
 from cdc.model.condition import Condition
 from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.events import TableId
+from cdc.model.job_records import QueryRecord
 from cdc.model.lsn import format_lsn
 from cdc.model.sink_records import STALLED_S, SinkRecord, newest
 from cdc.model.topics import Topics
@@ -19,6 +20,7 @@ from watershed.status.model import (
     BrokerStatus,
     CaptureStatus,
     ComparisonStatus,
+    QueryStatus,
     RunStatus,
     SinkStatus,
     SlotStatus,
@@ -44,6 +46,7 @@ class Moment:
 
 def status_of(config: Config, reading: Reading, history: ObservationHistory, now: Moment) -> Status:
     """Returns the status at this moment, and adds the observation to `history`."""
+    config = config.in_force(reading.topics.selection)
     end = _end(reading)
     if end is not None:
         history.observe_end(now.monotonic_s, (_epoch(reading.topics), end))
@@ -230,7 +233,12 @@ def _sinks(
             history,
             now,
             conditions.get(record.sink) or published_error(reading.topics, record.sink),
-        ).model_copy(update={"comparison": _comparison(reading.topics.comparisons.get(record.sink))})
+        ).model_copy(
+            update={
+                "comparison": _comparison(reading.topics.comparisons.get(record.sink)),
+                "query": _query(record, reading.topics.queries),
+            }
+        )
         for record in found
         if record is not None
     )
@@ -302,6 +310,28 @@ def _comparison(record: ComparisonRecord | None) -> ComparisonStatus | None:
         for run in record.runs
     )
     return ComparisonStatus(drift_rows=sum(record.drift.values()), drift=record.drift, runs=tuple(runs))
+
+
+def _query(sink: SinkRecord, queries: tuple[QueryRecord, ...]) -> QueryStatus | None:
+    found = next((one for one in queries if (one.sink, one.generation) == (sink.sink, sink.generation)), None)
+    if found is None:
+        return None
+    status = QueryStatus(failures=found.failures)
+    if found.batch is None:
+        return status
+    batch_s = found.batch_ms / 1000
+    return status.model_copy(
+        update={
+            "ended_unix_seconds": found.ended_us / _US,
+            "batch": found.batch,
+            "batch_seconds": batch_s,
+            "overhead_seconds": max(0, found.batch_ms - found.task_ms) / 1000,
+            "rows": found.rows,
+            "records": found.records,
+            "bytes": found.bytes,
+            "records_per_second": round(found.records / batch_s, 1) if batch_s else None,
+        }
+    )
 
 
 def lag_records(config: Config, record: SinkRecord, published: ProgressRecord | None) -> int:

@@ -9,10 +9,10 @@ from cdc.model.condition import Condition
 from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.model.job_records import SinkErrorRecord
+from cdc.model.job_records import QueryRecord, SinkErrorRecord
 from cdc.model.lost_events import LostEventsRecord
 from cdc.model.sink_records import SinkRecord
-from cdc.model.table_state import TableRecord
+from cdc.model.table_state import SelectionRecord, TableRecord
 from watershed.client.source_facts import SourceFacts
 from watershed.status.fill_progress import FillProgress
 from watershed.status.view_facts import ViewFacts
@@ -26,12 +26,14 @@ class TopicFacts:
     damage: WatershedError | None = None  # why the position record can't be read
     progress: ProgressRecord | None = None
     tables: Mapping[TableId, TableRecord] = field(default_factory=dict)
+    selection: SelectionRecord | None = None
     snapshots: Mapping[TableId, FillProgress] = field(default_factory=dict)
     dead_letters: Mapping[TableId, int] = field(default_factory=dict)
     skipped: Mapping[TableId, int] = field(default_factory=dict)
     lost_events: tuple[LostEventsRecord, ...] = ()
     sinks: tuple[SinkRecord, ...] = ()
     sink_errors: Mapping[str, SinkErrorRecord] = field(default_factory=dict)  # by the sink's name
+    queries: tuple[QueryRecord, ...] = ()
     comparisons: Mapping[str, ComparisonRecord] = field(default_factory=dict)  # likewise
     prefixes: tuple[str, ...] = ()  # whose topics exist; read only while this prefix has no position
 

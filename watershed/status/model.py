@@ -117,6 +117,20 @@ class ComparisonStatus(Node):
     runs: tuple[RunStatus, ...]  # the newest first
 
 
+class QueryStatus(Node):
+    """What Spark says about a sink's query, and about its last batch that has ended; null before one has."""
+
+    failures: int  # queries that ended with an error since the sink's process started
+    ended_unix_seconds: float | None = None
+    batch: int | None = None
+    batch_seconds: float | None = None
+    overhead_seconds: float | None = None  # of it, in which Spark planned and logged, and nothing was written
+    rows: int | None = None  # of the DataFrame; each is a piece of many records
+    records: int | None = None
+    bytes: int | None = None
+    records_per_second: float | None = None
+
+
 class SinkStatus(Node):
     """The progress of a sink's newest generation, from its record in the progress topic."""
 
@@ -142,6 +156,7 @@ class SinkStatus(Node):
     error: str  # the last one, until the sink's position has moved
     next: str
     comparison: ComparisonStatus | None = None  # null: the store was never compared
+    query: QueryStatus | None = None  # null: Spark has not reported one of this generation
 
 
 class ViewStatus(Node):

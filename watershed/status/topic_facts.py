@@ -4,13 +4,13 @@ from contextlib import ExitStack, closing
 from typing import Final
 
 from cdc.config.config_file import Config
-from cdc.kafka.state_reader import records_of
+from cdc.kafka.state_reader import record_of, records_of
 from cdc.model.comparisons import ComparisonRecord
 from cdc.model.control import UnpublishedRecord
 from cdc.model.errors import GapError
-from cdc.model.job_records import SinkErrorRecord
+from cdc.model.job_records import QueryRecord, SinkErrorRecord
 from cdc.model.lost_events import LostEventsRecord
-from cdc.model.table_state import TableRecord
+from cdc.model.table_state import SelectionRecord, TableRecord
 from cdc.model.topics import Topics
 from watershed.status.facts import TopicFacts
 from watershed.status.snapshot_watch import SnapshotWatch
@@ -53,6 +53,7 @@ class KafkaTopicReader:
             damage=damage,
             progress=watch.published(),
             tables={record.table: record for record in records_of(TableRecord, *state)},
+            selection=record_of(SelectionRecord, SelectionRecord.KEY, *state),
             snapshots={table: watch.progress_of(record) for table, record in watch.snapshots().items()},
             dead_letters={record.table: record.dead_letters for record in unpublished},
             skipped={record.table: record.skipped for record in unpublished},
@@ -60,6 +61,7 @@ class KafkaTopicReader:
             sinks=watch.sinks(),
             comparisons={one.sink: one for one in records_of(ComparisonRecord, *progress)},
             sink_errors={one.sink: one for one in records_of(SinkErrorRecord, *progress)},
+            queries=records_of(QueryRecord, *progress),
             prefixes=watch.tail.prefixes() if position is None and damage is None else (),
         )
 

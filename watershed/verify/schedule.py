@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from cdc.config.config_file import Config
-from cdc.config.store_mapping import matches
+from cdc.config.table_choice import matches
 from cdc.kafka.compacted import read_latest
 from cdc.model.comparisons import ComparisonRecord
 from cdc.model.errors import WatershedError
@@ -50,7 +50,8 @@ class VerifySchedule:
             for table in config.source.stored_table_ids
             if any(matches(pattern, table) for pattern in config.verify.tables)
         ]
-        self._sinks = [name for name in sinks if any(config.sinks[name].holds(table) for table in tables)]
+        has_patterns = bool(config.source.choice.patterns)  # the process that compares knows what they take
+        self._sinks = [n for n in sinks if has_patterns or any(config.sinks[n].holds(table) for table in tables)]
         self._config_file = config_file
         self._ended = threading.Event()
 

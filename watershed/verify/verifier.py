@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Final, Self
 
 from cdc.config.config_file import Config
-from cdc.config.store_mapping import matches
 from cdc.config.stores import sink_config
+from cdc.config.table_choice import matches
 from cdc.formats.masks import masks_of
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.state_reader import read_state
@@ -215,7 +215,7 @@ class Verifier:
     def _side(self, sink: str, schema_history: SchemaHistory, source: VerifiedTable) -> Side:
         if reason := self._not_filled(sink, schema_history.newest.table):
             raise RefusedError(reason, "restart the sink, which fills the table again; then compare again")
-        masks = masks_of(schema_history.newest, self._config.masking.masks(self._config.source.table_ids))
+        masks = masks_of(schema_history.newest, self._config.masking.masks(self._config.source))
         contents = self._contents[sink]
         uncompared = contents.uncompared(schema_history.newest.table)
         expected = ExpectedRows(sink, self._sections[sink], schema_history, source.types, masks, uncompared)

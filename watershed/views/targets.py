@@ -9,6 +9,7 @@ from cdc.config.config_file import Config
 from cdc.config.event_logs import log_table
 from cdc.config.stores import SearchConfig, SqlConfig, StoreConfig, WarehouseConfig, sink_config
 from cdc.config.views import MINUTES, TopicTarget, target_prefix, view_topics
+from cdc.kafka.state_reader import read_in_force
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
@@ -26,8 +27,9 @@ KEYS_PER_COMMIT_MAX: Final = 10_000
 
 
 def open_base(settings: Config, name: str) -> Base:
-    """Connects to the base of this view. Raises SinkError."""
+    """Connects to the base of this view. Raises SinkError, UnreachableError."""
     section = base_section(settings, name)
+    settings = read_in_force(settings)
     kept = [table for table in settings.source.stored_table_ids if section.holds(table)]
     base = settings.views[name].base
     kept += [log_table(log) for log, of_log in settings.event_logs.items() if of_log.base == base]

@@ -21,7 +21,7 @@ from tests.simulation.operators.brokers import Brokers
 from tests.simulation.operators.capture import Capture
 from tests.simulation.operators.job import NAME, SinkJob, is_rebuilt, open_dead_letters, patched
 from tests.simulation.operators.judge import Finding, claimed, require_letters_of_rejected_rows, require_not_early
-from tests.simulation.operators.rules import ALWAYS, CHECK_S, SHARE, WEIGHTS, Rules
+from tests.simulation.operators.rules import ALWAYS, CHECK_S, LATER, SHARE, WEIGHTS, Rules
 from tests.simulation.operators.source import (
     BAD,
     TABLES,
@@ -175,6 +175,18 @@ class Campaign(Rules):
         self._work(begin)
         return True
 
+    def reconfigure_sink(self) -> None:
+        job = self.job
+        if job is None:
+            return
+        self._section = self._configured()
+
+        def begin() -> None:
+            if not job.reload(self._section):
+                self.job = None
+
+        self._work(begin)
+
     def _on_published(self) -> None:
         """A waiter looks now. A job that began behind a change of its store has looked at it."""
         self._is_blind = self._is_blind and not self._is_new
@@ -229,7 +241,8 @@ class Campaign(Rules):
 def script_of(seed: int, without: Sequence[str] = ()) -> list[Step]:
     chance = random.Random(f"script {seed}")
     rules = [rule for rule in WEIGHTS if (rule in ALWAYS or chance.random() < SHARE) and rule not in without]
-    return chosen(chance, {rule: WEIGHTS[rule] for rule in rules}, chance.choice(STEPS))
+    later = {rule: weight for rule, weight in LATER.items() if seed % 4 == 3 and rule not in without}
+    return chosen(chance, {rule: WEIGHTS[rule] for rule in rules} | later, chance.choice(STEPS))
 
 
 def finding_of(options: int, script: Sequence[Step], *, rejects: bool = True) -> Finding | None:

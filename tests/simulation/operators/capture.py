@@ -5,6 +5,7 @@ Kafka transactions, owes rows, stops a table whose topic is in trouble, notices 
 Kafka transaction or one request. What is pure in the product (cdc/tables/continuity.py) is the product's.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -104,6 +105,25 @@ class Capture:
         return known.end_offsets[partition] if partition < len(known.end_offsets) else 0
 
     # ---- tables
+
+    def reload(self, configured: set[TableId]) -> bool:
+        """Takes up other tables while it runs, at the beginning of a session."""
+        if not self._streams:
+            return False
+        self.configured, self._used = configured, set(configured)
+        self._join()
+        return True
+
+    def replace_table(self, table: TableId, rows: Mapping[int, str]) -> bool:
+        """A table that a pattern takes is dropped and created again, while capture runs: it leaves, and joins as a new
+        one, whose first rows are older than capture's knowledge of it."""
+        if not self._streams or self.state is None or table not in self.state.topics:
+            return False
+        self._publish(self.state.without(table), [], [])
+        self.source.drop(table)
+        self.source.commit(*(self.source.row(table, key, text) for key, text in rows.items()))
+        self._join()
+        return True
 
     def _join(self) -> None:
         """Removes tables that are configured no longer, and adds those that are new or were started."""

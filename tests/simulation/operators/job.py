@@ -29,13 +29,14 @@ from cdc.model.job_records import RebuildRecord
 from cdc.model.rejected_rows import RejectedRow, dead_letter_generation
 from cdc.model.sink_records import SinkRecord
 from spark_jobs import batches, building, rebuild, rejections, serving, worker, writer
-from spark_jobs.batches import SparkBatches
+from spark_jobs.batches import MicroBatch, SparkBatches
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.dead_letters import OpenLetters, record_of
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.rejections import DeadLetterUpdates
-from spark_jobs.serving import ServingWorker
+from spark_jobs.serving import ServingWorker, SinkFile
+from spark_jobs.sinks_file import SinkConfig
 from spark_jobs.source import group, reading, sink_plan, sink_stream, topic_ends
 from spark_jobs.source.group import GroupOffsets, group_name
 from spark_jobs.source.reading import PartitionReader
@@ -90,7 +91,7 @@ class Session:
         self._offset = self._reader.initialOffset()
 
     def frame(self) -> Any:
-        """Returns the next batch."""
+        """Returns the next batch. Raises what the worker finds in the exception of a query that can't be planned."""
         try:
             start, self._offset = self._offset, self._reader.latestOffset()
             parts = self._reader.partitions(start, self._offset)
@@ -317,7 +318,7 @@ class SimulatedBuilder(_Watched, Builder):
                 with suppress(_Begun):
                     self._work(ExitStack(), self.link())
             assert self._sync is not None
-            self._sync.apply_batch(self.query_number, self.session.frame())
+            self._sync.apply_batch(self.query_number, MicroBatch(self.session.frame(), 0))
             self._sync.run_housekeeping()
             self.is_over()
         except WatershedError as error:
@@ -353,7 +354,7 @@ class SinkJob:
         self._builder: SimulatedBuilder | None = None
         self.watch_failed: WatershedError | None = None
         self.refusal: WatershedError | None = None
-        config = SimpleNamespace(
+        config: Any = SimpleNamespace(
             kafka=KAFKA,
             topics=SimpleNamespace(prefix=PREFIX, config=TopicSettings()),
             spark=SimpleNamespace(checkpoint_location="/nowhere", warehouse_trigger_ms=1000),
@@ -361,7 +362,11 @@ class SinkJob:
         )
         stop = threading.Event()
         stop.wait = self._waited  # type: ignore[method-assign, assignment]
-        self._worker = SimulatedWorker(NAME, config, None, self._open_sink, stop, Conditions())  # type: ignore[arg-type]
+        self._config = config
+        self._number = 0  # of the configuration
+        file = SinkFile(lambda: SinkConfig(self._number, self._config), lambda _: self._open_sink, lambda _: None)
+        spark: Any = None
+        self._worker = SimulatedWorker(NAME, self._config, spark, self._open_sink, stop, Conditions(), file)
         self._worker.brokers = brokers
         self._worker._checkpoints = SimpleNamespace(keep_only=lambda _: None)  # type: ignore[assignment]
 
@@ -411,6 +416,21 @@ class SinkJob:
             self._worker._work(self._stack, self.link)
         return True
 
+    def reload(self, section: SqlConfig) -> bool:
+        """The sink has another configuration from its next attempt on, which begins now. As `begin`."""
+        self._section = section
+        self._config = SimpleNamespace(**vars(self._config) | {"sinks": {NAME: section}})
+        self._number += 1
+        worker, sync = self._worker, self._worker._sync
+        if sync is not None:
+            assert worker.is_over(), "the attempt ends by itself"
+            sync.stop_query()
+        self._stack.close()
+        self._stack, worker._sync, self.watch_failed = ExitStack(), None, None
+        worker._take_up()
+        assert worker._section is section
+        return self.begin()
+
     def batch(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """The query's thread works; `meanwhile` is what other threads do at a task's reports. Raises WatershedError."""
         sync = self._worker._sync
@@ -418,7 +438,7 @@ class SinkJob:
             return
         self._environment.meanwhile = meanwhile
         try:
-            sync.apply_batch(self._worker.query_number, self._worker.session.frame())
+            sync.apply_batch(self._worker.query_number, MicroBatch(self._worker.session.frame(), 0))
         except QueryStopped:  # the watching thread has failed meanwhile
             pass
         finally:

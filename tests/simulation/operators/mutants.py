@@ -131,7 +131,7 @@ MUTANTS: dict[str, Mutant] = {
 FOUND_AT: Final = {
     "1: capture keeps a topic's incarnation": 80,
     "1: capture overlooks that a topic has lost records": 38,
-    "1: compares a table with a topic that may have lost records": 193,
+    "1: compares a table with a topic that may have lost records": 302,
     "2: capture goes on with a state that is an older copy": 578,
     "2: lets rows of a former history win": 48,
     "2: lets former rows of a table win that joins later": 25008,

@@ -72,6 +72,10 @@ class Rules(ABC):
     def kill_sink(self) -> None: ...
 
     @abstractmethod
+    def reconfigure_sink(self) -> None:
+        """The job that runs reads its file again."""
+
+    @abstractmethod
     def sink_turn(self) -> None:
         """A batch, and a look at the topics."""
 
@@ -168,6 +172,18 @@ class Rules(ABC):
             self.capture.configured.add(table)
         self.capture.kill()
         self.capture.start()
+
+    def reload_tables(self) -> bool:
+        """Removes a table from the configuration, or adds it again, and capture reads its file again."""
+        configured = self.capture.configured ^ {self._choose.choice(TABLES)}
+        return bool(configured) and self.capture.reload(configured)
+
+    def create_matching_table(self) -> bool:
+        """A table is dropped, and another one of its name created, with rows."""
+        self._written += 1
+        keys = self._choose.sample(range(KEYS), self._choose.randint(0, 3))
+        table = self._choose.choice(TABLES)
+        return self.capture.replace_table(table, dict.fromkeys(keys, f"value {self._written} of a new table"))
 
     def remove_table_with_topic(self) -> None:
         """As documented: removes a table, and deletes its topic, which nobody needs."""
@@ -293,6 +309,19 @@ class Rules(ABC):
             self.excluded.clear()
         self.start_sink()
 
+    def reload_sink(self) -> bool:
+        """The job reads its file again: it holds other tables, or gives rows another shape."""
+        if self.job is None:
+            return False
+        if self._choose.random() < 0.5:
+            self._mapped ^= {str(self._choose.choice(TABLES))}
+        else:
+            self.excluded ^= {str(self._choose.choice(TABLES))}
+            if len(self.excluded) == len(TABLES):
+                self.excluded.clear()
+        self.reconfigure_sink()
+        return True
+
     def change_mapping(self) -> None:
         """The store's rows get another shape. The fake store holds them as they come."""
         self.kill_sink()
@@ -363,6 +392,9 @@ WEIGHTS: Final = {
     "freeze_sink": 1,
     "thaw_sink": 1,
 }
+# Rules that came later: every fourth seed has them, so that the others keep their scripts, and with them the seeds that
+# find mutants (FOUND_AT in mutants.py).
+LATER: Final = {"reload_tables": 2, "create_matching_table": 2, "reload_sink": 2}
 ALWAYS: Final = (
     "write",
     "start_capture",

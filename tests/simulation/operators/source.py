@@ -102,6 +102,13 @@ class Source:
                     rows[key] = row | {f"c{version}": f"default {version}"}
                     self._note(lsn, message.table, key, rows[key])
 
+    def drop(self, table: TableId) -> None:
+        """The table is dropped: its rows go, and nothing in the log says so."""
+        lsn = self.commit().lsn
+        for key in [*self.rows[table]]:
+            self._note(lsn, table, key, None)
+        self.rows[table].clear()
+
     def _note(self, lsn: int, table: TableId, key: int, row: Row | None) -> None:
         self._states.setdefault((table, key), []).append((lsn, row))
 

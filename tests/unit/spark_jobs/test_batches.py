@@ -17,7 +17,7 @@ from sinks.errors import RefusedError
 from sinks.schema_history import SchemaHistory
 from spark_jobs import batches
 from spark_jobs.applied import FoundTopic
-from spark_jobs.batches import END_S_MAX, BatchReport, SparkBatches, TotalCounts, report_of
+from spark_jobs.batches import END_REQUEST_S, BatchReport, MicroBatch, SparkBatches, TotalCounts, report_of
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.source.group import Reached, TaskCounts
 from spark_jobs.source.reading import Partition
@@ -201,9 +201,9 @@ def test_a_writer_gets_the_job_the_tables_and_the_open_dead_letters(world: World
     driver.set_open_dead_letters({"1/public.a/1": 5})
     first, second = FakeFrame(), FakeFrame()
     for frame in (first, second):
-        driver.run(frame, ENDS, Taker())  # type: ignore[arg-type]
+        driver.run(MicroBatch(frame, 0), ENDS, Taker())  # type: ignore[arg-type]
     driver.set_tables({TOPIC: history})
-    driver.run(second, ENDS, Taker())  # type: ignore[arg-type]
+    driver.run(MicroBatch(second, 0), ENDS, Taker())  # type: ignore[arg-type]
     writers = [*first.writers, *second.writers]
     assert [writer.batch for writer in writers] == ["3-m-1", "3-m-2", "3-m-3"], "each batch has its own name"
     assert all(writer.job == job() and writer.is_live for writer in writers)
@@ -224,7 +224,7 @@ def test_what_tasks_have_written_is_taken_while_they_run(world: World) -> None:
         taker.wait_for(2)
 
     last = TaskReport({PARTITION: 0, OTHER: 0}, {PARTITION: 5, OTHER: 2}, 7, 6, 1, 0.021)
-    report = made(world).run(FakeFrame(last, meanwhile=meanwhile), ENDS, taker)  # type: ignore[arg-type]
+    report = made(world).run(MicroBatch(FakeFrame(last, meanwhile=meanwhile), 0), ENDS, taker)  # type: ignore[arg-type]
     assert [(taken.offsets, taken.records, taken.written, taken.stale) for taken in taker.taken] == [
         ({TOPIC: {0: 4}}, 4, 3, 1),
         ({TOPIC: {1: 2}}, 2, 2, 0),
@@ -242,7 +242,7 @@ def test_offsets_of_other_batches_say_nothing(world: World) -> None:
         OTHER: reached(8, TaskCounts(8, 8, 0, 1), batch="2-x-1"),
     }
     frame = FakeFrame(meanwhile=lambda: looked(lambda: taker.calls > 2))
-    assert made(world).run(frame, ENDS, taker) == BatchReport()  # type: ignore[arg-type]
+    assert made(world).run(MicroBatch(frame, 0), ENDS, taker) == BatchReport()  # type: ignore[arg-type]
     assert taker.taken == []
 
 
@@ -257,18 +257,18 @@ def test_tasks_are_asked_to_end_once_a_second_at_most(world: World) -> None:
     def meanwhile() -> None:
         look(3)
         assert len(world.sent) == 1
-        world.now += END_S_MAX / 2
+        world.now += END_REQUEST_S / 2
         look(3)
         assert len(world.sent) == 1
-        world.now += END_S_MAX / 2
+        world.now += END_REQUEST_S / 2
         look(3)
         assert len(world.sent) == 2
         taker.goes_on = True
-        world.now += 2 * END_S_MAX
+        world.now += 2 * END_REQUEST_S
         look(3)
         assert len(world.sent) == 2
 
-    made(world).run(FakeFrame(meanwhile=meanwhile), ENDS, taker)  # type: ignore[arg-type]
+    made(world).run(MicroBatch(FakeFrame(meanwhile=meanwhile), 0), ENDS, taker)  # type: ignore[arg-type]
     assert world.sent[0] == BatchEndRecord(sink="search", generation=1, at_us=0)
 
 
@@ -289,14 +289,14 @@ def test_when_a_task_has_ended_the_others_are_asked_to_end_until_they_do(world: 
         }
         look(3)
         assert len(world.sent) == 1
-        world.now += END_S_MAX
+        world.now += END_REQUEST_S
         look(3)
         assert len(world.sent) == 2
 
     batches = made(world)
-    batches.run(FakeFrame(meanwhile=meanwhile), ENDS, taker)  # type: ignore[arg-type]
+    batches.run(MicroBatch(FakeFrame(meanwhile=meanwhile), 0), ENDS, taker)  # type: ignore[arg-type]
     world.sent.clear()
-    batches.run(FakeFrame(meanwhile=lambda: look(3)), ENDS, taker)  # type: ignore[arg-type]
+    batches.run(MicroBatch(FakeFrame(meanwhile=lambda: look(3)), 0), ENDS, taker)  # type: ignore[arg-type]
     assert world.sent == [], "the next batch has another name"
 
 
@@ -309,7 +309,7 @@ def test_a_group_that_can_t_be_read_is_tried_again(world: World) -> None:
         world.error, world.reached = None, {PARTITION: reached(4, TaskCounts(4, 3, 1, 10))}
         taker.wait_for(1)
 
-    made(world).run(FakeFrame(meanwhile=meanwhile), ENDS, taker)  # type: ignore[arg-type]
+    made(world).run(MicroBatch(FakeFrame(meanwhile=meanwhile), 0), ENDS, taker)  # type: ignore[arg-type]
     assert len(taker.taken) == 1
 
 
@@ -320,13 +320,13 @@ def test_a_look_that_took_long_does_not_put_off_the_next_one_for_long(
     monkeypatch.setattr(batches, "REPORT_S_MAX", 0.01)
     world.took_s = 10.0
     frame = FakeFrame(meanwhile=lambda: looked(lambda: world.looks > 2))
-    made(world).run(frame, ENDS, Taker())  # type: ignore[arg-type]
+    made(world).run(MicroBatch(frame, 0), ENDS, Taker())  # type: ignore[arg-type]
 
 
 def test_a_bounded_batch_reports_at_its_end_only(world: World) -> None:
     taker = Taker()
     last = TaskReport({PARTITION: 0}, {PARTITION: 5}, 7, 6, 1, 0.5, staged=("file",))
-    report = made(world, is_live=False).run(FakeFrame(last, last), ENDS, taker)  # type: ignore[arg-type]
+    report = made(world, is_live=False).run(MicroBatch(FakeFrame(last, last), 0), ENDS, taker)  # type: ignore[arg-type]
     assert (report.records, report.written, report.stale, report.write_s) == (14, 12, 2, 1.0)
     assert report.staged == ["file", "file"]
     assert (world.looks, taker.calls) == (0, 0)
@@ -341,7 +341,7 @@ def test_a_task_s_error_is_raised_again_as_what_it_was(
     frame.error = kind(f"Job aborted\nTaskError: {TaskError(own)}\n\tat org.apache.spark")
     threads = threading.active_count()
     with pytest.raises(type(own)) as caught:
-        made(world).run(frame, ENDS, Taker())  # type: ignore[arg-type]
+        made(world).run(MicroBatch(frame, 0), ENDS, Taker())  # type: ignore[arg-type]
     assert (caught.value.message, caught.value.hint) == (own.message, own.hint)
     assert world.is_closed
     eventually(lambda: threading.active_count() <= threads, WAIT_S, "nothing follows the batch any more")
@@ -351,4 +351,4 @@ def test_an_error_of_spark_is_raised_as_it_is(world: World) -> None:
     frame = FakeFrame()
     frame.error = PySparkException("the cluster is gone")
     with pytest.raises(PySparkException, match="the cluster is gone"):
-        made(world).run(frame, ENDS, Taker())  # type: ignore[arg-type]
+        made(world).run(MicroBatch(frame, 0), ENDS, Taker())  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs import fork_server
 from spark_jobs.fork_server import PRELOADED
 from tests.support.waiting import eventually
 
@@ -93,6 +94,16 @@ def test_without_a_server_python_itself_runs(modules: Path) -> None:
         os.kill(int(number), signal.SIGKILL)
         assert _run(path, modules, 3).returncode == 3
         owner.communicate(b"")
+
+
+def test_where_programs_may_not_run_spark_uses_python_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("mounted without the right to run programs")
+
+    monkeypatch.setattr(fork_server, "_running", [])
+    monkeypatch.setattr("subprocess.run", refuse)
+    assert fork_server.interpreter() == sys.executable
+    assert fork_server.server_number() is None
 
 
 def test_what_is_imported_beforehand_exists() -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 
 from cdc.config.store_mapping import StoredTables
 from cdc.model.events import TableId
-from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
 from spark_jobs.generations import (
     LOCAL_FOLDER,
@@ -52,26 +52,45 @@ def test_other_generations_are_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["3", "lock"]
 
 
+def give_up() -> bool:
+    return True
+
+
 def test_one_process_has_the_lock(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), "shop", "search")
     program = (
         "import sys; from spark_jobs.generations import Checkpoints\n"
-        "with Checkpoints(sys.argv[1], 'shop', 'search').locked(): print('mine')"
+        "with Checkpoints(sys.argv[1], 'shop', 'search').locked(lambda: True) as is_held: print(is_held)"
     )
     other = [sys.executable, "-c", program, str(tmp_path)]
-    with checkpoints.locked():
-        refused = subprocess.run(other, capture_output=True, text=True, check=False)
-        assert "another process runs the sink" in refused.stderr and refused.returncode != 0
-    assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "mine\n"
-    with checkpoints.locked(), pytest.raises(SinkError), checkpoints.locked():
-        pass
+    with checkpoints.locked(give_up) as is_held:
+        assert is_held
+        assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "False\n"
+    assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "True\n"
+    with checkpoints.locked(give_up), checkpoints.locked(give_up) as is_held:
+        assert not is_held
+
+
+def test_who_waits_for_the_lock_has_it_when_its_holder_ends(tmp_path: Path) -> None:
+    holder, asked = ExitStack(), []
+    checkpoints = Checkpoints(str(tmp_path), "shop", "search")
+    holder.enter_context(checkpoints.locked(give_up))
+
+    def is_over() -> bool:
+        asked.append(1)
+        if len(asked) == 3:
+            holder.close()
+        return False
+
+    with checkpoints.locked(is_over) as is_held:
+        assert is_held and len(asked) == 3
 
 
 def test_the_lock_tells_whether_a_process_runs_the_sink(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), "shop", "search")
     assert not checkpoints.is_locked()
     assert not (tmp_path / "shop").exists()
-    with checkpoints.locked():
+    with checkpoints.locked(give_up):
         assert checkpoints.is_locked()
     assert not checkpoints.is_locked()
 

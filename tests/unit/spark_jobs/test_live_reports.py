@@ -4,15 +4,18 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cdc.kafka.daemon_thread import start_thread
 from cdc.model.errors import UnreachableError
 from spark_jobs import live_reports
+from spark_jobs.kept import KeptClients
 from spark_jobs.live_reports import DEAD_LETTERS_PENDING_MAX, TRIES_MAX, LiveReports
 from spark_jobs.rejections import DeadLetterUpdates
-from spark_jobs.source.group import Reached, TaskCounts, group_name
+from spark_jobs.source.group import Reached, TaskCounts
 from spark_jobs.source.reading import Partition
 from spark_jobs.task_report import TaskReport
 from tests.support.waiting import eventually
@@ -56,8 +59,9 @@ class FakeBrokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBrokers]:
     brokers = FakeBrokers()
-    monkeypatch.setattr(live_reports, "_groups", {group_name("shop", "search", 1): brokers})
-    monkeypatch.setattr(live_reports, "_producers", {"search": brokers})
+    kept: KeptClients[Any] = KeptClients()
+    kept.keep("search", 1, SimpleNamespace(group=brokers, dead_letters=brokers))
+    monkeypatch.setattr(live_reports, "_clients", kept)
     monkeypatch.setattr(live_reports, "PAUSE_S", 0.001)
     yield brokers
     brokers.are_open.set()

@@ -20,7 +20,8 @@ from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
 from spark_jobs import serving
 from spark_jobs.applied import Applied
-from spark_jobs.serving import ServingWorker
+from spark_jobs.serving import ServingWorker, SinkFile
+from spark_jobs.sinks_file import SinkConfig
 from spark_jobs.starting import LOST_WRITES, first_position, with_rows_owed
 from tests.support.sink_job import write_config
 from tests.unit.spark_jobs.records import schema
@@ -196,7 +197,11 @@ class Attempt:
         self.stop = threading.Event()
         config = load_config(write_config(folder, "127.0.0.1:1", "shop", {"cache": {"url": "redis://c"}}))
         opener = cast("Any", lambda _: self)
-        self.worker = ServingWorker("cache", config, cast("Any", None), opener, self.stop, Conditions())
+        self.reload_us = 7
+        self.numbers = [0]  # of the configuration, one look after another; the last one stays
+        self.config = config
+        file = SinkFile(self.configured, lambda now: cast("Any", ("opens", now)), self.calls_follow)
+        self.worker = ServingWorker("cache", config, cast("Any", None), opener, self.stop, Conditions(), file)
         self.slots = SimpleNamespace(others=lambda: {"2": 6})
         worker = cast("Any", self.worker)
         worker._rebuild_of = lambda _opened, _link: self if has_rebuild else None
@@ -211,6 +216,12 @@ class Attempt:
         with ExitStack() as stack:
             self.worker._work(stack, cast("Any", SimpleNamespace(control=self)))
         return [call for call in self.calls if call != "close"]
+
+    def configured(self) -> SinkConfig:
+        return SinkConfig(self.numbers.pop(0) if len(self.numbers) > 1 else self.numbers[0], self.config)
+
+    def calls_follow(self, reload_us: int) -> None:
+        assert reload_us == 7, "what the control topic says"
 
     @contextmanager
     def maintained(self, _: object) -> Iterator[None]:

@@ -14,7 +14,7 @@ from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
 from sinks.warehouse.staging import Staged, Stager
 from spark_jobs.applied import FoundTopic, Offsets
-from spark_jobs.batches import BatchReport, Take
+from spark_jobs.batches import BatchReport, MicroBatch, Take
 from spark_jobs.staging import MergingBatches, open_staging
 from spark_jobs.task_report import SchemaCatalog
 from tests.unit.spark_jobs import records
@@ -23,7 +23,7 @@ TABLE = TableId("public", "a")
 SCHEMA = TableSchema(TABLE, 1, 16385, (Column("id", 20, -1, "bigint", False, "b", 20),), ("id",), "shop.public.a")
 SCHEMA_HISTORIES = {SCHEMA.topic: SchemaHistory((SCHEMA,))}
 NO_OFFSETS: Offsets = {}
-FRAME = "the rows of a batch"
+BATCH = MicroBatch("the rows of a batch", 7)  # type: ignore[arg-type]
 
 
 class FakeBatches:
@@ -46,12 +46,18 @@ class FakeBatches:
     def find_topics(self) -> dict[str, FoundTopic]:
         return {SCHEMA.topic: FoundTopic("id", (7,))}
 
-    def run(self, frame: Any, ends: Offsets, take: Take) -> BatchReport:
+    def run(self, micro_batch: Any, ends: Offsets, take: Take) -> BatchReport:
         del ends, take
-        self.frames.append(frame)
+        self.frames.append(micro_batch)
         stager = Stager(self._folder.as_uri(), [SCHEMA])
         stager.apply([Change(TABLE, {"id": at}, 10 + at, {"id": at}, 1) for at in range(self._rows)])
-        return BatchReport(records=self._rows, written=self._rows, staged=list(stager.finish()))
+        return BatchReport(
+            {SCHEMA.topic: {1: 9, 0: 4}, "shop.public.b": {0: 99}},
+            {SCHEMA.topic: {1: 6}},
+            records=self._rows,
+            written=self._rows,
+            staged=list(stager.finish()),
+        )
 
 
 class FakeSink:
@@ -63,7 +69,8 @@ class FakeSink:
         self.failure: SinkError | None = None
         self._folder = folder
 
-    def take(self, staged: Sequence[Staged]) -> int:
+    def take(self, staged: Sequence[Staged], origins: Mapping[TableId, Mapping[str, str]]) -> int:
+        self.origins = origins
         assert all(Path(part.path.removeprefix("file://")).exists() for part in staged)
         if self.failure is not None:
             raise self.failure
@@ -72,29 +79,45 @@ class FakeSink:
 
 
 def merging(batches: FakeBatches, sink: Any) -> MergingBatches:
-    return MergingBatches(batches, sink)
+    tested = MergingBatches(batches, sink, "lake/2/5")
+    tested.set_tables(SCHEMA_HISTORIES)
+    return tested
 
 
 def test_what_tasks_staged_is_merged_counted_and_deleted(tmp_path: Path) -> None:
     (tmp_path / "of another.parquet").touch()
     sink = FakeSink(tmp_path)
     batches = FakeBatches(tmp_path, 3)
-    report = merging(batches, sink).run(FRAME, NO_OFFSETS, lambda _: True)
+    report = merging(batches, sink).run(BATCH, NO_OFFSETS, lambda _: True)
     assert (report.records, report.written, report.stale) == (3, 2, 1)
     assert [(part.table, part.row_count) for part in sink.taken] == [(TABLE, 3)]
     assert [path.name for path in tmp_path.iterdir()] == ["of another.parquet"]
-    assert batches.frames == [FRAME]
+    assert batches.frames == [BATCH]
+
+
+def test_each_commit_says_where_its_rows_came_from(tmp_path: Path) -> None:
+    """Of partition 0 the task began at the topic's beginning."""
+    sink = FakeSink(tmp_path)
+    merging(FakeBatches(tmp_path, 3), sink).run(BATCH, NO_OFFSETS, lambda _: True)
+    assert sink.origins == {
+        TABLE: {
+            "watershed.job": "lake/2/5",
+            "watershed.query_batch": "7",
+            "watershed.topic": SCHEMA.topic,
+            "watershed.offsets": '{"0":[0,4],"1":[6,9]}',
+        }
+    }
 
 
 def test_a_store_that_counts_more_rows_than_changes_makes_no_counter_go_back(tmp_path: Path) -> None:
     sink = FakeSink(tmp_path, counted=5)
-    report = merging(FakeBatches(tmp_path, 3), sink).run(FRAME, NO_OFFSETS, lambda _: True)
+    report = merging(FakeBatches(tmp_path, 3), sink).run(BATCH, NO_OFFSETS, lambda _: True)
     assert (report.written, report.stale) == (5, 0)
 
 
 def test_a_batch_without_rows_merges_nothing(tmp_path: Path) -> None:
     sink = FakeSink(tmp_path)
-    report = merging(FakeBatches(tmp_path, 0), sink).run(FRAME, NO_OFFSETS, lambda _: True)
+    report = merging(FakeBatches(tmp_path, 0), sink).run(BATCH, NO_OFFSETS, lambda _: True)
     assert (report.records, report.written, report.stale, sink.taken) == (0, 0, 0, [])
 
 
@@ -102,14 +125,13 @@ def test_staged_files_are_deleted_when_the_merge_fails_too(tmp_path: Path) -> No
     sink = FakeSink(tmp_path)
     sink.failure = SinkError("warehouse: no space", "make room")
     with pytest.raises(SinkError, match="no space"):
-        merging(FakeBatches(tmp_path, 3), sink).run(FRAME, NO_OFFSETS, lambda _: True)
+        merging(FakeBatches(tmp_path, 3), sink).run(BATCH, NO_OFFSETS, lambda _: True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_rest_is_that_of_the_batches(tmp_path: Path) -> None:
     batches = FakeBatches(tmp_path, 0)
     made = merging(batches, FakeSink(tmp_path))
-    made.set_tables(SCHEMA_HISTORIES)
     made.set_open_dead_letters({"public.a/1": 5})
     assert batches.remembered == {"public.a/1": 5}
     assert batches.learnt == SCHEMA_HISTORIES

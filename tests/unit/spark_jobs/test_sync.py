@@ -211,8 +211,8 @@ class Bench:
         found = {TOPIC: FoundTopic(self.topic_id, (max(self.topic_ends, written),)), OTHER_TOPIC: FoundTopic("b", (0,))}
         return {topic: there for topic, there in found.items() if topic not in self.missing}
 
-    def run(self, frame: object, ends: Offsets, take: Take) -> BatchReport:
-        del frame, ends
+    def run(self, micro_batch: object, ends: Offsets, take: Take) -> BatchReport:
+        del micro_batch, ends
         self.calls.append("batch")
         meanwhile, self.meanwhile = self.meanwhile, ()
         self.went_on = [*self.went_on, *(take(report) for report in meanwhile)]

@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 
 import pytest
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from cdc.config.config_file import load_config
 from cdc.daemon.conditions import Conditions
-from cdc.model.errors import ConfigError
+from cdc.model.errors import BrokerError, ConfigError, WatershedError
 from cdc.model.sink_records import STALLED_S
 from spark_jobs import worker as module
 from spark_jobs.serving import ServingWorker
@@ -69,19 +70,34 @@ def test_the_published_record_names_the_store_and_how_long_it_may_be_silent(
     assert (record.store, record.patience_s) == (store, STALLED_S + patience_s)
 
 
-@pytest.mark.parametrize(
-    ("ended", "expected"),
-    [
-        (RuntimeError(f"Traceback\nTaskError: {TaskError(ConfigError('another sink', 'choose'))}\n"), "another sink"),
-        (RuntimeError("a worker was killed"), "a worker was killed"),
-        (None, "cache: the query ended by itself"),
-    ],
-)
-def test_a_query_that_ended_before_its_batch_says_why(tmp_path: Path, ended: Exception | None, expected: str) -> None:
-    """An error while a batch is planned, for example."""
-    event, query = threading.Event(), SimpleNamespace(isActive=False, exception=lambda: ended)
-    event.set()
-    sync: Any = SimpleNamespace(has_new_writes=event, failure=None, is_behind=False)
-    with pytest.raises(Exception, match=expected) as caught:
-        worker(tmp_path, Conditions())._watch(query, sync, lambda: False)  # type: ignore[arg-type]
-    assert isinstance(caught.value, ConfigError) == (expected == "another sink")
+class EndedQuery:
+    """A query that ended when its next batch was planned."""
+
+    isActive = False  # noqa: N815
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def exception(self) -> Exception:
+        return self._error
+
+
+@pytest.mark.parametrize(("own", "state"), [(ConfigError, "stopped"), (BrokerError, "retrying")])
+def test_the_planner_s_error_decides_whether_the_query_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: type[WatershedError], state: str
+) -> None:
+    """It comes as an error of Spark's, as its text."""
+    conditions = Conditions()
+    tested = worker(tmp_path, conditions, sink="cache")
+    spark_s = PySparkException(f"Failed when Python streaming data source perform latestOffset: \n"
+                               f"TaskError: {TaskError(own('no password', 'add it'))}\n")  # fmt: skip
+    sync: Any = SimpleNamespace(failure=None, has_new_writes=threading.Event(), is_behind=False)
+    query: Any = EndedQuery(spark_s)
+
+    monkeypatch.setattr(tested, "_run_once", lambda: tested._watch(query, sync, lambda: False))
+    monkeypatch.setattr(tested, "_publish_error", lambda *_, **__: None)
+    if state == "retrying":
+        monkeypatch.setattr(tested._stop, "is_set", lambda: bool(conditions.all()))
+    tested.run()
+    (condition,) = conditions.all()
+    assert (condition.state, condition.message, condition.next) == (state, "cache: no password", "add it")

@@ -3,10 +3,13 @@ the first failure.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from cdc.config.config_file import Config
+from cdc.daemon.matched_tables import read_matches, with_matches
 from cdc.daemon.outbox_setup import open_outbox, require_format
 from cdc.daemon.service import Service
+from cdc.kafka.state_reader import read_selection
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
 from cdc.model.errors import WatershedError
 from cdc.model.findings import Finding
@@ -14,6 +17,7 @@ from cdc.model.topics import Topics
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.connection import connect
 from cdc.postgres.source import Source, check_source
+from cdc.tables.matching import idle_patterns, require_tables
 from watershed.cli.failpoints import armed_probe
 from watershed.cli.findings.source import SOURCE, source_findings
 from watershed.cli.findings.topics import (
@@ -23,10 +27,14 @@ from watershed.cli.findings.topics import (
     existing_topic_findings,
 )
 
+MATCHED: Final = "source.tables"
+
 
 def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
     """Checks the source; writes nothing. Adds the tables that can be captured to `tables`."""
     is_source_well, are_brokers_well = True, True
+    config, found = _matched(config)
+    yield from found
     for finding in _source(config, tables):
         is_source_well = is_source_well and finding.level != "fail"
         yield finding
@@ -36,6 +44,33 @@ def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Find
         yield finding
     if is_source_well and are_brokers_well:
         yield from _history(config)
+
+
+def _matched(config: Config) -> tuple[Config, list[Finding]]:
+    """Returns the configuration with the tables that its patterns take, and what there is to say about them."""
+    patterns = config.source.choice.patterns
+    if not patterns:
+        return config, []
+    try:
+        record = read_selection(config)
+    except WatershedError:
+        record = None  # unreachable brokers are another finding
+    try:
+        matches = read_matches(config, record)
+        require_tables(config.source, matches)
+    except WatershedError as error:
+        return config, [Finding.failed(MATCHED, error)]
+    found = [Finding(MATCHED, "ok", f"{', '.join(patterns)} match {len(matches.taken)} tables")]
+    found += [
+        Finding(MATCHED, "warn", f"{pattern} matches no table yet", "correct it, unless it is for tables to come")
+        for pattern in idle_patterns(config.source, matches)
+    ]
+    found += [Finding(f"table {table}", "warn", error.message, error.hint) for table, error in matches.stopped.items()]
+    if matches.ignored:
+        names = ", ".join(map(str, matches.ignored))
+        why = f"{names} began to match later, and are left out by source.new_tables"
+        found.append(Finding(MATCHED, "ok", why))
+    return with_matches(config, matches), found
 
 
 def _source(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:

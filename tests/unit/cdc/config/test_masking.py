@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from cdc.config.masking import Mask, MaskOptions
-from cdc.config.settings import MaskingConfig
+from cdc.config.settings import MaskingConfig, SourceConfig
 from cdc.config.store_mapping import StoreMasks
 from cdc.model.events import TableId
 
@@ -27,7 +27,8 @@ def test_both_sections_make_the_same_masks_of_their_names() -> None:
         "hash_key": KEY,
     }
     plain: Any = {"truncate": {"name": 3}, "asterisks": {"phone": 4}, "hash": ["mail"], "hash_key": KEY}
-    assert MaskingConfig(**full).masks([TABLE]) == made
+    source: Any = {"dsn": "host=db", "tables": [str(TABLE)]}
+    assert MaskingConfig(**full).masks(SourceConfig(**source)) == made
     assert StoreMasks(**plain).masks(TABLE) == made
 
 

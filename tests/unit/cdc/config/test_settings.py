@@ -49,6 +49,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.
     [
         (("prefix: shop", "prefix: shop, partition: 2"), "topics.partition: unknown key"),
         (("{prefix: shop}", "{}"), "topics.prefix: missing"),
+        (("prefix: shop", "prefix: shop, name: all"), "topics: name is not supported: the topic of a table is"),
         (("[public.orders]", "public.orders"), "source.tables: a list is needed"),
         (("kafka: {", "brokers: {"), "kafka: missing"),
     ],

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from cdc.config.store_shapes import CacheShape, SearchShape, StoreTls, shape_of
 from cdc.config.stores import CacheConfig, SearchConfig, StoreConfig, unmatched_pattern
+from cdc.config.table_choice import TableChoice
 from cdc.model.events import TableId
 
 USERS, ORDERS = TableId("public", "users"), TableId("shop", "orders")
@@ -23,7 +24,10 @@ def test_a_pattern_without_a_table_is_found() -> None:
     sinks: dict[str, StoreConfig] = {
         "users": CacheConfig.model_validate({"url": "redis://h", "shapes": {"public.user?": {}, "shop.order": {}}})
     }
-    assert unmatched_pattern(sinks, [USERS, ORDERS]) == "users.shapes: shop.order matches no table of source.tables"
+    problem = "users.shapes: shop.order matches no table of source.tables"
+    assert unmatched_pattern(sinks, [USERS, ORDERS], TableChoice(())) == problem
+    assert unmatched_pattern(sinks, [], TableChoice(("public.*",))) == problem
+    assert unmatched_pattern(sinks, [], TableChoice(("public.*", "shop.*"))) is None
 
 
 def test_three_lines_are_enough() -> None:

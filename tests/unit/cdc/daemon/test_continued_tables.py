@@ -25,7 +25,13 @@ def continued(monkeypatch: pytest.MonkeyPatch) -> Continued:
     """Returns the tables that are captured, and why others are stopped. Tables with `other_key` had key id; GONE does
     not exist."""
 
-    def run(*tables: TableId, other_key: Collection[TableId] = (), held: Collection[TableId] = ()) -> Any:
+    def run(
+        *tables: TableId,
+        other_key: Collection[TableId] = (),
+        held: Collection[TableId] = (),
+        pattern: str | None = None,
+        is_continued: bool = True,
+    ) -> Any:
         def checked(_: Any, table: TableId, *__: Any) -> SourceTable:
             if table == GONE:
                 raise SourceError(f"table {table} does not exist", "create it")
@@ -39,14 +45,17 @@ def continued(monkeypatch: pytest.MonkeyPatch) -> Continued:
         monkeypatch.setattr(continued_tables, "read_publication", lambda *_: None)
         monkeypatch.setattr(continued_tables, "read_captured", lambda _: Captured(known, {}, {}))
         monkeypatch.setattr(continued_tables, "read_tables", lambda _: records)
-        source = {"dsn": "", "tables": [str(table) for table in tables]}
+        source = {"dsn": "", "tables": [pattern] if pattern else [str(table) for table in tables]}
         config = PipelineConfig.model_validate(
             {"source": source, "kafka": {"bootstrap_servers": "k:9092"}, "topics": {"prefix": "shop"}}
         )
-        chosen, made = continued_tables.continued(config, None, 5)  # type: ignore[arg-type]
+        if pattern:
+            config = config.model_copy(update={"source": config.source.with_matched(tables)})
+        connection: Any = None
+        chosen, made = continued_tables.continued(config, connection, 5, is_continued=is_continued)
         stopped = [TableRecord.decode(record.value or b"", record.topic) for record in made]
         assert not any(record.is_held for record in stopped)
-        return list(chosen.tables), {str(record.table): record.message for record in stopped}
+        return list(map(str, chosen.table_ids)), {str(record.table): record.message for record in stopped}
 
     return run
 
@@ -63,6 +72,16 @@ def test_a_table_whose_key_changed_or_that_is_gone_is_stopped_alone(continued: C
             "public.gone": "table public.gone does not exist",
         },
     )
+
+
+def test_at_a_first_start_only_a_table_that_a_pattern_takes_may_be_in_trouble(continued: Continued) -> None:
+    gone = {"public.gone": "table public.gone does not exist"}
+    assert continued(A, B, GONE, pattern="public.*", other_key=[A], is_continued=False) == (
+        ["public.a", "public.b"],
+        gone,
+    )
+    with pytest.raises(SourceError, match=r"public.gone does not exist"):
+        continued(A, GONE, is_continued=False)
 
 
 def test_a_table_that_an_operator_stopped_stays_stopped(continued: Continued) -> None:

@@ -11,6 +11,8 @@ from cdc.daemon.streaming_session import Session
 from cdc.model.control import ProgressRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
+from cdc.model.table_state import SelectionRecord, TableRecord
+from cdc.model.topic_record import TopicRecord
 from cdc.tables.selection import Stop, TableSelection
 
 STOPPED, WAITING, CAPTURED = (TableId("public", name) for name in ("stopped", "waiting", "captured"))
@@ -57,3 +59,32 @@ def test_tables_that_the_position_does_not_name_are_owed_at_once(
         (record,) = records
         reported = ProgressRecord.decode(record.value or b"", record.topic)
         assert (record.topic, last and last.model_copy(update={"owed": owed})) == ("shop.progress", reported)
+
+
+def test_the_tables_in_force_are_recorded_and_records_of_others_deleted() -> None:
+    config = PipelineConfig.model_validate(
+        {
+            "source": {"dsn": "", "tables": ["public.*"], "exclude_tables": ["public.x"]},
+            "kafka": {"bootstrap_servers": "k:9092"},
+            "topics": {"prefix": "shop"},
+        }
+    )
+    config = config.model_copy(update={"source": config.source.with_matched([CAPTURED])})
+    nothing = cast("Any", None)
+    session = Session(config, nothing, nothing, nothing, {}, nothing, nothing)
+    why = WatershedError("an operator stopped it", "cdc table start")
+    gone, held = TableId("public", "gone"), TableId("public", "held")
+    tables = {
+        CAPTURED: TableRecord.captured(CAPTURED, None, 1),
+        gone: TableRecord.stopped(gone, why, 1, is_held=False),
+        held: TableRecord.stopped(held, why, 1, is_held=True),
+    }
+
+    def records(selection: SelectionRecord | None) -> list[TopicRecord]:
+        return session._newly_selected(cast("Any", SimpleNamespace(tables=tables, selection=selection)))
+
+    now = SelectionRecord(include=("public.*",), exclude=("public.x",), tables=(str(CAPTURED),))
+    deleted = TopicRecord("shop.state", b"table/public.gone", None)
+    assert records(None) == [deleted, now.to("shop.state")]
+    assert records(now) == [deleted], "it says so already"
+    assert SelectionRecord.decode(records(None)[1].value or b"", "state") == now

@@ -1,6 +1,6 @@
 """Signals and their answers, requests to the reader, and reports."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ from cdc.model.control import (
     NEXT_AFTER_OTHERS,
     IncompleteRowsRecord,
     RangeRecord,
+    ReloadRecord,
     SignalAnswer,
     SignalRecord,
     SignalsRecord,
@@ -37,6 +38,7 @@ class Session:
         limits: Mapping[str, Any] | None = None,
         outboxes: Collection[TableId] = (),
         schemas: Collection[TableSchema] = (SCHEMA,),
+        reload: Callable[[], str] | None = None,
     ) -> None:
         self.beside = Beside(*records, schemas=schemas, **limits or {})
         self.reader, self.keys, self.signals = ScriptedReader(), ScriptedReader(), ScriptedSignals()
@@ -46,7 +48,8 @@ class Session:
             self.keys,
             self.signals,
             Answers(TOPICS, answers or {}),
-            Restrictions(unchunkable=unchunkable, stopped=stopped or {}, outboxes=outboxes),
+            Restrictions(unchunkable, stopped or {}, outboxes, server=("7", "shop")),
+            reload,
         )
         self._offset = 40
 
@@ -317,3 +320,29 @@ def test_keys_of_a_table_without_an_index_to_read_them_by_are_refused() -> None:
     session = Session(unchunkable=[SCHEMA.table])
     answer, _ = session.signal("republish", tables=("public.customers",), keys=('{"id":1}',))
     assert not answer.is_accepted and "no unique index" in answer.message
+
+
+def test_a_configuration_that_was_read_again_is_made_known_to_sinks() -> None:
+    answer, (record,) = Session(reload=lambda: "public.a joins").signal("reload")
+    assert (answer.is_accepted, answer.message) == (True, "public.a joins")
+    assert record == ReloadRecord(requested_us=NOW_US).to(TOPICS.control)
+
+
+def test_a_mistake_in_the_file_is_the_answer() -> None:
+    def refuse() -> str:
+        raise WatershedError("there is no table public.b", "correct source.tables")
+
+    answer, records = Session(reload=refuse).signal("reload")
+    assert (answer.is_accepted, answer.message, answer.next, records) == (
+        *(False, "there is no table public.b", "correct source.tables"),
+        [],
+    )
+    assert not Session().signal("reload")[0].is_accepted, "a process without a file"
+
+
+def test_a_move_is_refused_while_the_former_server_streams_and_is_done_where_the_new_one_does() -> None:
+    answer, records = Session().signal("move", server=("8", "shop"))
+    assert (answer.is_accepted, answer.message) == (False, "capture still streams from the former server")
+    assert "let source.dsn name the new server" in answer.next
+    answer, records = Session().signal("move", server=("7", "shop"))
+    assert (answer.is_accepted, records) == (True, [])

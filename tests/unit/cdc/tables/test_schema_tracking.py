@@ -256,6 +256,18 @@ def test_a_table_that_can_join_again_needs_another_session() -> None:
     assert world.tracker.is_due
 
 
+@pytest.mark.parametrize("changes", [{"begun": (GONE,)}, {"ended": (ITEMS.table,)}])
+def test_a_session_ends_when_other_tables_match_but_not_within_a_transaction(changes: dict[str, Any]) -> None:
+    world = World(is_half_published=True)
+    world.look(None, **changes)
+    world.tracker.watch()
+    assert not world.tracker.is_due
+    world.tracker.end()
+    world.look(None, **changes)
+    world.tracker.watch()
+    assert world.tracker.is_due
+
+
 def test_no_table_joins_before_the_half_published_transaction_has_ended() -> None:
     world = World(is_half_published=True)
     world.look(None, ready=frozenset({GONE}))

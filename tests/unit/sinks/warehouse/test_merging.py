@@ -58,8 +58,8 @@ class Bench:
     def merge(self, *versions: tuple[int, int]) -> Merged:
         return self.take(self.stage(*versions))
 
-    def take(self, staged: Sequence[Staged]) -> Merged:
-        return self._merger.merge(self._table, staged, lacks=False)
+    def take(self, staged: Sequence[Staged], origin: dict[str, str] | None = None) -> Merged:
+        return self._merger.merge(self._table, staged, lacks=False, origin=origin)
 
 
 @pytest.fixture
@@ -71,6 +71,13 @@ def test_rows_that_won_are_counted(bench: Bench) -> None:
     assert bench.merge((1, 10), (2, 11)) == Merged(2, needs_compaction=False)
     assert bench.merge((1, 9), (2, 20), (3, 5)) == Merged(2, needs_compaction=False)
     assert bench.engine.versions == {1: [10], 2: [20], 3: [5]}
+
+
+def test_the_summary_says_where_rows_came_from_and_ours_stay_ours(bench: Bench) -> None:
+    bench.take(bench.stage((1, 10)), {"watershed.query_batch": "7", "watershed.batch": "not ours"})
+    summary = bench.engine.snapshots[-1].summary
+    assert summary["watershed.query_batch"] == "7"
+    assert summary["watershed.batch"] != "not ours"
 
 
 def test_a_conflict_is_planned_again(bench: Bench) -> None:

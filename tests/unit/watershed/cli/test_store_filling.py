@@ -61,7 +61,7 @@ def test_a_store_that_is_not_there_holds_nothing_and_nobody_fills_it(config: Con
 
 
 def test_who_runs_the_sink_is_seen(config: Config) -> None:
-    with Checkpoints(config.spark.checkpoint_location, "shop", "warehouse").locked():
+    with Checkpoints(config.spark.checkpoint_location, "shop", "warehouse").locked(lambda: True):
         assert read_store(config, "warehouse").is_running
 
 

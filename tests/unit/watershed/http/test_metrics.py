@@ -33,6 +33,14 @@ def test_everything_that_is_known_is_there() -> None:
     assert found["watershed_sink_written_changes_total", "search"] == 7
     assert found["watershed_sink_drift_rows", "search"] == 5
     assert found["watershed_sink_compared_timestamp_seconds", "search"] == 1e6
+    assert found["watershed_sink_batch_seconds", "search"] == 2
+    assert found["watershed_sink_batch_overhead_seconds", "search"] == 0.5
+    assert found["watershed_sink_batch_rows", "search"] == 3
+    assert found["watershed_sink_batch_records", "search"] == 500
+    assert found["watershed_sink_batch_bytes", "search"] == 9000
+    assert found["watershed_sink_batch_records_per_second", "search"] == 250
+    assert found["watershed_sink_batch_ended_timestamp_seconds", "search"] == 5
+    assert found["watershed_sink_query_failures_total", "search"] == 1
     assert found["watershed_problems", "table", "warning"] == 1
     assert found["watershed_view_up", "documents"] == 1
     assert found["watershed_view_state", "serving", "documents"] == 1

@@ -3,6 +3,8 @@
 import pytest
 
 from cdc.model.errors import UnreachableError
+from cdc.model.job_records import QueryRecord
+from cdc.model.table_state import SelectionRecord
 from tests.support.pipeline_records import position, published
 from tests.support.status_facts import (
     MIB,
@@ -12,6 +14,7 @@ from tests.support.status_facts import (
     applied,
     condition,
     config,
+    query,
     reading,
     slot,
     source,
@@ -20,6 +23,7 @@ from tests.support.status_facts import (
 )
 from watershed.status.compute import lag_records, wal_budget
 from watershed.status.facts import TopicFacts
+from watershed.status.model import QueryStatus
 
 
 def test_a_pipeline_in_step_has_no_lag_and_no_problem() -> None:
@@ -143,6 +147,22 @@ def test_a_sink_that_keeps_pace_is_not_catching_up() -> None:
     assert clock.status(reading(source(90_000), late), after_s=9.0).sinks[0].is_catching_up
 
 
+def test_the_last_batch_of_a_query_is_that_of_the_served_generation() -> None:
+    """A generation that is built beside it has a query of its own."""
+    told = topics(sinks=(applied(),), queries=(query(generation=2, records=9), query(), query(sink="cache")))
+    (sink,) = Clock().status(reading(told=told)).sinks
+    assert sink.query is not None
+    assert (sink.query.batch, sink.query.records, sink.query.records_per_second) == (4, 500, 250)
+    assert (sink.query.batch_seconds, sink.query.overhead_seconds, sink.query.failures) == (2.0, 0.5, 1)
+    assert Clock().status(reading(told=topics(sinks=(applied(),)))).sinks[0].query is None
+
+
+def test_a_query_without_a_finished_batch_has_no_figures() -> None:
+    started = QueryRecord(sink="search", generation=1, failures=2)
+    (sink,) = Clock().status(reading(told=topics(sinks=(applied(),), queries=(started,)))).sinks
+    assert sink.query == QueryStatus(failures=2)
+
+
 def test_what_is_owed_is_said_of_tables_and_stores() -> None:
     progress = published(1000).model_copy(update={"owed": {"public.orders": "a heal"}})
     status = Clock().status(reading(told=topics(progress=progress, sinks=(applied(owed={"public.notes": "a heal"}),))))
@@ -153,6 +173,13 @@ def test_what_is_owed_is_said_of_tables_and_stores() -> None:
 def test_a_lost_slot_has_no_budget_left() -> None:
     found = slot(restart_lsn=None, wal_status="lost")
     assert wal_budget(source(slot_wal_bytes_max=MIB), found, None, 5.0).remaining_bytes == 0
+
+
+def test_tables_are_those_of_the_configuration_in_force() -> None:
+    """Patterns took a table that this process, which does not read the catalog, can't know."""
+    selection = SelectionRecord(include=("public.*",), exclude=(), tables=(str(ORDERS), "public.fresh"))
+    status = Clock().status(reading(told=topics(selection=selection)))
+    assert {table.table for table in status.tables} == {"public.fresh", str(ORDERS), "public.notes"}
 
 
 def test_nothing_is_known_of_servers_that_do_not_answer() -> None:

@@ -17,6 +17,7 @@ from tests.support.status_facts import (
     comparison,
     condition,
     config,
+    query,
     reading,
     sink_error,
     slot,
@@ -273,3 +274,11 @@ def test_a_comparison_that_is_late_or_was_not_whole_is_a_warning() -> None:
     assert compared(at_s=1e6 - 13 * 3600, is_scheduled=False) == [], "the first one may still come"
     (partial,) = compared(not_compared={"public.orders": "capture has stopped the table", "public.notes": "x"})
     assert "public.notes: x, and 1 more tables" in partial
+
+
+def test_too_few_task_slots_are_a_warning_of_the_sinks_that_wait() -> None:
+    short = query(shortage="Spark has 1 task slot", shortage_next="write local[2]")
+    (found,) = problems(reading(told=topics(sinks=(applied(),), queries=(short, query(generation=2)))))
+    assert (found.part, found.name, found.severity) == ("sink", "search", "warning")
+    assert found.message == "search may be late: Spark has 1 task slot"
+    assert found.next == "write local[2]"

@@ -1,0 +1,83 @@
+"""The configuration file of sinks that run, which is read again on SIGHUP, and when capture has taken up its own."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from cdc.config.config_file import Config
+from cdc.config.stores import sink_config
+from cdc.model.errors import ConfigError, WatershedError
+
+log = structlog.get_logger(__name__)
+
+FIXED: Final = ("kafka", "topics", "spark")  # on which the process and all of its sinks rest
+LATER: Final = ("http", "verify")  # which the process has read, and that concern no sink
+
+
+@dataclass(frozen=True, slots=True)
+class SinkConfig:
+    """The configuration of one sink."""
+
+    number: int  # 0 at first; another one after each change that concerns the sink
+    config: Config
+
+
+class SinksFile:
+    """The configuration in force of each sink of the process. Called from any thread."""
+
+    def __init__(self, config: Config, names: Sequence[str], reread: Callable[[], Config] | None = None) -> None:
+        """`reread`: reads the file; raises ConfigError. None: there is no file."""
+        self._lock = threading.Lock()
+        self._reread = reread
+        self._last = config
+        self._of = {name: SinkConfig(0, config) for name in names}
+        self._asked_us = 0  # the last ReloadRecord
+
+    def of(self, name: str) -> SinkConfig:
+        return self._of[name]
+
+    def follow(self, asked_us: int) -> None:
+        """Reads the file again if this request was not obeyed yet (ReloadRecord.requested_us)."""
+        with self._lock:
+            if asked_us == self._asked_us:
+                return
+            self._asked_us = asked_us
+        self.reload()
+
+    def reload(self) -> None:
+        """Reads the file again. With a mistake in it, the configuration in force stays."""
+        if self._reread is None:
+            return
+        with self._lock:
+            try:
+                now = self._reread()
+                changed = self._changed(now)
+            except WatershedError as error:
+                problem, hint = f"{error.message}: the configuration in force stays", error.hint
+            else:
+                for section in LATER:
+                    if getattr(now, section) != getattr(self._last, section):
+                        log.warning("a section takes effect when the process is started again", section=section)
+                self._last = now
+                for name in changed:
+                    self._of[name] = SinkConfig(self._of[name].number + 1, now)
+                log.info("configuration read again", sinks=" ".join(changed) or "nothing has changed for sinks")
+                return
+        log.error("the configuration was not taken up", error=problem, next=hint)
+
+    def _changed(self, now: Config) -> list[str]:
+        """Returns the sinks whose section differs. Raises ConfigError for what can't change now."""
+        for fixed in FIXED:
+            if getattr(now, fixed) != getattr(self._last, fixed):
+                raise ConfigError(f"{fixed} can't change while sinks run", "start the sinks again")
+        changed = []
+        for name, then in self._of.items():
+            section, before = sink_config(now.sinks, name), then.config.sinks[name]
+            if section.type != before.type:
+                raise ConfigError(f"the type of sink {name} can't change while it runs", "start the sinks again")
+            if section != before:
+                changed.append(name)
+        return changed
