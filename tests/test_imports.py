@@ -62,6 +62,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "alembic": ("migrations", "watershed.client.outbox_migrations", "tests"),
     "anyio": ("watershed.http", "tests"),
     "confluent_kafka": ("cdc.kafka", "spark_jobs", "watershed", "tests"),
+    "fastavro": ("cdc.formats", "tests"),
     "hypothesis": ("tests",),
     "jgo": ("spark_jobs.jars", "tests"),
     "opensearchpy": ("sinks.search", "watershed.devstack", "watershed.demo", "tests"),

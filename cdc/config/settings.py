@@ -27,6 +27,7 @@ from cdc.config.format_options import FormatConfig, FormatOptions
 from cdc.config.interpolation import interpolated
 from cdc.config.masking import Mask, MaskOptions
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
+from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.config.secret_files import secret_files
 from cdc.config.section import SecretOption, Section
 from cdc.config.table_choice import TableChoice, is_pattern, is_system, require_patterns
@@ -180,6 +181,7 @@ class KafkaConfig(Section):
     bootstrap_servers: str = Field(min_length=1)
     options: dict[str, SecretOption] = Field(default_factory=dict)
     token: TokenConfig | None = None
+    schema_registry: SchemaRegistryConfig | None = None
 
     @field_validator("options")
     @classmethod
@@ -358,6 +360,8 @@ class PipelineConfig(BaseSettings):
     @model_validator(mode="after")
     def _format_is_possible(self) -> Self:
         options = self.format_options  # raises ValueError for a mask of another table
+        if options.encoding != "json" and self.kafka.schema_registry is None:
+            raise ValueError(f"format.encoding {options.encoding} needs the section kafka.schema_registry, with url")
         if self.sweep.tombstones and not options.suits_sinks:
             raise ValueError(
                 "sweep.tombstones requires keys of format.profile readable, without schemas.enable and modes"

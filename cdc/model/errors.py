@@ -61,6 +61,10 @@ class NotInTimeError(WatershedError):
     exit_code = 7
 
 
+class UnknownIdError(WatershedError):
+    """The schema registry has no schema with this id."""
+
+
 class StackError(WatershedError):
     """A server of the development stack could not be started, or died."""
 

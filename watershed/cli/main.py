@@ -42,10 +42,10 @@ COMMANDS = {
         "watershed.cli.table:app",
         "List tables, show one with all its names; stop and start the capture of a table.",
     ),
-    "tail": Entry("watershed.cli.tail:tail", "Follow the changes of a table from its topic."),
-    "get": Entry("watershed.cli.get:get", "Show one row in the source, in its topic and in every store, side by side."),
     "reload": Entry("watershed.cli.reload:reload", "Let capture and sinks read the configuration file again."),
     "source": Entry("watershed.cli.source:app", "Continue capture on another server, in the same topics."),
+    "tail": Entry("watershed.cli.tail:tail", "Follow the changes of a table from its topic."),
+    "get": Entry("watershed.cli.get:get", "Show one row in the source, in its topic and in every store, side by side."),
     "snapshot": Entry(
         "watershed.cli.snapshot:app", "Read existing rows again while streaming continues; fill a new store."
     ),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cdc.config.config_file import Config
-from cdc.kafka.state_reader import read_captured
+from cdc.kafka.state_reader import read_captured, read_in_force
 from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.events import TableSchema
 from cdc.model.sink_records import SinkRecord, newest
@@ -19,6 +19,7 @@ from watershed.status.listing import Listing, wide_console
 def published_table(config: Config, name: str) -> TableSchema:
     """Returns the newest schema of the table. Raises BadParameter for a text that names no table, ConfigError for one
     that is not captured, WatershedError for one whose schema is not published yet, UnreachableError, BrokerError."""
+    config = read_in_force(config)
     table, configured = table_id(name), config.source.table_ids
     if config.source.is_outbox(table):
         raise ConfigError(

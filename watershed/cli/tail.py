@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from cdc.kafka.record_decoding import record_reader
 from cdc.kafka.state_reader import read_in_force
 from cdc.kafka.topic_reader import TopicReader
 from cdc.model.topics import Topics
@@ -43,7 +44,8 @@ def tail(
 
     printed = _printer(as_json=as_json)
     with closing(TopicReader(settings.kafka)) as reader:
-        followed = TableTail(reader, schema.table, schema.topic, Topics(settings.topics.prefix).control, is_wanted)
+        topics = schema.topic, Topics(settings.topics.prefix).control
+        followed = TableTail(reader, schema.table, topics, is_wanted, record_reader(settings.kafka).plain)
         printed(followed.begin(last))
         try:
             while follow:

@@ -159,8 +159,8 @@ def serving(
 def ended_epoch(epoch: int) -> GapError:
     """Returns the error of a wait in whose time a new epoch has begun."""
     return GapError(
-        f"epoch {epoch}, to which the LSN belongs, has ended: the source was promoted or moved, or a gap in "
-        "history is being healed",
+        f"epoch {epoch}, to which the LSN belongs, has ended: the source was promoted or moved, or a gap in history is "
+        "being healed",
         "wait again, with an LSN that is read from the source now",
     )
 

@@ -29,14 +29,20 @@ class TableTail:
     """Methods raise UnreachableError and BrokerError."""
 
     def __init__(
-        self, reader: Reader, table: TableId, topic: str, control: str, is_wanted: Callable[[TableRecord], bool]
+        self,
+        reader: Reader,
+        table: TableId,
+        topics: tuple[str, str],
+        is_wanted: Callable[[TableRecord], bool],
+        plain: Callable[[bytes | None], bytes | None],
     ) -> None:
-        """`is_wanted`: selects records, for example of one key. Sweeps concern all keys."""
+        """`topics`: the table's, and control. `is_wanted`: selects records, for example of one key; sweeps concern all
+        keys. `plain`: returns the JSON of a key or value."""
         self._reader = reader
-        self._topic = topic
-        self._control = control
+        self._topic, self._control = topics
         self._sweep = SweepRecord.key_of(table).encode()
         self._is_wanted = is_wanted
+        self._plain = plain
 
     def begin(self, count: int) -> list[TableRecord]:
         """Begins to follow at the present end. Returns the last `count` records, of all partitions, by their time."""
@@ -66,7 +72,7 @@ class TableTail:
                     sweep = SweepRecord.decode(value, f"topic {self._control}")
                     yield TableRecord(*place, None, "sweep", sweep.floor, sweep.as_of_lsn)
                 continue
-            record = read_table_record(*place, key, value, message.headers())
+            record = read_table_record(*place, self._plain(key), self._plain(value), message.headers())
             if self._is_wanted(record):
                 yield record
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from cdc.config.config_file import Config
 from cdc.formats.masks import masks_of
+from cdc.kafka.record_decoding import record_reader
 from cdc.kafka.topic_reader import open_reader
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.sink_records import SinkRecord
@@ -109,13 +110,14 @@ class KeyReader:
         topic, found = self._history.newest.topic, list[TableRecord]()
         if not count:
             return found
+        plain = record_reader(self._config.kafka).plain
         with open_reader(self._config.kafka) as reader:
             for partition in reader.partitions(topic):
                 for message in reader.read(topic, partition):
-                    key = message.key()
+                    key = plain(message.key())
                     if key is not None and self._is_asked(key):
                         place = partition, message.offset() or 0
-                        record = read_table_record(*place, key, message.value(), message.headers())
+                        record = read_table_record(*place, key, plain(message.value()), message.headers())
                         found = [*found, record][-count:]
         return found
 

@@ -81,7 +81,7 @@ def tail(topics: Topics, only: int | None = None) -> TableTail:
     def is_wanted(record: TableRecord) -> bool:
         return only is None or record.key == {"id": only}
 
-    return TableTail(topics, TABLE, TOPIC, CONTROL, is_wanted)
+    return TableTail(topics, TABLE, (TOPIC, CONTROL), is_wanted, lambda content: content)
 
 
 def seqs(records: list[TableRecord]) -> list[int]:
