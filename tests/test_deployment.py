@@ -97,7 +97,7 @@ def test_the_documentations_examples_are_configurations(page: str, tmp_path: Pat
         example["sinks"] = bases | example.get("sinks", {})
         if "event_logs" in example:
             example.setdefault("outbox", {"messages": {}})
-        if not any("*" in table for table in example["source"]["tables"]):
+        if not any("*" in table for table in example["source"].get("tables", ())):
             example["source"]["tables"] = sorted(set(re.findall(r"public\.[a-z]+", block + blocks[0][0])))
         file.write_text(yaml.safe_dump(example), encoding="utf-8")
         assert load_config(file).topics.prefix == "shop"

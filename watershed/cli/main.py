@@ -42,6 +42,7 @@ COMMANDS = {
         "watershed.cli.table:app", "List the tables and their states; stop and start the capture of a table."
     ),
     "reload": Entry("watershed.cli.reload:reload", "Let capture and sinks read the configuration file again."),
+    "source": Entry("watershed.cli.source:app", "Continue capture on another server, in the same topics."),
     "snapshot": Entry(
         "watershed.cli.snapshot:app", "Read existing rows again while streaming continues; fill a new store."
     ),

@@ -30,6 +30,9 @@ def wait(
         bool, typer.Option("--accept-rejected", help="Answer although rows are missing that were rejected.")
     ] = False,
     timeline: Annotated[int | None, typer.Option(help="The LSN's timeline. It must be that of the source.")] = None,
+    system_identifier: Annotated[
+        str | None, typer.Option(metavar="ID", help="That of the LSN's server. It must be that of the source.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Total seconds to wait.", min=0)] = TIMEOUT_S,
     config: ConfigFile = CONFIG,
     as_json: AsJson = False,
@@ -45,7 +48,16 @@ def wait(
     began = time.monotonic()
     settings = configuration(config, log_level="error")
     names = sink or _with_position(settings, config)
-    wait_for(settings, names or None, lsn, timeout, timeline, tables=table or (), accepts_rejected=accept_rejected)
+    wait_for(
+        settings,
+        names or None,
+        lsn,
+        timeout,
+        timeline,
+        tables=table or (),
+        accepts_rejected=accept_rejected,
+        system_identifier=system_identifier,
+    )
     if as_json:
         typer.echo(json.dumps({"is_applied": True, "lsn": lsn, "seconds": round(time.monotonic() - began, 3)}))
 

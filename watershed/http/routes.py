@@ -206,6 +206,7 @@ async def _waited(waits: Waits, request: Request, sink: str | None) -> Response 
                 sink,
                 asked["wait_for"],
                 timeline,
+                asked.get("system_identifier"),
                 frozenset(asked.getlist("table")),
                 accepts_rejected=asked.get("accept_rejected") == "true",
             ),
@@ -251,6 +252,7 @@ _WAITS: Final = [
         ("accept_rejected", "With wait_for, true: answer although rows are missing that were rejected.", "string"),
         ("timeout", f"Seconds to wait, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
         ("timeline", "The LSN's timeline. It must be that of the source.", "integer"),
+        ("system_identifier", "That of the LSN's server. It must be that of the source.", "string"),
     )
 ]
 _WAIT_ANSWERS: Final = dict.fromkeys((400, 404, 409, 502, 503, 504), Failure)

@@ -30,6 +30,7 @@ class Question:
     sink: str | None
     lsn: str
     timeline: int | None = None
+    system_identifier: str | None = None
     tables: frozenset[str] = frozenset()
     accepts_rejected: bool = False
 
@@ -69,5 +70,5 @@ class Waits:
         lsn = read_lsn(question.lsn)
         with self._asking:
             end = self._read_end()
-        target = target_of(lsn, end, self._positions().capture, question.timeline)
+        target = target_of(lsn, end, self._positions().capture, question.timeline, question.system_identifier)
         return replace(target, tables=question.tables, accepts_rejected=question.accepts_rejected)
