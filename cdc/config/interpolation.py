@@ -24,7 +24,7 @@ def interpolated(path: Path, sections: Mapping[str, Any], environment: Mapping[s
         return {name: _replaced(path, (name,), value, environment) for name, value in sections.items()}
     except RecursionError:
         raise ConfigError(
-            f"{path}: a section contains itself, by an alias", "remove the alias (* and a name)"
+            f"{path}: a section contains itself, by an alias", "write out what the alias (* and a name) stands for"
         ) from None
 
 

@@ -29,8 +29,9 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tail:
     file.write_text("source: {dsn: a, tables: [public.items]}\nkafka: {bootstrap_servers: k:1}\ntopics: {prefix: s}\n")
 
     class Followed:
-        def __init__(self, reader: Any, table: TableId, topic: str, control: str, is_wanted: Any) -> None:
-            assert (reader, table, topic, control) == (None, ITEMS.table, ITEMS.topic, "s.control")
+        def __init__(self, reader: Any, table: TableId, topics: tuple[str, str], is_wanted: Any, plain: Any) -> None:
+            assert (reader, table, topics) == (None, ITEMS.table, (ITEMS.topic, "s.control"))
+            assert plain(b"{}") == b"{}"
             self.is_wanted = is_wanted
             self.polls = iter([RECORDS[:1], RECORDS[1:]])
 
