@@ -64,10 +64,8 @@ def show_table(
     """Show a table: its state, topic, key and columns, and under which names each store has it, with the generation
     that readers see. Asks the brokers, and neither the source nor the stores."""
     loaded = configuration(config)
-    state = read_state(loaded)
-    loaded = loaded.in_force(state.selection)
     schema = published_table(loaded, table)
-    record = state.tables.get(schema.table)
+    record = read_state(loaded).tables.get(schema.table)
     with closing(TopicReader(loaded.kafka)) as reader:
         partitions = len(reader.partitions(schema.topic))
     with closing(PipelineWatch.of(loaded)) as watch:

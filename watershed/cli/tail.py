@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from cdc.kafka.record_decoding import record_reader
-from cdc.kafka.state_reader import read_in_force
 from cdc.kafka.topic_reader import TopicReader
 from cdc.model.topics import Topics
 from watershed.cli.exit_codes import INTERRUPTED
@@ -35,7 +34,7 @@ def tail(
     """Follow the changes of a table from its topic: time, operation, key, LSN and columns. Masked columns are masked,
     because the topic has nothing else. With REPLICA IDENTITY FULL an update shows what was changed. Reads the topic
     only, so capture need not be running."""
-    settings = read_in_force(configuration(config))
+    settings = configuration(config)
     schema = published_table(settings, table)
     wanted = None if key is None else json.loads(record_key(schema, key))
 
