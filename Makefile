@@ -18,7 +18,7 @@ PYTHON =
 
 bench-sinks: ROWS = 500000
 
-CODE = cdc sinks spark_jobs migrations watershed tests deploy/release docs/build docs/examples
+CODE = cdc client/watershed_client sinks spark_jobs migrations watershed tests deploy/release docs/build docs/examples
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 PROCESSES = --numprocesses 2 --dist loadscope --no-loadscope-reorder

@@ -1,8 +1,8 @@
 """The dead letters of one generation of a sink, as its driver keeps them: followed in their topic, and published before
 a position that covers their records. Not for use by two threads at once."""
 
-from collections.abc import Collection, Mapping
-from typing import Final, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -13,9 +13,12 @@ from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import UnreachableError
 from cdc.model.rejected_rows import RejectedRow, dead_letter_generation
 from cdc.model.topics import Topics
-from spark_jobs.rejections import DeadLetterUpdates
+from sinks.records import VERSION_HEADER
+from spark_jobs.rejections import DeadLetterUpdates, Taken
 
 ACKNOWLEDGE_S_MAX: Final = 15.0
+
+Headers = Sequence[tuple[str, bytes]]
 
 
 class DeadLetterQueue(Protocol):
@@ -33,6 +36,77 @@ class DeadLetterQueue(Protocol):
 
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
         """Returns when the brokers have them. Raises BrokerError, UnreachableError."""
+
+
+class OpenLetters:
+    """The open dead letters of one generation, from the records of their topic in order. Pure.
+
+    A task that Spark has given up may publish for a while. What it says of an older version than the open letter's
+    must not hide that row: the letter is to be published again.
+    """
+
+    def __init__(self, generation: int) -> None:
+        self.versions: dict[str, int] = {}  # by dead_letter_key
+        self._generation = generation
+        self._rows: dict[str, RejectedRow] = {}
+        self._own: dict[str, int] = {}  # key → offset of our newest record of it, until that is read back
+        self._hidden: DeadLetterUpdates = {}  # what an older record came after
+
+    def put(self, updates: DeadLetterUpdates, offsets: Mapping[str, int]) -> None:
+        """Takes what this process has published, and the offset of each key's record."""
+        for key, update in updates.items():
+            if isinstance(update, RejectedRow):
+                self.versions[key], self._rows[key] = update.version, update
+            else:
+                self._close(key)
+            self._hidden.pop(key, None)
+        self._own |= offsets
+
+    def take(self, message: Message) -> None:
+        """Takes a record of the topic."""
+        key, offset = (message.key() or b"").decode("utf-8", "replace"), message.offset() or 0
+        if dead_letter_generation(key) != self._generation:
+            return
+        own, known = self._own.get(key, -1), self.versions.get(key)
+        if offset >= own:
+            self._own.pop(key, None)
+        value = message.value()
+        row = None if value is None else RejectedRow.decode(value, f"topic {message.topic()}, key {key}")
+        version = _taken(message.headers()) if row is None else row.version
+        is_newer = known is not None and version is not None and version > known
+        if offset == own or (offset < own and not is_newer):  # an earlier record than ours says nothing any more
+            return
+        if offset < own:  # ours has hidden it
+            self._hidden[key] = row or Taken(version or 0)
+        elif known is not None and version is not None and version < known:
+            self._hidden[key] = self._rows[key]
+            return
+        else:
+            self._hidden.pop(key, None)
+        if row is None:
+            self._close(key)
+        else:
+            self.versions[key], self._rows[key] = row.version, row
+
+    def hidden(self) -> DeadLetterUpdates:
+        """Returns what is to be published again."""
+        return dict(self._hidden)
+
+    def _close(self, key: str) -> None:
+        self.versions.pop(key, None)
+        self._rows.pop(key, None)
+
+
+def record_of(update: RejectedRow | Taken | None) -> tuple[bytes | None, Headers]:
+    """Returns the value and the headers of a record in the topic of dead letters."""
+    if isinstance(update, RejectedRow):
+        return update.encode(), []
+    return None, [] if update is None else [(VERSION_HEADER, str(update.version).encode())]
+
+
+def _taken(headers: Any) -> int | None:
+    """Returns the version of Taken. None for a record of an operator, or of a sweep."""
+    return next((int(value) for name, value in headers or () if name == VERSION_HEADER), None)
 
 
 class DeadLetterProducer:
@@ -54,8 +128,10 @@ class DeadLetterProducer:
             return {}
         try:
             for key, dead_letter in dead_letters.items():
-                value = None if dead_letter is None else dead_letter.encode()
-                self._producer.produce(self._topic, key=key.encode(), value=value, on_delivery=self._delivered)
+                value, headers = record_of(dead_letter)
+                self._producer.produce(
+                    self._topic, key=key.encode(), value=value, headers=[*headers], on_delivery=self._delivered
+                )
                 self._producer.poll(0)
             waiting = self._producer.flush(ACKNOWLEDGE_S_MAX + 1)
         except (KafkaException, BufferError) as exception:
@@ -79,43 +155,53 @@ class DeadLetterProducer:
             self._offsets[(message.key() or b"").decode()] = message.offset() or 0
 
 
+class _LetterTail(CompactedTail):
+    """Keeps the records that have arrived, until they are taken."""
+
+    def __init__(self, kafka: KafkaConfig, topic: str) -> None:
+        super().__init__(kafka, [topic])
+        self.arrived: list[Message] = []
+
+    def _take(self, messages: Iterable[Message]) -> set[tuple[str, str]]:
+        found = list(messages)
+        self.arrived += found
+        return super()._take(found)
+
+
 class DeadLetterTopic:
     """Implements DeadLetterQueue. Creates the topic if it does not exist."""
 
     def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str, generation: int) -> None:
         """Opens the topic. Raises BrokerError, UnreachableError."""
-        self._generation = generation
         self._topic = Topics(topics.prefix).sink_dead_letter(sink)
         TopicAdmin(kafka).create(topics, {"sink_dead_letter": [self._topic]})
-        self._open: dict[str, int] = {}
-        self._own: dict[str, int] = {}  # key → offset of our newest record of it, until that is read back
-        self._tail = CompactedTail(kafka, [self._topic])
+        self._letters = OpenLetters(generation)
+        self._tail = _LetterTail(kafka, self._topic)
         try:
-            self._tail.read_to_end()
-            for key in self._tail.latest[self._topic]:
-                self._take(key)
             self._producer = DeadLetterProducer(kafka, topics.prefix, sink)
+            self.read_to_end()
         except BaseException:
             self._tail.close()
             raise
 
     @property
     def open(self) -> Mapping[str, int]:
-        return self._open
+        return self._letters.versions
 
     def follow(self) -> None:
-        changed = self._tail.poll(0)
-        for _, key in changed:
-            # An earlier record than ours of this key says nothing any more.
-            if self._own.get(key, -1) < self._tail.reached(self._topic):
-                self._own.pop(key, None)
-                self._take(key)
+        self._tail.poll(0)
+        self._take_arrived()
 
     def read_to_end(self) -> None:
         self._tail.read_to_end()
-        for key in [*self._tail.latest[self._topic], *self._open]:
-            self._take(key)
-        self._own.clear()
+        self._take_arrived()
+
+    def _take_arrived(self) -> None:
+        arrived, self._tail.arrived = self._tail.arrived, []
+        for message in arrived:
+            self._letters.take(message)
+        if hidden := self._letters.hidden():
+            self.publish(hidden)
 
     def close_others(self, generations: Collection[int]) -> None:
         """Closes the dead letters of all other generations: their stores are gone. Raises as `publish`."""
@@ -123,23 +209,9 @@ class DeadLetterTopic:
         self.publish({key: None for key in latest if dead_letter_generation(key) not in generations})
 
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
-        self._own |= self._producer.publish(dead_letters)
-        for key, dead_letter in dead_letters.items():
-            if dead_letter is None:
-                self._open.pop(key, None)
-            else:
-                self._open[key] = dead_letter.version
+        self._letters.put(dead_letters, self._producer.publish(dead_letters))
 
     def close(self) -> None:
         """Does nothing: publish waits for each record."""
         self._tail.close()
         self._producer.close()
-
-    def _take(self, key: str) -> None:
-        if dead_letter_generation(key) != self._generation:
-            return
-        value = self._tail.latest[self._topic].get(key)
-        if value is None:
-            self._open.pop(key, None)
-        else:
-            self._open[key] = RejectedRow.decode(value, f"topic {self._topic}, key {key}").version

@@ -8,7 +8,7 @@ it is found stale: a sweep whose floor is this version may have deleted the row 
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -23,7 +23,14 @@ from spark_jobs.source.piece import Piece, PieceRecord
 ROW_BYTES_MAX: Final = 16 * 1024  # of a dead letter: the driver holds all open ones
 REASON_CHARS_MAX: Final = 500
 
-DeadLetterUpdates = dict[str, RejectedRow | None]  # by dead_letter_key; None: the letter is closed
+
+class Taken(NamedTuple):
+    """Closes a dead letter: the store has taken the row at this version, or at a later one."""
+
+    version: int
+
+
+DeadLetterUpdates = dict[str, RejectedRow | Taken | None]  # by dead_letter_key; None: closed, whatever its version is
 
 
 class Rejections:
@@ -70,7 +77,7 @@ class Rejections:
                 key = self._key(change)
                 taken = change.version if result.outcome is Outcome.WRITTEN else change.version - 1
                 if self._open.get(key, taken + 1) <= taken:
-                    dead_letters[key] = None
+                    dead_letters[key] = Taken(taken)
                     del self._open[key]
         return dead_letters
 

@@ -19,7 +19,7 @@ import structlog
 from cdc.model.control import ProgressRecord, table_key
 from cdc.model.errors import BrokerError, UnreachableError
 from cdc.model.events import TableId, pack_version
-from cdc.model.rejected_rows import dead_letter_table
+from cdc.model.rejected_rows import RejectedRow, dead_letter_table
 from cdc.model.sink_records import SinkRecord
 from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
@@ -113,6 +113,8 @@ class SinkSync:
         self._stale = 0
         self._published: SinkRecord | None = None
         self._dead_letter_count = len(environment.dead_letters.open)
+        self._looked_at: Mapping[str, int] = {}  # open dead letters, of which none is below a sweep
+        self._followed: Offsets = dict(position.written)  # whose dead letters were read, see _follow_dead_letters
         self._checked_us = environment.now_us()
         self._unknown_since_us: int | None = None  # since when every batch has met an unknown schema
         self._planned: Mapping[str, int] = {}  # topic → partitions, as known when the running batch began
@@ -340,6 +342,7 @@ class SinkSync:
             with self._store:
                 swept = self._sink.sweep(sweep.table, sweep.floor)
                 self._sink.make_readable({sweep.table})
+                self._follow_dead_letters()
                 with self._state:
                     self._position.finish(sweep)
                     self._close_swept_dead_letters()
@@ -398,10 +401,10 @@ class SinkSync:
         called with both locks."""
         versions = dict(self._environment.dead_letters.open)
         for key, dead_letter in (self._readable_dead_letters | self._dead_letters).items():
-            if dead_letter is None:
-                versions.pop(key, None)
-            else:
+            if isinstance(dead_letter, RejectedRow):
                 versions[key] = dead_letter.version
+            else:
+                versions.pop(key, None)
         return versions
 
     def _close_dead_letters(self, versions: Mapping[str, int]) -> None:
@@ -450,7 +453,7 @@ class SinkSync:
                 {
                     key: dead_letter
                     for key, dead_letter in dead_letters.items()
-                    if dead_letter is not None or key not in rejected_again
+                    if isinstance(dead_letter, RejectedRow) or key not in rejected_again
                 }
             )
         except BaseException:
@@ -458,6 +461,25 @@ class SinkSync:
                 self._readable_dead_letters = dead_letters | self._readable_dead_letters
                 self._closings = closings | self._closings
             raise
+
+    def _follow_dead_letters(self) -> None:
+        """Reads the dead letters of everything that was written, where tasks publish them: they do so before their
+        offsets, but the topic may be slower than the group. A position without them would tell a waiter that no row is
+        missing, and a sweep would leave them open. To be called with the lock of the store."""
+        with self._state:
+            written = dict(self._position.written)
+        if self._batches.is_live and written != self._followed:
+            self._environment.dead_letters.read_to_end()
+            self._followed = written
+
+    def _look_for_swept_dead_letters(self) -> None:
+        """Closes those that were published after the sweep: records of a topic are read again, or a task that Spark has
+        given up went on. To be called with the lock of the store."""
+        found = dict(self._environment.dead_letters.open)
+        if found != self._looked_at:
+            with self._state:
+                self._close_swept_dead_letters()
+            self._looked_at = found
 
     def _check_dead_letter_count(self) -> None:
         """Raises RefusedError if there are too many dead letters, and more than before."""
@@ -475,6 +497,8 @@ class SinkSync:
         with self._store:
             if not self._batches.is_live:
                 self._publish_dead_letters()
+            self._follow_dead_letters()
+            self._look_for_swept_dead_letters()
             self._check_dead_letter_count()
             with self._state:
                 record = self._environment.complete(self._record())

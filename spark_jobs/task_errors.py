@@ -18,7 +18,7 @@ _KINDS: Final = {
 
 
 class TaskError(Exception):
-    """Raised by a task; its text holds the error."""
+    """Raised in one of Spark's Python processes; its text holds the error."""
 
     def __init__(self, error: WatershedError) -> None:
         fields = [type(error).__name__, error.message, error.hint]

@@ -101,6 +101,14 @@ def postgres15() -> Iterator[PostgresServer]:
         yield PostgresServer(endpoints.dsn, endpoints.superuser_dsn, made)
 
 
+@pytest.fixture(scope="session")
+def postgres17() -> Iterator[PostgresServer]:
+    """PostgreSQL 17, for tests that know it to be installed."""
+    with _temporary_stack(postgres_version=17, without_given="postgres") as made:
+        endpoints = made.start("postgres")
+        yield PostgresServer(endpoints.dsn, endpoints.superuser_dsn, made)
+
+
 @pytest.fixture
 def fresh_database(postgres: PostgresServer) -> Iterator[str]:
     """DSN of an empty database that the role `watershed` owns. Dropped at the end, with its slots."""

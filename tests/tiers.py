@@ -19,7 +19,18 @@ import pytest
 
 # Fixtures that start a server or Spark.
 SERVERS: Final = frozenset(
-    {"stack", "postgres", "postgres15", "postgres16", "kafka", "opensearch", "redis", "redis_cluster", "spark"}
+    {
+        "stack",
+        "postgres",
+        "postgres15",
+        "postgres16",
+        "postgres17",
+        "kafka",
+        "opensearch",
+        "redis",
+        "redis_cluster",
+        "spark",
+    }
 )
 SERVER_FOLDERS: Final = frozenset({"integration", "conformance", "faults"})
 # Values of parameters: servers and forms that few tests need for what they show.
@@ -27,6 +38,7 @@ VARIANTS: Final = frozenset(
     {
         "postgres15",
         "postgres16",
+        "postgres17",
         "cache-json",
         "cache-columns",
         "cache-lookups",

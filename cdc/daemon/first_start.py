@@ -7,6 +7,8 @@ epoch. If a table's topic is known to have kept its records, the table's snapsho
 differ from the topic, and deletes those that the table does not have. Otherwise it publishes every row, and a sweep at
 its end removes the rows that the new epoch did not publish.
 
+A move to another server is such a heal, with a slot on that server: LSNs of the former server mean nothing there.
+
 Until the stream holds the slot, nothing else at the source keeps a second instance away, so all of this happens under
 an advisory lock.
 """
@@ -46,7 +48,7 @@ from cdc.model.control import (
     SnapshotRecord,
     SourceIdentity,
 )
-from cdc.model.errors import ConnectionLost, GapError, SourceError
+from cdc.model.errors import NEXT_AFTER_OTHER_SERVER, ConnectionLost, GapError, OtherDatabaseError, SourceError
 from cdc.model.events import EPOCH_MAX, TableId, TableSchema, pack_version
 from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
 from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records
@@ -56,7 +58,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics, unknown_slot
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.stream import Clock, Probe
-from cdc.postgres.catalog import Publication, read_publication, read_table, schema_of
+from cdc.postgres.catalog import Publication, continued_schema, read_publication, read_table, schema_of
 from cdc.postgres.catalog_facts import read_facts
 from cdc.postgres.connection import SourceConnection, connect
 from cdc.postgres.exported_snapshot import SnapshotReader, lock_tables
@@ -69,9 +71,16 @@ from cdc.postgres.replication import (
     SlotWaitError,
     SystemIdentity,
 )
-from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
+from cdc.postgres.source import (
+    Slot,
+    add_to_publication,
+    create_publication,
+    drop_slot,
+    read_log_end,
+    read_slot,
+)
 from cdc.postgres.transaction_barrier import running
-from cdc.tables.continuity import intact_topics
+from cdc.tables.continuity import intact_topics, require_same_database
 from cdc.tables.matching import selection_of
 from cdc.tables.selection import require_same_keys
 
@@ -105,12 +114,15 @@ class Bootstrap:
             identity = replication.identify()
             left_out: list[TopicRecord] = []
             is_continued = previous is not None or heal is not None
+            is_own_slot = previous is not None and _is_of(previous, identity, self._source.slot)
             if not is_continued:
                 self._source, left_out = continued(self._config, connection, self._clock.now_us(), is_continued=False)
                 self._require_nothing_published()
+            if previous is not None and heal is not None:
+                _require_decided(previous, heal, identity)
             if previous is not None and heal is None:
                 self._require_own_slot(previous, identity)
-            elif previous is None or not _is_of(previous, identity, self._source.slot):
+            elif not is_own_slot and not (heal is not None and heal.replaces_slot):
                 require_no_slot(read_slot(connection, self._source.slot), self._config)
             topics = self._create_topics()
             broker = KafkaBroker(self._config, self._admin, topics.values(), self._should_stop)
@@ -122,14 +134,16 @@ class Bootstrap:
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has continued meanwhile")
             broker.encode = record_encoding(self._config)
-            continues = is_continued and not went_back(previous, read_slot(connection, self._source.slot))
+            slot_now = read_slot(connection, self._source.slot) if is_own_slot else None
+            continues = is_continued and not went_back(previous, slot_now)
             if previous is not None:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
             if is_continued:
                 self._source, left_out = continued(self._config, connection, self._clock.now_us(), is_continued=True)
             publication = self._publication(connection)
-            constants = self._position_constants(epoch, identity, publication, topics, previous, continues=continues)
+            source = self._source_identity(connection, identity, previous)
+            constants = self._position_constants(epoch, source, publication, topics, previous, continues=continues)
             lost = self._lost_events(previous, heal, epoch)
             self._record_intent(broker, constants, lost)
             slot = self._create_slot(resources, connection, replication)
@@ -307,10 +321,27 @@ class Bootstrap:
             raise ConnectionLost(f"publication {name} was dropped meanwhile")
         return publication
 
+    def _source_identity(
+        self, connection: SourceConnection, identity: SystemIdentity, previous: PositionRecord | None
+    ) -> SourceIdentity:
+        moved_at = 0
+        if previous is not None:
+            is_moved = previous.source.server != identity.server
+            end = int(read_log_end(connection))
+            moved_at = end if is_moved else min(previous.source.moved_at, end)  # a server may be restored
+        return SourceIdentity(
+            system_identifier=identity.system_identifier,
+            timeline=identity.timeline,
+            database=identity.database,
+            slot=self._source.slot,
+            branches=identity.ended or (),
+            moved_at=moved_at,
+        )
+
     def _position_constants(
         self,
         epoch: int,
-        identity: SystemIdentity,
+        source: SourceIdentity,
         publication: Publication,
         topics: dict[str, TopicDescription],
         previous: PositionRecord | None,
@@ -318,13 +349,6 @@ class Bootstrap:
         continues: bool,
     ) -> PositionConstants:
         """`continues`: what the records say of history and topics is not older than what readers know."""
-        source = SourceIdentity(
-            system_identifier=identity.system_identifier,
-            timeline=identity.timeline,
-            database=identity.database,
-            slot=self._source.slot,
-            branches=identity.ended or (),
-        )
         entries = {self._topics.table(t): publication.entries.get(t, "") for t in self._source.table_ids}
         named = [topics[name] for name in entries]
         history, states = identities(self._config, self._admin, named, previous, epoch, continues=continues)
@@ -339,7 +363,9 @@ class Bootstrap:
         if not self._config.outbox.is_used or (previous is None and heal is None):
             return None
         progress = read_progress(self._config)
-        return lost_from(previous, read_lost_events(self._config), epoch, progress.commit_ts_us if progress else 0)
+        lost = lost_from(previous, read_lost_events(self._config), epoch, progress.commit_ts_us if progress else 0)
+        is_moved = heal is not None and heal.moves_to is not None
+        return lost.model_copy(update={"from_lsn": 0}) if lost is not None and is_moved else lost
 
     def _completed(self, lost: LostEventsRecord | None, slot: CreatedSlot) -> list[TopicRecord]:
         if lost is None:
@@ -405,7 +431,8 @@ class Bootstrap:
                 require_same_keys(known.get(table) if is_continued else None, found)
             except SourceError as error:
                 raise ConnectionLost(f"a table was altered meanwhile: {error.message}") from error
-            described.append(schema_of(found, known.get(table), self._topics))
+            make = continued_schema if is_continued else schema_of
+            described.append(make(found, known.get(table), self._topics))
         return described
 
     def _captured(self, connection: SourceConnection) -> list[TopicRecord]:
@@ -444,5 +471,18 @@ def require_no_slot(slot: Slot | None, config: PipelineConfig) -> None:
 
 def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> bool:
     """Says whether a slot of this name, in the present database, is the position's."""
-    then = position.source
-    return (then.system_identifier, then.database, then.slot) == (identity.system_identifier, identity.database, slot)
+    return (position.source.server, position.source.slot) == (identity.server, slot)
+
+
+def _require_decided(position: PositionRecord, heal: Heal, identity: SystemIdentity) -> None:
+    """Raises OtherDatabaseError if nobody decided to compare the topics with this database: what it lacks would be
+    deleted. Its address may lead to another server than when the gap was found."""
+    if heal.moves_to is None:
+        require_same_database(position, *identity.server)
+    elif heal.moves_to != identity.server:
+        name, system = identity.database, identity.system_identifier
+        raise OtherDatabaseError(
+            f"source.dsn leads to database {name} (system identifier {system}) now, not to the one to move to",
+            NEXT_AFTER_OTHER_SERVER,
+            identity.server,
+        )

@@ -16,8 +16,8 @@ from cdc.config.settings import PipelineConfig
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import SignalReader, deliver
 from cdc.kafka.state_reader import read_state
-from cdc.model.control import PositionRecord, SignalAnswer
-from cdc.model.errors import ConnectionLost, GapError, OldPrimaryError, UnreachableError
+from cdc.model.control import PositionRecord, SignalAnswer, SignalRecord
+from cdc.model.errors import ConnectionLost, GapError, OldPrimaryError, OtherDatabaseError, UnreachableError
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
@@ -42,6 +42,8 @@ class Heal:
     epoch: int | None = None
     records: tuple[TopicRecord, ...] = ()
     all_rows: bool = False  # publish every row, not only those that differ from the topics
+    moves_to: tuple[str, str] | None = None  # the server and database to continue with, if not the position's
+    replaces_slot: bool = False  # drop the slot of our name that is there
 
 
 class GapTopics:
@@ -107,7 +109,7 @@ class Gap:
     def await_heal(self, *, heals_itself: bool) -> Heal | None:
         """Waits for a decision. Returns None after a request to stop, if another instance continues, or after a while
         if the right server may be found again: then check again."""
-        may_pass = isinstance(self._error, OldPrimaryError)
+        may_pass = isinstance(self._error, OldPrimaryError | OtherDatabaseError)
         if not self._is_repeated:
             log.error("state GAP: capture publishes nothing", error=self._error.message, next=self._error.hint)
         known = self._await_known()
@@ -148,8 +150,8 @@ class Gap:
                     return None
 
     def _healing(self, position: PositionRecord | None) -> Heal | None:
-        """Looks for a signal to heal that has no answer: if the state was lost, old signals come again, and an answered
-        one was for another gap."""
+        """Looks for a signal to heal or to move that has no answer: if the state was lost, old signals come again, and
+        an answered one was for another gap."""
         if not self._waiting:
             return None
         answered = self._port.answered()
@@ -157,15 +159,31 @@ class Gap:
         now_us = self._clock.now_us()
         for place, waiting in enumerate(self._waiting):
             signal = waiting.signal
-            if refusal(signal, now_us) is None and signal.record is not None and signal.record.action == "heal":
-                log.info("healing, as requested", signal=signal.identity)
+            if refusal(signal, now_us) is None and signal.record is not None and self._decides(waiting, signal.record):
+                is_move = signal.record.action == "move"
+                log.info("moving, as requested" if is_move else "healing, as requested", signal=signal.identity)
                 refused = [self._refusal(before.signal) for before in self._waiting[:place]]
                 lost = f"; {_lost_by_healing(position)}: see cdc check" if self._has_events else ""
-                accepted = SignalAnswer(is_accepted=True, message=f"healing under a new epoch{lost}")
+                what = "continuing with the new server" if is_move else "healing"
+                accepted = SignalAnswer(is_accepted=True, message=f"{what} under a new epoch{lost}")
                 healed = answer_record(self._topics, signal, accepted, now_us)
-                records = (*refused, healed, offset_record(self._topics, signal))
-                return Heal(_epoch(position), signal.record.epoch, records, all_rows=signal.record.all_rows)
+                return Heal(
+                    _epoch(position),
+                    signal.record.epoch,
+                    (*refused, healed, offset_record(self._topics, signal)),
+                    all_rows=signal.record.all_rows,
+                    moves_to=signal.record.server if is_move else None,
+                    replaces_slot=signal.record.replaces_slot,
+                )
         return None
+
+    def _decides(self, waiting: _Waiting, asked: SignalRecord) -> bool:
+        """Says whether the signal ends this gap. A move waits until an instance that still streams from the former
+        server would have refused it."""
+        if not isinstance(self._error, OtherDatabaseError):
+            return asked.action == "heal"
+        is_here = asked.action == "move" and asked.server == self._error.server
+        return is_here and waiting.until <= self._clock.monotonic()
 
     def _refuse_unanswered(self, position: PositionRecord | None) -> bool:
         """Refuses signals that nobody else has answered. Returns True if another instance continues: then they are its
@@ -188,7 +206,8 @@ class Gap:
         answer = refusal(signal, now_us)
         if answer is None:
             message = f"capture is in state GAP: {self._error.message}"
-            answer = SignalAnswer(is_accepted=False, message=message, next="cdc snapshot heal")
+            hint = self._error.hint if isinstance(self._error, OtherDatabaseError) else "cdc snapshot heal"
+            answer = SignalAnswer(is_accepted=False, message=message, next=hint)
         return answer_record(self._topics, signal, answer, now_us)
 
 

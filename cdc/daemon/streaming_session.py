@@ -437,7 +437,13 @@ class Session:
             keys,
             signals,
             answers,
-            Restrictions(unchunkable, stopped, outboxes, self._uncaptured(these, found.selection)),
+            Restrictions(
+                unchunkable,
+                stopped,
+                outboxes,
+                self._uncaptured(these, found.selection),
+                found.position.source.server,
+            ),
             None if self._file is None else self._file.reload,
         )
 

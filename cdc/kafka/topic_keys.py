@@ -126,7 +126,7 @@ class KafkaKeyReader:
         rows = TopicRows(RowDigests(request.schema, self._context))
         last: dict[bytes, int | None] = {}
         for key, value in self._records(request.schema.topic):
-            is_swept = value is not None and request.floor > 0 and _version(value) < request.floor
+            is_swept = value is not None and request.floor > 0 and version_of(value) < request.floor
             last[key] = None if is_swept else rows.digest(value)
             if len(last) >= _BATCH_KEYS:
                 rows.note(last)
@@ -152,7 +152,7 @@ class KafkaKeyReader:
     def _read(self, topic: str, below: int | None, live: sqlite3.Connection) -> None:
         rows: dict[bytes, bool] = {}  # key → whether its last record among these is a row
         for key, value in self._records(topic):
-            rows[key] = value is not None and (below is None or _version(value) < below)
+            rows[key] = value is not None and (below is None or version_of(value) < below)
             if len(rows) >= _BATCH_KEYS:
                 _note(live, rows)
                 rows = {}
@@ -179,7 +179,7 @@ def _note(live: sqlite3.Connection, rows: Mapping[bytes, bool]) -> None:
     live.executemany("DELETE FROM live WHERE key = ?", [(key,) for key, is_row in rows.items() if not is_row])
 
 
-def _version(value: bytes) -> int:
+def version_of(value: bytes) -> int:
     """Returns the version of a row record. It stands behind the user's columns, so the last match is ours."""
     at = value.rfind(_EPOCH)
     digits = value[at + len(_EPOCH) : at + len(_EPOCH) + 64].split(b",", 2)

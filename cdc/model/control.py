@@ -111,6 +111,14 @@ class SourceIdentity(Record):
     # The timelines that led to `timeline`, each with the LSN at which it was left, oldest first: two servers can reach
     # the same number by different ways. Empty for timeline 1, and if it is not known.
     branches: tuple[tuple[int, U64], ...] = ()
+    # Where this server's log ended when capture moved here from another one; 0: it did not. A lower LSN may be one of
+    # the former server.
+    moved_at: U64 = 0
+
+    @property
+    def server(self) -> tuple[str, str]:
+        """System identifier and name of the database."""
+        return self.system_identifier, self.database
 
 
 class PartialTransaction(Record):
@@ -407,7 +415,18 @@ NEXT_AFTER_OTHERS: Final = "send the signal again when they are"  # of an answer
 class SignalRecord(Record):
     """A request of an operator. Without tables it is for all captured tables."""
 
-    action: Literal["snapshot", "pause", "resume", "cancel", "heal", "stop_table", "start_table", "republish", "reload"]
+    action: Literal[
+        "snapshot",
+        "pause",
+        "resume",
+        "cancel",
+        "heal",
+        "move",
+        "stop_table",
+        "start_table",
+        "republish",
+        "reload",
+    ]
     tables: tuple[str, ...] = ()  # schema.table
     where: str | None = None
     after: tuple[str, ...] | None = None  # key texts: rows above this
@@ -415,6 +434,8 @@ class SignalRecord(Record):
     epoch: Epoch | None = None  # the new epoch for healing, if the previous one can't be known
     all_rows: bool = False  # heal: publish every row, not only those that differ from the topics
     keys: tuple[str, ...] = ()  # republish: record keys of one table's rows, as JSON texts
+    server: tuple[str, str] = ("", "")  # move: system identifier and name of the database to continue with
+    replaces_slot: bool = False  # move: drop the slot of our name that is there
     requested_us: int
     requested_by: str = ""  # a user of http.users; "": a command
 

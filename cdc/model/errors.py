@@ -6,6 +6,10 @@ from typing import ClassVar, Final
 NEXT_AFTER_GAP: Final = (
     "changes may be missing from the topics: cdc snapshot heal compares all rows, and publishes what differs"
 )
+NEXT_AFTER_OTHER_SERVER: Final = (
+    "correct source.dsn; or, if the database was upgraded or moved to this server: cdc source move, which checks that "
+    "it is the same one"
+)
 NEXT_AFTER_ALTER: Final = (
     "undo the change, or remove the table from source.tables: as soon as the table can be captured, it is added again "
     "automatically, and all its rows are read again"
@@ -49,6 +53,12 @@ class UnreachableError(WatershedError):
     """A server does not answer. At a start the command ends with it; later the connection is tried again."""
 
     exit_code = 3
+
+
+class NotInTimeError(WatershedError):
+    """What was asked for was not reached within a timeout. It goes on, or can be asked for again as it is."""
+
+    exit_code = 7
 
 
 class UnknownIdError(WatershedError):
@@ -106,6 +116,17 @@ class GapError(WatershedError):
 class OldPrimaryError(GapError):
     """The server is on a timeline that the position has left: another one is the primary. It may be found again, so the
     gap is never healed without an operator."""
+
+
+class OtherDatabaseError(GapError):
+    """The source is another database than the one that was captured. Healing would delete the rows that it does not
+    have, so only `cdc source move` leads there. The right server may be found again.
+
+    `server`: system identifier and name of the database that was found."""
+
+    def __init__(self, message: str, hint: str, server: tuple[str, str]) -> None:
+        super().__init__(message, hint)
+        self.server = server
 
 
 class UnsupportedChangeError(WatershedError):
@@ -170,3 +191,5 @@ class UnpublishableError(UnsupportedChangeError):
 
 class ConnectionLost(WatershedError):  # noqa: N818
     """A server closed the connection or fenced capture. The next session starts from the position record."""
+
+    exit_code = 3

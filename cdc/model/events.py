@@ -1,7 +1,7 @@
 """Tables, columns and schemas, and the numbers that order changes: positions and versions."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field
@@ -11,6 +11,7 @@ from cdc.model.lsn import Lsn, format_lsn
 # version = epoch << 48 | seq: 15 + 48 bits, a positive signed 64-bit integer, so that every store's largest
 # integer type can hold and compare it.
 SEQ_BITS = 48
+_USER_OID_MIN = 16_384  # oids of what users create: the same type has another one in another database
 SEQ_MAX = (1 << SEQ_BITS) - 1
 EPOCH_MAX = (1 << 15) - 1
 
@@ -96,3 +97,16 @@ class TableSchema:
     columns: tuple[Column, ...]  # in attribute order, as pgoutput sends them
     key: tuple[str, ...]  # column names of the record key, in key order
     topic: str
+
+    def has_form_of(self, other: Self) -> bool:
+        """Says whether rows have the same records in both: key and columns are the same, except for the oids that
+        another database has given to the table and to types of users."""
+        return (self.table, self.topic, self.key) == (other.table, other.topic, other.key) and (
+            [_without_oids(column) for column in self.columns] == [_without_oids(column) for column in other.columns]
+        )
+
+
+def _without_oids(column: Column) -> Column:
+    oids = column.type_oid, column.base_type_oid, column.element_oid
+    type_oid, base, element = (min(oid, _USER_OID_MIN) for oid in oids)
+    return replace(column, type_oid=type_oid, base_type_oid=base, element_oid=element)

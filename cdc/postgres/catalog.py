@@ -367,6 +367,13 @@ def schema_of(found: SourceTable, before: TableSchema | None, topics: Topics) ->
     return schema
 
 
+def continued_schema(found: SourceTable, before: TableSchema | None, topics: Topics) -> TableSchema:
+    """Returns what `schema_of` does, but keeps the version of a table that was created again, or is in another database
+    now, in the same form: records of that version are records of this table, too."""
+    schema = schema_of(found, before, topics)
+    return replace(schema, version=before.version) if before is not None and schema.has_form_of(before) else schema
+
+
 def create_publication_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:
     """Returns CREATE PUBLICATION for these tables without their inheritance children; partitioned tables are published
     as their root."""

@@ -129,27 +129,31 @@ def _begin(connection: psycopg.Connection, table: TableId, statement: sql.Compos
 def describe_for_chunks(
     connection: psycopg.Connection,
     schema: TableSchema,
-    publication: Publication,
+    publication: Publication | None,
     chosen: Chosen = AS_IT_IS,
 ) -> tuple[TransactionSnapshot, ChunkTable]:
-    """Opens a transaction and describes the table in it. `publication`: the one at the beginning of the session.
+    """Opens a transaction and describes the table in it. `publication`: the one at the beginning of the session; None:
+    there is none yet.
 
     Raises psycopg.Error; SourceError if rows of the table can't be published with `schema`; ConnectionLost.
     """
     statement = begin_statement(schema.table, is_partitioned=True, prefers_index=False)
     snapshot, fingerprint = _begin(connection, schema.table, statement)
-    now = read_publication(connection, publication.name, [schema.table], filters=[schema.table])
-    if now is None or not now.is_as(publication, schema.table):
-        raise TableAlteredError(f"publication {publication.name} was altered or dropped")
-    # Without a column list, the publication also has columns that were added.
-    found = read_table(connection, schema.table, now.columns.get(schema.table, ()), chosen)
+    published, row_filter = None, None
+    if publication is not None:
+        now = read_publication(connection, publication.name, [schema.table], filters=[schema.table])
+        if now is None or not now.is_as(publication, schema.table):
+            raise TableAlteredError(f"publication {publication.name} was altered or dropped")
+        # Without a column list, the publication also has columns that were added.
+        published, row_filter = now.columns.get(schema.table, ()), now.row_filters.get(schema.table)
+    found = read_table(connection, schema.table, published, chosen)
     difference = relation_differs(schema, relation_of(replace(schema, oid=found.oid, columns=found.columns)))
     if difference is None and found.key != schema.key:
         difference = f"its key is ({', '.join(found.key)}), but was ({', '.join(schema.key)})"
     if difference is not None:
         raise TableUnlikeError(f"table {schema.table} was altered: {difference}", NEXT_AFTER_ALTER)
     require_all_rows(found)
-    key, row_filter = _key_columns(connection, schema), now.row_filters.get(schema.table)
+    key = _key_columns(connection, schema)
     return snapshot, ChunkTable(schema.table, fingerprint, found.is_partitioned, key, row_filter)
 
 

@@ -92,6 +92,11 @@ class SystemIdentity:
     promises_utf8: bool  # whether the server converts all text to UTF-8
     ended: tuple[tuple[int, int], ...] | None = ()  # see SourceNow.ended
 
+    @property
+    def server(self) -> tuple[str, str]:
+        """See SourceIdentity.server."""
+        return self.system_identifier, self.database
+
 
 @dataclass(frozen=True, slots=True)
 class CreatedSlot:

@@ -30,6 +30,7 @@ from cdc.postgres.connection import connect, read_row, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 
 OLDEST_VERSION = 150_000
+RAISES_LEVEL_VERSION = 190_000
 LOCK_POLL_S: Final = 1.0
 LOCK_WAIT_S: Final = 1  # adding a table to the publication waits for a session that alters, analyzes or vacuums it
 
@@ -92,6 +93,12 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         return Source(identity, tables, publication)
 
 
+def allows_decoding(wal_level: str, version: int) -> bool:
+    """Says whether row changes are, or will be, in the WAL: from PostgreSQL 19 on, `replica` is raised to `logical`
+    while there is a logical slot. `version`: as in server_version_num."""
+    return wal_level == "logical" or (wal_level == "replica" and version >= RAISES_LEVEL_VERSION)
+
+
 def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
     """Yields what is wrong with the settings of the server. Raises ConnectionLost."""
     version = connection.info.server_version
@@ -108,7 +115,7 @@ def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
         settings: dict[str, str] = dict(rows.fetchall())
     if is_standby:
         yield SourceError("the server is a standby", "name the primary in source.dsn")
-    if settings["wal_level"] != "logical":
+    if not allows_decoding(settings["wal_level"], version):
         yield SourceError(
             f"wal_level is {settings['wal_level']}, not logical: the WAL does not contain row changes",
             "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL",

@@ -19,6 +19,7 @@ from cdc.model.control import (
 )
 from cdc.model.errors import NEXT_AFTER_STOP, GapError, UnsupportedChangeError, WatershedError
 from cdc.model.events import TableId, TableSchema
+from cdc.model.suggestions import did_you_mean
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import ChunkReader, KeyPage, ReadTopic, Request, TopicRequest
@@ -52,6 +53,7 @@ class Restrictions:
     stopped: Mapping[TableId, WatershedError | None] = field(default_factory=dict)
     outboxes: Collection[TableId] = ()  # outbox tables, whose rows are never read
     uncaptured: Mapping[TableId, str] = field(default_factory=dict)  # configured tables, with the reason in words
+    server: tuple[str, str] = ("", "")  # see SourceIdentity.server
 
 
 class Snapshots:
@@ -73,6 +75,7 @@ class Snapshots:
         restrictions = restrictions or Restrictions()
         self._outboxes = restrictions.outboxes
         self._stopped = restrictions.stopped
+        self._server = restrictions.server
         self.tables_changed = False  # an operator stopped or started tables: a new session is needed
         self._unchunkable = restrictions.unchunkable
         self._engine = engine
@@ -187,9 +190,11 @@ class Snapshots:
             return self._stop_or_start(signal)
         if signal.action == "reload":
             return self._reload_file(signal)
+        if signal.action == "move":
+            return self._move(signal)
         unknown = [name for name in signal.tables if _table(name) not in self._engine.tables]
         if unknown:
-            return _refused(f"table {unknown[0]} is not captured")
+            return _refused(f"table {unknown[0]} is not captured{did_you_mean(unknown[0], self._engine.tables)}")
         if signal.action == "heal":
             waiting = [table for table in self._stopped if table in self._unchunkable]
             if waiting and self._limits.method == "consistent":
@@ -231,6 +236,16 @@ class Snapshots:
             status += f"; committed rows may be missing from {', '.join(lacking)} until a snapshot of all rows is done"
         return _accepted(status, [table for table, _ in changed]), [record for _, some in changed for record in some]
 
+    def _move(self, signal: SignalRecord) -> _Effect:
+        """Continues with another server only where this one was left. A move that is done already, by a process that
+        ended before it answered, is one that succeeded."""
+        if signal.server == self._server:
+            return _accepted("capture reads from the new server", []), []
+        return _refused(
+            "capture still streams from the former server",
+            "stop it, let source.dsn name the new server, start it; then cdc source move again",
+        )
+
     def _republish(self, wanted: Sequence[TableId], keys: Sequence[str]) -> _Effect:
         """Publish rows of one table again, by their keys, and deletes of those that it has not."""
         if len(wanted) != 1 or not 0 < len(keys) <= REPUBLISHED_MAX:
@@ -253,7 +268,9 @@ class Snapshots:
         unknown = [table for table in wanted if table not in known]
         if not wanted or unknown:
             what = "captured" if is_stop else "stopped"
-            return _refused(f"table {unknown[0]} is not {what}" if unknown else "no table is named")
+            if not unknown:
+                return _refused("no table is named")
+            return _refused(f"table {unknown[0]} is not {what}{did_you_mean(unknown[0], known)}")
         if not is_stop and (barred := next(((t, why) for t in wanted if (why := self._stopped[t]) is not None), None)):
             table, barrier = barred
             return _refused(

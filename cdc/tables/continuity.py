@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from cdc.model.control import PROTOCOL, PositionRecord, ProgressRecord, TopicState
-from cdc.model.errors import NEXT_AFTER_GAP, GapError
+from cdc.model.errors import NEXT_AFTER_GAP, NEXT_AFTER_OTHER_SERVER, GapError, OtherDatabaseError
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.ports.source_now import SourceNow
 from cdc.tables.timelines import Branch, follow
@@ -17,15 +17,16 @@ NEXT_PROMOTION: Final = "cdc check says what the next promotion needs so that th
 
 
 def require_same_database(position: PositionRecord, system_identifier: str, database: str) -> None:
-    """Raises GapError if the position was written for another database. This is the one check before the slot is taken:
-    in another database, a slot of that name is not ours, and the process that streams to these topics must not be
-    fenced."""
-    then = position.source
-    if (then.system_identifier, then.database) != (system_identifier, database):
-        raise GapError(
+    """Raises OtherDatabaseError if the position was written for another database. This is the one check before the slot
+    is taken: in another database, a slot of that name is not ours, and the process that streams to these topics must
+    not be fenced."""
+    then, server = position.source, (system_identifier, database)
+    if then.server != server:
+        raise OtherDatabaseError(
             f"the source is a different database (system identifier {system_identifier}, {database}) than the one "
             f"that was captured ({then.system_identifier}, {then.database})",
-            "correct source.dsn, or choose another topics.prefix",
+            NEXT_AFTER_OTHER_SERVER,
+            server,
         )
 
 

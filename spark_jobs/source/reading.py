@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import broker_error, new_client, tail_settings
@@ -77,13 +77,11 @@ class PartitionReader:
         self._is_reading = False
 
     def seek(self, starts: Mapping[Partition, int]) -> None:
-        """Starts to read these partitions from these offsets on."""
+        """Starts to read these partitions from these offsets on. A partition that has no records there any more is
+        lost: also at offset 0, where "from the beginning" would mean what is left."""
         self._is_reading = True
         self._consumer.assign(
-            [
-                TopicPartition(partition.topic, partition.number, offset or OFFSET_BEGINNING)
-                for partition, offset in starts.items()
-            ]
+            [TopicPartition(partition.topic, partition.number, offset) for partition, offset in starts.items()]
         )
 
     def read(self, timeout_s: float, bytes_max: int) -> Fetched:

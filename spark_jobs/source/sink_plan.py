@@ -10,7 +10,7 @@ guard by version makes that harmless.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cdc.config.settings import KafkaConfig
@@ -38,6 +38,7 @@ class BatchPlan:
     ends: Offsets
     incarnations: Mapping[str, str]  # of the topics, see ProgressRecord.incarnations
     signals: Mapping[Partition, int]  # what says that a live batch must end: our own topics, from these offsets on
+    firsts: Offsets = field(default_factory=dict)  # the topics' first records, where that is known
 
     @property
     def has_records(self) -> bool:
@@ -47,6 +48,12 @@ class BatchPlan:
     def ids_of(self, share: Share) -> dict[str, str]:
         """Returns topic → id of the share's topics."""
         return {topic: topic_id_of(self.incarnations[topic]) for topic in {place.topic for place in share.starts}}
+
+    def firsts_of(self, share: Share) -> dict[Partition, int]:
+        """Returns where the share's partitions have their first records, if they begin before: what was there is
+        known to be deleted, and what is deleted later is not passed over."""
+        firsts = {place: self.firsts.get(place.topic, ())[place.number :][:1] for place in share.starts}
+        return {place: first[0] for place, first in firsts.items() if first and first[0] > share.starts[place]}
 
     def encoded(self, options: SinkStreamOptions, number: int) -> dict[str, Any]:
         """Returns the offset for Spark's checkpoint."""
@@ -107,6 +114,7 @@ class Planner:
             {topic: there.ends for topic, there in readable.items()},
             dict(position.incarnations),
             {Partition(topic, 0): offset for topic, offset in self._control.reached().items()},
+            {topic: there.starts for topic, there in readable.items()},
         )
 
     def _position(self) -> SinkRecord:

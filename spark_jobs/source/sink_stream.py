@@ -49,6 +49,7 @@ class PieceRange(InputPartition):
     signals: Mapping[Partition, int]
     may_split: bool = False  # more tasks could share the partitions
     topic_ids: Mapping[str, str] = field(default_factory=dict)  # of the topics, as the planner has found them
+    firsts: Mapping[Partition, int] = field(default_factory=dict)  # see BatchPlan.firsts_of
 
 
 class Reader(Protocol):
@@ -106,7 +107,16 @@ class SinkStreamReader(DataSourceStreamReader):
         if is_live and not parts:  # only the signals are to be followed
             parts = [Share({}, None)]
         return [
-            PieceRange(self._kafka, self._prefix, self._options, share, plan.signals, may_split, plan.ids_of(share))
+            PieceRange(
+                self._kafka,
+                self._prefix,
+                self._options,
+                share,
+                plan.signals,
+                may_split,
+                plan.ids_of(share),
+                plan.firsts_of(share),
+            )
             for share in parts
         ]
 
@@ -164,7 +174,7 @@ def kept_reader(part: PieceRange) -> Iterator[PartitionReader]:
 def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
     """Yields pieces until the batch is over, and empty ones when no records follow at once."""
     starts = part.share.starts
-    reader.seek({**starts, **part.signals})
+    reader.seek({**starts, **part.firsts, **part.signals})
     begun = time.monotonic()
     worked_since: float | None = None  # since the first record
     behind_since: float | None = None
@@ -223,7 +233,7 @@ class _BatchEnd:
 def read_bounded(part: PieceRange, reader: Reader) -> Iterator[Piece]:
     """Yields pieces up to the ends of the share."""
     unread, ends = dict(part.share.starts), part.share.ends or {}  # of the partitions that are not at their ends
-    reader.seek(unread)
+    reader.seek({**unread, **part.firsts})
     read_bytes, arrived = 0, time.monotonic()
     while unread:
         fetched = reader.read(WAIT_S_MAX, part.options.piece_bytes)

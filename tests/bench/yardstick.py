@@ -11,7 +11,7 @@ from typing import Final, LiteralString
 
 import psycopg
 
-from watershed.devstack.postgres import DEBIAN
+from watershed.devstack.postgres import INSTALLED
 
 ROWS: Final = 300_000
 ROWS_PER_TRANSACTION: Final = 100
@@ -37,7 +37,10 @@ END $$
 def narrow_rows_per_second(dsn: str) -> int | None:
     """`dsn`: of a superuser. None where pg_recvlogical is not installed. The table, slot and publication are removed
     again."""
-    installed = [shutil.which("pg_recvlogical"), *sorted(map(str, DEBIAN.glob("*/bin/pg_recvlogical")), reverse=True)]
+    installed = [
+        shutil.which("pg_recvlogical"),
+        *sorted(map(str, INSTALLED.glob("*/bin/pg_recvlogical")), reverse=True),
+    ]
     program = next((path for path in installed if path), None)
     if program is None:
         return None

@@ -44,9 +44,9 @@ from cdc.config.config_file import load_config
 from cdc.model.errors import WatershedError
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.faults.operators.mutants import MUTANTS
+from tests.faults.operators.mutants import MUTANT, MUTANTS
 from tests.faults.operators.pipeline import ALWAYS, SHARE, WEIGHTS, BrokenCommandError, Pipeline, rest
-from tests.faults.operators.process import BATCH, MUTANT
+from tests.faults.operators.process import BATCH
 from tests.faults.operators.source import SCHEMA, TABLES, Load, Source, Values, Written, is_rejected
 from tests.faults.operators.stores import Cache, Mirror, Search, Store, differences
 from tests.support.captured import under_capture

@@ -1,13 +1,13 @@
 """Sinks under kill -9, frozen processes and outages of everything that they consist of and rely on.
 
-    python -m tests.faults.sink_campaign --minutes 60 --stores search cache warehouse
+    python -m tests.faults.sink_campaign --minutes 60 --stores search cache sql warehouse
 
-It is made of episodes, each a seed with topics and stores of its own. Small and large transactions are published while
-`cdc sink run` runs and the faults hit Spark's Python workers, their daemon, the JVM, the driver, Redis,
-OpenSearch or Kafka. A driver that ended is started again. Checked are, meanwhile: that no store lacks what its applied
-LSN covers, that this LSN never goes back, that no job ends without a reason and a next step; and at the end every row
-and version of every store. Each episode is a line in `episodes.jsonl`; a run that is started again goes on behind the
-last one. `--seed 17` repeats one.
+It is made of episodes, each a seed with topics and stores of its own, and with batches of some length. Small and large
+transactions are published while `cdc sink run` runs and the faults hit Spark's Python workers, their daemon, the
+processes that plan batches, the JVM, the driver, Redis, OpenSearch, PostgreSQL or Kafka. A driver that ended is started
+again. Checked are, meanwhile: that no store lacks what its applied LSN covers, that this LSN never goes back, that no
+job ends without a reason and a next step; and at the end every row and version of every store. Each episode is a line
+in `episodes.jsonl`; a run that is started again goes on behind the last one. `--seed 17` repeats one.
 """
 
 import argparse
@@ -25,9 +25,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 from confluent_kafka import KafkaException
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchException
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from cdc.model.errors import StackError
 from cdc.model.events import TableSchema
@@ -44,10 +47,11 @@ from tests.support.waiting import eventually
 from watershed.devstack.endpoints import Endpoints
 from watershed.devstack.stack import Stack
 
-STORES: Final = ("search", "cache", "warehouse")
-SERVERS: Final = {"search": "opensearch", "cache": "redis"}
+STORES: Final = ("search", "cache", "sql", "warehouse")
+SERVERS: Final = {"search": "opensearch", "cache": "redis", "sql": "postgres"}
+LIVE_BATCHES_S: Final = (1, 1, 4, 30)  # of these an episode has one: short ones end as often as faults happen
 FAULTS: Final = 12  # of an episode, unless --faults says another number
-CATCH_UP_SHARE: Final = 0.4  # how often the stores catch up between two faults
+CATCH_UP_SHARE: Final = 0.2  # how often the stores catch up between two faults
 APPLIED_S_MAX: Final = 240.0
 ENDED_S_MAX: Final = 60.0
 FROZEN_S: Final = (0.5, 6.0)
@@ -68,15 +72,20 @@ class SinkEpisode:
         self._stack = stack
         self._stores = stores
         self._prefix = f"k{seed}_{secrets.token_hex(3)}"
-        self._opensearch = endpoints.opensearch_url
-        section = sinks_section(folder, endpoints.opensearch_url, endpoints.redis_url)
+        addresses = endpoints.addresses  # of the servers that the stores need
+        self._opensearch = addresses.get("opensearch", "")
+        section = sinks_section(folder, self._opensearch, addresses.get("redis", ""))
+        if "sql" in stores:
+            section["sql"] = {"type": "sql", "url": new_sql_store(endpoints, self._prefix)}
         sinks = {store: section[store] for store in stores}
+        live_s = random.Random(f"batches {seed}").choice(LIVE_BATCHES_S)
         brokers = endpoints.bootstrap_servers
         # Each with checkpoints of its own: the lock beside them keeps two jobs of one machine apart.
         self._machines: list[Machine] = []
         for name in ("first", "second"):
             (folder / name).mkdir(parents=True)
-            self._machines.append(Machine(write_config(folder / name, brokers, self._prefix, sinks), [*sinks]))
+            config = write_config(folder / name, brokers, self._prefix, sinks, live_batch_s=live_s)
+            self._machines.append(Machine(config, [*sinks]))
         self._running = 0  # which machine's job keeps the stores in step
         self._feed = Feed(brokers, self._prefix)
         self._workload = SinkWorkload(self._feed, seed)
@@ -92,6 +101,11 @@ class SinkEpisode:
             "kill_worker": (self.kill_worker, 8),
             "kill_workers": (self.kill_workers, 5),
             "kill_daemon": (self.kill_daemon, 5),
+            "kill_planner": (self.kill_planner, 5),
+            "kill_helpers": (self.kill_helpers, 2),
+            "kill_fork_server": (self.kill_fork_server, 2),
+            "freeze_worker": (self.freeze_worker, 4),
+            "kill_beside_frozen": (self.kill_beside_frozen, 4),
             "kill_jvm": (self.kill_jvm, 4),
             "kill_driver": (self.kill_driver, 4),
             "kill_all": (self.kill_all, 4),
@@ -144,6 +158,8 @@ class SinkEpisode:
 
     def _delete_indexes(self) -> None:
         """A search server that is killed in a later episode would replay the translogs of these before it is ready."""
+        if not self._opensearch:
+            return
         with suppress(OpenSearchException), OpenSearch(self._opensearch) as client:
             client.indices.delete(index=f"{self._prefix}.*")
 
@@ -228,6 +244,41 @@ class SinkEpisode:
     def kill_daemon(self) -> None:
         self._await_workers()
         self.machine.send(signal.SIGKILL, *self.machine.daemons())
+
+    def kill_planner(self) -> None:
+        """The process that plans the batches of a sink."""
+        self.machine.send(signal.SIGKILL, self.chance.choice(self._await(self.machine.planners, "planners")))
+
+    def kill_helpers(self) -> None:
+        """The planners of all sinks, and Spark's other processes with Python's code."""
+        self._await(self.machine.planners, "planners")
+        self.machine.send(signal.SIGKILL, *self.machine.helpers())
+
+    def kill_fork_server(self) -> None:
+        """Alone, or with a planner, which then needs a new interpreter."""
+        servers = self._await(self.machine.fork_servers, "the fork server")
+        planners = self._await(self.machine.planners, "planners") if self.chance.random() < 0.5 else []
+        self.machine.send(signal.SIGKILL, *servers, *planners)
+
+    def freeze_worker(self) -> None:
+        """Some, perhaps in the middle of a piece; the other tasks of the batch go on."""
+        workers = self._await_workers()
+        stopped = self.chance.sample(workers, self.chance.randint(1, len(workers)))
+        self.machine.send(signal.SIGSTOP, *stopped)
+        self._workload.rest(self.chance.uniform(*FROZEN_S))
+        self.machine.send(signal.SIGCONT, *stopped)
+
+    def kill_beside_frozen(self) -> None:
+        """The workers of a job that was killed write on when its successor has taken over."""
+        stopped = self._await_workers()
+        self.machine.send(signal.SIGSTOP, *stopped)
+        self.machine.send(signal.SIGKILL, *self.machine.jvms(), self.machine.driver())
+        eventually(lambda: self.machine.exit_code is not None, ENDED_S_MAX)
+        self.machine.start()
+        if self.chance.random() < 0.7:
+            self.machine.await_said("sink starts")
+        self._workload.rest(self.chance.uniform(0, 4))
+        self.machine.send(signal.SIGCONT, *stopped)
 
     def kill_jvm(self) -> None:
         """The driver says what happened, and ends."""
@@ -315,11 +366,16 @@ class SinkEpisode:
         return self.machine.jvms()
 
     def _await_workers(self) -> list[Any]:
-        def workers() -> list[Any]:
-            self.go_on()
-            return self.machine.workers()
+        return self._await(self.machine.workers, "Python workers")
 
-        return eventually(workers, APPLIED_S_MAX, lambda: f"Python workers run\n{self.machine.said()[-3000:]}")
+    def _await(self, found: Callable[[], list[Any]], what: str) -> list[Any]:
+        """Processes of the job, as soon as there are any."""
+
+        def processes() -> list[Any]:
+            self.go_on()
+            return found()
+
+        return eventually(processes, APPLIED_S_MAX, lambda: f"{what} run\n{self.machine.said()[-3000:]}")
 
     def _await_end(self, machine: Machine, because: str) -> None:
         """The job ends by itself, with this reason and a next step."""
@@ -335,10 +391,20 @@ class SinkEpisode:
             self.complaints.append(f"{name}: the job ended with {machine.exit_code}:\n{message[-1500:]}")
 
 
+def new_sql_store(endpoints: Endpoints, name: str) -> str:
+    """Creates a database; its URL."""
+    owner = conninfo_to_dict(endpoints.dsn)
+    with psycopg.connect(endpoints.superuser_dsn or "", autocommit=True) as connection:
+        created = sql.SQL("CREATE DATABASE {} OWNER {}").format(
+            sql.Identifier(name), sql.Identifier(str(owner["user"]))
+        )
+        connection.execute(created)
+    return f"postgresql://{owner['user']}@{owner['host']}:{owner['port']}/{name}"
+
+
 def sink_episode(stores: Sequence[str], faults: int, seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     """Run one, and say how it went. Its folder stays when something is wrong."""
-    servers = [SERVERS[store] for store in SERVERS]
-    endpoints = stack.start("kafka", *servers)
+    endpoints = stack.start("kafka", *(SERVERS[store] for store in stores if store in SERVERS))
     folder.mkdir(parents=True, exist_ok=True)
     reported = SinkEpisode(seed, stack, endpoints, folder, stores).run(faults)
     if not reported["complaints"]:
@@ -351,6 +417,7 @@ def main() -> int:
     parser.add_argument("--stores", nargs="+", default=STORES)
     parser.add_argument("--faults", type=int, default=FAULTS)
     asked, others = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and servers are ended
     episode = partial(sink_episode, asked.stores, asked.faults)
     return run_episodes(__doc__, "sink-campaign", episode, lambda reported: not reported["complaints"], others)
 

@@ -65,6 +65,16 @@ def items15(postgres15: PostgresServer, kafka: KafkaBroker, unique: str, tmp_pat
 
 
 @pytest.fixture
+def items17(postgres17: PostgresServer, kafka: KafkaBroker, unique: str, tmp_path: Path) -> Iterator[Captured]:
+    """The same on PostgreSQL 17, where it is installed."""
+    with (
+        new_database(postgres17) as dsn,
+        under_capture(postgres17, kafka, dsn, unique, tmp_path, SMALL, [ITEMS]) as made,
+    ):
+        yield made
+
+
+@pytest.fixture
 def config(fresh_database: str) -> SqlConfig:
     """The section of the sink that keeps the base of views."""
     return base_config(fresh_database)

@@ -11,6 +11,7 @@ from spark_jobs.source.reading import RECORDS_MAX, Fetched, Partition, Partition
 from spark_jobs.source.topic_ends import TopicEnds
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
+from tests.support.topics import delete_compacted_records
 from tests.support.waiting import eventually
 
 COLUMNS = {"id": (20, "bigint")}
@@ -110,3 +111,22 @@ def test_a_topic_that_was_created_again_is_lost_and_the_others_are_read_on(feed:
     assert lost[shorter].startswith(f"topic {shorter.topic}, partition 0: records that were not read yet are gone")
     reader.seek({shorter: 0})
     assert offsets(read_to_end(reader, shorter, 4)) == [0, 1, 2]
+
+
+def test_records_that_were_deleted_from_the_beginning_are_not_passed_over(
+    kafka: KafkaBroker, feed: Feed, reader: PartitionReader
+) -> None:
+    """They were there when the batch was planned."""
+    partition = Partition(feed.topic("items"), 0)
+    publish(feed, 1, 3)
+    delete_compacted_records(kafka.bootstrap_servers, partition.topic, {partition.number: 2})
+    reader.seek({partition: 0})
+    lost: dict[Partition, str] = {}
+    deadline = time.monotonic() + 30
+    while not lost and time.monotonic() < deadline:
+        fetched = reader.read(0.2, 1000)
+        assert fetched.records == []
+        lost |= fetched.lost
+    assert lost[partition].startswith(f"topic {partition.topic}, partition 0: records that were not read yet are gone")
+    reader.seek({partition: 2})
+    assert offsets(read_to_end(reader, partition, 4)) == [2]

@@ -66,9 +66,11 @@ def snapshot_beside_a_frozen_commit(captured: Captured, module: str) -> None:
     captured.await_caught_up()
 
 
-@pytest.fixture(params=["18", "16", *(["15"] if is_installed(15) else [])])
+@pytest.fixture(params=["18", "16", *(version for version in ("15", "17") if is_installed(int(version)))])
 def items_on(request: pytest.FixtureRequest) -> Captured:
-    made: Captured = request.getfixturevalue({"18": "items", "16": "items16", "15": "items15"}[request.param])
+    made: Captured = request.getfixturevalue(
+        {"18": "items", "17": "items17", "16": "items16", "15": "items15"}[request.param]
+    )
     return made
 
 

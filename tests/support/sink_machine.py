@@ -21,6 +21,9 @@ from tests.support.waiting import eventually
 from watershed.devstack.processes import Process, identify, send, with_descendants
 
 DAEMON: Final = "spark worker"  # the name of the daemon's process and of its workers
+PLANNER: Final = "spark python_st"  # the first 15 characters
+HELPER: Final = "spark "  # every name of Spark's Python processes begins so
+FORK_SERVER: Final = b"-m\0spark_jobs.fork_server"
 JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
 RECORDS_MAX: Final = 1000
 SAID_S_MAX: Final = 180.0
@@ -100,31 +103,42 @@ class Machine:
         return found
 
     def family(self) -> list[Process]:
-        return with_descendants(self.driver())
+        """The driver and all that it has started, also what has lost its parent and goes on."""
+        driver = self.driver()
+        lost = [identify(pid) for pid in psutil.pids() if _is_orphan(pid, driver.pid)]
+        return [member for head in (driver, *filter(None, lost)) for member in with_descendants(head)]
 
     def jvms(self) -> list[Process]:
         return [process for process in self.family() if JVM in _command(process)]
 
     def daemons(self) -> list[Process]:
         """Whose children the workers are."""
-        workers = {process.pid for process in self.workers()}
-        return [process for process in self._python() if process.pid not in workers]
+        return [process for process in self._python() if _leads_group(process)]
 
     def workers(self) -> list[Process]:
-        return [child for daemon in self._python() for child in with_descendants(daemon)[1:]] + self._orphans()
+        """Of a daemon that was killed, too: the JVM goes on using them."""
+        return [process for process in self._python() if not _leads_group(process)]
 
-    def _orphans(self) -> list[Process]:
-        """Workers whose daemon was killed: the JVM goes on using them."""
-        if self.exit_code is not None:
-            return []
-        session = os.getsid(self.job.process.pid)
-        found = [identify(pid) for pid in psutil.pids() if _is_orphan(pid, session)]
-        return [process for process in found if process is not None and _name(process) == DAEMON]
+    def planners(self) -> list[Process]:
+        """One for each sink's query."""
+        return [process for process in self._family() if _name(process) == PLANNER]
+
+    def helpers(self) -> list[Process]:
+        """Spark's Python processes that run no task, the planners among them."""
+        found = [process for process in self._family() if _name(process).startswith(HELPER)]
+        return [process for process in found if _name(process) != DAEMON]
+
+    def fork_servers(self) -> list[Process]:
+        """From which the others are forked: they have the same command line, and names of their own."""
+        found = [process for process in self._family() if FORK_SERVER in _command(process)]
+        return [process for process in found if not _name(process).startswith(HELPER)]
 
     def _python(self) -> list[Process]:
-        if self.exit_code is not None:
-            return []
-        return [process for process in self.family() if _name(process) == DAEMON]
+        return [process for process in self._family() if _name(process) == DAEMON]
+
+    def _family(self) -> list[Process]:
+        """None of a job that has ended."""
+        return [] if self.exit_code is not None else self.family()
 
     def send(self, number: signal.Signals, *processes: Process) -> None:
         for process in processes:
@@ -135,6 +149,13 @@ def _is_orphan(pid: int, session: int) -> bool:
     try:
         return os.getsid(pid) == session and psutil.Process(pid).ppid() == 1
     except (OSError, psutil.Error):
+        return False
+
+
+def _leads_group(process: Process) -> bool:
+    try:
+        return os.getpgid(process.pid) == process.pid
+    except OSError:
         return False
 
 

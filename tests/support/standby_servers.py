@@ -31,6 +31,7 @@ class PgServer:
 
     instance: ServerInstance
     process: subprocess.Popen[bytes] | None = None
+    version: int = 18
 
     @property
     def port(self) -> int:
@@ -38,7 +39,7 @@ class PgServer:
 
     @property
     def data(self) -> Path:
-        return self.instance.folder / "data-18"
+        return self.instance.folder / f"data-{self.version}"
 
     @property
     def physical_slot(self) -> str:
@@ -47,7 +48,7 @@ class PgServer:
 
     def start(self) -> None:
         """Returns when it answers."""
-        command = Postgres().prepare(self.instance)
+        command = Postgres(self.version).prepare(self.instance)
         with command.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command.argv, cwd=command.cwd, env=dict(command.env), stdout=log, stderr=log, **self._account()
@@ -89,11 +90,35 @@ class PgServer:
             self.physical_slot,
         )
         address = f"host={HOST} port={primary.port} user={SUPERUSER} dbname={DATABASE} application_name={application}"
-        tool = programs._programs(self.instance, 18) / "pg_basebackup"
-        words = ["-D", self.data, "-R", "-C", "-S", self.physical_slot, "-X", "stream", "-c", "fast", "-d", address]
+        words: list[str | Path] = [
+            "-D",
+            self.data,
+            "-R",
+            "-C",
+            "-S",
+            self.physical_slot,
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "-d",
+            address,
+        ]
+        self.run("pg_basebackup", "--no-sync", *words)
+        with (self.data / "postgresql.auto.conf").open("a") as settings:
+            settings.write("sync_replication_slots = on\nhot_standby_feedback = on\nsynchronized_standby_slots = ''\n")
+            settings.write("synchronous_standby_names = ''\n")
+        self.start()
+
+    def programs(self) -> Path:
+        """The folder of this version's programs."""
+        return programs._programs(self.instance, self.version)
+
+    def run(self, tool: str, *words: str | Path) -> str:
+        """Runs one of PostgreSQL's programs as the server's account; what it said."""
         self.instance.own()
-        done = subprocess.run(
-            [str(word) for word in (tool, "--no-sync", *words)],
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            [str(word) for word in (self.programs() / tool, *words)],
             env=base_environment(self.instance.folder),
             cwd=self.instance.folder,
             capture_output=True,
@@ -101,11 +126,8 @@ class PgServer:
             check=False,
             **self._account(),
         )
-        assert done.returncode == 0, done.stderr
-        with (self.data / "postgresql.auto.conf").open("a") as settings:
-            settings.write("sync_replication_slots = on\nhot_standby_feedback = on\nsynchronized_standby_slots = ''\n")
-            settings.write("synchronous_standby_names = ''\n")
-        self.start()
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def set(self, **settings: str) -> None:
         """ALTER SYSTEM, and a reload."""
@@ -200,6 +222,16 @@ class Writer:
 @contextmanager
 def standby_servers(count: int = 2) -> Iterator[StandbyServers]:
     """`count` servers: a primary, and its standbys, which have no part in commits."""
+    with servers_of([18] * count) as servers:
+        servers[0].start()
+        for standby in servers[1:]:
+            standby.make_standby_of(servers[0])
+        yield StandbyServers(servers)
+
+
+@contextmanager
+def servers_of(versions: Sequence[int]) -> Iterator[list[PgServer]]:
+    """A server of each of these versions, not started. Whatever runs at the end, ends."""
     folder = Path(tempfile.mkdtemp(prefix="watershed-standbys-", dir="/var/tmp"))
     folder.chmod(0o711)
     with PortClaims() as claims:
@@ -207,17 +239,15 @@ def standby_servers(count: int = 2) -> Iterator[StandbyServers]:
             PgServer(
                 ServerInstance(
                     folder / f"pg{number}", {"postgres": port}, f"pg{number}", unprivileged_account(), folder
-                )
+                ),
+                version=version,
             )
-            for number, port in enumerate(choose_ports(count, claims))
+            for number, (port, version) in enumerate(zip(choose_ports(len(versions), claims), versions, strict=True))
         ]
         for server in servers:
             server.instance.own()
         try:
-            servers[0].start()
-            for standby in servers[1:]:
-                standby.make_standby_of(servers[0])
-            yield StandbyServers(servers)
+            yield servers
         finally:
             for server in servers:
                 server.kill()

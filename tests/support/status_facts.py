@@ -176,6 +176,6 @@ def full_status() -> Status:
     return clock.status(reading(source(2000), told, views=views))
 
 
-def source_end(insert_lsn: int, timeline: int = 1, system_identifier: str = "1") -> SourceEnd:
+def source_end(insert_lsn: int, timeline: int = 1, system_identifier: str = "1", database: str = "shop") -> SourceEnd:
     """Of the source that `tests.support.pipeline_records.position` names."""
-    return SourceEnd(system_identifier, timeline, insert_lsn, 8192, 16 * MIB)
+    return SourceEnd(system_identifier, database, timeline, insert_lsn, 8192, 16 * MIB)

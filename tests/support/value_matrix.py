@@ -221,7 +221,7 @@ def columns(extensions: frozenset[str]) -> Iterator[tuple[str, Typed]]:
 
 
 # 15 brings contrib's extensions, which the others lack; only where the system has it.
-SERVERS: Final = ("postgres", "postgres16", *(("postgres15",) if is_installed(15) else ()))
+SERVERS: Final = ("postgres", "postgres16", *(f"postgres{version}" for version in (15, 17) if is_installed(version)))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Final
 from cdc.config.config_file import Config
 from cdc.kafka.state_reader import read_in_force
 from cdc.model.control import SignalAnswer, SignalRecord
-from cdc.model.errors import WatershedError
+from cdc.model.errors import NotInTimeError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from watershed.cli.interrupts import interrupted, sigterm_as_interrupt
@@ -23,6 +23,7 @@ from watershed.status.fill_progress import FillProgress
 from watershed.status.snapshot_watch import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
 
 LOOK_S: Final = 0.25
+_BEGIN_EPOCH: Final = ("heal", "move")  # actions after which capture compares all rows under a new epoch
 GOES_ON: Final = "the snapshot continues; `cdc snapshot status` shows its progress"
 
 
@@ -46,9 +47,9 @@ class SnapshotRun:
             watch.read_to_end()
             epoch_before = epoch_of(watch)
             identity, answer = self._signal(record)
-            if not waits or record.action not in ("snapshot", "heal"):
+            if not waits or record.action not in ("snapshot", *_BEGIN_EPOCH):
                 return
-            if record.action == "heal":
+            if record.action in _BEGIN_EPOCH:
                 requests = await_healed(watch, epoch_before)
             else:
                 requests = await_begun(watch, identity, map(TableId.parse, answer.tables))
@@ -58,7 +59,7 @@ class SnapshotRun:
                 output = self._follow(watch, followed.statuses, lambda now: all(one.is_ended for one in now))
             self.screen.close()
             _require_done(output)
-            if record.action == "heal":
+            if record.action in _BEGIN_EPOCH:
                 _require_captured(watch)
 
     def _signal(self, record: SignalRecord) -> tuple[str, SignalAnswer]:
@@ -87,7 +88,7 @@ class SnapshotRun:
                 return now
             check()
             if self.ends is not None and time.monotonic() > self.ends:
-                raise WatershedError(
+                raise NotInTimeError(
                     "not done within --timeout",
                     "nothing to do: it continues, and `cdc snapshot status` shows its progress",
                 )

@@ -30,14 +30,17 @@ def wait(
         bool, typer.Option("--accept-rejected", help="Answer although rows are missing that were rejected.")
     ] = False,
     timeline: Annotated[int | None, typer.Option(help="The LSN's timeline. It must be that of the source.")] = None,
+    system_identifier: Annotated[
+        str | None, typer.Option(metavar="ID", help="That of the LSN's server. It must be that of the source.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Total seconds to wait.", min=0)] = TIMEOUT_S,
     config: ConfigFile = CONFIG,
     as_json: AsJson = False,
 ) -> None:
     """Wait until the stores show all transactions that committed up to an LSN, and sweeps (the removal of rows that a
     snapshot did not find). While rows of a table are owed (its snapshot runs, it is stopped), there is no answer: name
-    the tables that you read. Exits with 1 after --timeout and for rejected rows, 2 if the text is not an LSN, 4 if the
-    LSN belongs to another timeline or epoch."""
+    the tables that you read. Exits with 7 after --timeout, 1 for rejected rows, 2 if the text is not an LSN, 4 if it
+    belongs to another timeline or epoch."""
     try:
         read_lsn(lsn)
     except WaitError as error:
@@ -45,7 +48,16 @@ def wait(
     began = time.monotonic()
     settings = configuration(config, log_level="error")
     names = sink or _with_position(settings, config)
-    wait_for(settings, names or None, lsn, timeout, timeline, tables=table or (), accepts_rejected=accept_rejected)
+    wait_for(
+        settings,
+        names or None,
+        lsn,
+        timeout,
+        timeline,
+        tables=table or (),
+        accepts_rejected=accept_rejected,
+        system_identifier=system_identifier,
+    )
     if as_json:
         typer.echo(json.dumps({"is_applied": True, "lsn": lsn, "seconds": round(time.monotonic() - began, 3)}))
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdc.model.control import PositionRecord, ProgressRecord
-from cdc.model.errors import NEXT_AFTER_GAP, GapError, WatershedError
+from cdc.model.errors import GapError, WatershedError
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.sink_records import SinkRecord, newest
+from cdc.model.suggestions import did_you_mean
 from watershed.client.source_facts import SourceEnd
 
 PAGE_HEADER_BYTES: Final = 24
@@ -49,23 +50,45 @@ class Positions:
     progress: ProgressRecord | None = None
 
 
-def target_of(lsn: int, source: SourceEnd, position: PositionRecord | None, timeline: int | None = None) -> WaitTarget:
-    """Makes the target. `timeline`: the LSN's, if the caller knows it. Raises WaitError for an LSN that the source has
-    not reached, GapError if the published changes are of another history than the source's."""
+def target_of(
+    lsn: int,
+    source: SourceEnd,
+    position: PositionRecord | None,
+    timeline: int | None = None,
+    system_identifier: str | None = None,
+) -> WaitTarget:
+    """Makes the target. `timeline`, `system_identifier`: the LSN's, if the caller knows them. Raises WaitError for an
+    LSN that the source has not reached, or that may be another server's, GapError if the published changes are of
+    another history than the source's."""
     if position is None or position.phase != "streaming":
         raise WaitError("capture has not started to stream: no store can show anything yet", "start `cdc run`")
     known = position.source
-    if known.system_identifier != source.system_identifier:
-        raise GapError("the source is a different database server from the one that is published", NEXT_AFTER_GAP)
+    if known.server != (source.system_identifier, source.database):
+        raise GapError(
+            "the source is a different database, or database server, from the one that is published",
+            "let source.dsn name the one that capture reads from; if it was moved to this server: cdc source move",
+        )
     if known.timeline != source.timeline:
         raise GapError(
             f"the source is on timeline {source.timeline}, the published changes are of timeline {known.timeline}",
             "wait again: after a promotion capture continues within seconds; if cdc status shows state GAP: cdc "
             "snapshot heal",
         )
+    if system_identifier is not None and system_identifier != source.system_identifier:
+        raise WaitError(
+            f"LSN {format_lsn(lsn)} belongs to the server with system identifier {system_identifier}, but the source "
+            f"has {source.system_identifier}",
+            "read the row again, and wait for the LSN that the source has now",
+        )
     if timeline is not None and timeline != source.timeline:
         raise WaitError(
             f"LSN {format_lsn(lsn)} belongs to timeline {timeline}, but the source is on timeline {source.timeline}",
+            "read the row again, and wait for the LSN that the source has now",
+        )
+    if lsn < known.moved_at:
+        raise WaitError(
+            f"LSN {format_lsn(lsn)} is before {format_lsn(known.moved_at)}, where the log of this server ended when "
+            "capture moved to it: it may be an LSN of the former server",
             "read the row again, and wait for the LSN that the source has now",
         )
     if lsn > source.insert_lsn:
@@ -125,15 +148,21 @@ def serving(
     if record is None and not any(one.sink == sink for one in known):
         names = ", ".join(sorted({one.sink for one in known})) or "none"
         raise WaitError(
-            f"no sink {sink!r} has published a position; there are: {names}", f"start it: cdc sink run {sink}"
+            f"no sink {sink!r} has published a position; there are: {names}{did_you_mean(sink, names.split(', '))}",
+            f"start it: cdc sink run {sink}",
         )
     if position is None or position.epoch != target.epoch:
-        raise GapError(
-            f"epoch {target.epoch}, to which the LSN belongs, has ended: the source was promoted, or a gap in history "
-            "is being healed",
-            "wait again, with an LSN that is read from the source now",
-        )
+        raise ended_epoch(target.epoch)
     return record
+
+
+def ended_epoch(epoch: int) -> GapError:
+    """Returns the error of a wait in whose time a new epoch has begun."""
+    return GapError(
+        f"epoch {epoch}, to which the LSN belongs, has ended: the source was promoted or moved, or a gap in history is "
+        "being healed",
+        "wait again, with an LSN that is read from the source now",
+    )
 
 
 def _shows_topics_of(record: SinkRecord, capture: PositionRecord | None) -> bool:

@@ -33,6 +33,7 @@ class SourceEnd:
     """The source's history, and the end of its log."""
 
     system_identifier: str
+    database: str
     timeline: int
     insert_lsn: int
     page_bytes: int

@@ -24,7 +24,7 @@ SELECT current_database()::text,
 """
 
 _END: Final = """
-SELECT (SELECT system_identifier::text FROM pg_control_system()),
+SELECT (SELECT system_identifier::text FROM pg_control_system()), current_database()::text,
        ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int,
        pg_current_wal_insert_lsn()::text,
        (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_block_size'),
@@ -65,8 +65,8 @@ class PostgresSourceReader:
 
     def read_end(self) -> SourceEnd:
         """Returns the end of the log. Raises WatershedError if the database does not answer, or is a standby."""
-        identifier, timeline, insert, page_bytes, segment_bytes = self._ask(_END, {})
-        return SourceEnd(identifier, timeline, parse_lsn(insert), page_bytes, segment_bytes)
+        identifier, database, timeline, insert, page_bytes, segment_bytes = self._ask(_END, {})
+        return SourceEnd(identifier, database, timeline, parse_lsn(insert), page_bytes, segment_bytes)
 
     def _ask(self, query: LiteralString, parameters: Mapping[str, str]) -> tuple[Any, ...]:
         if self._connection is None or self._connection.closed:

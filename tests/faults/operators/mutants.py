@@ -1,10 +1,12 @@
 """Defects that were seen, put back one by one into the processes of an episode, to see that the campaign finds them.
 
-See process.py. Spark's workers are other processes, and stay as they are.
+See process.py. The same is put into the processes of capture, of the job's driver, and of Spark's planners and
+workers (workers/sitecustomize.py).
 """
 
 import random
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from cdc.model.control import ProgressRecord, SignalRecord, SnapshotRecord, SweepRecord, table_key
@@ -24,13 +26,15 @@ from sinks.sql.sink import SqlSink
 from spark_jobs import serving
 from spark_jobs.applied import AppliedPosition, Invalidations
 from spark_jobs.batches import BatchReport
-from spark_jobs.dead_letters import DeadLetterTopic
+from spark_jobs.dead_letters import DeadLetterProducer
+from spark_jobs.live_reports import LiveReports
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.sync import SinkSync
 from spark_jobs.worker import OpenSink, PipelineConnections
 from watershed.client import applied, waiting
 
+MUTANT: Final = "OPERATORS_MUTANT"  # the environment variable that names one
 FAILURES: Final = 0.2  # share of the calls that fail
 NOTHING: Final = property(lambda _: {})
 
@@ -105,31 +109,38 @@ def _misses_sweeps() -> None:
 
 def _brokers_refuse_letters() -> None:
     """No defect: dead letters can't be published at times, and nothing may be lost."""
-    publish, chance = DeadLetterTopic.publish, random.Random()
+    publish, chance = DeadLetterProducer.publish, random.SystemRandom()  # workers are forked
 
-    def stumbling(box: DeadLetterTopic, dead_letters: DeadLetterUpdates) -> None:
+    def stumbling(producer: DeadLetterProducer, dead_letters: DeadLetterUpdates) -> dict[str, int]:
         if dead_letters and chance.random() < FAILURES:
             raise BrokerError("no dead letters now", "nothing to do")
-        publish(box, dead_letters)
+        return publish(producer, dead_letters)
 
-    _put(DeadLetterTopic, "publish", stumbling)
+    _put(DeadLetterProducer, "publish", stumbling)
 
 
 def _forgets_letters() -> None:
-    """The set is emptied before the call that fails at times."""
+    """The sets of the driver and of tasks are emptied before the call that fails at times."""
+    publish_reports = LiveReports._publish
 
     def publish(sync: SinkSync) -> None:
         with sync._state:
             dead_letters, sync._readable_dead_letters = sync._readable_dead_letters, {}
         sync._environment.dead_letters.publish(dead_letters)
 
+    def published(reports: LiveReports, dead_letters: DeadLetterUpdates, offsets: Any) -> None:
+        with suppress(BrokerError):
+            reports._dead_letters.publish(dead_letters)
+        publish_reports(reports, {}, offsets)
+
     _brokers_refuse_letters()
     _put(SinkSync, "_publish_dead_letters", publish)
+    _put(LiveReports, "_publish", published)
 
 
 def _stores_refuse_refreshes() -> None:
     """No defect: what was written can't be made readable at times."""
-    make_readable, chance = SearchSink.make_readable, random.Random()
+    make_readable, chance = SearchSink.make_readable, random.SystemRandom()
 
     def stumbling(sink: SearchSink, tables: Collection[TableId]) -> None:
         if chance.random() < FAILURES / 4:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.faults.operators.process import MUTANT
+from tests.faults.operators.mutants import MUTANT
 from tests.faults.operators.source import TABLES, Source
 from tests.faults.operators.stores import Copy, Store
 from tests.support.captured import Captured

@@ -33,6 +33,7 @@ from tests.support.scripts import Step, chosen
 
 STEPS: Final = range(15, 70)
 REFUSALS_MAX: Final = 3
+ATTEMPTS: Final = ("once", "once", "retried", "twice", "late")  # of Spark's tasks: in each run as one of these says
 TURNS_MAX: Final = 40  # at the end, until the store is in step
 TURN_S: Final = 5.0  # of each of them
 GONE: Final = "records that were not read yet are gone"
@@ -68,12 +69,13 @@ class Campaign(Rules):
         self._requests = 0
         self._refused = 0
         self._choose = chance
+        self._attempts = random.Random(f"attempts {options}").choice(ATTEMPTS)
 
     # ---- the run
 
     def run(self, script: Sequence[Step]) -> None:
         """Raises Finding."""
-        with patched(self.world, self.brokers):
+        with patched(self.world, self.brokers, self._attempts):
             for step in (Step("write", 3), Step("start_capture", 0), Step("publish", 4), Step("start_sink", 0)):
                 self._take(step)
             for step in script:
@@ -98,7 +100,7 @@ class Campaign(Rules):
     def _look(self) -> None:
         if not self._is_blind:
             dead_letters = self._lost_letters | open_dead_letters(self.brokers)
-            require_not_early(self.capture, self.source, self.store, self._held(), dead_letters)
+            require_not_early(self.capture, self.source, self.store, self._held(), dead_letters, self._lost_letters)
 
     def _settle(self) -> None:
         """Nothing goes wrong any more, and the operator does what documentation and messages say."""

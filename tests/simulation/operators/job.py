@@ -7,7 +7,7 @@ reports.
 
 import pickle
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from unittest import mock
 
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import InputPartition
 
 from cdc.config.settings import KafkaConfig
 from cdc.config.stores import CacheConfig, SqlConfig
@@ -31,6 +32,7 @@ from spark_jobs import batches, building, rebuild, rejections, serving, worker, 
 from spark_jobs.batches import MicroBatch, SparkBatches
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
+from spark_jobs.dead_letters import OpenLetters, record_of
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.serving import ServingWorker, SinkFile
@@ -51,6 +53,7 @@ from tests.simulation.operators.store import FakeSink, FakeSlots, FakeTarget, St
 from tests.simulation.operators.world import CLOCK, World, numbered
 
 NAME: Final = "store"
+LETTERS_ARRIVE: Final = 4  # each so many times that the driver follows their topic
 BATCH_S: Final = 0.5
 BUILDER_TURNS: Final = 3  # within which a new generation catches up, once nothing more is published
 KAFKA: Final = KafkaConfig(bootstrap_servers="none:1")
@@ -96,23 +99,53 @@ class Session:
             raise error_of_task(error) or error from error
 
         def collect(writer: StoreWriter) -> list[Any]:
-            reports = []
-            for number, part in enumerate(parts):
-                assert isinstance(part, PieceRange)
-                reader = PartitionReader(KAFKA, "task")
-                try:
-                    reports.append(write_pieces(writer, read_live(part, reader), number))
-                except TaskError as error:
-                    raise PySparkException(f"Job aborted: {error}") from error
+            tasks = [partial(_attempt, writer, number, part) for number, part in enumerate(parts)]
+            try:
+                reports = [RUN.attempts.result(task) for task in tasks]
+            except TaskError as error:
+                raise PySparkException(f"Job aborted: {error}") from error
+            RUN.attempts.late(tasks)
             return [SimpleNamespace(report=pickle.dumps(report)) for report in reports]
 
         return SimpleNamespace(mapInArrow=lambda writer, _: SimpleNamespace(collect=lambda: collect(writer)))
+
+
+def _attempt(writer: StoreWriter, number: int, part: InputPartition) -> TaskReport:
+    """Runs a task once. Raises TaskError."""
+    assert isinstance(part, PieceRange)
+    return write_pieces(writer, read_live(part, PartitionReader(KAFKA, "task")), number)
+
+
+class Attempts:
+    """Spark may run a task more than once: at its choice, after a failure, and without knowing that it still runs."""
+
+    def __init__(self, kind: str) -> None:
+        """`kind`: "once"; "retried": a task that fails is tried again; "twice": a second attempt of each task follows;
+        "late": it follows the tasks of the next batch, perhaps another job's."""
+        self._kind = kind
+        self._former: Sequence[Callable[[], TaskReport]] = ()
+
+    def result(self, task: Callable[[], TaskReport]) -> TaskReport:
+        """Raises TaskError."""
+        if self._kind == "retried":
+            with suppress(TaskError):
+                return task()
+        return task()
+
+    def late(self, tasks: Sequence[Callable[[], TaskReport]]) -> None:
+        """What is run of these and of former tasks when they have their results."""
+        repeated = {"twice": tasks, "late": self._former}.get(self._kind, ())
+        self._former = tasks
+        for task in repeated:
+            with suppress(TaskError):
+                task()
 
 
 class _Run:
     """What belongs to the run that is under way."""
 
     brokers: Brokers
+    attempts: Attempts
     looks: list[Callable[[], None]]  # what drivers' threads do while tasks run
 
 
@@ -154,10 +187,7 @@ class FakeProducer:
 
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
         if dead_letters:
-            entries = [
-                (LETTERS, 0, key.encode(), None if dead_letter is None else dead_letter.encode(), None)
-                for key, dead_letter in dead_letters.items()
-            ]
+            entries = [(LETTERS, 0, key.encode(), *record_of(dead_letter)) for key, dead_letter in dead_letters.items()]
             self._brokers.world.call("brokers.letters", lambda: self._brokers.write(entries))
 
 
@@ -166,21 +196,37 @@ class FakeLetters:
 
     def __init__(self, brokers: Brokers, generation: int) -> None:
         self._brokers = brokers
+        self._topic = brokers.make(LETTERS)
+        self._letters = OpenLetters(generation)
         self._generation = generation
-        brokers.make(LETTERS)
-        self.open: dict[str, int] = {}
-        self.follow()
+        self._reached = 0
+        self._asked = 0
+        self.read_to_end()
+
+    @property
+    def open(self) -> Mapping[str, int]:
+        return self._letters.versions
 
     def follow(self) -> None:
-        self._brokers.world.call("brokers")
-        self.open = {
-            key: version
-            for key, version in open_dead_letters(self._brokers).items()
-            if dead_letter_generation(key) == self._generation
-        }
+        """What was published may arrive later."""
+        self._asked += 1
+        if self._asked % LETTERS_ARRIVE == 0:
+            self.read_to_end()
+        else:
+            self._brokers.world.call("brokers")
 
     def read_to_end(self) -> None:
-        self.follow()
+        self._brokers.world.call("brokers")
+        topic = self._brokers.make(LETTERS)
+        (log,) = topic.logs
+        if topic is not self._topic or log.end < self._reached:  # another copy of the brokers
+            self._topic, self._letters, self._reached = topic, OpenLetters(self._generation), 0
+        for message in log.records:
+            if message.offset() >= self._reached:
+                self._letters.take(message)  # type: ignore[arg-type]
+        self._reached = log.end
+        if hidden := self._letters.hidden():
+            self.publish(hidden)
 
     def close_others(self, generations: Collection[int]) -> None:
         kept = {self._generation, *generations}
@@ -190,12 +236,9 @@ class FakeLetters:
         """Nothing to release."""
 
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
+        offset = self._topic.logs[0].end
         FakeProducer(self._brokers).publish(dead_letters)
-        for key, dead_letter in dead_letters.items():
-            if dead_letter is None:
-                self.open.pop(key, None)
-            else:
-                self.open[key] = dead_letter.version
+        self._letters.put(dead_letters, {key: offset + number for number, key in enumerate(dead_letters)})
 
 
 def open_dead_letters(brokers: Brokers) -> dict[str, int]:
@@ -472,9 +515,9 @@ def _kept_inline() -> Any:
 
 
 @contextmanager
-def patched(world: World, brokers: Brokers) -> Iterator[None]:
-    """The product's modules use this world's clock and clients."""
-    CLOCK.world, RUN.brokers, RUN.looks = world, brokers, []
+def patched(world: World, brokers: Brokers, attempts: str) -> Iterator[None]:
+    """The product's modules use this world's clock and clients. `attempts`: see Attempts."""
+    CLOCK.world, RUN.brokers, RUN.looks, RUN.attempts = world, brokers, [], Attempts(attempts)
 
     def new_client(kind: type, settings: Mapping[str, Any]) -> Any:
         return brokers.admin() if kind is AdminClient else brokers.consumer(settings["group.id"])

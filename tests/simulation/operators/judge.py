@@ -25,7 +25,7 @@ class Finding(AssertionError):  # noqa: N818
         self.kind = kind
 
 
-def claimed(capture: Capture, lsn: int, held: Iterable[TableId]) -> list[TableId]:
+def claimed(capture: Capture, lsn: int, held: Iterable[TableId], *, accepts_rejected: bool = True) -> list[TableId]:
     """Returns the tables for which a waiter is answered that the store shows everything up to the LSN."""
     position, records = capture.position(), capture.sinks()
     if position is None:
@@ -34,7 +34,7 @@ def claimed(capture: Capture, lsn: int, held: Iterable[TableId]) -> list[TableId
     return [
         table
         for table in held
-        if _is_answered(WaitTarget(lsn, position.epoch, ALONE[table], accepts_rejected=True), positions)
+        if _is_answered(WaitTarget(lsn, position.epoch, ALONE[table], accepts_rejected=accepts_rejected), positions)
     ]
 
 
@@ -46,9 +46,16 @@ def _is_answered(target: WaitTarget, positions: Positions) -> bool:
 
 
 def require_not_early(
-    capture: Capture, source: Source, store: Store, held: Iterable[TableId], dead_letters: dict[str, int]
+    capture: Capture,
+    source: Source,
+    store: Store,
+    held: Iterable[TableId],
+    dead_letters: dict[str, int],
+    lost_letters: dict[str, int],
 ) -> None:
-    """Whatever the newest position covers must be in the store, or something later."""
+    """Whatever the newest position covers must be in the store, or something later; or it has a dead letter, of which
+    the position says so. `lost_letters`: those that an operator has discarded."""
+    held = list(held)
     record = newest(capture.sinks(), NAME)
     if record is None:
         return
@@ -56,6 +63,9 @@ def require_not_early(
     for table in claimed(capture, lsn, held):
         if on_error := first_difference(source, store, table, lsn, of_generation(dead_letters, record.generation)):
             raise Finding("early", f"LSN {lsn} counts as shown, but {on_error}; {_on_error(record)}")
+    for table in claimed(capture, lsn, held, accepts_rejected=False):
+        if on_error := first_difference(source, store, table, lsn, of_generation(lost_letters, record.generation)):
+            raise Finding("early", f"LSN {lsn} counts as shown with no row rejected, but {on_error}")
 
 
 def first_difference(source: Source, store: Store, table: TableId, lsn: int, dead_letters: dict[str, int]) -> str:

@@ -13,12 +13,12 @@ from pyspark.errors import PySparkException
 from cdc.model.control import Record
 from cdc.model.errors import ConfigError, UnreachableError
 from cdc.model.job_records import BatchEndRecord
-from cdc.model.rejected_rows import RejectedRow
 from sinks.errors import RefusedError
 from sinks.schema_history import SchemaHistory
 from spark_jobs import batches
 from spark_jobs.applied import FoundTopic
 from spark_jobs.batches import END_REQUEST_S, BatchReport, MicroBatch, SparkBatches, TotalCounts, report_of
+from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.source.group import Reached, TaskCounts
 from spark_jobs.source.reading import Partition
 from spark_jobs.task_errors import TaskError
@@ -77,7 +77,7 @@ def test_what_tasks_have_committed_is_one_report() -> None:
 
 
 def test_reports_of_tasks_add_up() -> None:
-    letter: dict[str, RejectedRow | None] = {"1/public.a/1": ROW}
+    letter: DeadLetterUpdates = {"1/public.a/1": ROW}
     one = TaskReport({OTHER: 2}, {OTHER: 7}, records=5, written=3, stale=2, is_behind=True, dead_letters=letter)
     two = TaskReport({PARTITION: 0}, {PARTITION: 9, B: 1}, records=1, written=1, staged=("file",), unknown_schema="it")
     two.lost = {B: "gone"}

@@ -12,6 +12,7 @@ from cdc.formats.encodings import head
 from cdc.kafka.record_decoding import RecordReader
 from cdc.model.errors import ConfigError, UnknownIdError
 from cdc.model.events import pack_version
+from cdc.model.rejected_rows import RejectedRow
 from sinks.contract import Change, Result
 from sinks.errors import RefusedError, SinkError
 from spark_jobs.pieces import PieceWriter
@@ -117,7 +118,9 @@ def test_a_value_that_the_store_s_client_can_t_convert_is_its_row_s_matter(execu
     bad = {2, 3, 7} & set(range(1, count + 1))
     assert target.held.keys() == set(range(1, count + 1)) - bad
     dead_letters = {
-        dead_letter.key["id"]: dead_letter.reason for dead_letter in report.dead_letters.values() if dead_letter
+        dead_letter.key["id"]: dead_letter.reason
+        for dead_letter in report.dead_letters.values()
+        if isinstance(dead_letter, RejectedRow)
     }
     assert dead_letters.keys() == bad
     assert all("TypeError in test_pieces.py, line" in reason for reason in dead_letters.values()), dead_letters

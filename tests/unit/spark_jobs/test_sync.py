@@ -10,6 +10,7 @@ import pytest
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.errors import UnreachableError
 from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.rejected_rows import RejectedRow
 from cdc.model.sink_records import SinkRecord
 from sinks.contract import Change, Result, lost_writes
 from sinks.errors import RefusedError, SinkError
@@ -106,6 +107,7 @@ class FakeLetters:
         self.open: dict[str, int] = {}
         self.others: set[str] = set()  # what an operator has discarded
         self.while_published: list[Callable[[], None]] = []  # what happens in the next calls of publish
+        self.late: dict[str, int] = {}  # published by tasks, and not fetched yet
 
     def follow(self) -> None:
         for key in self.others:
@@ -113,6 +115,8 @@ class FakeLetters:
 
     def read_to_end(self) -> None:
         self.follow()
+        self.open |= self.late
+        self.late.clear()
 
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
         if dead_letters and self.while_published:
@@ -120,10 +124,10 @@ class FakeLetters:
         if dead_letters:
             self.calls.append(f"letters {' '.join(dead_letters)}")
         for key, dead_letter in dead_letters.items():
-            if dead_letter is None:
-                self.open.pop(key, None)
-            else:
+            if isinstance(dead_letter, RejectedRow):
                 self.open[key] = dead_letter.version
+            else:
+                self.open.pop(key, None)
 
 
 @dataclass

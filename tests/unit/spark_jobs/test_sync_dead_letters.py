@@ -214,6 +214,52 @@ def test_letters_of_tasks_that_publish_their_own_are_closed_between_batches() ->
     assert bench.dead_letters.open == {"1/public.a/1": 12}
 
 
+def test_a_position_is_published_with_the_letters_that_tasks_published_before() -> None:
+    """The brokers may deliver a task's dead letters later than its offsets, which the driver takes from the group."""
+    bench = Bench(is_live=True)
+
+    def watched() -> BatchReport:
+        bench.dead_letters.late = {"1/public.a/1": 8}
+        assert bench.sync._add_interim_report(bench.query_number, {}, wrote(3))
+        bench.sync.run_housekeeping()
+        bench.dead_letters.late = {"1/public.a/2": 9}
+        return wrote(4)
+
+    bench.reports = [watched]
+    bench.batch()
+    assert [(record.end_offsets[TOPIC], record.rejected) for record in bench.published[1:]] == [
+        ((3,), {"public.a": 1}),
+        ((4,), {"public.a": 2}),
+    ]
+
+
+def test_a_sweep_closes_letters_that_arrive_late() -> None:
+    """A task has published the letter before its offset, at which the sweep is due."""
+    sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
+    bench = Bench(is_live=True)
+
+    def watched() -> BatchReport:
+        bench.dead_letters.late = {"1/public.a/1": 8}
+        bench.update = [ControlUpdate((progress(500, 3),), (sweep,), ())]
+        assert bench.sync._add_interim_report(bench.query_number, {}, wrote(3))
+        bench.sync.run_housekeeping()
+        assert bench.published[-1].sweeps == {"public.a": 9}
+        return wrote(3)
+
+    bench.reports = [watched]
+    bench.batch(2)
+    assert bench.dead_letters.open == {}
+
+
+def test_a_letter_that_is_published_after_its_sweep_is_closed() -> None:
+    """A task that Spark has given up went on, or records are read again."""
+    bench = Bench(is_live=True)
+    bench.position.sweeps["public.a"] = 9
+    bench.dead_letters.open = {"1/public.a/1": 8, "1/public.a/2": 9}
+    bench.sync.run_housekeeping()
+    assert bench.dead_letters.open == {"1/public.a/2": 9}
+
+
 def test_letters_below_a_finished_sweep_are_closed_at_the_start() -> None:
     """The job was killed between the sweep and the end of its letters."""
     bench = Bench()

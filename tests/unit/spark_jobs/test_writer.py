@@ -12,10 +12,12 @@ import pytest
 
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.events import TableId, pack_version
+from cdc.model.rejected_rows import RejectedRow
 from sinks.contract import Change, Result, SourceOperation
 from sinks.errors import RefusedError, SinkError
 from spark_jobs import writer
 from spark_jobs.live_reports import LiveReports
+from spark_jobs.rejections import Taken
 from spark_jobs.source.piece import EMPTY, Piece, piece_of, to_row
 from spark_jobs.source.reading import Fetched
 from spark_jobs.task_errors import TaskError, error_of_task
@@ -153,7 +155,7 @@ def test_a_row_that_the_store_can_never_take_is_a_dead_letter_and_the_others_go_
     assert target.held == {1: pack_version(1, 1), 3: pack_version(1, 3)}
     assert (report.records, report.written, report.stale, report.offsets) == (3, 2, 0, {PARTITION: 102})
     dead_letter = report.dead_letters["1/public.a/7"]
-    assert dead_letter is not None
+    assert isinstance(dead_letter, RejectedRow)
     assert (dead_letter.table, dead_letter.key, dead_letter.version) == (
         TableId("public", "a"),
         {"id": 7},
@@ -178,11 +180,13 @@ def test_a_later_version_that_the_store_takes_closes_the_dead_letter() -> None:
         open_dead_letters=open_dead_letters,
     )
     assert report.dead_letters.keys() == {"1/public.a/2", "1/public.a/7"}, "an older version closes nothing"
-    assert report.dead_letters["1/public.a/2"] is None
-    assert report.dead_letters["1/public.a/7"] is not None, "the store still rejects it"
+    assert report.dead_letters["1/public.a/2"] == Taken(pack_version(1, 6))
+    assert isinstance(report.dead_letters["1/public.a/7"], RejectedRow), "the store still rejects it"
     target.refused = None
     again = store_writer(target, open_dead_letters=open_dead_letters, name="second")
-    assert write_pieces(again, [piece(tombstone(4, 7, 8))], 0).dead_letters == {"1/public.a/7": None}
+    assert write_pieces(again, [piece(tombstone(4, 7, 8))], 0).dead_letters == {
+        "1/public.a/7": Taken(pack_version(1, 8))
+    }
 
 
 @pytest.mark.parametrize("value", [b"not json", b'{"op":"c"}', b'{"op":"x","source":{}}'])

@@ -3,13 +3,14 @@
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pydantic import SecretStr
 
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId
 from cdc.postgres.catalog import create_index_statement, read_table
 from cdc.postgres.connection import connect, read_row, says_lost
-from cdc.postgres.source import read_slot
+from cdc.postgres.source import allows_decoding, read_slot
 from watershed.cli.setup.new_file import TableCandidate
 
 
@@ -27,16 +28,23 @@ def capture_dsn(dsn: str, role: str) -> str:
 
 @says_lost()
 def database_settings(connection: psycopg.Connection, role: str) -> tuple[str, bool, bool, bool]:
-    """Returns (name of the database, whether wal_level is logical, whether max_slot_wal_keep_size limits slots, whether
-    the role exists)."""
-    name, is_logical, limits_slots, has_role = read_row(
+    """Returns (name of the database, whether wal_level allows decoding, whether max_slot_wal_keep_size limits slots,
+    whether the role exists)."""
+    name, wal_level, limits_slots, has_role = read_row(
         connection,
-        "SELECT current_database()::text, current_setting('wal_level') = 'logical',"
+        "SELECT current_database()::text, current_setting('wal_level'),"
         " (SELECT setting::int8 >= 0 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),"
         " EXISTS (SELECT FROM pg_roles WHERE rolname = %(role)s)",
         {"role": role},
     )
-    return name, is_logical, limits_slots, has_role
+    return name, allows_decoding(wal_level, connection.info.server_version), limits_slots, has_role
+
+
+def tables_to_capture(dsn: str) -> list[str]:
+    """Returns the tables of a database that can be captured as they are. Raises WatershedError."""
+    asked = SourceConfig(dsn=SecretStr(dsn), tables=("public.x",))  # only its address is used
+    with connect(asked, application="watershed init") as connection:
+        return [str(found.table) for found in table_candidates(connection, []) if not found.trouble]
 
 
 @says_lost()

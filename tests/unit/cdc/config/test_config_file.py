@@ -179,7 +179,8 @@ def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("name", ["CDC__KAFKE__BOOTSTRAP_SERVERS", "CDC__KAFKA"])
 def test_a_mistyped_override_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, SECRET)
-    assert refusal(tmp_path, minimal()) == f"environment variable {name} names no section"
+    problem = f"environment variable {name} names no section"
+    assert refusal(tmp_path, minimal()).removesuffix("; did you mean kafka?") == problem
 
 
 def test_a_mistyped_key_in_an_override_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from cdc.daemon.gap_state import CHECK_S, GRACE_S, POLL_S, Gap, Heal
 from cdc.model.control import PositionRecord, SignalAnswer, SignalRecord, SignalsRecord, SourceIdentity
-from cdc.model.errors import GapError, OldPrimaryError, UnreachableError
+from cdc.model.errors import GapError, OldPrimaryError, OtherDatabaseError, UnreachableError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import Signal
@@ -21,6 +21,7 @@ POSITION = PositionRecord(
 )
 GONE = GapError("slot watershed can't be used any more", "heal it")
 OLD = OldPrimaryError("the server is on timeline 1, the position on 2", "name the other one")
+OTHER = OtherDatabaseError("the source is a different database", "cdc source move", ("8", "shop"))
 LOST = UnreachableError("Kafka: no broker answers")
 
 
@@ -276,3 +277,54 @@ def test_an_operator_may_decide_for_the_old_primary() -> None:
     world = World()
     world.happens[1.0] = lambda: world.sent("heal")
     assert world.run(error=OLD) is not None
+
+
+# ---- another database
+
+
+def test_another_database_is_never_healed_unasked_and_the_right_one_is_looked_for() -> None:
+    """Seen: with `source.on_gap: heal` a wrong DSN deleted every row that the other database did not have."""
+    world = World()
+    assert world.run(heals_itself=True, error=OTHER) is None
+    assert CHECK_S <= world.now <= CHECK_S + 2 * POLL_S
+
+
+def test_healing_is_no_decision_for_another_database() -> None:
+    world = World()
+    world.sent("heal")
+    assert world.run(error=OTHER) is None
+    assert (world.answers["s"].is_accepted, world.answers["s"].next) == (False, "cdc source move")
+
+
+def test_a_move_to_this_database_is_one_and_says_whether_the_slot_there_is_replaced() -> None:
+    for replaces in (False, True):
+        world = World()
+        world.sent("move", server=("8", "shop"), replaces_slot=replaces, all_rows=replaces)
+        heal = world.run(error=OTHER)
+        assert answers_of(heal)["signal/s"].is_accepted
+        assert heal is not None
+        assert (heal.moves_to, heal.replaces_slot, heal.all_rows, heal.epoch) == (
+            ("8", "shop"),
+            replaces,
+            replaces,
+            None,
+        )
+
+
+def test_a_move_waits_until_an_instance_that_streams_from_the_former_server_would_have_refused_it() -> None:
+    world = World()
+    world.sent("move", server=("8", "shop"))
+    assert world.run(error=OTHER) is not None
+    assert world.now >= GRACE_S
+    world = World()
+    world.sent("move", server=("8", "shop"))
+    world.happens[1.0] = lambda: world.answers.update(s=SignalAnswer(is_accepted=False, message="it streams"))
+    assert world.run(error=OTHER) is None
+
+
+def test_a_move_to_another_server_or_in_another_gap_is_refused() -> None:
+    for error, server in ((OTHER, ("9", "shop")), (OTHER, ("8", "test")), (GONE, ("8", "shop"))):
+        world = World()
+        world.sent("move", server=server)
+        assert world.run(error=error) is None
+        assert not world.answers["s"].is_accepted

@@ -1,8 +1,19 @@
 """Versions, positions and names."""
 
+from dataclasses import replace
+
 import pytest
 
-from cdc.model.events import EPOCH_MAX, SEQ_MAX, Position, TableId, pack_version, unpack_version
+from cdc.model.events import (
+    EPOCH_MAX,
+    SEQ_MAX,
+    Column,
+    Position,
+    TableId,
+    TableSchema,
+    pack_version,
+    unpack_version,
+)
 from cdc.model.lsn import Lsn
 
 
@@ -46,3 +57,42 @@ def test_a_table_s_name_is_parted_at_its_first_dot() -> None:
     for text in ("", "public", "public.", ".t"):
         with pytest.raises(ValueError, match=r"is not schema\.table"):
             TableId.parse(text)
+
+
+ID = Column("id", 20, -1, "bigint", False, base_type_oid=20)
+MOOD = Column("mood", 16_500, -1, "public.mood", True, type_kind="e", base_type_oid=16_500, labels=("sad", "ok"))
+PRICE = Column("price", 16_510, -1, "public.price", True, base_type_oid=1700, base_type_modifier=655_366)
+MOODS = Column("moods", 16_501, -1, "public.mood[]", True, base_type_oid=16_501, element_oid=16_500)
+ORDERS = TableSchema(TableId("public", "orders"), 3, 16_600, (ID, MOOD, PRICE, MOODS), ("id",), "shop.public.orders")
+
+
+def test_a_restored_table_has_the_same_form_although_its_types_have_other_oids() -> None:
+    columns = (
+        ID,
+        replace(MOOD, type_oid=30_000, base_type_oid=30_000),
+        replace(PRICE, type_oid=30_002),
+        replace(MOODS, type_oid=30_001, base_type_oid=30_001, element_oid=30_000),
+    )
+    assert replace(ORDERS, oid=30_100, version=4, columns=columns).has_form_of(ORDERS)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (ID, MOOD, PRICE),
+        (MOOD, ID, PRICE, MOODS),
+        (replace(ID, type_oid=23, base_type_oid=23, type_name="integer"), MOOD, PRICE, MOODS),
+        (ID, replace(MOOD, labels=("sad", "ok", "happy")), PRICE, MOODS),
+        (ID, MOOD, replace(PRICE, base_type_oid=25), MOODS),  # the domain's base is another type
+        (ID, MOOD, replace(PRICE, base_type_modifier=None), MOODS),
+        (ID, replace(MOOD, nullable=False), PRICE, MOODS),
+        (ID, replace(MOOD, type_oid=25, base_type_oid=25), PRICE, MOODS),
+    ],
+)
+def test_whatever_else_differs_is_another_form(columns: tuple[Column, ...]) -> None:
+    assert not replace(ORDERS, columns=columns).has_form_of(ORDERS)
+
+
+def test_another_key_or_topic_is_another_form() -> None:
+    assert not replace(ORDERS, key=("id", "mood")).has_form_of(ORDERS)
+    assert not replace(ORDERS, topic="other").has_form_of(ORDERS)

@@ -48,7 +48,7 @@ class Session:
             self.keys,
             self.signals,
             Answers(TOPICS, answers or {}),
-            Restrictions(unchunkable=unchunkable, stopped=stopped or {}, outboxes=outboxes),
+            Restrictions(unchunkable, stopped or {}, outboxes, server=("7", "shop")),
             reload,
         )
         self._offset = 40
@@ -338,3 +338,11 @@ def test_a_mistake_in_the_file_is_the_answer() -> None:
         [],
     )
     assert not Session().signal("reload")[0].is_accepted, "a process without a file"
+
+
+def test_a_move_is_refused_while_the_former_server_streams_and_is_done_where_the_new_one_does() -> None:
+    answer, records = Session().signal("move", server=("8", "shop"))
+    assert (answer.is_accepted, answer.message) == (False, "capture still streams from the former server")
+    assert "let source.dsn name the new server" in answer.next
+    answer, records = Session().signal("move", server=("7", "shop"))
+    assert (answer.is_accepted, records) == (True, [])

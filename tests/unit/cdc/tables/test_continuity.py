@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cdc.model.control import PartialTransaction, PositionRecord, ProgressRecord, SourceIdentity, TopicState
-from cdc.model.errors import GapError
+from cdc.model.errors import GapError, OtherDatabaseError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.ports.source_now import SourceNow
@@ -14,6 +14,7 @@ from cdc.tables.continuity import (
     incarnation_of,
     intact_topics,
     published_states,
+    require_same_database,
     require_same_source,
     topic_trouble,
 )
@@ -177,3 +178,11 @@ def test_a_history_continues_unless_the_records_contradict_each_other() -> None:
     position, progress = POSITION.model_copy(update={"history": "h"}), PROGRESS.model_copy(update={"history": "h"})
     assert history_of(position, progress) == history_of(position, None) == history_of(None, progress) == "h"
     assert history_of(None, None) == history_of(position, PROGRESS) == ""
+
+
+def test_another_database_is_named_for_a_move() -> None:
+    with pytest.raises(OtherDatabaseError, match="system identifier 8, shop") as raised:
+        require_same_database(POSITION, "8", "shop")
+    assert raised.value.server == ("8", "shop")
+    assert "cdc source move" in raised.value.hint
+    require_same_database(POSITION, "7", "shop")

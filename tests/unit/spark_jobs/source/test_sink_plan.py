@@ -18,6 +18,7 @@ from spark_jobs.applied import FoundTopic, Offsets
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.source import sink_plan
 from spark_jobs.source.reading import Partition
+from spark_jobs.source.shares import shares
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_plan import POSITION_S_MAX, BatchPlan, Planner, check_offset, initial_offset
 from tests.unit.spark_jobs.records import TOPIC, schema
@@ -117,6 +118,19 @@ def test_a_batch_begins_at_the_sinks_position_and_goes_to_the_topics_ends(world:
     assert found.ends == {TOPIC: (9,), OTHER_TOPIC: (0, 0)}
     assert found.incarnations == {TOPIC: "id", OTHER_TOPIC: "b"}
     assert found.signals == {Partition("shop.control", 0): 40, Partition("shop.progress", 0): 70}
+
+
+def test_tasks_seek_the_first_records_that_topics_have(world: World) -> None:
+    """A task that began "at the beginning" would pass over what is deleted between the plan and its start."""
+    world.found[OTHER_TOPIC] = FoundTopic("b", (9, 9, 9), (5, 3, 0))
+    found = plan(world, position({TOPIC: (4,), OTHER_TOPIC: (4, 4)}, incarnations={TOPIC: "id", OTHER_TOPIC: "b"}))
+    assert found.starts == {TOPIC: (4,)}, "the other one has lost a record"
+    world.script, world.sinks = [], {}
+    record = progress("id").model_copy(update={"starts": {OTHER_TOPIC: (5, 0, 0)}})
+    found = plan(world, record, position({TOPIC: (4,), OTHER_TOPIC: (4, 4)}))
+    assert found.starts == {TOPIC: (4,), OTHER_TOPIC: (4, 4, 0)}
+    (share,) = shares(found.starts, found.ends, 1, with_ends=False)
+    assert found.firsts_of(share) == {Partition(OTHER_TOPIC, 0): 5}
     assert world.asked == [TOPIC, OTHER_TOPIC]
 
 

@@ -1,13 +1,13 @@
 """What Spark is told of a sink's stream: offsets, partitions and rows."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from pyspark.sql.types import StructType
 
 from cdc.config.settings import KafkaConfig
-from cdc.model.errors import BrokerError, ConfigError
+from cdc.model.errors import BrokerError, ConfigError, UnreachableError
 from cdc.model.events import TableId
 from cdc.model.job_records import BatchEndRecord
 from spark_jobs.applied import Offsets
@@ -22,7 +22,7 @@ from spark_jobs.source.shares import TASK_RECORDS_MIN
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_plan import BatchPlan
 from spark_jobs.source.sink_stream import PieceRange, SinkStreamReader
-from spark_jobs.task_errors import TaskError
+from spark_jobs.task_errors import TaskError, error_of_task
 from tests.unit.spark_jobs.records import PARTITION, TOPIC, FakeReader, Signal, fetched, upsert
 
 KAFKA = KafkaConfig(bootstrap_servers="127.0.0.1:1")
@@ -119,9 +119,27 @@ def test_a_checkpoint_of_another_generation_is_refused(monkeypatch: pytest.Monke
     planner = FakePlanner(plan({}, {}))
     made = reader_of(monkeypatch, LIVE, planner)
     own, other = made.initialOffset(), made.initialOffset() | {"generation": 2}
-    with pytest.raises(TaskError, match=r"ConfigError.*generation 2"):
+    with pytest.raises(TaskError, match=r"ConfigError.*generation 2") as caught:
         made.partitions(*((other, own) if is_start else (own, other)))
     assert planner.planned == 0
+    assert isinstance(error_of_task(caught.value), ConfigError), "the sink stops"
+
+
+def test_errors_of_the_planner_reach_the_driver_as_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark passes on no more than their text."""
+    planner = FakePlanner(plan({}, {}))
+    made = reader_of(monkeypatch, LIVE, planner)
+    offset = made.latestOffset()
+
+    def fail() -> NoReturn:
+        raise UnreachableError("the brokers are away", "wait")
+
+    monkeypatch.setattr(planner, "plan", fail)
+    for call in (made.latestOffset, lambda: made.partitions(made.initialOffset(), offset | {"batch": 9})):
+        with pytest.raises(TaskError) as caught:
+            call()
+        found = error_of_task(caught.value)
+        assert isinstance(found, UnreachableError) and (found.message, found.hint) == ("the brokers are away", "wait")
 
 
 def test_a_live_sink_without_topics_has_one_task_that_follows_our_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What a task of a sink's stream reads, and when it ends, on a scripted reader and a clock of its own."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,6 +113,13 @@ def test_a_live_task_reads_its_partitions_and_our_own_topics(clock: SimpleNamesp
     read(clock, live(), reader)
     assert reader.sought == {PARTITION: 5, OTHER: 9, **SIGNALS}
     assert reader.is_resting
+
+
+@pytest.mark.parametrize("part", [live(), bounded({PARTITION: 8, OTHER: 12})])
+def test_a_task_begins_at_the_first_record_that_was_known_to_be_there(clock: SimpleNamespace, part: PieceRange) -> None:
+    reader = TimedReader()
+    read(clock, replace(part, firsts={OTHER: 11}), reader)
+    assert reader.sought[OTHER] == 11 and reader.sought[PARTITION] == part.share.starts[PARTITION]
 
 
 @pytest.mark.parametrize("may_split", [False, True])

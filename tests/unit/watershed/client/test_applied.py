@@ -77,7 +77,8 @@ def test_a_sink_that_never_published_a_position_is_named() -> None:
     ("source", "says"),
     [
         (source_end(5000, timeline=2), "the source is on timeline 2, the published changes are of timeline 1"),
-        (source_end(5000, system_identifier="2"), "a different database server"),
+        (source_end(5000, system_identifier="2"), "a different database, or database server"),
+        (source_end(5000, database="test"), "a different database, or database server"),
     ],
 )
 def test_a_source_of_another_history_is_a_gap(source: object, says: str) -> None:
@@ -222,3 +223,20 @@ def test_a_target_is_reached_by_the_applied_position_whatever_is_owed(lsn: int, 
     assert is_reached(WaitTarget(1000, 2), "search", Positions((record,), position(1200, epoch=2))) == reached
     kept = record.model_copy(update={"role": "kept"})
     assert not is_reached(WaitTarget(1000, 2), "search", Positions((kept,), position(1200, epoch=2)))
+
+
+def test_an_lsn_of_the_server_that_capture_left_is_not_taken_for_one_of_the_new_server() -> None:
+    """A dump that was restored into a server with a longer log: the former LSN is far below the new ones."""
+    now = position(900)
+    moved = now.model_copy(update={"source": now.source.model_copy(update={"moved_at": 800})})
+    with pytest.raises(WaitError, match=r"LSN 0/31F is before 0/320, .* of the former server"):
+        target_of(799, source_end(5000), moved)
+    assert target_of(800, source_end(5000), moved) == WaitTarget(800, 1)
+    with pytest.raises(WaitError, match="beyond the end"):
+        target_of(5001, source_end(5000), moved)
+
+
+def test_an_lsn_of_another_server_is_refused_where_the_caller_says_whose_it_is() -> None:
+    assert target_of(1000, source_end(5000), position(900), system_identifier="1") == WaitTarget(1000, 1)
+    with pytest.raises(WaitError, match="belongs to the server with system identifier 7, but the source has 1"):
+        target_of(1000, source_end(5000), position(900), system_identifier="7")

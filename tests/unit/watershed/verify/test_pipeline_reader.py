@@ -20,7 +20,7 @@ def test_a_sink_that_makes_no_progress_is_said_with_the_option_that_waits_longer
     tail = FakeTail(topics)  # nobody publishes anything
     tail.publish(position(400))
     pipeline._timeout_s, pipeline._watch = 0.0, PipelineWatch(topics, tail)  # type: ignore[arg-type]
-    end = SourceEnd(SOURCE.system_identifier, SOURCE.timeline, 500, 8192, 16 * 1024 * 1024)
+    end = SourceEnd(SOURCE.system_identifier, SOURCE.database, SOURCE.timeline, 500, 8192, 16 * 1024 * 1024)
     pipeline._source = type("Source", (), {"read_end": lambda _: end})()
     with pytest.raises(SinkStalledError, match="sink search does not make progress") as error:
         pipeline.wait_until_applied("search")
