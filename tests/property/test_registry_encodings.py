@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from io import BytesIO
 from itertools import islice
+from random import Random
 from typing import Any
 
 import fastavro
@@ -114,3 +115,23 @@ def test_json_is_what_its_json_schema_says(chosen: dict[str, Any]) -> None:
                     assert reader_of("JSON", form.schema)(head(1) + form.encode(content)) == content
                     count += 1
     assert count > 100
+
+
+def test_damaged_avro_is_refused_or_read_and_nothing_else() -> None:
+    """No other error than ValueError, and no hanging, whatever the bytes are."""
+    chance, table = Random(7), target.seeds().tables[0]
+    options = options_of("avro", PROFILES[0])
+    _, form = forms_of(table.schema, options, "shop")
+    read = reader_of(form.schema_type, form.schema)
+    contents = [form.encode(value) for _, value in islice(records_of(table, options), 20) if value is not None]
+    refused = 0
+    for _ in range(3_000):
+        content = bytearray(chance.choice(contents))
+        for _ in range(chance.randint(1, 3)):
+            content[chance.randrange(len(content))] = chance.choice((0, 1, 127, 128, 255, chance.randrange(256)))
+        cut = bytes(content)[: chance.choice((len(content), chance.randrange(len(content))))]
+        try:
+            read(head(1) + cut)
+        except ValueError:
+            refused += 1
+    assert refused > 1_000

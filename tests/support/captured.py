@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc.config.settings import KafkaConfig, load_pipeline
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.record_decoding import record_reader
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.topics import Topics
@@ -282,7 +282,8 @@ class Captured:
     def changes(self) -> list[Change]:
         """Of all tables, in the order of publication."""
         topics = [table_topic(self.name, table) for table in self.tables]
-        plain = record_reader(load_pipeline(self.config()).kafka).plain
+        kafka = {"bootstrap_servers": self.bootstrap_servers, **self.settings.get("kafka", {})}
+        plain = record_reader(KafkaConfig.model_validate(kafka)).plain
         records = [
             replace(record, key=plain(record.key) or b"", value=plain(record.value))
             for record in read_topics(self.bootstrap_servers, topics)[0]
