@@ -144,6 +144,7 @@ FOUND_AT: Final = {
     "1: capture overlooks that a topic has lost records": 38,
     "1: compares a table with a topic that may have lost records": 302,
     "2: capture goes on with a state that is an older copy": 578,
+    "2: continues a store of another history": 48,
     "2: lets rows of a former history win": 48,
     "2: lets former rows of a table win that joins later": 25008,
     "3: takes a part of a table for all of it": 493,
