@@ -18,7 +18,7 @@ PYTHON =
 
 bench-sinks: ROWS = 500000
 
-CODE = cdc sinks spark_jobs migrations watershed tests deploy/release docs/build docs/examples
+CODE = cdc client/watershed_client sinks spark_jobs migrations watershed tests deploy/release docs/build docs/examples
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 PROCESSES = --numprocesses 2 --dist loadscope --no-loadscope-reorder
@@ -124,8 +124,8 @@ deploy/docker/secrets:
 
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
-	$(LOCK) --constraint requirements.lock --extra=msk --output-file deploy/docker/capture.lock
-	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search aws cache spark warehouse sql views msk) --output-file deploy/docker/sinks.lock
+	$(LOCK) --constraint requirements.lock --extra=registry --extra=msk --output-file deploy/docker/capture.lock
+	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search aws cache spark warehouse sql views registry msk) --output-file deploy/docker/sinks.lock
 
 helm: ## Build helm with Go into .venv/bin, for the tests of the chart.
 	GOBIN=$(abspath $(BIN)) go install helm.sh/helm/v3/cmd/helm@v3.22.0

@@ -8,9 +8,11 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from cdc.kafka.record_decoding import MAGIC, DamagedRecordError, RecordReader
+from cdc.model.errors import UnknownIdError
 from sinks.contract import Change, Outcome, Result, SourceOperation
 from sinks.errors import RefusedError, SinkError
-from sinks.records import UnknownSchemaError, ordinary_change, read_record
+from sinks.records import RecordCoordinates, UnknownSchemaError, ordinary_change, read_record
 from sinks.row_errors import apply_each
 from spark_jobs.rejections import Rejections
 from spark_jobs.source.piece import Piece, PieceRecord
@@ -61,8 +63,10 @@ class PieceWriter:
         report: TaskReport,
         rejections: Rejections,
         executor: Executor,
+        reader: RecordReader,
     ) -> None:
         """`executor` has one thread."""
+        self._reader = reader
         self._target = target
         self._catalog = catalog
         self._report = report
@@ -120,16 +124,29 @@ class PieceWriter:
             if self._blocked and piece.partition(record) in self._blocked:
                 continue
             schema = schemas[record.place]
-            change = None if schema is None else ordinary_change(schema, record.key, record.value)
             try:
-                changes.append(change or self._read(piece, record))
-                records.append(record)
+                plain = self._plain(piece, record)
+                change = None if schema is None else ordinary_change(schema, plain.key, plain.value)
+                changes.append(change or self._read(piece, plain))
+                records.append(plain)
             except UnknownSchemaError as error:
                 self._report.unknown_schema = self._report.unknown_schema or error.message
                 self._blocked[piece.partition(record)] = record.offset
             except SinkError as error:
                 raise RefusedError(error.message, error.hint) from error
         return records, changes
+
+    def _plain(self, piece: Piece, record: PieceRecord) -> PieceRecord:
+        """Returns the record with key and value as JSON. Raises UnknownSchemaError, SinkError, UnreachableError."""
+        if MAGIC not in ((record.key or b"")[:1], (record.value or b"")[:1]):
+            return record
+        try:
+            plain = self._reader.plain
+            return replace(record, key=plain(record.key), value=plain(record.value))
+        except (UnknownIdError, DamagedRecordError) as error:
+            kind = UnknownSchemaError if isinstance(error, UnknownIdError) else SinkError
+            where = RecordCoordinates(*piece.partition(record), record.offset)
+            raise kind(f"record at {where} can not be read: {error.message}", error.hint) from error
 
     def _read(self, piece: Piece, record: PieceRecord) -> Change:
         place = piece.places[record.place]

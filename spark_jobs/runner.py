@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Final, NoReturn
@@ -21,8 +22,11 @@ from rich.console import Console
 from cdc.config.config_file import Config
 from cdc.config.stores import StoreConfig, WarehouseConfig, sink_config
 from cdc.daemon.conditions import Conditions
+from cdc.kafka.signals import deliver
 from cdc.model.condition import Condition
 from cdc.model.control import Record
+from cdc.model.errors import WatershedError
+from cdc.model.job_records import SinkErrorRecord
 from cdc.model.topics import Topics
 from sinks.errors import SinkError
 from sinks.registry import make_sink, open_slots
@@ -121,7 +125,7 @@ def run_sinks(
         )
         for name, open_sink in openers.items()
     ]
-    has_live = any(config.sinks[name].type != "warehouse" for name in names)
+    live = [name for name in names if config.sinks[name].type != "warehouse"]
     threads = [threading.Thread(target=worker.run, name=worker.name, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
@@ -132,7 +136,8 @@ def run_sinks(
         if (failure := jvm_failure(spark)) is not None:
             raise failure
         slots.look(time.monotonic())
-        if has_live and probed.done():
+        if live and probed.done() and probed.exception() is not None:
+            _publish_error(config, live, probed.exception())
             probed.result()
     stopped = time.monotonic()
     for thread in threads:
@@ -159,7 +164,8 @@ def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
 def _wait_for_executors(spark: SparkSession, query_count: int) -> None:
     """Waits until a cluster's executors have a task slot for each query, or EXECUTORS_S_MAX: Spark knows only those
     that have answered, and the number of tasks of a query is divided by it."""
-    if not is_submitted():
+    # Executors that Spark starts on demand come with the first tasks.
+    if not is_submitted() or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return
     deadline = time.monotonic() + EXECUTORS_S_MAX
     while (slots := task_slots(spark)) is not None and slots < query_count and time.monotonic() < deadline:
@@ -185,6 +191,18 @@ def _slot_watch(spark: SparkSession, config: Config, names: Sequence[str]) -> Sl
         spark.sparkContext.master or "",
         listener.note_shortage,
     )
+
+
+def _publish_error(config: Config, names: Sequence[str], error: BaseException | None) -> None:
+    """Publishes an error with which the process ends, for the status of others."""
+    if not isinstance(error, WatershedError):
+        return
+    for name in names:
+        now_us = time.time_ns() // 1000
+        message = f"{name}: {error.message}"
+        record = SinkErrorRecord(sink=name, message=message, next=error.hint, is_final=True, at_us=now_us)
+        with suppress(WatershedError):  # the process reports the error itself
+            deliver(config.kafka, record.to(Topics(config.topics.prefix).progress))
 
 
 def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:

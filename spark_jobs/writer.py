@@ -19,6 +19,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 from pyspark import TaskContext
 
+from cdc.kafka.record_decoding import record_reader
 from cdc.model.errors import WatershedError
 from spark_jobs.kept import KeptClients
 from spark_jobs.live_reports import LiveReports
@@ -104,7 +105,9 @@ def write_pieces(writer: StoreWriter, pieces: Iterable[Piece], task: int) -> Tas
     try:
         target = _kept.target(writer)
         rejections = Rejections(writer.job.section, writer.job.generation, writer.open_dead_letters)
-        piece_writer = PieceWriter(target, writer.catalog, report, rejections, _kept.executor)
+        piece_writer = PieceWriter(
+            target, writer.catalog, report, rejections, _kept.executor, record_reader(writer.job.kafka)
+        )
         with _finished(piece_writer):
             if writer.is_live:
                 with LiveReports.opened(writer.job, writer.batch, task) as reports:

@@ -2,6 +2,7 @@
 pure; and no modules import each other in a circle."""
 
 import ast
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import PurePosixPath
@@ -31,6 +32,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "spark_jobs": ("spark_jobs", "sinks", "cdc"),
     "spark_jobs.jars": ("spark_jobs.jars", "cdc.model"),
     "migrations": (),
+    "client": (),  # nothing of ours, and no library: a test of its own
     "watershed": ("watershed.client",),
     "watershed.__main__": ("watershed.cli.main",),
     "watershed.client": ("watershed.client", *BASE),
@@ -60,6 +62,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "alembic": ("migrations", "watershed.client.outbox_migrations", "tests"),
     "anyio": ("watershed.http", "tests"),
     "confluent_kafka": ("cdc.kafka", "spark_jobs", "watershed", "tests"),
+    "fastavro": ("cdc.formats", "tests"),
     "hypothesis": ("tests",),
     "jgo": ("spark_jobs.jars", "tests"),
     "opensearchpy": ("sinks.search", "watershed.devstack", "watershed.demo", "tests"),
@@ -179,6 +182,12 @@ def circles(sources: Sequence[Source], circular: Collection[str]) -> Iterator[Vi
         else:
             if package in circular:
                 yield Violation(PurePosixPath(package), 1, "needs no exception any more")
+
+
+def test_the_client_needs_the_standard_library_only() -> None:
+    client = [source for source in repository() if source.path.parts[0] == "client" and source.is_python]
+    libraries = {name.partition(".")[0] for source in client for _, name in imports(source)}
+    assert client and libraries - {"watershed_client"} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize(

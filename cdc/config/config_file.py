@@ -16,7 +16,7 @@ from cdc.config.event_logs import EventLogConfig
 from cdc.config.event_logs import problem as problem_of_logs
 from cdc.config.http_settings import HttpConfig
 from cdc.config.secret_files import secret_files
-from cdc.config.section import DebeziumSection, Section
+from cdc.config.section import DebeziumSection, OptionText, Section
 from cdc.config.settings import ENV_PREFIX, PipelineConfig, describe, load
 from cdc.config.store_types import SINK_TYPES, SinksConfig, section_class
 from cdc.config.stores import in_source, may_match, shared_names, unmatched_pattern
@@ -25,6 +25,7 @@ from cdc.config.views import problem as problem_of_views
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from cdc.model.suggestions import did_you_mean
 from cdc.model.topics import NAME_CHARS_MAX, Topics
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -40,7 +41,7 @@ class SparkConfig(Section):
     live_batch_s: Annotated[float, Field(ge=1, le=3600)] = 30.0  # of every store but the warehouse
     warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 10_000
     bytes_per_write_max: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
-    options: dict[str, str] = Field(default_factory=dict)  # spark.* properties
+    options: dict[str, OptionText] = Field(default_factory=dict)  # spark.* properties
 
     @field_validator("driver_memory")
     @classmethod
@@ -171,8 +172,9 @@ def _refuse_unknown_environment(path: Path) -> None:
         section, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
         field = Config.model_fields.get(section)
         if field is None or not key:
+            nearest = did_you_mean(section, Config.model_fields) if field is None else ""
             raise ConfigError(
-                f"{kind} {name} names no section", f"sections of {path}: {', '.join(Config.model_fields)}"
+                f"{kind} {name} names no section{nearest}", f"sections of {path}: {', '.join(Config.model_fields)}"
             )
 
 

@@ -14,6 +14,9 @@ DecimalMode = Literal["precise", "double", "string"]
 TimeMode = Literal["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"]
 BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
 
+Encoding = Literal["json", "avro", "json_schema", "protobuf"]
+NameAdjustment = Literal["none", "avro", "avro_unicode"]
+
 PLACEHOLDER_DEFAULT: Final = "__debezium_unavailable_value"
 
 
@@ -22,6 +25,8 @@ class FormatConfig(DebeziumSection):
 
     # None is the profile's own choice, which for `debezium` is Debezium's default.
     profile: Profile = "readable"
+    encoding: Encoding = "json"  # of keys and values of tables' records; others but json need kafka.schema_registry
+    field_name_adjustment_mode: NameAdjustment = "none"  # of columns whose names Avro can't hold
     decimal_handling_mode: DecimalMode | None = None
     time_precision_mode: TimeMode | None = None
     binary_handling_mode: BinaryMode | None = None
@@ -58,6 +63,16 @@ class FormatConfig(DebeziumSection):
         return self
 
     @model_validator(mode="after")
+    def _encoding_is_possible(self) -> Self:
+        if self.encoding == "protobuf":
+            raise ValueError("encoding: protobuf is not there yet: choose json, avro or json_schema")
+        if self.encoding != "json" and self.schemas_enable:
+            raise ValueError(f"schemas.enable is for encoding json: with {self.encoding} the registry has the schemas")
+        if self.encoding != "avro" and self.field_name_adjustment_mode != "none":
+            raise ValueError(f"field.name.adjustment.mode is for encoding avro: {self.encoding} can hold every name")
+        return self
+
+    @model_validator(mode="after")
     def _one_list(self) -> Self:
         if self.message_prefix_include_list and self.message_prefix_exclude_list:
             raise ValueError("message.prefix.include.list and message.prefix.exclude.list can't be combined")
@@ -79,6 +94,11 @@ class FormatOptions(FormatConfig):
             PLACEHOLDER_DEFAULT if self.unavailable_value_placeholder is None else self.unavailable_value_placeholder
         )
         return bytes.fromhex(chosen.removeprefix("hex:")) if chosen.startswith("hex:") else chosen.encode()
+
+    @property
+    def is_described(self) -> bool:
+        """Says whether a schema describes the records, which then have only what a schema can say."""
+        return self.schemas_enable or self.encoding != "json"
 
     @property
     def suits_sinks(self) -> bool:

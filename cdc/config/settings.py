@@ -1,18 +1,19 @@
 """The sections of the configuration that capture reads. `cdc.config.config_file` adds those of stores and views.
 
-`CDC__SECTION__KEY` environment variables override the file (`CDC__KAFKA__BOOTSTRAP_SERVERS=...`), and so do files of
-these names in the folder CDC_SECRETS. Unknown keys are refused. Secrets are `SecretStr`: they never appear in a
+`${NAME}` in the file is a variable of the environment (interpolation.py). `CDC__SECTION__KEY` environment variables
+override the file (`CDC__KAFKA__BOOTSTRAP_SERVERS=...`), and so do files of these names in the folder CDC_SECRETS.
+Unknown keys are refused. Secrets are `SecretStr`: they never appear in a
 message, a log or a repr.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -23,15 +24,18 @@ from pydantic_settings import (
 
 from cdc.config.columns import Chosen, ColumnChoice, Patterns
 from cdc.config.format_options import FormatConfig, FormatOptions
+from cdc.config.interpolation import interpolated
 from cdc.config.masking import Mask, MaskOptions
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
+from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.config.secret_files import secret_files
-from cdc.config.section import Section
+from cdc.config.section import SecretOption, Section
 from cdc.config.table_choice import TableChoice, is_pattern, is_system, require_patterns
 from cdc.config.topic_settings import TopicSettings
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from cdc.model.suggestions import did_you_mean
 from cdc.model.table_state import SelectionRecord
 
 ENV_PREFIX = "CDC__"
@@ -168,15 +172,16 @@ class TokenConfig(Section):
     """A plug-in that provides tokens for SASL OAUTHBEARER (`cdc/kafka/tokens.py`)."""
 
     plugin: str = Field(min_length=1)
-    options: dict[str, SecretStr] = Field(default_factory=dict)
+    options: dict[str, SecretOption] = Field(default_factory=dict)
 
 
 class KafkaConfig(Section):
     """The brokers. `options` go to librdkafka as they are (security.protocol, sasl.*, ssl.*)."""
 
     bootstrap_servers: str = Field(min_length=1)
-    options: dict[str, SecretStr] = Field(default_factory=dict)
+    options: dict[str, SecretOption] = Field(default_factory=dict)
     token: TokenConfig | None = None
+    schema_registry: SchemaRegistryConfig | None = None
 
     @field_validator("options")
     @classmethod
@@ -355,6 +360,8 @@ class PipelineConfig(BaseSettings):
     @model_validator(mode="after")
     def _format_is_possible(self) -> Self:
         options = self.format_options  # raises ValueError for a mask of another table
+        if options.encoding != "json" and self.kafka.schema_registry is None:
+            raise ValueError(f"format.encoding {options.encoding} needs the section kafka.schema_registry, with url")
         if self.sweep.tombstones and not options.suits_sinks:
             raise ValueError(
                 "sweep.tombstones requires keys of format.profile readable, without schemas.enable and modes"
@@ -375,21 +382,58 @@ def load_pipeline(path: Path) -> PipelineConfig:
 def load(model: type[Sections], path: Path, sections: Mapping[str, Any], described: Callable[[Any], str]) -> Sections:
     """Returns the sections with their overrides. `described`: describes an error of pydantic. Raises ConfigError that
     names the file and the key, never a value."""
+    values = interpolated(path, sections, os.environ)
     try:
-        return model(**sections)
+        return model(**values)
     except SettingsError as error:
         raise ConfigError(
             f"an environment variable {ENV_PREFIX}… holds a list or section that is not JSON",
             f"""write it as JSON, for example {ENV_PREFIX}SOURCE__TABLES='["public.orders"]'""",
         ) from error
     except ValidationError as error:
-        problems = "; ".join(map(described, error.errors(include_input=False, include_url=False)))
+        errors = error.errors(include_input=False, include_url=False)
+        problems = "; ".join(described(one) + _nearest_key(model, one) for one in errors)
         raise ConfigError(f"{path}: {problems}", "correct these keys; `cdc config schema` lists all keys") from error
 
 
 def describe(error: Any) -> str:
     """Returns the key and the problem of one of pydantic's errors."""
     return f"{'.'.join(map(str, error['loc'])) or 'file'}: {_say(error)}"
+
+
+def _nearest_key(model: type[BaseModel], error: Any) -> str:
+    """Returns the known key that an unknown one resembles, as the end of a sentence."""
+    if error["type"] != "extra_forbidden":
+        return ""
+    *place, key = error["loc"]
+    return did_you_mean(key, keys_at(model, place))
+
+
+def keys_at(annotation: Any, place: Sequence[str | int]) -> frozenset[str]:
+    """Returns the keys of the section at this place below a section, a list or a map of them. Where sections of several
+    types may stand, the place has the type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = annotation.model_fields
+        if not place:
+            return frozenset(fields)
+        found = fields.get(str(place[0]))
+        return frozenset() if found is None else keys_at(found.annotation, place[1:])
+    arguments = get_args(annotation)
+    if get_origin(annotation) in (dict, tuple, list) and place:
+        return keys_at(arguments[-1 if get_origin(annotation) is dict else 0], place[1:])
+    if get_origin(annotation) is Annotated:
+        return keys_at(arguments[0], place)
+    typed = [one for one in arguments if place and _type_of(one) == place[0]]
+    return frozenset().union(*(keys_at(one, place[1:] if typed else place) for one in typed or arguments))
+
+
+def _type_of(annotation: Any) -> str | None:
+    """Returns the type that a store's section has by default, or always."""
+    field = getattr(annotation, "model_fields", {}).get("type")
+    if field is None:
+        return None
+    choices = get_args(field.annotation)
+    return str(choices[0]) if choices else str(field.default)
 
 
 def _say(error: Any) -> str:

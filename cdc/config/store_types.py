@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Union
 from pydantic import BeforeValidator, Field
 
 from cdc.config.stores import CacheConfig, SearchConfig, SqlConfig, StoreConfig, StoreType, WarehouseConfig
+from cdc.model.suggestions import did_you_mean
 
 GROUP: Final = "watershed.stores"
 STORES: Final[Mapping[str, type[StoreConfig]]] = {
@@ -65,7 +66,7 @@ def _with_types(sinks: Any) -> Any:
             continue
         if isinstance(section, dict) and "type" not in section:
             if name not in SINK_TYPES:
-                raise ValueError(f"{name} needs a type: {', '.join(SINK_TYPES)}")
+                raise ValueError(f"{name} needs a type: {', '.join(SINK_TYPES)}{did_you_mean(name, SINK_TYPES)}")
             section = {"type": name, **section}
         if isinstance(section, dict) and section["type"] == "topic":
             raise ValueError(

@@ -16,6 +16,7 @@ from cdc.config.table_choice import TableChoice, is_pattern, matches
 from cdc.config.warehouse_catalog import CatalogConfig, is_s3
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from cdc.model.suggestions import did_you_mean
 
 
 class StoreConfig(StoredTables):
@@ -221,7 +222,8 @@ def sink_config(sinks: Mapping[str, StoreConfig], name: str) -> StoreConfig:
     section = sinks.get(name)
     if section is None:
         raise ConfigError(
-            f"the configuration has no sink {name!r}", f"sinks with a section are: {', '.join(sinks) or 'none'}"
+            f"the configuration has no sink {name!r}{did_you_mean(name, sinks)}",
+            f"sinks with a section are: {', '.join(sinks) or 'none'}",
         )
     return section
 

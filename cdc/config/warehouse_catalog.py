@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
-from cdc.config.section import Section
+from cdc.config.section import SecretOption, Section
 
 CatalogType = Literal["jdbc", "rest", "glue", "hive"]
 JDBC_SQLITE: Final = "jdbc:sqlite:"
@@ -38,7 +38,7 @@ class CatalogConfig(Section):
     credential: SecretStr | None = None  # rest: client_id:client_secret, exchanged for a token (OAuth2)
     token: SecretStr | None = None  # rest: a bearer token
     # Further properties of Iceberg's catalog, such as glue.id or oauth2-server-uri, for Spark and for PyIceberg.
-    properties: dict[Annotated[str, Field(pattern=_PROPERTY)], SecretStr] = Field(default_factory=dict)
+    properties: dict[Annotated[str, Field(pattern=_PROPERTY)], SecretOption] = Field(default_factory=dict)
 
     @property
     def address(self) -> str:

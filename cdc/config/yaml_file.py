@@ -12,8 +12,10 @@ from cdc.model.errors import ConfigError
 
 def read_config_file(path: Path) -> dict[str, Any]:
     """Returns the file's sections by name. Raises ConfigError that names the file and the place, never a value."""
+    text = ""
     try:
-        content: Any = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 a safe one, but for equal keys
+        text = path.read_text(encoding="utf-8")
+        content: Any = yaml.load(text, _Loader)  # noqa: S506 a safe one, but for equal keys
     except OSError as error:
         raise ConfigError(f"can't read {path}: {error.strerror}", "name the file with --config FILE") from error
     except _EqualKeysError as error:
@@ -25,7 +27,8 @@ def read_config_file(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {_line(mark)}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path} is not valid YAML{where}", "correct the file's syntax") from error
+        quotes = "; between { and }, a text with ${…} needs quotes" if "${" in text else ""
+        raise ConfigError(f"{path} is not valid YAML{where}", f"correct the file's syntax{quotes}") from error
     if not isinstance(content, dict):
         raise ConfigError(
             f"{path} has no sections", "`cdc init` writes a configuration; `cdc config schema` lists all keys"

@@ -24,7 +24,7 @@ from cdc.capture.stream_state import StreamState
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.continued_tables import continued
 from cdc.daemon.gap_state import Heal
-from cdc.daemon.record_making import envelope_context, make_unpublishable
+from cdc.daemon.record_making import envelope_context, make_unpublishable, record_encoding
 from cdc.daemon.topic_identity import identities, went_back
 from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.kafka.broker import KafkaBroker
@@ -133,6 +133,7 @@ class Bootstrap:
             # Nobody else can write any more. The previous owner may have written until it was fenced.
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has continued meanwhile")
+            broker.encode = record_encoding(self._config)
             slot_now = read_slot(connection, self._source.slot) if is_own_slot else None
             continues = is_continued and not went_back(previous, slot_now)
             if previous is not None:

@@ -42,6 +42,10 @@ def require_format(config: PipelineConfig, outbox: OutboxStream | None, table: S
     column_formats(schema, config.format_options)
     if outbox is not None and outbox.takes(schema.table):
         outbox.describe(schema.oid, schema)
+    elif config.format.encoding != "json":
+        from cdc.formats.encodings import forms_of  # imported only if needed: it needs the library for Avro
+
+        forms_of(schema, config.format_options, config.topics.prefix)
 
 
 def _contract(files: Mapping[str, str]) -> Contract | None:

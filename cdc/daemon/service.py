@@ -22,6 +22,7 @@ from cdc.daemon.first_start import Bootstrap, require_no_slot
 from cdc.daemon.gap_state import Gap, GapTopics, Heal
 from cdc.daemon.matched_tables import matched_at_start, read_matches, with_matches
 from cdc.daemon.outbox_setup import open_outbox, require_format
+from cdc.daemon.record_making import check_encoding
 from cdc.daemon.reloading import Reloading
 from cdc.daemon.streaming_session import ConfigFile, Session
 from cdc.kafka.state_reader import read_position, read_selection
@@ -171,6 +172,8 @@ class Service:
         keyless = frozenset(map(topics.table, config.source.keyless))
         records = [topics.state, topics.control, topics.progress]
         self._admin.check_single(records, [topics.signals, *keyless.intersection(of_tables)])
+        if not is_running_on:  # later a registry that is away is waited for
+            check_encoding(config)
         return source
 
     @property

@@ -20,7 +20,7 @@ from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AddedTables, AdditionBarrier, TableAddition
 from cdc.daemon.matched_tables import log_left_out, read_matches, with_matches
 from cdc.daemon.outbox_setup import open_outbox, require_format
-from cdc.daemon.record_making import envelope_context, make_unpublishable
+from cdc.daemon.record_making import envelope_context, make_unpublishable, record_encoding
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.records import EnvelopeContext
 from cdc.formats.unpublishable import Unpublishable
@@ -158,6 +158,7 @@ class Session:
             raise ConnectionLost("another instance has captured other tables meanwhile")
         stay_connected()
         found = self._require_continuity(state, identity, topics, matches)
+        broker.encode = record_encoding(self._config, found.captured)
         stay_connected()
         these = self._capturable(broker, found, stay_connected)
         current = found.position

@@ -1,6 +1,7 @@
 """The formats of a table's columns in records, by profile."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +17,9 @@ from cdc.formats.connect import (
     STRING,
     Node,
     array_of,
+    envelope_schema,
     has_floats,
+    key_schema,
     optional,
     required,
 )
@@ -25,6 +28,7 @@ from cdc.formats.kinds import ValueKind, value_type
 from cdc.formats.masks import masked, masks_of
 from cdc.model.errors import ConfigError, UnconvertibleError
 from cdc.model.events import Column, TableSchema
+from cdc.model.topics import Topics
 from cdc.pgoutput.arrays import ArrayEncoder
 from cdc.pgoutput.values import ColumnEncoding, Encoder, boolean, encoder_for, floating, integer, quote
 
@@ -63,7 +67,7 @@ def readable(column: Column, options: FormatOptions) -> ValueKind:
             encode = ArrayEncoder(encode, column.delimiter)
     else:
         encode, node = encoder_for(column), _READABLE_NODES.get(of.oid, STRING)
-    if column.element_oid and options.schemas_enable:
+    if column.element_oid and options.is_described:
         encode = _as_its_schema(encode)
     return ValueKind(encode, array_of(node) if column.element_oid else node, "null")
 
@@ -75,7 +79,7 @@ def _as_its_schema(encode: Encoder) -> Encoder:
         if text.startswith(("{{", "[")):
             raise UnconvertibleError(
                 "an array of one dimension that begins at 1",
-                "leave out format.schemas.enable: schemas can't describe other arrays",
+                "use format.encoding json without schemas.enable: schemas can't describe other arrays",
             )
         return encode(text)
 
@@ -87,6 +91,14 @@ def column_formats(schema: TableSchema, options: FormatOptions) -> tuple[ColumnF
     and for a column that can't be masked as configured."""
     masks = masks_of(schema, options.masks)
     return tuple(_column_format(schema, column, options, masks.get(column.name)) for column in schema.columns)
+
+
+def record_nodes(schema: TableSchema, formats: Sequence[ColumnFormat], prefix: str) -> tuple[Node, Node]:
+    """Returns the schemas of keys and values. `formats`: of the table's columns."""
+    columns = zip(schema.columns, formats, strict=True)
+    nodes = {column.name: found.node for column, found in columns if found.form.encode is not None}
+    name = Topics(prefix).table(schema.table)  # a schema is called as its topic
+    return key_schema(name, [(column, nodes[column]) for column in schema.key]), envelope_schema(name, nodes.items())
 
 
 def _column_format(schema: TableSchema, column: Column, options: FormatOptions, mask: Mask | None) -> ColumnFormat:

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from cdc.config.format_options import READABLE, FormatOptions
 from cdc.formats import connect
-from cdc.formats.profiles import column_formats
+from cdc.formats.profiles import column_formats, record_nodes
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
 from cdc.formats.utf8 import not_utf8
@@ -33,7 +33,6 @@ from cdc.model.errors import NEXT_AFTER_STOP, MalformedValueError, UnsupportedCh
 from cdc.model.events import Position, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.sql_names import sql_name
-from cdc.model.topics import Topics
 from cdc.pgoutput.codec import IncompleteChange, RowChange, RowCodec, json_end
 from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Relation, ReplicationOrigin
@@ -163,12 +162,9 @@ class TableEncoder:
         self._to_op = f"{self._to_end}{_TRANSACTION}null{_OP}"
         self._to_before, self._end, self._key_head = _BEFORE, "}", b""
         if context.format.schemas_enable:
-            columns = zip(schema.columns, formats, strict=True)
-            nodes = {column.name: found.node for column, found in columns if found.form.encode is not None}
-            name = Topics(context.prefix).table(schema.table)  # a schema is called as its topic
-            key = connect.key_schema(name, [(column, nodes[column]) for column in schema.key])
+            key, envelope = record_nodes(schema, formats, context.prefix)
             self._key_head = connect.payload_head(key).encode("latin-1")
-            self._to_before = connect.payload_head(connect.envelope_schema(name, nodes.items())) + self._to_before
+            self._to_before = connect.payload_head(envelope) + self._to_before
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
         self._row_head = f"{self._to_before}null{_AFTER}".encode("latin-1")

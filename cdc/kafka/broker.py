@@ -52,6 +52,9 @@ STOPPING_S_MAX = 3.0
 _NEVER = -1
 
 
+Encode = Callable[[Iterable[TopicRecord], WhileWaiting], Iterable[TopicRecord]]
+
+
 class StoredRecord(NamedTuple):
     """A record with its place in a partition."""
 
@@ -81,6 +84,8 @@ class KafkaBroker:
         self._events = EventTopicCreator(admin, config.topics, config.kafka)
         self._own = Topics(config.topics.prefix).written
         self._should_stop = should_stop
+        self.encode: Encode | None = None
+        """Encodes the records of tables; None: they are JSON."""
         self.follow(topics)
         # Topics of events may have lower limits, which an earlier session found.
         known = (*self._record_bytes_max.values(), *admin.event_bytes_max.values())
@@ -122,7 +127,7 @@ class KafkaBroker:
         try:
             self._open(while_waiting)
             producer = self._producer
-            for record in records:
+            for record in records if self.encode is None else self.encode(records, while_waiting):
                 topic, key, value, headers, destination = record
                 if destination is not None:
                     self._produce_event(record, while_waiting)

@@ -9,6 +9,7 @@ from cdc.config.settings import KafkaConfig, PipelineConfig
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.topic_reader import open_reader
 from cdc.model.control import (
+    EncodingRecord,
     EventTopicRecord,
     HangingTransactionRecord,
     IncompleteRowsRecord,
@@ -99,6 +100,13 @@ def read_tables(config: PipelineConfig) -> dict[TableId, TableRecord]:
     """Returns the records of the tables, even if the position is damaged. Raises BrokerError."""
     topic = Topics(config.topics.prefix).state
     return {record.table: record for record in records_of(TableRecord, topic, read_latest(config.kafka, topic))}
+
+
+def read_encodings(config: PipelineConfig) -> dict[TableId, EncodingRecord]:
+    """Returns the encodings of tables' topics, without those in JSON, even if the position is damaged. Raises
+    BrokerError."""
+    topic = Topics(config.topics.prefix).state
+    return {record.table: record for record in records_of(EncodingRecord, topic, read_latest(config.kafka, topic))}
 
 
 def read_in_force(config: C) -> C:

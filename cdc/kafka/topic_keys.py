@@ -17,6 +17,7 @@ import structlog
 from cdc.config.settings import KafkaConfig
 from cdc.formats.records import EnvelopeContext
 from cdc.formats.row_digests import RowDigests
+from cdc.kafka.record_decoding import record_reader
 from cdc.kafka.topic_reader import open_reader
 from cdc.kafka.topic_rows import CACHE_KIBIBYTES, TopicRows
 from cdc.model.errors import BrokerError, UnreachableError, WatershedError
@@ -158,13 +159,14 @@ class KafkaKeyReader:
         _note(live, rows)
 
     def _records(self, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yields key and value of each record that has a key, up to the end that the topic has now."""
+        """Yields key and value, as JSON, of each record that has a key, up to the end that the topic has now."""
+        plain = record_reader(self._kafka).plain
         with open_reader(self._kafka, settings={"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}) as reader:
             for partition in reader.partitions(topic):
                 for message in reader.read(topic, partition, while_waiting=self._require_open):
-                    key = message.key()
+                    key = plain(message.key())
                     if key is not None:
-                        yield key, message.value()
+                        yield key, plain(message.value())
 
     def _require_open(self) -> None:
         if self._closing.is_set():

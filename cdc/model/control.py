@@ -10,6 +10,7 @@
 | `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/model/table_state.py) |
 | `<prefix>.state`    | `selection`                  | SelectionRecord (the same) |
 | `<prefix>.state`    | `unpublished/<table>`        | UnpublishedRecord |
+| `<prefix>.state`    | `encoding/<table>`           | EncodingRecord |
 | `<prefix>.state`    | `left-open`                  | HangingTransactionRecord |
 | `<prefix>.state`    | `event-topic/<topic>`        | EventTopicRecord |
 | `<prefix>.state`    | `lost-events/<epoch>`        | LostEventsRecord (cdc/model/lost_events.py) |
@@ -272,6 +273,17 @@ class IncompleteRowsRecord(PerTableRecord):
     ranges: tuple[RangeRecord, ...] = ()  # of that reading; none until it has begun
     key_order: str | None = None  # digest of the order in which the ranges hold
     asked: tuple[str, ...] = ()  # record keys of `keys` that are deleted where the table has no row of them
+
+
+class EncodingRecord(PerTableRecord):
+    """The encoding of a table's topic, where that is not JSON. Written in the Kafka transaction of the table's schema,
+    and again in that of its first record."""
+
+    KEY = "encoding/"
+    encoding: Literal["avro", "json_schema"]
+    # Of the keys, in the schema registry: the same for all records, as another id is another key. Null before the first
+    # record, and for a table without a key.
+    key_schema_id: U64 | None = None
 
 
 class UnpublishedRecord(PerTableRecord):

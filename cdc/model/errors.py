@@ -55,6 +55,16 @@ class UnreachableError(WatershedError):
     exit_code = 3
 
 
+class NotInTimeError(WatershedError):
+    """What was asked for was not reached within a timeout. It goes on, or can be asked for again as it is."""
+
+    exit_code = 7
+
+
+class UnknownIdError(WatershedError):
+    """The schema registry has no schema with this id."""
+
+
 class StackError(WatershedError):
     """A server of the development stack could not be started, or died."""
 
@@ -181,3 +191,5 @@ class UnpublishableError(UnsupportedChangeError):
 
 class ConnectionLost(WatershedError):  # noqa: N818
     """A server closed the connection or fenced capture. The next session starts from the position record."""
+
+    exit_code = 3

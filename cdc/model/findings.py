@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from cdc.model.errors import WatershedError
+from cdc.model.errors import UnreachableError, WatershedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,8 @@ class Finding:
     level: Literal["ok", "warn", "fail"]
     message: str
     next: str = ""
+    is_passing: bool = False  # a failure that may end by itself: a server does not answer
 
     @classmethod
     def failed(cls, about: str, error: WatershedError) -> Self:
-        return cls(about, "fail", error.message, error.hint)
+        return cls(about, "fail", error.message, error.hint, isinstance(error, UnreachableError))

@@ -19,6 +19,7 @@ from cdc.model.control import (
 )
 from cdc.model.errors import NEXT_AFTER_STOP, GapError, UnsupportedChangeError, WatershedError
 from cdc.model.events import TableId, TableSchema
+from cdc.model.suggestions import did_you_mean
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import ChunkReader, KeyPage, ReadTopic, Request, TopicRequest
@@ -193,7 +194,7 @@ class Snapshots:
             return self._move(signal)
         unknown = [name for name in signal.tables if _table(name) not in self._engine.tables]
         if unknown:
-            return _refused(f"table {unknown[0]} is not captured")
+            return _refused(f"table {unknown[0]} is not captured{did_you_mean(unknown[0], self._engine.tables)}")
         if signal.action == "heal":
             waiting = [table for table in self._stopped if table in self._unchunkable]
             if waiting and self._limits.method == "consistent":
@@ -267,7 +268,9 @@ class Snapshots:
         unknown = [table for table in wanted if table not in known]
         if not wanted or unknown:
             what = "captured" if is_stop else "stopped"
-            return _refused(f"table {unknown[0]} is not {what}" if unknown else "no table is named")
+            if not unknown:
+                return _refused("no table is named")
+            return _refused(f"table {unknown[0]} is not {what}{did_you_mean(unknown[0], known)}")
         if not is_stop and (barred := next(((t, why) for t in wanted if (why := self._stopped[t]) is not None), None)):
             table, barrier = barred
             return _refused(

@@ -44,7 +44,8 @@ def version_rows() -> Iterator[tuple[str, str, str, str]]:
         "PostgreSQL",
         f"{oldest} and newer",
         ", ".join(map(str, sorted(postgres.VERSIONS, reverse=True))),
-        f"Most tests run on {postgres.Postgres().version}. Some also run on {oldest} and 17, on machines that have them",
+        f"Most tests run on {postgres.Postgres().version}. Some also run on {oldest} and 17, "
+        "on machines that have them",
     )
     yield ("Apache Kafka", "not checked", jar("kafka_2.13"), "with KRaft")
     for product, majors in SUPPORTED.items():

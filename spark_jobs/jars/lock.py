@@ -14,7 +14,7 @@ from typing import Any
 from cdc.model.errors import StackError
 
 # Large, and needed by few: they are fetched when they are used, not with the others.
-ON_DEMAND = ("aws", "iceberg-rest")
+ON_DEMAND = ("aws", "iceberg-rest", "schema-registry")
 LOCK_FILE = Path(__file__).parent / "lock.json"
 _PART = re.compile(r"[A-Za-z0-9_.-]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -22,31 +22,38 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Coordinates:
-    """`group:artifact:version[:classifier]`."""
+    """`group:artifact:version[:classifier][@extension]`; the extension is `jar` if none is given."""
 
     group: str
     artifact: str
     version: str
     classifier: str = ""
+    extension: str = "jar"
 
     @classmethod
     def parse(cls, text: str) -> "Coordinates":
         """Parses coordinates. Raises StackError for any other text."""
-        parts = text.split(":")
+        name, _, extension = text.partition("@")
+        parts = name.split(":")
+        extension = extension or "jar"
         # A part of dots only would climb out of the cache's folder.
-        if len(parts) not in (3, 4) or not all(_PART.fullmatch(part) and part.strip(".") for part in parts):
+        if len(parts) not in (3, 4) or not all(
+            _PART.fullmatch(part) and part.strip(".") for part in (*parts, extension)
+        ):
             raise StackError(
-                f"{text!r} is not group:artifact:version[:classifier]", "correct spark_jobs/jars/lock.json"
+                f"{text!r} is not group:artifact:version[:classifier][@extension]", "correct spark_jobs/jars/lock.json"
             )
-        return cls(*parts)
+        group, artifact, version, *classifier = parts
+        return cls(group, artifact, version, "".join(classifier), extension)
 
     def __str__(self) -> str:
-        return ":".join(part for part in (self.group, self.artifact, self.version, self.classifier) if part)
+        suffix = "" if self.extension == "jar" else f"@{self.extension}"
+        return ":".join(part for part in (self.group, self.artifact, self.version, self.classifier) if part) + suffix
 
     @property
     def filename(self) -> str:
         suffix = f"-{self.classifier}" if self.classifier else ""
-        return f"{self.artifact}-{self.version}{suffix}.jar"
+        return f"{self.artifact}-{self.version}{suffix}.{self.extension}"
 
     @property
     def path(self) -> Path:

@@ -49,4 +49,4 @@ class MavenRepository:
     def fetch(self, jar: Jar, folder: Path, received: Callable[[int], None]) -> Path:
         at = jar.coordinates
         project = context(folder, self._address, received).project(at.group, at.artifact)
-        return project.at_version(at.version).artifact(classifier=at.classifier).resolve()
+        return project.at_version(at.version).artifact(classifier=at.classifier, packaging=at.extension).resolve()

@@ -24,6 +24,7 @@ ICEBERG_REST = "1.11.0"  # the newest that was published with its test fixtures
 HADOOP = "3.4.2"  # equals that of PySpark's hadoop-client jars
 AWS_SDK = "2.54.17"  # equals that in Iceberg's bundle
 JETTY = "12.1.14"
+APICURIO = "3.3.3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ WANTED = (
         ),
         transitive=False,
     ),
+    # Apicurio's schema registry as one archive, for tests.
+    JarGroup("schema-registry", (f"io.apicurio:apicurio-registry-app:{APICURIO}:all@tar.gz",), transitive=False),
 )
 
 

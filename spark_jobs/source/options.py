@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from cdc.config.config_file import load_config
+from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.config.settings import KafkaConfig, describe
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -24,6 +25,7 @@ _NAMES: Final = (
 )
 _NEXT: Final = "docs/how-to/spark-jobs.md lists the options"
 _KAFKA: Final = "kafka."
+_REGISTRY: Final = "schema.registry."
 _LIST: Final = re.compile(r"\s*,\s*")
 
 
@@ -52,9 +54,10 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
     """Reads the options, whose names are in lower case. Raises ConfigError."""
     names = {name.lower(): name for name in _NAMES}
     for name in given:
-        if name not in names and not name.startswith(_KAFKA):
+        if name not in names and not name.startswith((_KAFKA, _REGISTRY)):
             raise ConfigError(
-                f'format("watershed"): unknown option {name}', f"options are {', '.join(_NAMES)}, kafka.*"
+                f'format("watershed"): unknown option {name}',
+                f"options are {', '.join(_NAMES)}, kafka.*, schema.registry.*",
             )
     kafka, prefix = _pipeline(given)
     records_max = given.get("maxrecordsperbatch")
@@ -96,13 +99,32 @@ def _pipeline(given: Mapping[str, str]) -> tuple[KafkaConfig, str]:
                 f'format("watershed"): option {name} is missing',
                 "add it, or option config with the path of watershed.yml on the driver",
             )
+    registry = _registry(given, kafka.get("schema_registry"))
     try:
         return KafkaConfig.model_validate(
-            {**kafka, "bootstrap_servers": servers, "options": {**kafka["options"], **own}}
+            {
+                **kafka,
+                "bootstrap_servers": servers,
+                "options": {**kafka["options"], **own},
+                "schema_registry": registry,
+            }
         ), prefix
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        raise ConfigError(f'format("watershed"): option kafka.*: {describe(first)}', _NEXT) from error
+        raise ConfigError(
+            f'format("watershed"): option kafka.* or schema.registry.*: {describe(first)}', _NEXT
+        ) from error
+
+
+def _registry(given: Mapping[str, str], loaded: SchemaRegistryConfig | None) -> dict[str, Any] | None:
+    """Returns the section of the schema registry; None if there is none."""
+    own = {name.removeprefix(_REGISTRY): value for name, value in given.items() if name.startswith(_REGISTRY)}
+    if not own and loaded is None:
+        return None
+    section: dict[str, Any] = {} if loaded is None else dict(loaded)
+    if "url" in own:
+        section["url"] = own.pop("url")
+    return section | {"options": {**section.get("options", {}), **own}}
 
 
 def _table(given: Mapping[str, str]) -> TableId:

@@ -12,11 +12,13 @@ from pyspark.sql.datasource import InputPartition
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE
-from cdc.model.errors import UnreachableError
+from cdc.kafka.record_decoding import DamagedRecordError, RecordReader, record_reader
+from cdc.model.errors import UnknownIdError, UnreachableError
 from cdc.model.events import unpack_version
 from cdc.model.lsn import format_lsn
 from sinks.contract import Change
-from sinks.records import UnknownSchemaError, ordinary_change, read_record
+from sinks.errors import SinkError
+from sinks.records import RecordCoordinates, UnknownSchemaError, ordinary_change, read_record
 from sinks.schema_history import SchemaHistory
 from spark_jobs.source.errors import CompactedError, SchemaChangedError, TopicChangedError
 from spark_jobs.source.reading import Partition, PartitionReader
@@ -112,13 +114,18 @@ def _require_same_topic(part: TopicRange) -> None:
         raise TopicChangedError(f"topic {part.topic} {what} while it was read", NEXT_AFTER_ANOTHER_TOPIC)
 
 
-def read_row(message: Message, schema_history: SchemaHistory) -> SourceRow:
+def read_row(message: Message, schema_history: SchemaHistory, reader: RecordReader) -> SourceRow:
     """Returns the record's row; a tombstone's operation is d. Raises SchemaChangedError for a newer schema than the
-    schema history has; SinkError for a record that capture did not write."""
-    key, value = message.key(), message.value()
+    schema history has; SinkError for a record that capture did not write, or whose schema the registry does not have;
+    UnreachableError, ConfigError."""
     topic, partition, offset = schema_history.newest.topic, message.partition() or 0, message.offset() or 0
+    try:
+        key, value = reader.plain(message.key()), reader.plain(message.value())
+    except (UnknownIdError, DamagedRecordError) as error:
+        where = RecordCoordinates(topic, partition, offset)
+        raise SinkError(f"record at {where} can not be read: {error.message}", error.hint) from error
     change = ordinary_change(schema_history.newest, key, value) or _read(
-        message, schema_history, topic, partition, offset
+        schema_history, RecordCoordinates(topic, partition, offset), key, value, message.headers()
     )
     lsn = None if value is None else _read_lsn(value).source.commit_lsn
     at_us = change.origin.at_us if change.origin else message.timestamp()[1] * 1000
@@ -126,11 +133,11 @@ def read_row(message: Message, schema_history: SchemaHistory) -> SourceRow:
     return SourceRow(change, operation, lsn, at_us, (key or b"").decode(), partition, offset)
 
 
-def _read(message: Message, schema_history: SchemaHistory, topic: str, partition: int, offset: int) -> Change:
-    value = message.value()
-    headers: Any = message.headers() if value is None else None
+def _read(
+    schema_history: SchemaHistory, where: RecordCoordinates, key: bytes | None, value: bytes | None, headers: Any
+) -> Change:
     try:
-        return read_record({topic: schema_history}, topic, partition, offset, message.key(), value, headers)
+        return read_record({where.topic: schema_history}, *where, key, value, headers if value is None else None)
     except UnknownSchemaError as error:
         raise SchemaChangedError(
             f"the schema of table {schema_history.newest.table} has changed: {error.message}",
@@ -150,6 +157,7 @@ class ChangeRows:
 
     def __init__(self, part: TopicRange) -> None:
         self._part = part
+        self._reader = record_reader(part.kafka)
         self._deleted: tuple[str, int] | None = None  # key and version of the last delete
         self._position: tuple[int, int] | None = None  # of the last record that has one
         self._has_old = False  # records that may have been compacted
@@ -159,7 +167,9 @@ class ChangeRows:
     def of(self, messages: Iterable[Message]) -> list[SourceRow]:
         """Returns the rows of the next piece. Raises what `read_row` raises, CompactedError."""
         return [
-            row for message in messages if self._is_wanted(row := read_row(message, self._part.schema_history), message)
+            row
+            for message in messages
+            if self._is_wanted(row := read_row(message, self._part.schema_history, self._reader), message)
         ]
 
     def finish(self) -> None:

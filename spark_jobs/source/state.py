@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import Message
 from msgspec.structs import replace
 
+from cdc.kafka.record_decoding import record_reader
 from sinks.contract import Change
 from sinks.reduction import reduce_changes
 from spark_jobs.source.errors import IncompleteTableError
@@ -35,12 +36,16 @@ class PresentRows:
 
     def __init__(self, part: TopicRange) -> None:
         self._part = part
+        self._reader = record_reader(part.kafka)
         self._held: dict[bytes, _Newest] = {}
+
+    def _read(self, message: Message) -> SourceRow:
+        return read_row(message, self._part.schema_history, self._reader)
 
     def take(self, messages: Iterable[Message]) -> None:
         """Takes the records of the next piece. Raises what `read_row` raises."""
         for message in messages:
-            row = read_row(message, self._part.schema_history)
+            row = self._read(message)
             key = message.key() or b""
             held = self._held.get(key)
             if held is None or row.change.version >= held.version:
@@ -58,7 +63,7 @@ class PresentRows:
         if held is None:
             return _Newest(row.change.version, None, row)
         if held.message is not None:
-            before = read_row(held.message, self._part.schema_history).change
+            before = self._read(held.message).change
         elif held.row is not None:
             before = held.row.change
         else:  # deleted: what the row had before is not this row's
@@ -73,7 +78,7 @@ class PresentRows:
                 continue
             row = newest.row
             if newest.message is not None:
-                row = read_row(newest.message, self._part.schema_history)
+                row = self._read(newest.message)
             if row is None or not self._is_known(row):
                 continue
             batch.append(row)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from typer.testing import CliRunner
 
 from sinks.warehouse.engine import Engine
 from tests.conformance.stores import url_of
@@ -18,6 +19,7 @@ from tests.support.http_server import free_port
 from tests.support.sink_job import SinkJob
 from tests.support.stores import sinks_section
 from tests.support.waiting import eventually
+from watershed.cli.main import application
 from watershed.verify.schedule import VerifySchedule, read_history
 
 pytestmark = pytest.mark.whole
@@ -64,6 +66,40 @@ def goods(
         with SinkJob(made.config(), *STORES) as job:
             job.wait_applied(made.progress(), *STORES)
             yield made
+
+
+def test_one_row_is_found_in_the_source_its_topic_and_every_store(goods: Captured) -> None:
+    """`cdc get`, `cdc tail` and `cdc table show` on the rows that the stores hold."""
+
+    def cdc(*words: str, code: int = 0) -> Any:
+        done = CliRunner().invoke(application(words), [*words, "--config", str(goods.config()), "--json"])
+        assert done.exit_code == code, done.output + repr(done.exception)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    goods.query("UPDATE goods SET note = 'a new note' WHERE id IN (7, 700)")
+    (held,) = cdc("get", drift.GOODS, "700", code=6)
+    assert held["source"]["note"] == "a new note"
+    (record,) = held["topic"]["records"]
+    stores = {store["sink"]: store for store in held["stores"]}
+    assert {name: store["verdict"] for name, store in stores.items()} == {
+        "search": "equal", "cache": "equal", "sql": "equal", "idle": "not compared",
+    }  # fmt: skip
+    assert {stores[name]["version"] for name in STORES} == {record["version"]}
+    assert (stores["search"]["row"]["note"], stores["cache"]["row"]["note"]) == ("a n", "a new note")
+
+    (left_out,) = cdc("get", drift.GOODS, "7", code=6)
+    assert [store["verdict"] for store in left_out["stores"]][:3] == ["excluded", "equal", "equal"]
+    (gone,) = cdc("get", drift.GOODS, str(drift.STRANGERS - 1), "--records", "0", code=6)
+    assert (gone["source"], gone["topic"]["records"]) == (None, [])
+
+    tailed = cdc("tail", drift.GOODS, "--key", "700", "--last", "5", "--no-follow")
+    assert tailed[-1]["row"]["note"] == "a new note"
+    assert {line["key"]["id"] for line in tailed} == {700}
+    (shown,) = cdc("table", "show", drift.GOODS)
+    names = {store["sink"]: store["names"] for store in shown["stores"]}
+    assert names["search"]["alias"].endswith(".public.goods")
+    assert names["sql"] == {"table": "public.goods"}
+    assert (shown["status"], shown["key"], shown["stores"][0]["generation"]) == ("captured", ["id"], 1)
 
 
 def nobody() -> Engine:

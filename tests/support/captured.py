@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -19,7 +19,8 @@ from confluent_kafka.admin import AdminClient
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc.config.settings import KafkaConfig
+from cdc.config.settings import KafkaConfig, load_pipeline
+from cdc.kafka.record_decoding import record_reader
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.topics import Topics
 from tests.checker.history import fold
@@ -281,7 +282,11 @@ class Captured:
     def changes(self) -> list[Change]:
         """Of all tables, in the order of publication."""
         topics = [table_topic(self.name, table) for table in self.tables]
-        records, _ = read_topics(self.bootstrap_servers, topics)
+        plain = record_reader(load_pipeline(self.config()).kafka).plain
+        records = [
+            replace(record, key=plain(record.key) or b"", value=plain(record.value))
+            for record in read_topics(self.bootstrap_servers, topics)[0]
+        ]
         return sorted(changes_of(records), key=lambda change: change.version)
 
     def unlike(self, tables: Sequence[str]) -> dict[str, str]:

@@ -32,7 +32,6 @@ def main(remote: str, checkpoint: str, servers: str, prefix: str, table: str) ->
     )
     query.awaitTermination()
     found["changes"] = sorted([row._op, row.id] for row in spark.table("changes").collect())
-    found["rows"] = query.lastProgress["numInputRows"]
     try:
         spark.read.format("watershed").options(**place, nonsense="1").load()
     except Exception as error:  # noqa: BLE001 - what a user sees

@@ -36,7 +36,7 @@ def rest_catalog(folder: Path, location: str) -> Iterator[str]:
     flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     command = [str(spark_java() / "bin/java"), *flags, "-cp", ":".join(map(str, jars))]
     with _served([*command, "org.apache.iceberg.rest.RESTCatalogServer"], folder / "rest.log", settings) as process:
-        _await_answer(process, f"http://127.0.0.1:{port}/v1/config", folder / "rest.log")
+        await_answer(process, f"http://127.0.0.1:{port}/v1/config", folder / "rest.log")
         yield f"http://127.0.0.1:{port}"
 
 
@@ -46,7 +46,7 @@ def amazon(folder: Path) -> Iterator[str]:
     port = _free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with _served(command, folder / "moto.log", {}) as process:
-        _await_answer(process, f"http://127.0.0.1:{port}/moto-api/", folder / "moto.log")
+        await_answer(process, f"http://127.0.0.1:{port}/moto-api/", folder / "moto.log")
         yield f"http://127.0.0.1:{port}"
 
 
@@ -74,7 +74,7 @@ def _served(command: Sequence[str], log: Path, environment: Mapping[str, str]) -
         process.wait()
 
 
-def _await_answer(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+def await_answer(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
     def answers() -> bool:
         assert process.poll() is None, f"the server ended: {log.read_text(errors='replace')[-2000:]}"
         try:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -22,6 +22,7 @@ from cdc.postgres.catalog import schema_of
 from sinks.registry import store_findings
 from sinks.shaping.check import PlannedTable, planned_tables
 from sinks.shaping.limits import limit_findings
+from watershed.cli.exit_codes import FAILED, UNREACHABLE
 from watershed.cli.findings.capture import capture_findings
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
 
@@ -31,22 +32,24 @@ STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 def check(
     config: ConfigFile = CONFIG,
     as_json: AsJson = False,
+    is_quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and failures.")] = False,
 ) -> None:
     """Check the source, brokers, stores, Java and jars. Writes nothing. Lists every finding as ok, warn or fail, with
-    the statement or command that corrects it. Exits with 1 if a finding prevents capture or a sink from running."""
+    the statement or command that corrects it; failures last. Exits with 1 if a finding prevents capture or a sink from
+    running, 3 if all such findings are servers that do not answer."""
     settings = configuration(config, log_level="error")
     tables: list[SourceTable] = []
     planned: list[PlannedTable] = []
     findings: list[Finding] = []
     for finding in all_findings(settings, tables, planned):
         findings.append(finding)
-        if not as_json:
+        if finding.level == "ok" and not as_json and not is_quiet:
             show(finding)
     lost = _lost_events(settings)
-    has_failed = any(finding.level == "fail" for finding in findings)
+    failures = [finding for finding in findings if finding.level == "fail"]
     if as_json:
         report = {
-            "is_fit": not has_failed,
+            "is_fit": not failures,
             "findings": [asdict(finding) for finding in findings],
             "sinks": [asdict(one) for one in planned],
             "lost_events": [record.model_dump(mode="json") for record in lost],
@@ -57,10 +60,13 @@ def check(
         for record in lost:
             then = "; rows that were still there are published again" if record.settled_us else f"; {NEXT_AFTER_LOSS}"
             typer.echo(f"epoch {record.epoch}: {record}{then}")
+        for finding in [*(finding for finding in findings if finding.level == "warn"), *failures]:
+            show(finding)
         counts = {level: sum(1 for finding in findings if finding.level == level) for level in STYLES}
-        typer.echo(f"{counts['ok']} ok, {counts['warn']} warn, {counts['fail']} fail")
-    if has_failed:
-        raise typer.Exit(1)
+        if not is_quiet:
+            typer.echo(f"{counts['ok']} ok, {counts['warn']} warn, {counts['fail']} fail")
+    if failures:
+        raise typer.Exit(UNREACHABLE if all(finding.is_passing for finding in failures) else FAILED)
 
 
 def all_findings(config: Config, tables: list[SourceTable], planned: list[PlannedTable]) -> Iterator[Finding]:

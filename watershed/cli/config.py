@@ -1,10 +1,19 @@
-"""`cdc config`: prints the JSON Schema of the configuration file."""
+"""`cdc config`: prints the configuration that is in effect, and the JSON Schema of the file."""
 
 import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 import typer
 
 from cdc.config.config_file import config_schema
+from cdc.config.effective import Value, effective_values
+from cdc.config.secret_files import secret_files
+from cdc.config.settings import ENV_PREFIX
+from cdc.config.yaml_file import read_config_file
+from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
+from watershed.cli.setup.new_file import yaml_text
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -13,3 +22,39 @@ app = typer.Typer(no_args_is_help=True)
 def schema() -> None:
     """Print the JSON Schema of the configuration file, for editors and validators."""
     typer.echo(json.dumps(config_schema(), indent=2))
+
+
+@app.command()
+def show(
+    is_changed: Annotated[bool, typer.Option("--changed", help="Only options that are not left at their default.")] = (
+        False
+    ),
+    as_json: AsJson = False,
+    config: ConfigFile = CONFIG,
+) -> None:
+    """Print the configuration that is in effect, as YAML: each option with where it is from, unless it has its default.
+    Secrets are hidden, and a value with a variable is shown as it is in the file. Connects to nothing."""
+    loaded = configuration(config)
+    values = effective_values(loaded, read_config_file(config), os.environ, secret_files(os.environ, ENV_PREFIX))
+    shown = [one for one in values if not (is_changed and one.is_default)]
+    if as_json:
+        options = {".".join(one.place): {"value": one.value, "from": one.origin} for one in shown}
+        typer.echo(json.dumps({"file": str(config), "options": options}))
+        return
+    for line in _yaml(shown):
+        typer.echo(line)
+
+
+def _yaml(values: Iterable[Value]) -> Iterator[str]:
+    above: tuple[str, ...] = ()
+    for place, value, origin in values:
+        *sections, name = place
+        same = 0
+        while same < min(len(above), len(sections)) and above[same] == sections[same]:
+            same += 1
+        for depth in range(same, len(sections)):
+            yield f"{'  ' * depth}{yaml_text(sections[depth])}:"
+        above = tuple(sections)
+        text = yaml_text(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        comment = "" if origin == "default" else f"  # {origin}"
+        yield f"{'  ' * len(sections)}{yaml_text(name)}: {text}{comment}"

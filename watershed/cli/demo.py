@@ -7,7 +7,7 @@ import typer
 
 from cdc.model.errors import WatershedError
 from watershed.cli.interrupts import sigterm_as_interrupt
-from watershed.status.screen import wide_console
+from watershed.status.listing import wide_console
 
 
 def demo(

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from cdc.config.config_file import Config
 from cdc.config.stores import sink_config
@@ -22,6 +20,7 @@ from cdc.model.topics import Topics
 from watershed.cli.options import CONFIG, ConfigFile, configuration, table_id
 from watershed.client.signal_sender import await_answer, send_signal
 from watershed.status.dead_letters import DeadLetter, discard_dead_letters, read_dead_letters
+from watershed.status.listing import Listing, wide_console
 from watershed.status.snapshot_watch import SnapshotWatch
 
 ANSWER_S_MAX: Final = 20.0
@@ -49,12 +48,12 @@ def list_dead_letters(
     if as_json:
         typer.echo(json.dumps({"dead_letters": [_as_json(dead_letter) for dead_letter in dead_letters]}))
         return
-    shown = Table("sink", "generation", "table", "key", "reason", "version")
+    shown = Listing("sink", "generation", "table", "key", "version", texts=["reason"])
     for dead_letter in dead_letters:
         row = dead_letter.row
         generation = "" if dead_letter.generation is None else str(dead_letter.generation)
-        shown.add_row(dead_letter.sink, generation, str(row.table), _key_text(row.key), row.reason, str(row.version))
-    Console().print(shown if dead_letters else "no sink has dead letters")
+        shown.add_row(dead_letter.sink, generation, str(row.table), _key_text(row.key), row.version, row.reason)
+    wide_console().print(shown if dead_letters else "no sink has dead letters")
 
 
 @app.command()

@@ -9,6 +9,7 @@ import typer
 from cdc.config.config_file import Config
 from cdc.config.event_logs import log_table
 from cdc.model.errors import ConfigError
+from cdc.model.suggestions import did_you_mean
 from sinks.errors import SinkError
 from watershed.views.event_log import log_findings, open_log_base
 from watershed.views.parsing import named_tables
@@ -22,7 +23,10 @@ def chosen_logs(settings: Config, names: list[str] | None) -> list[str]:
         raise ConfigError("the configuration has no views", "add one to section views")
     for name in names or ():
         if name not in known:
-            raise ConfigError(f"the configuration has no view {name!r}", f"its views and logs: {', '.join(known)}")
+            raise ConfigError(
+                f"the configuration has no view {name!r}{did_you_mean(name, known)}",
+                f"its views and logs: {', '.join(known)}",
+            )
     return [name for name in names or settings.event_logs if name in settings.event_logs]
 
 

@@ -8,10 +8,11 @@ from pydantic import SecretStr
 
 from cdc.config.logs import configure_logs
 from cdc.config.settings import SourceConfig
-from cdc.model.errors import ConfigError, SourceError
+from cdc.model.errors import SourceError
 from cdc.postgres.connection import connect
 from watershed.cli.setup.new_file import NewConfiguration, configuration_text, source_sql
 from watershed.cli.setup.prospects import capture_dsn, database_settings, table_candidates
+from watershed.cli.setup.stack_file import require_new, write_new
 
 
 def init(
@@ -31,8 +32,7 @@ def init(
     """Read the database, write a commented configuration, and print the SQL that the source needs. Changes nothing in
     the database and overwrites no file."""
     configure_logs(level="error")
-    if config.exists():
-        raise ConfigError(f"{config} exists and is not overwritten", "name another file with --config, or remove it")
+    require_new(config, "another file with --config")
     kept = capture_dsn(dsn, role)
     asked = SourceConfig(dsn=SecretStr(dsn), tables=("public.x",))  # only its address is used
     with connect(asked, application="watershed init") as connection:
@@ -53,11 +53,7 @@ def init(
         has_wal_limit=has_limit,
         tables=tables,
     )
-    try:
-        with config.open("x", encoding="utf-8") as file:
-            file.write(configuration_text(new))
-    except OSError as error:
-        raise ConfigError(f"can't write {config}: {error.strerror}", "name another file with --config") from error
+    write_new(config, configuration_text(new))
     good = sum(1 for found in tables if not found.trouble)
     typer.echo(f"{config} was written; tables to capture: {good}")
     if good < len(tables):

@@ -25,7 +25,7 @@ class Entry:
 COMMANDS = {
     "init": Entry("watershed.cli.init:init", "Write a configuration for a database, and print the SQL that it needs."),
     "check": Entry("watershed.cli.check:check", "Check the source, brokers, stores, Java and jars. Writes nothing."),
-    "config": Entry("watershed.cli.config:app", "Print the JSON Schema of the configuration file."),
+    "config": Entry("watershed.cli.config:app", "Show the configuration in effect; print the JSON Schema of the file."),
     "run": Entry("watershed.cli.run:run", "Run capture: publish every committed change to Kafka."),
     "sink": Entry("watershed.cli.sink:app", "Run sinks, which write the topics to stores; show how far they are."),
     "status": Entry(
@@ -39,10 +39,13 @@ COMMANDS = {
         "watershed.cli.verify:repair", "Compare stores with the source, and publish rows that differ again."
     ),
     "table": Entry(
-        "watershed.cli.table:app", "List the tables and their states; stop and start the capture of a table."
+        "watershed.cli.table:app",
+        "List tables, show one with all its names; stop and start the capture of a table.",
     ),
     "reload": Entry("watershed.cli.reload:reload", "Let capture and sinks read the configuration file again."),
     "source": Entry("watershed.cli.source:app", "Continue capture on another server, in the same topics."),
+    "tail": Entry("watershed.cli.tail:tail", "Follow the changes of a table from its topic."),
+    "get": Entry("watershed.cli.get:get", "Show one row in the source, in its topic and in every store, side by side."),
     "snapshot": Entry(
         "watershed.cli.snapshot:app", "Read existing rows again while streaming continues; fill a new store."
     ),

@@ -14,7 +14,7 @@ from rich.console import Console
 from cdc.config.config_file import Config
 from cdc.config.stores import sink_config
 from cdc.kafka.signals import deliver
-from cdc.model.errors import WatershedError
+from cdc.model.errors import NotInTimeError, WatershedError
 from cdc.model.job_records import RebuildRecord
 from cdc.model.topics import Topics
 from sinks.errors import SinkError
@@ -155,7 +155,7 @@ class _RebuildCommand:
                 job = stack.enter_context(SinkProcess(self.config, self.config_file, [self.sink]))
                 self.screen.say(f"no job of {self.sink} answers, so this command starts one; its log is {job.log}")
             if timeout_s is not None and now - began > timeout_s:
-                raise SinkError(
+                raise NotInTimeError(
                     f"{self.sink}: not done in {timeout_s:g} s ({progress.message or progress.status})",
                     f"it continues while the sink's job runs: cdc rebuild --sink {self.sink} follows it",
                 )

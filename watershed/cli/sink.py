@@ -61,7 +61,8 @@ def status(
 ) -> None:
     """Show the progress and the problems of each sink. Exits with 1 if a sink makes no progress."""
     from watershed.cli.status import sink_status
-    from watershed.status.screen import problem_lines, sinks_table, wide_console
+    from watershed.status.listing import wide_console
+    from watershed.status.screen import problem_lines, sinks_table
 
     now = sink_status(name, config, as_json=as_json)
     scope: frozenset[Part] = frozenset({"brokers", "sink"})

@@ -14,6 +14,7 @@ from cdc.model.control import SignalAnswer, SignalRecord
 from watershed.cli.options import CONFIG, ConfigFile, Timeout, Wait, configuration, table_id
 from watershed.cli.snapshot_run import SnapshotRun
 from watershed.cli.snapshot_screen import screen_for, status_table
+from watershed.status.listing import wide_console
 from watershed.status.snapshot_watch import SnapshotWatch
 
 Action = Literal["snapshot", "pause", "resume", "cancel", "heal"]
@@ -85,7 +86,7 @@ def status(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     if as_json:
         typer.echo(json.dumps({"tables": [entry.as_json() for entry in progress]}))
     elif progress:
-        Console().print(status_table(progress), soft_wrap=True)
+        wide_console().print(status_table(progress))
     else:
         typer.echo(f"no table of prefix {settings.topics.prefix} has had a snapshot yet")
 

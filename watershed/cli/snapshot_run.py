@@ -12,7 +12,7 @@ from typing import Final
 from cdc.config.config_file import Config
 from cdc.kafka.state_reader import read_in_force
 from cdc.model.control import SignalAnswer, SignalRecord
-from cdc.model.errors import WatershedError
+from cdc.model.errors import NotInTimeError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from watershed.cli.interrupts import interrupted, sigterm_as_interrupt
@@ -88,7 +88,7 @@ class SnapshotRun:
                 return now
             check()
             if self.ends is not None and time.monotonic() > self.ends:
-                raise WatershedError(
+                raise NotInTimeError(
                     "not done within --timeout",
                     "nothing to do: it continues, and `cdc snapshot status` shows its progress",
                 )

@@ -10,9 +10,10 @@ from typing import Final, Protocol
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.table import Column, Table
+from rich.table import Column
 
 from watershed.status.fill_progress import FillProgress
+from watershed.status.listing import Listing
 from watershed.status.screen import span
 
 LINE_INTERVAL_S: Final = 5.0
@@ -158,9 +159,9 @@ def _published(entry: FillProgress) -> str:
     return "" if entry.published is None else f", {entry.published:,} published"
 
 
-def status_table(progress: Sequence[FillProgress]) -> Table:
+def status_table(progress: Sequence[FillProgress]) -> Listing:
     """Returns the table of `cdc snapshot status`."""
-    table = Table("table", "status", "rows", box=None)
+    table = Listing("table", "status", texts=["rows"])
     for entry in progress:
         table.add_row(entry.name, entry.status, figures(entry))
     return table

@@ -15,9 +15,10 @@ from cdc.daemon.conditions import Conditions
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
 from watershed.cli.view_readers import view_readers
 from watershed.http.server import make_monitor
+from watershed.status.listing import wide_console
 from watershed.status.model import Status
 from watershed.status.monitor import Monitor
-from watershed.status.screen import screen, wide_console
+from watershed.status.screen import screen
 
 ANSWER_S_MAX: Final = 20.0
 # Rates and ages of lags are measured between two observations.

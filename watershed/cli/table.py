@@ -1,20 +1,23 @@
-"""`cdc table`: lists the tables and their states; stops and starts the capture of a table."""
+"""`cdc table`: lists tables and their states; shows one with all its names; stops and starts its capture."""
 
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from cdc.kafka.state_reader import read_state
+from cdc.kafka.topic_reader import TopicReader
 from cdc.model.control import SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration, table_id
+from watershed.cli.tables import describe_table, print_table, published_table
+from watershed.client.pipeline_watch import PipelineWatch
 from watershed.client.signal_sender import await_answer, send_signal
+from watershed.status.listing import Listing, wide_console
 
 ANSWER_S_MAX: Final = 20.0
 
@@ -46,10 +49,33 @@ def list_tables(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     if as_json:
         typer.echo(json.dumps({"tables": rows}))
         return
-    shown = Table("table", "status", "why", "next")
+    shown = Listing("table", "status", texts=["why", "next"])
     for row in rows:
         shown.add_row(*(str(row[name]) for name in ("table", "status", "message", "next")))
-    Console().print(shown)
+    wide_console().print(shown)
+
+
+@app.command("show")
+def show_table(
+    table: Annotated[str, typer.Argument(metavar="SCHEMA.TABLE", help="The table.")],
+    as_json: AsJson = False,
+    config: ConfigFile = CONFIG,
+) -> None:
+    """Show a table: its state, topic, key and columns, and under which names each store has it, with the generation
+    that readers see. Asks the brokers, and neither the source nor the stores."""
+    loaded = configuration(config)
+    schema = published_table(loaded, table)
+    record = read_state(loaded).tables.get(schema.table)
+    with closing(TopicReader(loaded.kafka)) as reader:
+        partitions = len(reader.partitions(schema.topic))
+    with closing(PipelineWatch.of(loaded)) as watch:
+        watch.read_to_end()
+        sinks = watch.sinks()
+    described = describe_table(loaded, schema, record, partitions, sinks)
+    if as_json:
+        typer.echo(json.dumps(described))
+    else:
+        print_table(described)
 
 
 @app.command("stop")

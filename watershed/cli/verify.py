@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from cdc.config.config_file import Config
 from cdc.kafka.state_reader import read_in_force
@@ -21,6 +20,7 @@ from watershed.cli.exit_codes import DRIFT, PARTIAL
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
 from watershed.cli.snapshot_screen import ProgressScreen, screen_for
 from watershed.status.fill_progress import FillProgress
+from watershed.status.listing import Listing, wide_console
 from watershed.verify.history import run_of, with_run
 from watershed.verify.model import TableResult
 from watershed.verify.pipeline_reader import PipelineReader
@@ -180,13 +180,13 @@ def _as_json(results: Sequence[TableResult]) -> dict[str, Any]:
 
 
 def _print(results: Sequence[TableResult], *, repairs: bool) -> None:
-    shown = Table("sink", "table", "source", "store", "differ", *(["repaired"] if repairs else []), "")
+    shown = Listing("sink", "table", "source", "store", "differ", *(["repaired"] if repairs else []), texts=[""])
     for result in results:
         rows = [f"{result.source_rows:,}", f"{result.store_rows:,}", f"{result.drift:,}"]
         if repairs:
             rows.append(f"{result.repaired:,}")
         shown.add_row(result.sink, str(result.table), *rows, result.remark)
-    Console().print(shown)
+    wide_console().print(shown)
     for result in results:
         for line in result.lines(SHOWN_MAX):
             typer.echo(line)

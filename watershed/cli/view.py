@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from cdc.config.config_file import Config
 from cdc.config.event_logs import SCHEMA_OF_LOGS
@@ -27,6 +25,7 @@ from watershed.cli.exit_codes import FAILED
 from watershed.cli.interrupts import sigterm_as_interrupt
 from watershed.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel, configuration
 from watershed.cli.view_readers import view_readers
+from watershed.status.listing import Listing, wide_console
 from watershed.status.view_facts import ViewFacts
 from watershed.views.event_log_base import EventLogFigures
 from watershed.views.maintainer import RowEncoder, define
@@ -166,7 +165,7 @@ def status(
         for one in found:
             typer.echo(json.dumps(asdict(one)))
         return
-    table = Table("view", "state", "behind", "changes", "oldest", "keys", "rejected", "last write", "error")
+    table = Listing("view", "state", "behind", "changes", "oldest", "keys", "rejected", "last write", texts=["error"])
     for one in found:
         age, written = (("" if s is None else f"{s:.1f} s") for s in (one.oldest_s, one.applied_s))
         error = one.error or ""
@@ -174,7 +173,7 @@ def status(
         behind = "" if one.behind is None else str(one.behind)
         waiting = str(one.changes), age, str(one.keys), str(one.rejected)
         table.add_row(one.name, one.state, behind, *waiting, written, error)
-    Console().print(table)
+    wide_console().print(table)
 
 
 @app.command()

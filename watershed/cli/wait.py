@@ -39,8 +39,8 @@ def wait(
 ) -> None:
     """Wait until the stores show all transactions that committed up to an LSN, and sweeps (the removal of rows that a
     snapshot did not find). While rows of a table are owed (its snapshot runs, it is stopped), there is no answer: name
-    the tables that you read. Exits with 1 after --timeout and for rejected rows, 2 if the text is not an LSN, 4 if the
-    LSN belongs to another timeline or epoch."""
+    the tables that you read. Exits with 7 after --timeout, 1 for rejected rows, 2 if the text is not an LSN, 4 if it
+    belongs to another timeline or epoch."""
     try:
         read_lsn(lsn)
     except WaitError as error:

@@ -20,6 +20,7 @@ from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.errors import GapError, WatershedError
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.sink_records import SinkRecord, newest
+from cdc.model.suggestions import did_you_mean
 from watershed.client.source_facts import SourceEnd
 
 PAGE_HEADER_BYTES: Final = 24
@@ -147,15 +148,21 @@ def serving(
     if record is None and not any(one.sink == sink for one in known):
         names = ", ".join(sorted({one.sink for one in known})) or "none"
         raise WaitError(
-            f"no sink {sink!r} has published a position; there are: {names}", f"start it: cdc sink run {sink}"
+            f"no sink {sink!r} has published a position; there are: {names}{did_you_mean(sink, names.split(', '))}",
+            f"start it: cdc sink run {sink}",
         )
     if position is None or position.epoch != target.epoch:
-        raise GapError(
-            f"epoch {target.epoch}, to which the LSN belongs, has ended: the source was promoted or "
-            "moved, or a gap in history is being healed",
-            "wait again, with an LSN that is read from the source now",
-        )
+        raise ended_epoch(target.epoch)
     return record
+
+
+def ended_epoch(epoch: int) -> GapError:
+    """Returns the error of a wait in whose time a new epoch has begun."""
+    return GapError(
+        f"epoch {epoch}, to which the LSN belongs, has ended: the source was promoted or moved, or a gap in history is "
+        "being healed",
+        "wait again, with an LSN that is read from the source now",
+    )
 
 
 def _shows_topics_of(record: SinkRecord, capture: PositionRecord | None) -> bool:

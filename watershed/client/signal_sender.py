@@ -9,7 +9,7 @@ from cdc.config.settings import KafkaConfig
 from cdc.kafka.compacted import CompactedTail
 from cdc.kafka.signals import deliver
 from cdc.model.control import SignalAnswer, SignalRecord
-from cdc.model.errors import WatershedError
+from cdc.model.errors import NotInTimeError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 
@@ -25,7 +25,7 @@ def send_signal(kafka: KafkaConfig, topics: Topics, record: SignalRecord) -> str
 
 
 def await_answer(kafka: KafkaConfig, topics: Topics, identity: str, timeout_s: float) -> SignalAnswer:
-    """Returns capture's answer to the signal. Raises WatershedError if there is none within `timeout_s`."""
+    """Returns capture's answer to the signal. Raises NotInTimeError if there is none within `timeout_s`."""
     key = SignalAnswer.key_of(identity)
     deadline = time.monotonic() + timeout_s
     with closing(CompactedTail(kafka, [topics.control])) as tail:
@@ -33,7 +33,7 @@ def await_answer(kafka: KafkaConfig, topics: Topics, identity: str, timeout_s: f
         answers = tail.latest[topics.control]
         while key not in answers:
             if time.monotonic() > deadline:
-                raise WatershedError(
+                raise NotInTimeError(
                     f"capture has not answered in {timeout_s:g} s: the signal waits in topic {topics.signals}",
                     f"check that `cdc run` is running on prefix {topics.prefix}; it accepts the signal for a day",
                 )

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from cdc.config.settings import PipelineConfig, load_pipeline
-from cdc.model.errors import WatershedError
+from cdc.model.errors import NotInTimeError
 from cdc.model.lsn import Lsn, format_lsn, parse_lsn
 from watershed.client.applied import Positions, WaitError, WaitTarget, obstacle, target_of
 from watershed.client.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
@@ -25,7 +25,7 @@ from watershed.client.source_reader import PostgresSourceReader
 TIMEOUT_S: Final = 30.0
 
 
-class WaitTimeoutError(WatershedError):
+class WaitTimeoutError(NotInTimeError):
     """The stores did not show the LSN in time."""
 
 

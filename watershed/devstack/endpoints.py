@@ -15,6 +15,13 @@ VARIABLES = {
     "redis": "WATERSHED_REDIS",
 }
 SERVICES = tuple(VARIABLES)
+# Service → port's name → the port where clients expect it.
+DEFAULT_PORTS = {
+    "postgres": {"postgres": 5432},
+    "kafka": {"kafka": 9092, "controller": 9093},
+    "opensearch": {"http": 9200, "transport": 9300},
+    "redis": {"redis": 6379},
+}
 
 
 @dataclass(frozen=True, slots=True)

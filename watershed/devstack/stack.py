@@ -26,7 +26,7 @@ from rich.console import Console
 from cdc.model.errors import StackError
 from spark_jobs.jars.resolver import default_cache, resolve_sets
 from watershed.devstack import kafka, opensearch, postgres, redis
-from watershed.devstack.endpoints import SERVICES, VARIABLES, Endpoints, ServerStack, given_addresses
+from watershed.devstack.endpoints import DEFAULT_PORTS, SERVICES, VARIABLES, Endpoints, ServerStack, given_addresses
 from watershed.devstack.instance import (
     PortClaims,
     ServerInstance,
@@ -67,9 +67,11 @@ class Stack:
         cache: Path | None = None,
         progress: Console | None = None,
         given: Mapping[str, str] | None = None,
+        default_ports: bool = False,
     ) -> None:
         """`temporary`: the folder is deleted at the end, also if the owner is killed. `given`: addresses of services
-        that run already, by default those in the environment.
+        that run already, by default those in the environment. `default_ports`: servers get the ports where clients
+        expect them, instead of free ones.
         """
         self.folder = folder.absolute()
         self._postgres_version = postgres_version
@@ -78,6 +80,7 @@ class Stack:
         self._cache = cache or default_cache()
         self._progress = progress
         self._given = dict(given_addresses() if given is None else given)
+        self._default_ports = default_ports
         self._calls = threading.RLock()
         self._writes = threading.Lock()
         self._folder_lock: FolderLock | None = None
@@ -197,7 +200,9 @@ class Stack:
             if not is_free(port):
                 raise StackError(
                     f"port {port}, which belongs to {server.title} in this stack, is used by another process",
-                    "end that process, or use another --folder for the stack, for which free ports are chosen",
+                    "end that process, or "
+                    + ("leave out --default-ports" if self._default_ports else "use another --folder for the stack")
+                    + ": then free ports are chosen",
                 )
         command = server.prepare(instance)
         if abandoned.is_set():
@@ -228,8 +233,11 @@ class Stack:
             self._state.write(self.folder)
 
     def _assign_ports(self, state: StackState, servers: Iterable[Server]) -> None:
-        """Chooses ports once and stores them, so that clients find a server at the same address after a restart."""
+        """Chooses ports once and stores them, so that clients find a server at the same address after a restart. Raises
+        StackError if a server has others than the default ones that are asked for."""
         for server in servers:
+            if self._default_ports:
+                self._take_default_ports(state, server)
             if server.name not in state.ports:
                 taken = [port for ports in state.ports.values() for port in ports.values()]
                 chosen = choose_ports(len(server.port_names), self._claims, taken)
@@ -237,6 +245,15 @@ class Stack:
             for port in state.ports[server.name].values():
                 self._claims.claim(port)  # a port of an earlier run: the start reports another process that uses it
         state.write(self.folder)
+
+    def _take_default_ports(self, state: StackState, server: Server) -> None:
+        ports = DEFAULT_PORTS[server.name]
+        if state.ports.setdefault(server.name, dict(ports)) != ports:
+            others = ", ".join(str(port) for port in state.ports[server.name].values())
+            raise StackError(
+                f"{server.title} in {self.folder} was started on port {others}, and keeps it",
+                "leave out --default-ports, or use another --folder; `cdc stack down --erase` deletes this one's data",
+            )
 
     def _open(self) -> StackState:
         """Locks the folder for this process. Raises StackError while another process has it."""

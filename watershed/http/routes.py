@@ -4,7 +4,7 @@ console: static files that read the routes under /v1 from the browser, and need 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -18,12 +18,11 @@ from starlette.staticfiles import StaticFiles
 from cdc import __version__
 from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
 from watershed.client.applied import WaitError
-from watershed.client.waiting import WaitTimeoutError
 from watershed.http.access import caller_of
 from watershed.http.dead_letters import DeadLetterReader, DeadLetters
 from watershed.http.metrics import CONTENT_TYPE, metrics_text
 from watershed.http.operations import ACTIONS, OperationAnswer, OperationFailure, OperationRequest, Operations
-from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Question, Waits
+from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, BusyError, NotShownError, Question, Waits
 from watershed.status.model import Node, Part, Problem, SinkStatus, Status, TableStatus, ViewStatus
 from watershed.status.trend import Recent
 
@@ -56,6 +55,20 @@ class Views(Node):
 class Failure(Node):
     error: str
     next: str
+
+
+class Shown(Node):
+    """Every sink shows all transactions that committed up to the LSN."""
+
+    is_shown: Literal[True] = True
+    lsn: str
+    sinks: tuple[str, ...]
+
+
+class NotShown(Failure):
+    """The timeout is over. The same question with this epoch continues the wait."""
+
+    epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +135,19 @@ def application(
     def tables(_: Request) -> Response:
         return _json(Tables(tables=status().tables))
 
+    async def wait(request: Request) -> Response:
+        asked = request.query_params
+        if "lsn" not in asked:
+            return _json(Failure(error="lsn is missing", next="GET /v1/wait?lsn=0/16B3748&sink=NAME"), 400)
+        answer = await _waited(waits, request, tuple(asked.getlist("sink")), asked["lsn"])
+        return answer if isinstance(answer, Response) else _json(Shown(lsn=asked["lsn"], sinks=answer))
+
     async def sinks(request: Request) -> Response:
-        return await _waited(waits, request, None) or _json(Sinks(sinks=status().sinks))
+        return await _refusal(waits, request, ()) or _json(Sinks(sinks=status().sinks))
 
     async def sink(request: Request) -> Response:
         name = request.path_params["name"]
-        if (refusal := await _waited(waits, request, name)) is not None:
+        if (refusal := await _refusal(waits, request, (name,))) is not None:
             return refusal
         found = status().sinks
         for one in found:
@@ -160,6 +180,7 @@ def application(
             Route("/readyz", readyz),
             Route("/v1/status", whole),
             Route("/v1/tables", tables),
+            Route("/v1/wait", wait),
             Route("/v1/sinks", sinks),
             Route("/v1/sinks/{name}", sink),
             *_view_routes(status),
@@ -187,40 +208,50 @@ def _view_routes(status: Callable[[], Status]) -> list[Route]:
     return [Route("/v1/views", views), Route("/v1/views/{name}", view)]
 
 
-async def _waited(waits: Waits, request: Request, sink: str | None) -> Response | None:
-    """Returns None as soon as the LSN of the query's wait is shown, or if the query has no wait; otherwise the
+async def _refusal(waits: Waits, request: Request, sinks: tuple[str, ...]) -> Response | None:
+    """Returns None as soon as the LSN of the query's wait_for is shown, or if the query has none; otherwise the
     reason."""
-    asked = request.query_params
-    if "wait_for" not in asked:
+    if "wait_for" not in request.query_params:
         return None
+    answer = await _waited(waits, request, sinks, request.query_params["wait_for"])
+    return answer if isinstance(answer, Response) else None
+
+
+async def _waited(waits: Waits, request: Request, sinks: tuple[str, ...], lsn: str) -> tuple[str, ...] | Response:
+    """Returns the sinks as soon as all of them show the LSN; otherwise the reason."""
+    asked = request.query_params
     try:
         timeout_s = float(asked.get("timeout", TIMEOUT_S))
-        timeline = int(asked["timeline"]) if "timeline" in asked else None
+        timeline, epoch = (int(asked[name]) if name in asked else None for name in ("timeline", "epoch"))
     except ValueError:
-        return _json(Failure(error="timeout and timeline are numbers", next="GET /openapi.json has all routes"), 400)
+        return _json(
+            Failure(error="timeout, timeline and epoch are numbers", next="GET /openapi.json has all routes"), 400
+        )
     if not 0 <= timeout_s <= TIMEOUT_S_MAX:
         return _json(Failure(error=f"timeout is not between 0 and {TIMEOUT_S_MAX:g} s", next="try again later"), 400)
     try:
-        await waits.wait_for(
+        return await waits.wait_for(
             Question(
-                sink,
-                asked["wait_for"],
+                sinks,
+                lsn,
                 timeline,
                 asked.get("system_identifier"),
                 frozenset(asked.getlist("table")),
                 accepts_rejected=asked.get("accept_rejected") == "true",
+                epoch=epoch,
             ),
             timeout_s,
         )
+    except NotShownError as error:
+        return _json(NotShown(error=error.message, next=error.hint, epoch=error.epoch), 504)
     except WatershedError as error:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), 502)
         return _json(Failure(error=error.message, next=error.hint), code)
-    return None
 
 
-# A timeout says nothing about the LSN; a conflict can't be resolved by waiting.
+# A conflict can't be resolved by waiting.
 _CODES: Final[Mapping[type[WatershedError], int]] = {
-    WaitTimeoutError: 504,
+    BusyError: 429,
     WaitError: 404,
     GapError: 409,
     UnreachableError: 503,
@@ -241,27 +272,39 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 _MODELS: Final = (
     *(Health, Readiness, Status, Tables, Sinks, SinkStatus, Views, ViewStatus, Recent, DeadLetters, Failure),
+    *(Shown, NotShown),
     *(OperationRequest, OperationAnswer, OperationFailure),
 )
 _NAME: Final = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-_WAITS: Final = [
-    {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": kind}}
-    for name, text, kind in (
-        ("wait_for", "Answer when the store shows all transactions that committed up to this LSN.", "string"),
-        ("table", "With wait_for, repeatable: only this table, as schema.table.", "string"),
-        ("accept_rejected", "With wait_for, true: answer although rows are missing that were rejected.", "string"),
-        ("timeout", f"Seconds to wait, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
-        ("timeline", "The LSN's timeline. It must be that of the source.", "integer"),
-        ("system_identifier", "That of the LSN's server. It must be that of the source.", "string"),
-    )
-]
-_WAIT_ANSWERS: Final = dict.fromkeys((400, 404, 409, 502, 503, 504), Failure)
+_UP_TO: Final = "Answer when the store shows all transactions that committed up to this LSN."
+_OF_A_WAIT: Final = (
+    ("table", "Of a wait, repeatable: only this table, as schema.table.", "string"),
+    ("accept_rejected", "Of a wait, true: answer although rows are missing that were rejected.", "string"),
+    ("timeout", f"Seconds to wait, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
+    ("timeline", "The LSN's timeline. It must be that of the source.", "integer"),
+    ("system_identifier", "That of the LSN's server. It must be that of the source.", "string"),
+    ("epoch", "Of an answer 504 to the same question, which this one continues.", "integer"),
+)
+# Path → its parameters: name, description, type.
+_PARAMETERS: Final = {
+    "/v1/wait": (
+        ("lsn", _UP_TO, "string"),
+        ("sink", "Repeatable; by default every sink that has published a position.", "string"),
+        *_OF_A_WAIT,
+    ),
+    **dict.fromkeys(("/v1/sinks", "/v1/sinks/{name}"), (("wait_for", _UP_TO, "string"), *_OF_A_WAIT)),
+}
+_WAIT_ANSWERS: Final[Mapping[int, type[BaseModel]]] = {
+    **dict.fromkeys((400, 404, 409, 429, 502, 503), Failure),
+    504: NotShown,
+}
 # Path → its description, its answers.
 _PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
     "/healthz": ("Whether the process is alive.", {200: Health}),
     "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
     "/v1/status": ("The whole status: source, slot, capture, tables, sinks, views, problems.", {200: Status}),
     "/v1/tables": ("Each configured table.", {200: Tables}),
+    "/v1/wait": ("Waits until stores show an LSN.", {200: Shown, **_WAIT_ANSWERS}),
     "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
     "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),
     "/v1/views": ("Each configured view.", {200: Views}),
@@ -321,7 +364,11 @@ def _operation(path: str, summary: str, answers: Mapping[int, type[BaseModel]]) 
             for code, model in answers.items()
         },
     }
-    parameters = [*([_NAME] if "{name}" in path else []), *(_WAITS if path.startswith("/v1/sinks") else [])]
+    queries = [
+        {"name": name, "in": "query", "required": name == "lsn", "description": text, "schema": {"type": kind}}
+        for name, text, kind in _PARAMETERS.get(path, ())
+    ]
+    parameters = [*([_NAME] if "{name}" in path else []), *queries]
     return found | ({"parameters": parameters} if parameters else {})
 
 

@@ -316,7 +316,7 @@ def _query(sink: SinkRecord, queries: tuple[QueryRecord, ...]) -> QueryStatus | 
     found = next((one for one in queries if (one.sink, one.generation) == (sink.sink, sink.generation)), None)
     if found is None:
         return None
-    status = QueryStatus(failures=found.failures)
+    status = QueryStatus(failures=found.failures, shortage=found.shortage, next=found.shortage_next)
     if found.batch is None:
         return status
     batch_s = found.batch_ms / 1000

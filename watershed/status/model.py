@@ -129,6 +129,8 @@ class QueryStatus(Node):
     records: int | None = None
     bytes: int | None = None
     records_per_second: float | None = None
+    shortage: str = ""  # why it waits for batches of other queries
+    next: str = ""
 
 
 class SinkStatus(Node):

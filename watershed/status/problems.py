@@ -179,10 +179,9 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 sink.sink,
                 is_warning=True,
             )
-        for query in (one for one in reading.topics.queries if one.shortage):
-            if (query.sink, query.generation) == (sink.sink, sink.generation) and sink.sink in config.sinks:
-                message = f"{sink.sink} may be late: {query.shortage}"
-                yield _problem("sink", message, query.shortage_next, sink.sink, is_warning=True)
+        if sink.query is not None and sink.query.shortage and sink.sink in config.sinks:
+            message = f"{sink.sink} may be late: {sink.query.shortage}"
+            yield _problem("sink", message, sink.query.next, sink.sink, is_warning=True)
         yield from _comparison(config, sink, status.unix_seconds)
         unread_s = sink.unread_seconds or 0.0
         kept_s = config.topics.config.deletes_kept_s

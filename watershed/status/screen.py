@@ -3,21 +3,16 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from watershed.status.listing import Listing
 from watershed.status.model import RunStatus, Status, TableStatus
 from watershed.status.problems import rows_owed
 
 RUNS_SHOWN: Final = 3  # comparisons of each sink
-WIDTH_PLAIN: Final = 160  # if standard output is a file or a pipe, so that tables are not cut to 80 columns
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def wide_console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH_PLAIN)
 
 
 def screen(status: Status) -> Group:
@@ -94,13 +89,11 @@ def _budget(status: Status) -> str:
     return ", ".join(parts)
 
 
-def _tables(status: Status) -> Table:
-    shown = Table("table", "state", "snapshot", "left out", box=None)
+def _tables(status: Status) -> Listing:
+    shown = Listing("table", "state", "left out", texts=["snapshot"])
     for table in status.tables:
         left_out = table.dead_letters + table.skipped
-        shown.add_row(
-            escape(table.table), table.state, escape(snapshot_text(table)), f"{left_out:,}" if left_out else ""
-        )
+        shown.add_row(table.table, table.state, f"{left_out:,}" if left_out else "", snapshot_text(table))
     return shown
 
 
@@ -130,14 +123,14 @@ def snapshot_text(table: TableStatus) -> str:
     return ", ".join([*parts, *filter(None, [found.message])])
 
 
-def sinks_table(status: Status) -> Table:
+def sinks_table(status: Status) -> Listing:
     """Returns a table with a line for each sink."""
     measures = ("lag", "records", "lag in time", "freshness", "written", "stale", "dead letters")
-    shown = Table("sink", "generation", "applied", *measures, box=None)
+    shown = Listing("sink", "generation", "applied", *measures)
     for sink in status.sinks:
         shown.add_row(
-            escape(sink.sink),
-            str(sink.generation),
+            sink.sink,
+            sink.generation,
             sink.applied_lsn if sink.lag_seconds is not None else "nothing yet",
             size(sink.lag_bytes),
             f"{sink.lag_records:,}",
@@ -150,33 +143,33 @@ def sinks_table(status: Status) -> Table:
     return shown
 
 
-def views_table(status: Status) -> Table:
+def views_table(status: Status) -> Listing:
     """Returns a table with a line for each view. The errors of views are among the problems."""
-    shown = Table("view", "state", "changes", "oldest", "keys", "rejected", "last write", box=None)
+    shown = Listing("view", "state", "changes", "oldest", "keys", "rejected", "last write")
     for view in status.views:
         counts = (view.waiting_changes, view.waiting_keys, view.rejected_rows)
         changes, keys, rejected = ("?" if count is None else f"{count:,}" for count in counts)
         oldest = seconds(view.oldest_change_seconds) if view.waiting_changes != 0 else ""
         written = "" if view.state == "never run" else seconds(view.silent_seconds)
-        shown.add_row(escape(view.view), view.state, changes, oldest, keys, rejected, written)
+        shown.add_row(view.view, view.state, changes, oldest, keys, rejected, written)
     return shown
 
 
-def comparisons_table(status: Status) -> Table:
+def comparisons_table(status: Status) -> Listing:
     """Returns a table of the last comparisons of each store with the source."""
-    shown = Table("compared", "when", "applied", "tables", "rows", "differ", "took", "", box=None)
+    shown = Listing("compared", "when", "applied", "tables", "rows", "differ", "took", texts=[""])
     for sink in status.sinks:
         for run in sink.comparison.runs[:RUNS_SHOWN] if sink.comparison is not None else ():
             when = datetime.fromtimestamp(run.begun_unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
             shown.add_row(
-                escape(sink.sink),
+                sink.sink,
                 when,
                 run.applied_lsn,
                 f"{run.tables:,}",
                 f"{run.rows:,}",
                 f"{sum(run.drift.values()):,}",
                 seconds(run.seconds),
-                escape(_remark(run)),
+                _remark(run),
             )
     return shown
 

@@ -149,11 +149,21 @@ class ExpectedRows:
 
     def _published(self, texts: Texts) -> dict[str, str | None]:
         """Returns the row's texts as records contain them."""
-        row = dict(zip(self._columns, texts, strict=True))
-        for name, mask in self._masks.items():
-            if (text := row[name]) is not None:
-                row[name] = mask(text)
-        return row
+        return _hidden(dict(zip(self._columns, texts, strict=True)), self._masks)
+
+    def stored_name(self, name: str) -> str | None:
+        """Returns the name that the store has for a column of the source; None if it does not hold the column."""
+        return self._names.get(name)
+
+
+def published_texts(schema: TableSchema, masks: Mapping[str, Mask], texts: Texts) -> dict[str, str | None]:
+    """Returns a row of the source with capture's masks, as PostgreSQL's texts by column."""
+    row = dict(zip((column.name for column in schema.columns), texts, strict=True))
+    return _hidden(row, {name: _on_text(mask) for name, mask in masks.items()})
+
+
+def _hidden(row: dict[str, str | None], masks: Mapping[str, Callable[[str], str]]) -> dict[str, str | None]:
+    return {name: masks[name](text) if name in masks and text is not None else text for name, text in row.items()}
 
 
 def plain_key(record_key: bytes) -> bytes:

@@ -5,7 +5,7 @@ from typing import Final, Self
 
 from cdc.config.config_file import Config
 from cdc.model.control import IncompleteRowsRecord, SnapshotRecord
-from cdc.model.errors import WatershedError
+from cdc.model.errors import NotInTimeError
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import format_lsn
 from cdc.model.sink_records import SinkRecord, newest
@@ -16,7 +16,7 @@ from watershed.client.source_reader import PostgresSourceReader
 SETTLED_S_MAX: Final = 10.0
 
 
-class SinkStalledError(WatershedError):
+class SinkStalledError(NotInTimeError):
     """Raised for a sink that has never run, or does not make progress: its store has not reached the position at which
     it would be compared.
     """

@@ -6,6 +6,7 @@ from typing import Final
 import orjson
 
 from cdc.config.settings import KafkaConfig
+from cdc.kafka.record_decoding import record_reader
 from cdc.kafka.topic_reader import open_reader
 from cdc.model.events import pack_version
 
@@ -18,11 +19,12 @@ def last_versions(
     """Key → version, of those of the keys that the topic has; `plain` makes a record's key one of them. The topic is
     read from its beginning to its end. Raises UnreachableError, BrokerError."""
     last: dict[bytes, int] = {}
+    json_of = record_reader(kafka).plain
     with open_reader(kafka) as reader:
         for partition in reader.partitions(topic):
             for message in reader.read(topic, partition):
-                key = plain(message.key() or b"")
-                version = version_of(message.value(), message.headers() or []) if key in keys else None
+                key = plain(json_of(message.key()) or b"")
+                version = version_of(json_of(message.value()), message.headers() or []) if key in keys else None
                 if version is not None:
                     last[key] = version
     return last

@@ -14,13 +14,13 @@ from typing import Final, Self
 from cdc.config.config_file import Config
 from cdc.config.stores import sink_config
 from cdc.config.table_choice import matches
-from cdc.formats.masks import masks_of
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.state_reader import read_state
 from cdc.model.control import SchemaRecord
 from cdc.model.errors import ConfigError, SourceError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.rejected_rows import RejectedRow
+from cdc.model.suggestions import did_you_mean
 from cdc.model.topics import Topics
 from cdc.postgres.chunk_table import TableUnlikeError
 from sinks.contents import Removal, StoreContents
@@ -30,10 +30,11 @@ from sinks.registry import open_contents
 from sinks.schema_history import SchemaHistory
 from watershed.status.dead_letters import read_dead_letters
 from watershed.verify.comparison import Marks, SourceRows
-from watershed.verify.expected import ExpectedRows, plain_key
+from watershed.verify.expected import plain_key
 from watershed.verify.model import LISTED_MAX, DriftKind, RowDifference, TableResult
 from watershed.verify.pipeline_reader import PipelineReader, SinkStalledError
 from watershed.verify.settling import Side, settle, with_stale_rows
+from watershed.verify.sides import not_filled, side_of
 from watershed.verify.source_rows import VerifiedTable
 from watershed.verify.suspects import Suspects
 
@@ -99,7 +100,8 @@ class Verifier:
         for pattern in selection.tables:
             if not any(matches(pattern, table) for table in self._tables):
                 names = ", ".join(map(str, stored)) or "none"
-                raise ConfigError(f"no table that stores hold matches {pattern}", f"tables are: {names}")
+                nearest = did_you_mean(pattern, stored)
+                raise ConfigError(f"no table that stores hold matches {pattern}{nearest}", f"tables are: {names}")
 
     def __enter__(self) -> Self:
         try:
@@ -215,13 +217,9 @@ class Verifier:
     def _side(self, sink: str, schema_history: SchemaHistory, source: VerifiedTable) -> Side:
         if reason := self._not_filled(sink, schema_history.newest.table):
             raise RefusedError(reason, "restart the sink, which fills the table again; then compare again")
-        masks = masks_of(schema_history.newest, self._config.masking.masks(self._config.source))
-        contents = self._contents[sink]
-        uncompared = contents.uncompared(schema_history.newest.table)
-        expected = ExpectedRows(sink, self._sections[sink], schema_history, source.types, masks, uncompared)
-        contents.attach(expected.schema)
-        self._await_prepared(sink, contents, expected.schema.table)
-        return Side(sink, contents, expected, source, contents.is_partial(schema_history.newest.table))
+        side = side_of(self._config, sink, self._contents[sink], schema_history, source)
+        self._await_prepared(sink, side.contents, side.expected.schema.table)
+        return side
 
     def _await_prepared(self, sink: str, contents: StoreContents, table: TableId) -> None:
         """Waits until the sink has given the store's table the newest schema."""
@@ -239,14 +237,7 @@ class Verifier:
 
     def _not_filled(self, sink: str, table: TableId) -> str:
         """Says why the store does not hold the table as the configuration describes it; "" if it does."""
-        record, section = self._pipeline.record(sink), self._sections[sink]
-        if record is None:
-            return ""
-        if str(table) in record.excluded:
-            return f"sink {sink} runs with a configuration that does not include {table}"
-        if record.mappings.get(str(table)) != section.fingerprints([table]).get(str(table)):
-            return f"sink {sink} has filled {table} with a mapping that differs from the present configuration"
-        return ""
+        return not_filled(sink, self._sections[sink], self._pipeline.record(sink), table)
 
     def _compare(self, side: Side, result: TableResult, rows: SourceRows | None, *, keep: bool) -> list[RowDifference]:
         """Returns up to REPAIRED_MAX differences if `keep`; the result lists up to LISTED_MAX."""

@@ -3,9 +3,14 @@
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from cdc.config.schema_registry import SchemaRegistryConfig
+from cdc.formats.encodings import head
+from cdc.kafka.record_decoding import RecordReader
+from cdc.model.errors import ConfigError, UnknownIdError
 from cdc.model.events import pack_version
 from cdc.model.rejected_rows import RejectedRow
 from sinks.contract import Change, Result
@@ -25,7 +30,7 @@ def executor() -> Iterator[Executor]:
 
 def writer(executor: Executor, target: FakeTarget) -> tuple[PieceWriter, TaskReport]:
     report, made = TaskReport(), job()
-    return PieceWriter(target, catalog(), report, Rejections(made.section, 1, {}), executor), report
+    return PieceWriter(target, catalog(), report, Rejections(made.section, 1, {}), executor, RecordReader(None)), report
 
 
 def write(executor: Executor, target: FakeTarget, pieces: Iterable[Piece]) -> TaskReport:
@@ -120,3 +125,31 @@ def test_a_value_that_the_store_s_client_can_t_convert_is_its_row_s_matter(execu
     assert dead_letters.keys() == bad
     assert all("TypeError in test_pieces.py, line" in reason for reason in dead_letters.values()), dead_letters
     assert "secret" not in str(dead_letters)
+
+
+def test_a_record_whose_schema_the_registry_lacks_blocks_its_partition_only(executor: Executor) -> None:
+    target = FakeTarget()
+    known, unknown = upsert(0, 1, 1), upsert(1, 2, 2)
+    unknown._value = head(9) + b"\x02"
+    behind, elsewhere = upsert(2, 3, 3), upsert(0, 4, 4, partition=1)
+    registry = RecordReader(SchemaRegistryConfig(url="http://registry"))
+    registry._open = refuse  # type: ignore[method-assign]
+    report, made = TaskReport(), job()
+    with_registry = PieceWriter(target, catalog(), report, Rejections(made.section, 1, {}), executor, registry)
+    with_registry.write(piece(known, unknown, behind, elsewhere))
+    with_registry.finish()
+    assert sorted(target.held) == [1, 4]
+    assert report.offsets[PARTITION] == 1, "the next task begins at the record"
+    assert "no schema with id 9" in report.unknown_schema
+    assert f"{PARTITION.topic}, partition {PARTITION.number}, offset 1" in report.unknown_schema
+
+
+def refuse(schema_id: int) -> Any:
+    raise UnknownIdError(f"no schema with id {schema_id}", "restore it")
+
+
+def test_a_record_of_a_registry_without_the_section_is_an_error_that_names_it(executor: Executor) -> None:
+    record = upsert(0, 1, 1)
+    record._value = head(9) + b"\x02"
+    with pytest.raises(ConfigError, match=r"kafka\.schema_registry is not configured"):
+        write(executor, FakeTarget(), [piece(record)])

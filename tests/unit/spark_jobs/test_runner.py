@@ -12,6 +12,8 @@ from pyspark.errors import PySparkRuntimeError
 
 from cdc.config.config_file import Config, load_config
 from cdc.model.errors import ConfigError
+from cdc.model.job_records import SinkErrorRecord
+from cdc.model.topic_record import TopicRecord
 from sinks.errors import SinkError
 from spark_jobs import runner
 from spark_jobs.runner import run_sinks
@@ -72,3 +74,60 @@ def test_a_request_to_stop_while_spark_starts_is_no_failure(tmp_path: Path, monk
     with pytest.raises(SystemExit) as ended:
         run_sinks(config(tmp_path, CACHE), ["cache"])
     assert ended.value.code == 0
+
+
+class FakeSpark:
+    """A session with these settings."""
+
+    def __init__(self, **settings: str) -> None:
+        self.conf = {name.replace("__", "."): value for name, value in settings.items()}
+
+
+@pytest.mark.parametrize(
+    ("spark", "is_submitted", "slots", "looks"),
+    [
+        (FakeSpark(), True, [0, 1, 3], 3),
+        (FakeSpark(), True, [None], 1),  # a Spark that does not say
+        (FakeSpark(spark__dynamicAllocation__enabled="true"), True, [], 0),  # executors come with the first tasks
+        (FakeSpark(), False, [], 0),
+    ],
+)
+def test_a_cluster_s_executors_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, spark: FakeSpark, is_submitted: bool, slots: list[int | None], looks: int
+) -> None:
+    """Otherwise the number of tasks of each query would be computed without them."""
+    looked: list[int | None] = []
+
+    def look(_: object) -> int | None:
+        looked.append(slots[len(looked)])
+        return looked[-1]
+
+    monkeypatch.setattr(runner, "is_submitted", lambda: is_submitted)
+    monkeypatch.setattr(runner, "task_slots", look)
+    monkeypatch.setattr(runner, "POLL_S", 0.0)
+    runner._wait_for_executors(spark, 2)  # type: ignore[arg-type]
+    assert len(looked) == looks
+
+
+def test_executors_that_do_not_come_are_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "is_submitted", lambda: True)
+    monkeypatch.setattr(runner, "task_slots", lambda _: 0)
+    monkeypatch.setattr(runner, "EXECUTORS_S_MAX", 0.01)
+    monkeypatch.setattr(runner, "POLL_S", 0.001)
+    runner._wait_for_executors(FakeSpark(), 2)  # type: ignore[arg-type]
+
+
+def test_an_error_that_ends_the_process_is_published_for_each_sink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[TopicRecord] = []
+    monkeypatch.setattr(runner, "deliver", lambda _, record: sent.append(record))
+    found = config(tmp_path, CACHE)
+    runner._publish_error(found, ["cache", "search"], ConfigError("rows do not flow", "set it"))
+    records = [SinkErrorRecord.decode(record.value or b"", record.topic) for record in sent]
+    assert [(one.sink, one.message, one.next, one.is_final) for one in records] == [
+        ("cache", "cache: rows do not flow", "set it", True),
+        ("search", "search: rows do not flow", "set it", True),
+    ]
+    runner._publish_error(found, ["cache"], ValueError("ours"))
+    assert len(sent) == 2, "an error of ours is a traceback"

@@ -8,6 +8,7 @@ from typing import Final
 from cdc.config.config_file import Config
 from cdc.daemon.matched_tables import read_matches, with_matches
 from cdc.daemon.outbox_setup import open_outbox, require_format
+from cdc.daemon.record_making import check_encoding
 from cdc.daemon.service import Service
 from cdc.kafka.state_reader import read_selection
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
@@ -28,6 +29,7 @@ from watershed.cli.findings.topics import (
 )
 
 MATCHED: Final = "source.tables"
+ENCODING: Final = "format.encoding"
 
 
 def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
@@ -42,6 +44,8 @@ def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Find
     for finding in broker_findings(config):
         are_brokers_well = are_brokers_well and finding.level != "fail"
         yield finding
+    if are_brokers_well:
+        yield from encoding_findings(config)
     if is_source_well and are_brokers_well:
         yield from _history(config)
 
@@ -94,6 +98,18 @@ def _formats(config: Config, tables: Sequence[SourceTable]) -> Iterator[Finding]
             yield Finding.failed(f"table {table.table}", error)
     if outbox is not None:
         yield Finding("outbox", "ok", "everything that events need exists")
+
+
+def encoding_findings(config: Config) -> Iterator[Finding]:
+    """Checks the encoding of topics that exist already, and the schema registry if records need one."""
+    try:
+        check_encoding(config)
+    except WatershedError as error:
+        yield Finding.failed(ENCODING, error)
+        return
+    registry, encoding = config.kafka.schema_registry, config.format.encoding
+    if encoding != "json" and registry is not None:
+        yield Finding(ENCODING, "ok", f"schema registry {registry.url} answers, and takes schemas of {encoding}")
 
 
 def broker_findings(config: Config) -> Iterator[Finding]:

@@ -66,26 +66,26 @@ def configuration_text(new: NewConfiguration) -> str:
         *(f"#   {statement}" for statement in source_sql(new)),
         "",
         "source:",
-        f"  dsn: {_text(new.dsn)}",
+        f"  dsn: {yaml_text(new.dsn)}",
         "  # Set the password in PGPASSWORD, ~/.pgpass or CDC__SOURCE__DSN, not here.",
         "  tables:                      # each with a primary key, or a unique index as replica identity",
     ]
     for found in new.tables:
         if not found.trouble:
-            lines.append(f"    - {_text(str(found.table))}  # key: {', '.join(found.key)}")
+            lines.append(f"    - {yaml_text(str(found.table))}  # key: {', '.join(found.key)}")
     for found in new.tables:
         if found.trouble:
-            lines.append(f"    # - {_text(str(found.table))}  # {found.trouble}")
+            lines.append(f"    # - {yaml_text(str(found.table))}  # {found.trouble}")
             lines.append(f"    #     {found.remedy}")
     lines += [
-        f"  publication: {_text(new.slot)}",
-        f"  slot: {_text(new.slot)}                # created at the first start; it retains WAL while capture is down",
+        f"  publication: {yaml_text(new.slot)}",
+        f"  slot: {yaml_text(new.slot)}  # created at the first start; it retains WAL while capture is down",
         "",
         "kafka:",
-        f"  bootstrap_servers: {_text(new.bootstrap_servers)}",
+        f"  bootstrap_servers: {yaml_text(new.bootstrap_servers)}",
         "",
         "topics:",
-        f"  prefix: {_text(new.prefix)}                # {new.prefix}.public.orders, {new.prefix}.state, …",
+        f"  prefix: {yaml_text(new.prefix)}                # {new.prefix}.public.orders, {new.prefix}.state, …",
         "  partitions: 4                # of each table's topic; can't be changed later",
         "  # replication_factor: 3      # otherwise as many replicas as the brokers give new topics",
         "",
@@ -104,7 +104,7 @@ def configuration_text(new: NewConfiguration) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _text(value: str) -> str:
+def yaml_text(value: str) -> str:
     """A scalar that YAML reads as this text. JSON's strings are YAML's."""
     is_plain = all(c.isascii() and (c.isalnum() or c in "._-") for c in value) and value[:1].isalpha()
     reserved = value.lower() in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")

@@ -3,6 +3,7 @@
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pydantic import SecretStr
 
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError
@@ -37,6 +38,13 @@ def database_settings(connection: psycopg.Connection, role: str) -> tuple[str, b
         {"role": role},
     )
     return name, allows_decoding(wal_level, connection.info.server_version), limits_slots, has_role
+
+
+def tables_to_capture(dsn: str) -> list[str]:
+    """Returns the tables of a database that can be captured as they are. Raises WatershedError."""
+    asked = SourceConfig(dsn=SecretStr(dsn), tables=("public.x",))  # only its address is used
+    with connect(asked, application="watershed init") as connection:
+        return [str(found.table) for found in table_candidates(connection, []) if not found.trouble]
 
 
 @says_lost()

@@ -60,7 +60,7 @@ def test_a_file_that_names_no_section_is_refused(folder: Path) -> None:
     (folder / "CDC__SOURSE__DSN").write_text("postgresql://hidden@db/shop", encoding="utf-8")
     with pytest.raises(ConfigError) as refused:
         loaded(folder)
-    assert refused.value.message == "secret file CDC__SOURSE__DSN names no section"
+    assert refused.value.message == "secret file CDC__SOURSE__DSN names no section; did you mean source?"
     assert "hidden" not in str(refused.value)
 
 

@@ -177,7 +177,7 @@ OTHER_FORM = "choose another mode in section format, or profile readable without
             nullable(1007, element_oid=23),
             FormatOptions(schemas_enable=True),
             "{{1,2}}",
-            "leave out format.schemas.enable: schemas can't describe other arrays",
+            "use format.encoding json without schemas.enable: schemas can't describe other arrays",
         ),
     ],
 )

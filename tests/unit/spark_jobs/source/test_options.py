@@ -65,7 +65,7 @@ def test_the_configuration_file_names_brokers_and_prefix(tmp_path: Path) -> None
         ({"startingposition": "yesterday"}, "option startingPosition is not an LSN"),
         ({"maxrecordsperbatch": "0"}, "option maxRecordsPerBatch is not a number from 1"),
         ({"compacted": "yes"}, "option compacted is not fail or allow"),
-        ({"kafka.enable.auto.commit": "true"}, "kafka.*: options"),
+        ({"kafka.enable.auto.commit": "true"}, "kafka.* or schema.registry.*: options"),
     ],
 )
 def test_wrong_options_are_refused(given: dict[str, str], message: str) -> None:
@@ -89,3 +89,25 @@ def test_a_spark_without_the_api_is_refused() -> None:
         register(Old())
     assert "Spark 3.5.8" in error.value.message
     assert "4.1" in error.value.hint
+
+
+def test_a_schema_registry_is_an_option_or_in_the_file(tmp_path: Path) -> None:
+    given = PLACE | {"schema.registry.url": "http://r:8081", "schema.registry.basic.auth.user.info": "me:secret"}
+    found = read_options(given).kafka.schema_registry
+    assert found is not None
+    options = {"url": "http://r:8081", "basic.auth.user.info": "me:secret"}
+    assert options.items() <= found.client_options.items()
+    file = tmp_path / "watershed.yml"
+    file.write_text(
+        "source: {dsn: 'dbname=shop', tables: [public.orders]}\ntopics: {prefix: shop}\n"
+        "kafka: {bootstrap_servers: 'k:1', schema_registry: {url: 'http://f:1', options: {timeout: '7'}}}\n"
+    )
+    both = read_options({"config": str(file), "table": "public.orders", "schema.registry.max.retries": "0"})
+    assert both.kafka.schema_registry is not None
+    assert {
+        "url": "http://f:1",
+        "timeout": 7,
+        "max.retries": 0,
+    }.items() <= both.kafka.schema_registry.client_options.items()
+    with pytest.raises(ConfigError, match=r"schema_registry\.url: missing"):
+        read_options(PLACE | {"schema.registry.timeout": "7"})

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import pytest
 
+from cdc.kafka.record_decoding import RecordReader
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId, pack_version
 from sinks.schema_history import SchemaHistory
@@ -43,7 +44,7 @@ def test_rows_in_arrow() -> None:
         record(3, "d", 1, 7),
         record(4, "t", 2, 8),
     ]
-    found = form.batch([read_row(each, schema_history) for each in records]).to_pylist()
+    found = form.batch([read_row(each, schema_history, RecordReader(None)) for each in records]).to_pylist()
     assert found[0] == {
         "id": 1,
         "name": "a",
@@ -68,7 +69,7 @@ def test_a_value_that_its_type_can_not_hold_is_named_and_can_be_read_as_text() -
         record(7, "c", 1, 5, name="a", price="1.00", at=None),
         record(8, "c", 2, 6, name="a", price="NaN", at=None),
     ]
-    rows = [read_row(each, SchemaHistory((table,))) for each in given]
+    rows = [read_row(each, SchemaHistory((table,)), RecordReader(None)) for each in given]
     with pytest.raises(UnheldValueError) as error:
         RowForm.of(table, options()).batch(rows)
     assert "partition 0, offset 8: column price" in error.value.message

@@ -11,9 +11,22 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from cdc import __version__
-from cdc.model.errors import ConfigError, GapError, UnreachableError, WatershedError
-from watershed.cli.exit_codes import EPILOG, INTERRUPTED, PARTIAL
+from cdc.model.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    GapError,
+    NotInTimeError,
+    SourceError,
+    UnreachableError,
+    UnsupportedChangeError,
+    WatershedError,
+)
+from watershed.cli.exit_codes import EPILOG, INTERRUPTED, PARTIAL, WORTH_A_RETRY
 from watershed.cli.main import COMMANDS, Entry, application, main, words_to_complete
+from watershed.client.applied import WaitError
+from watershed.client.waiting import WaitTimeoutError
+from watershed.verify.pipeline_reader import SinkStalledError
 
 Run = Callable[..., tuple[int, str, str]]
 HEAVY = ("pyspark", "confluent_kafka", "psycopg", "opensearchpy", "redis", "pyarrow")
@@ -59,9 +72,16 @@ def test_ctrl_c_ends_without_a_word(run: Run) -> None:
 
 
 def test_errors_of_servers_and_of_history_have_codes_of_their_own() -> None:
-    codes = [kind.exit_code for kind in (WatershedError, ConfigError, UnreachableError, GapError)]
-    assert codes == [1, 2, 3, 4]
+    codes = [kind.exit_code for kind in (WatershedError, ConfigError, UnreachableError, GapError, NotInTimeError)]
+    assert codes == [1, 2, 3, 4, 7]
     assert all(f"{code} " in EPILOG for code in (*codes, PARTIAL, INTERRUPTED))
+
+
+def test_codes_say_whether_the_same_command_may_succeed_later() -> None:
+    passing = (UnreachableError, ConnectionLost, NotInTimeError, WaitTimeoutError, SinkStalledError)
+    assert {kind.exit_code for kind in passing} == WORTH_A_RETRY
+    lasting = (WatershedError, ConfigError, SourceError, BrokerError, GapError, UnsupportedChangeError, WaitError)
+    assert not WORTH_A_RETRY.intersection(kind.exit_code for kind in lasting)
 
 
 def test_a_shell_may_complete_what_the_command_has() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cdc.model.errors import StackError
+from cdc.model.errors import ConfigError, StackError
 from watershed.cli.stack import app
 from watershed.devstack.endpoints import VARIABLES
 from watershed.devstack.instance import servers_home
@@ -93,3 +93,16 @@ def test_up_refuses_what_it_does_not_know(tmp_path: Path) -> None:
         error = stack(*words, "--folder", tmp_path / "stack").exception
         assert isinstance(error, StackError)
         assert problem in error.message
+
+
+@pytest.mark.parametrize("services", [[], ["postgres"], ["kafka", "redis"]])
+def test_a_configuration_that_can_not_be_written_is_refused_before_anything_starts(
+    tmp_path: Path, services: list[str]
+) -> None:
+    file = tmp_path / "watershed.yml"
+    if not services:
+        file.write_text("mine", encoding="utf-8")
+    error = stack("up", *services, "--write-config", file, "--folder", tmp_path / "stack").exception
+    assert isinstance(error, ConfigError)
+    assert ("exists and is not overwritten" if not services else "a configuration needs") in error.message
+    assert not (tmp_path / "stack").exists()

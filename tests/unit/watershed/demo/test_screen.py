@@ -106,7 +106,7 @@ def lines_of(shown: View, width: int = 110) -> list[str]:
 
 def test_the_screen_has_the_figures_of_each_store() -> None:
     lines = lines_of(view())
-    assert next(line for line in lines if line.startswith(" search")).split() == [
+    assert next(line for line in lines if line.startswith("search")).split() == [
         *("search", "1", "0/1", "0", "B", "120", "0.40", "s", "?", "12,345", "0", "0")
     ]
     text = "\n".join(lines)

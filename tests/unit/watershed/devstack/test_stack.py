@@ -1,13 +1,16 @@
 """The stack without servers: a process that sleeps stands for one."""
 
+import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cdc.model.errors import StackError
 from watershed.devstack.docker import DockerStack
+from watershed.devstack.endpoints import DEFAULT_PORTS
 from watershed.devstack.processes import identify, runs
 from watershed.devstack.stack import Stack, open_stack
 from watershed.devstack.state import STATE_FILE, StackState, read_state
@@ -64,6 +67,25 @@ def test_what_runs_is_not_started_again(tmp_path: Path, sleeper: subprocess.Pope
     state = read_state(tmp_path)
     assert state
     assert state.servers["redis"].pid == sleeper.pid
+
+
+def test_default_ports_are_refused_for_a_server_that_has_others(tmp_path: Path) -> None:
+    StackState("identity", {"redis": {"redis": 20_001}}, {}, 18).write(tmp_path)
+    with pytest.raises(StackError, match="was started on port 20001, and keeps it") as refused:
+        Stack(tmp_path, detached=True, given={}, default_ports=True).start("redis")
+    assert "leave out --default-ports" in refused.value.hint
+
+
+def test_a_default_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        with suppress(OSError):  # another server of this machine has it already: the same to the stack
+            other.bind(("127.0.0.1", 6379))
+            other.listen()
+        with pytest.raises(StackError, match="port 6379, which belongs to Redis in this stack, is used") as refused:
+            Stack(tmp_path, detached=True, given={}, default_ports=True).start("redis")
+    assert "leave out --default-ports" in refused.value.hint
+    state = read_state(tmp_path)
+    assert state is not None and state.ports == {"redis": DEFAULT_PORTS["redis"]}
 
 
 def test_a_killed_server_has_died_and_a_stopped_one_is_forgotten(

@@ -156,6 +156,28 @@ def test_a_wait_is_answered_when_the_store_shows_the_lsn(server: HttpServer, pip
     assert answers == [200]
 
 
+def test_a_wait_for_several_sinks_is_answered_when_all_show_the_lsn(server: HttpServer, pipeline: Pipeline) -> None:
+    pipeline.records = (applied(500), applied(400, sink="cache"))
+    assert server.json("/v1/wait?lsn=0/1F4&sink=search") == {"is_shown": True, "lsn": "0/1F4", "sinks": ["search"]}
+    for query in ("lsn=0/1F4&sink=search&sink=cache", "lsn=0/1F4"):
+        code, body = server.get(f"/v1/wait?{query}&timeout=0.1")
+        assert (code, json.loads(body)["epoch"]) == (504, pipeline.position.epoch)
+        assert "cache: it is at 0/190" in body
+    pipeline.records = (applied(500), applied(600, sink="cache"))
+    assert server.json("/v1/wait?lsn=0/1F4")["sinks"] == ["cache", "search"]
+
+
+def test_a_wait_that_is_continued_ends_when_another_epoch_has_begun(server: HttpServer, pipeline: Pipeline) -> None:
+    """Its LSN is of the history that the first question was about."""
+    code, body = server.get("/v1/wait?lsn=0/3E8&timeout=0")
+    assert code == 504
+    epoch = json.loads(body)["epoch"]
+    pipeline.records = (applied(1000),)
+    assert server.json(f"/v1/wait?lsn=0/3E8&epoch={epoch}")["is_shown"]
+    pipeline.position = pipeline.position.model_copy(update={"epoch": epoch + 1})
+    assert server.get(f"/v1/wait?lsn=0/3E8&epoch={epoch}")[0] == 409
+
+
 @pytest.mark.parametrize(
     ("query", "code", "says"),
     [
@@ -164,8 +186,13 @@ def test_a_wait_is_answered_when_the_store_shows_the_lsn(server: HttpServer, pip
         ("/v1/sinks/search?wait_for=soon", 404, "not an LSN"),
         ("/v1/sinks/search?wait_for=0/FFFFFF", 404, "is beyond the end of the source's WAL, 0/2710"),
         ("/v1/sinks/search?wait_for=0/1&timeline=2", 404, "belongs to timeline 2, but the source is on timeline 1"),
-        ("/v1/sinks/search?wait_for=0/1&timeout=soon", 400, "timeout and timeline are numbers"),
+        ("/v1/sinks/search?wait_for=0/1&timeout=soon", 400, "timeout, timeline and epoch are numbers"),
         ("/v1/sinks/search?wait_for=0/1&timeout=1000", 400, "timeout is not between 0 and 300 s"),
+        ("/v1/wait?lsn=0/3E8&sink=search&timeout=0.1", 504, "LSN 0/3E8 was not shown in 0.1 s"),
+        ("/v1/wait?lsn=0/1&sink=search&sink=none", 404, "no sink 'none' has published a position"),
+        ("/v1/wait?lsn=0/1&sink=search&epoch=7", 409, "epoch 7, to which the LSN belongs, has ended"),
+        ("/v1/wait?lsn=0/1&epoch=x", 400, "timeout, timeline and epoch are numbers"),
+        ("/v1/wait?sink=search", 400, "lsn is missing"),
     ],
 )
 def test_a_wait_that_cannot_be_answered_is_told_why(server: HttpServer, query: str, code: int, says: str) -> None:
@@ -220,4 +247,4 @@ def test_a_port_in_use_is_refused_with_the_next_step() -> None:
     with listening_socket("127.0.0.1", port, "http.sink_port"), pytest.raises(ConfigError) as refused:
         listening_socket("127.0.0.1", port, "http.sink_port")
     assert f"port {port}: Address already in use" in refused.value.message
-    assert "CDC__HTTP__SINK_PORT" in refused.value.hint
+    assert "CDC__HTTP__SINK_PORT, or --http-port" in refused.value.hint

@@ -26,9 +26,9 @@ def test_everything_is_said_with_its_unit() -> None:
         "1.1 KiB retained, 10.0 MiB left of 10.0 MiB, 1,000 B/s written",
         "streaming, epoch 1, 0 records, at 0/3E8, 1,000 B and 0.00 s behind",
         "running, 50 rows, 25 % of about 200, 10/s, 15 s left",
-        "1970-01-12 13:46:40Z  0/1F4    1       9     0       4.00 s  scheduled",
+        "1970-01-12 13:46:40Z  0/1F4         1     9       0  4.00 s  scheduled",
         "warning sink search: search differs from the source: 5 rows at the last comparison (5 of public.orders)",
-        "documents  serving  30       2.25 s  4     1         1.50 s",
+        "documents  serving       30  2.25 s     4         1  1.50 s",
         "warning view documents: 1 rows are rejected by the target",
         "warning table public.orders: 3 changes of public.orders could not be published",
     ):

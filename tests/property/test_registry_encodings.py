@@ -1,0 +1,116 @@
+"""Records in the encodings of a registry, of what servers sent, in each mode. Avro is what fastavro writes and reads,
+JSON is what its JSON Schema says, and both read as the JSON that capture would have written.
+"""
+
+import json
+from collections.abc import Iterator
+from io import BytesIO
+from itertools import islice
+from typing import Any
+
+import fastavro
+import pytest
+from jsonschema import Draft7Validator
+
+from cdc.config.format_options import Encoding, FormatOptions, NameAdjustment
+from cdc.formats.avro_json import without_logical_types
+from cdc.formats.connect import Node
+from cdc.formats.encodings import Form, forms_of, head, reader_of
+from cdc.formats.profiles import column_formats, record_nodes
+from cdc.formats.records import EnvelopeContext, TableEncoder
+from cdc.model.errors import ProtocolError, UnsupportedChangeError
+from tests.fuzz import target
+from tests.fuzz.seeds import TableSeeds
+from tests.property.test_schemas import PROFILES
+from tests.support.holes import without_holes
+
+WARNINGS = "ignore::cdc.formats.profiles.UnconvertibleWarning"
+
+
+def records_of(table: TableSeeds, options: FormatOptions) -> Iterator[tuple[bytes, bytes | None]]:
+    encoder = TableEncoder(table.schema, table.relation, EnvelopeContext("shop", "shop", 1, "0.1.0", options))
+    encoder.start_transaction(1, 2, 3, None)
+    for message in table.messages:
+        try:
+            records = encoder.encode(message, 0, 1, 0, 1, 1)
+        except (ProtocolError, UnsupportedChangeError):  # some seeds are no rows
+            continue
+        yield from (without_holes(record)[:2] for record in records)
+    for line in table.lines:
+        try:
+            yield encoder.copy_row(line, 1, 0, 1, 1)[:2]
+        except UnsupportedChangeError:
+            continue
+
+
+def filled(node: Node, value: Any) -> Any:
+    """The value with each absent field as null, but those that are in few records only."""
+    match node["type"]:
+        case "struct" if value is not None:
+            fields = {member["field"]: member for member in node["fields"]}
+            return {
+                name: filled(member, value.get(name))
+                for name, member in fields.items()
+                if name in value or name not in ("unchanged", "filled")
+            }
+        case _:
+            return value
+
+
+def options_of(encoding: Encoding, chosen: dict[str, Any]) -> FormatOptions:
+    adjustment: NameAdjustment = "avro_unicode" if encoding == "avro" else "none"
+    return FormatOptions(encoding=encoding, field_name_adjustment_mode=adjustment, **chosen)
+
+
+def require_as_fastavro(form: Form, encoded: bytes) -> None:
+    """fastavro reads the bytes by the schema alone, and writes what it has read as the same bytes."""
+    parsed = fastavro.parse_schema(without_logical_types(json.loads(form.schema)))
+    stream, again = BytesIO(encoded), BytesIO()
+    found = fastavro.schemaless_reader(stream, parsed, None)
+    assert stream.tell() == len(encoded)
+    fastavro.schemaless_writer(again, parsed, found)
+    assert again.getvalue() == encoded
+
+
+@pytest.mark.parametrize("chosen", PROFILES, ids=str)
+@pytest.mark.filterwarnings(WARNINGS)
+def test_avro_is_fastavros_and_reads_as_the_json_that_it_was_made_of(chosen: dict[str, Any]) -> None:
+    options, count = options_of("avro", chosen), 0
+    for table in target.seeds().tables:
+        key_form, value_form = forms_of(table.schema, options, "shop")
+        assert key_form is not None
+        _, envelope = record_nodes(table.schema, column_formats(table.schema, options), "shop")
+        read_key, read_value = (reader_of(form.schema_type, form.schema) for form in (key_form, value_form))
+        every = 1 if chosen in PROFILES[:2] else 5  # the modes differ in few types
+        for key, value in islice(records_of(table, options), 0, None, every):
+            encoded_key = key_form.encode(key)
+            assert read_key(head(77) + encoded_key) == key, "another text would be another key"
+            if value is None:
+                continue
+            encoded = value_form.encode(value)
+            if count % 10 == 0:
+                require_as_fastavro(key_form, encoded_key)
+                require_as_fastavro(value_form, encoded)
+            read = read_value(head(77) + encoded)
+            assert json.loads(read) == filled(envelope, json.loads(value))
+            if chosen["profile"] == "readable" and b'"before":null' in value and b"unchanged" not in value:
+                assert read == value
+            count += 1
+    assert count > 100
+
+
+@pytest.mark.parametrize("chosen", PROFILES[:3], ids=str)
+@pytest.mark.filterwarnings(WARNINGS)
+def test_json_is_what_its_json_schema_says(chosen: dict[str, Any]) -> None:
+    options, count = options_of("json_schema", chosen), 0
+    for table in target.seeds().tables:
+        key_form, value_form = forms_of(table.schema, options, "shop")
+        assert key_form is not None
+        validators = {form: Draft7Validator(json.loads(form.schema)) for form in (key_form, value_form)}
+        for key, value in list(records_of(table, options))[::5]:
+            for form, content in ((key_form, key), (value_form, value)):
+                if content:
+                    validators[form].validate(json.loads(content))
+                    assert reader_of("JSON", form.schema)(head(1) + form.encode(content)) == content
+                    count += 1
+    assert count > 100
