@@ -11,6 +11,7 @@ from cdc.model.events import TableId
 from cdc.tables import continuity
 from spark_jobs import serving
 from spark_jobs.applied import AppliedPosition
+from spark_jobs.dead_letters import OpenLetters
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.serving import ServingWorker
 from spark_jobs.source.topic_ends import TopicEnds
@@ -96,6 +97,13 @@ def _trusts_an_older_copy(capture: Capture, epoch: int, *, continues: bool) -> N
     BEGIN_EPOCH(capture, epoch, continues=True)
 
 
+def _takes_the_last_record(letters: OpenLetters, message: Any) -> None:
+    letters._own.clear()
+    letters.versions.pop((message.key() or b"").decode(), None)
+    TAKE(letters, message)
+
+
+TAKE: Final = OpenLetters.take
 BEGIN_EPOCH: Final = Capture._begin_epoch
 
 MUTANTS: dict[str, Mutant] = {
@@ -118,6 +126,9 @@ MUTANTS: dict[str, Mutant] = {
     "4: misses a sweep that compaction removed": replaced(AppliedPosition, "_learn_sweep", _misses_sweeps),
     "5: publishes before the refresh": replaced(SinkSync, "_make_readable", _publishes_before_it_shows),
     "5: forgets letters that were not published": replaced(LiveReports, "_publish", _forgets_letters),
+    "5: publishes before it has read the letters": replaced(SinkSync, "_follow_dead_letters", lambda _: None),
+    "5: takes what a late task says of a letter": replaced(OpenLetters, "take", _takes_the_last_record),
+    "5: leaves letters below a finished sweep": replaced(SinkSync, "_look_for_swept_dead_letters", lambda _: None),
     "6: counts partitions once": _partitions_counted_once,
     "7: lets a generation that is not continued promise the former": replaced(
         ServingWorker, "_publish_held", lambda *_: None
@@ -133,12 +144,16 @@ FOUND_AT: Final = {
     "1: capture overlooks that a topic has lost records": 38,
     "1: compares a table with a topic that may have lost records": 302,
     "2: capture goes on with a state that is an older copy": 578,
+    "2: continues a store of another history": 48,
     "2: lets rows of a former history win": 48,
     "2: lets former rows of a table win that joins later": 25008,
     "3: takes a part of a table for all of it": 493,
     "4: capture says only later what a stop owes": 926,
     "4: does not pass on what is owed": 58,
     "4: misses a sweep that compaction removed": 56,
+    "5: forgets letters that were not published": 218,
+    "5: takes what a late task says of a letter": 490,
+    "5: leaves letters below a finished sweep": 384,
     "6: counts partitions once": 85,
     "7: answers although a lost write had closed a dead letter": 22769,
     "7: lets a generation that is not continued promise the former": 154,
