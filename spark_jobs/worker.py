@@ -303,9 +303,8 @@ class SinkWorker(ABC):
         position = self._position(connections, start)
         dead_letters = connections.dead_letters(start.generation)
         held = {schema_history.newest.table for schema_history in control.schema_histories.values()}
-        dead_letters.publish(
-            {key: None for key in dead_letters.open if not start.end_offsets or dead_letter_table(key) not in held}
-        )  # the generation begins again, or the configuration excludes the table now
+        if not start.end_offsets:  # the generation begins again
+            dead_letters.publish(dict.fromkeys(dead_letters.open))
         environment = JobEnvironment(
             control,
             partial(self._complete, control),
@@ -337,6 +336,9 @@ class SinkWorker(ABC):
             may_hold_more=self.role == "serving" and is_filled_in_place(opened),
         )
         sync.begin(update.schema_histories)
+        # Of tables that the configuration excludes now: after the position that says so, from which they are read again
+        # when they are included.
+        dead_letters.publish({key: None for key in dead_letters.open if dead_letter_table(key) not in held})
         return sync
 
     def _next_job(self, connections: PipelineConnections, last: SinkRecord | None) -> tuple[int, str]:

@@ -44,6 +44,12 @@ def test_no_store_is_early_and_each_comes_in_step() -> None:
         assert all(seen[rule] > 20 for rule in (*WEIGHTS, *LATER, "killed", "swap")), seen
 
 
+@pytest.mark.parametrize("seed", [60643])
+def test_a_seed_that_found_something_finds_nothing_more(seed: int) -> None:
+    """A table was excluded and included again, and the job failed between: its dead letters were closed for good."""
+    run(seed)
+
+
 def test_a_run_is_the_same_each_time() -> None:
     first, second = Campaign(7), Campaign(7)
     for campaign in (first, second):
