@@ -34,7 +34,7 @@ class SinksFile:
         self._reread = reread
         self._last = config
         self._of = {name: SinkConfig(0, config) for name in names}
-        self._asked_us = 0  # the last ReloadRecord
+        self._obeyed = {0}  # ReloadRecords, of which workers see the last one at different times; 0: none
 
     def of(self, name: str) -> SinkConfig:
         return self._of[name]
@@ -42,9 +42,9 @@ class SinksFile:
     def follow(self, asked_us: int) -> None:
         """Reads the file again if this request was not obeyed yet (ReloadRecord.requested_us)."""
         with self._lock:
-            if asked_us == self._asked_us:
+            if asked_us in self._obeyed:
                 return
-            self._asked_us = asked_us
+            self._obeyed.add(asked_us)
         self.reload()
 
     def reload(self) -> None:

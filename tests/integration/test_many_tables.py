@@ -107,7 +107,7 @@ def test_all_tables_arrive_in_all_stores_without_a_restart(many: Captured) -> No
         many.await_caught_up()
         job.wait_applied(many.progress(), *STORES, deadline_s=300.0)
         applied_s = time.monotonic() - began
-        done = run(["verify", "--json", "--timeout", "120", "--config", str(many.config())], deadline_s=600.0)
+        done = run(["verify", "--json", "--sink-timeout", "120", "--config", str(many.config())], deadline_s=600.0)
         verified_s = time.monotonic() - began
         assert done.returncode == 0, done.stdout + done.stderr
         report = json.loads(done.stdout)

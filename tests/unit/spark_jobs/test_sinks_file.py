@@ -77,8 +77,8 @@ def test_a_mistake_in_the_file_leaves_the_configuration_in_force(file: File, cap
 
 
 def test_several_sinks_obey_one_request_once(file: File) -> None:
-    for _ in range(3):
-        file.sinks.follow(17)
+    for seen in (0, 17, 0, 17, 17):  # a worker may not have read the record yet
+        file.sinks.follow(seen)
     assert file.reads == 1
     file.sinks.follow(18)
     assert file.reads == 2
