@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from cdc.config.config_file import Config
-from cdc.config.interpolation import variables
+from cdc.config.interpolation import is_left_as_is, variables
 from cdc.config.settings import ENV_PREFIX
 
 HIDDEN: Final = "**********"  # what pydantic shows for a secret, too
@@ -43,7 +43,7 @@ def effective_values(
             yield Value(place, _shown(place, value), given)
             continue
         is_there, written = _in_file(place, sections)
-        used = sorted(set(variables(written)))
+        used = [] if is_left_as_is(place) else sorted(set(variables(written)))
         if used:
             shown = value if value == HIDDEN else written if isinstance(written, str) else HIDDEN
             yield Value(place, shown, f"{FILE} {' '.join('${' + name + '}' for name in used)}")

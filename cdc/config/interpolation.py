@@ -5,7 +5,7 @@ contains. Where a number or true and false is needed, the text is read as one.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,8 @@ from cdc.model.suggestions import did_you_mean
 
 _REFERENCE: Final = re.compile(r"\$(\$?)\{([^}]*)(\}?)")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Its own syntax is the same: ${routedByValue} is a group of route.topic.regex, as in Debezium's router.
+_LEFT_AS_IS: Final = "route.topic.replacement"
 _ESCAPE: Final = "write $${ for the text ${ itself"
 
 
@@ -26,6 +28,11 @@ def interpolated(path: Path, sections: Mapping[str, Any], environment: Mapping[s
         raise ConfigError(
             f"{path}: a section contains itself, by an alias", "write out what the alias (* and a name) stands for"
         ) from None
+
+
+def is_left_as_is(place: Sequence[str]) -> bool:
+    """Says whether an option's value has a syntax of its own that is like ours."""
+    return ".".join(place).replace("_", ".").endswith(_LEFT_AS_IS)
 
 
 def variables(value: Any) -> Iterator[str]:
@@ -43,6 +50,8 @@ def variables(value: Any) -> Iterator[str]:
 
 def _replaced(path: Path, place: tuple[str, ...], value: Any, environment: Mapping[str, str]) -> Any:
     match value:
+        case str() if is_left_as_is(place):
+            return value
         case str() if "${" in value:
             return _REFERENCE.sub(lambda found: _value(path, place, found, environment), value)
         case dict():

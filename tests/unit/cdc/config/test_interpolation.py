@@ -30,6 +30,15 @@ def test_a_text_gets_its_variables(text: str, value: str) -> None:
     assert interpolated(FILE, {"a": text}, ENVIRONMENT) == {"a": value}
 
 
+def test_groups_of_a_topic_s_replacement_are_no_variables() -> None:
+    """Seen: a configuration with Debezium's own value of this option was refused."""
+    outbox = {"public.outbox": {"route.topic.replacement": "${HOST}.${routedByValue}", "route.by.field": "${HOST}"}}
+    replaced = interpolated(FILE, {"outbox": outbox}, ENVIRONMENT)["outbox"]["public.outbox"]
+    other = {"route_topic_replacement": "${routedByValue}"}
+    assert interpolated(FILE, {"outbox": {"public.outbox": other}}, ENVIRONMENT)["outbox"]["public.outbox"] == other
+    assert replaced == {"route.topic.replacement": "${HOST}.${routedByValue}", "route.by.field": "db"}
+
+
 def test_lists_and_sections_get_them_and_keys_and_numbers_stay() -> None:
     sections = {"a": {"${HOST}": ["${HOST}", 1, None, True]}, "b": 2.5}
     assert interpolated(FILE, sections, ENVIRONMENT) == {"a": {"${HOST}": ["db", 1, None, True]}, "b": 2.5}
