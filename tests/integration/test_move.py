@@ -54,7 +54,7 @@ def moving(
 def there(postgres: PostgresServer, moving: Captured) -> Iterator[str]:
     """A copy of the database on PostgreSQL 18, in which tables and types have other oids."""
     with new_database(postgres) as dsn, psycopg.connect(dsn, autocommit=True) as target:
-        target.execute("CREATE TYPE unlike AS ENUM ('x'); CREATE TABLE unlike (id int)")
+        target.execute("CREATE TYPE unlike AS ENUM ('x'); CREATE TABLE other_oids (id int)")
         target.execute(TABLES)
         with moving.connect() as source:
             for table in ("items", "other"):
