@@ -44,7 +44,7 @@ test: setup check docs ## Check, build the documentation, then test on real serv
 test-fast: .venv/.jars check ## What needs no server: units, properties, models, simulations.
 	$(BIN)/pytest $(PROCESSES) -m 'not servers and not long and not whole'
 
-test-whole: setup ## What make test leaves out: tutorials, demo, console, cluster, other PostgreSQL versions, forms of stores.
+test-whole: setup ## What make test leaves out: tutorials, demo, console, other PostgreSQL versions, forms of stores.
 	$(BIN)/pytest $(PROCESSES) -m 'whole and not long' --durations-file=.watershed/durations/whole.json
 
 docs: .venv/.project ## Build the documentation into .watershed/site; warnings are errors.

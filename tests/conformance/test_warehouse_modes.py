@@ -29,7 +29,7 @@ from sinks.warehouse.staging import Stager, TableForm
 from sinks.warehouse.statements import CATALOG
 from spark_jobs.engine import SparkEngine
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from tests.support.hot_workload import NOTES, PLACES, SCHEMA, fill
 from tests.support.sink_job import SinkJob
 from tests.support.stores import ALL, sinks_section
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 TABLES = (PLACES, NOTES)
 WAIT_S = 240.0  # other tests' servers may share the machine

@@ -21,7 +21,7 @@ from tests.support.stores import sinks_section, stored_rows
 from tests.support.waiting import eventually
 from watershed.devstack.instance import PortClaims, choose_ports
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 COLUMNS = {"id": (20, "bigint"), "name": (25, "text")}
 ROWS = 6000

@@ -9,7 +9,7 @@ from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
 from tests.support.stores import ALL, sinks_section, stored_rows
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 COLUMNS = {"id": (20, "bigint"), "text": (25, "text")}
 ROWS = 2000

@@ -41,7 +41,7 @@ from tests.support.secured_kafka import (
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "managed-kafka.md"
