@@ -4,7 +4,7 @@
 |-------------------|------------------------------------------------------------------------------|-----------|
 | `make test-fast`  | those without a server: units, properties, models, simulations, documents    |           |
 | `make test`       | these, integration, conformance of each store, short faults                  | `servers` |
-| `make test-whole` | tutorials, demo, console, other PostgreSQL versions, forms of stores | `whole`   |
+| `make test-whole` | tutorials, demo, console, other PostgreSQL versions, forms of stores          | `whole`   |
 | `make prove-long` | campaigns, and what few users meet                                           | `long`    |
 
 A file puts itself into the last tier by `pytestmark = pytest.mark.whole`. Cases of a parametrised test that differ in
