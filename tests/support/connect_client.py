@@ -35,7 +35,7 @@ def main(remote: str, checkpoint: str, servers: str, prefix: str, table: str) ->
     try:
         spark.read.format("watershed").options(
             **place, nonsense="1"
-        ).load().collect()  # until then a client asks nobody
+        ).load().collect()
     except Exception as error:  # noqa: BLE001 - what a user sees
         found["refused"] = str(error)
     print(json.dumps(found))
