@@ -33,9 +33,7 @@ def main(remote: str, checkpoint: str, servers: str, prefix: str, table: str) ->
     query.awaitTermination()
     found["changes"] = sorted([row._op, row.id] for row in spark.table("changes").collect())
     try:
-        spark.read.format("watershed").options(
-            **place, nonsense="1"
-        ).load().collect()
+        spark.read.format("watershed").options(**place, nonsense="1").load().collect()
     except Exception as error:  # noqa: BLE001 - what a user sees
         found["refused"] = str(error)
     print(json.dumps(found))
