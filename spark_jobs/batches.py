@@ -166,8 +166,6 @@ class SparkBatches:
         self._catalog = SchemaCatalog("", {})
         self._open_dead_letters: dict[str, int] = {}
         self._begun = 0
-        self._asked_at = -END_REQUEST_S  # monotonic seconds, when the running batch was asked to end last
-        self._must_end = False
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
         self._topic_ends.set_topics(sorted(schema_histories))
@@ -198,29 +196,28 @@ class SparkBatches:
         name = group_name(self._job.prefix, self._job.sink, self._job.generation)
         with closing(GroupOffsets(self._job.kafka, name)) as group:
             watch = GroupWatch(group, batch, partitions, counts)
+            must_end, asked_at = False, -END_REQUEST_S  # monotonic seconds, when the batch was asked to end last
 
             def look() -> bool:
+                nonlocal must_end, asked_at
                 try:
                     report = watch.report()
                     # When one task has ended, its partitions wait for the next batch: all others are to end, too.
-                    self._must_end = self._must_end or report.is_over
-                    if not take(report) or self._must_end:
+                    must_end = must_end or report.is_over
+                    if (not take(report) or must_end) and time.monotonic() - asked_at >= END_REQUEST_S:
                         self._ask_for_end()
+                        asked_at = time.monotonic()
                     return bool(report.offsets)
                 except WatershedError as error:  # the tasks have it too, if it lasts
                     log.debug("reports of tasks can't be read", sink=self._job.sink, because=error.message)
                     return False
 
-            self._asked_at, self._must_end = -END_REQUEST_S, False
             with called_regularly(look):
                 yield
 
     def _ask_for_end(self) -> None:
-        now = time.monotonic()
-        if now - self._asked_at >= END_REQUEST_S:
-            job, now_us = self._job, time.time_ns() // 1000
-            self._send(BatchEndRecord(sink=job.sink, generation=job.generation, at_us=now_us))
-            self._asked_at = now
+        job, now_us = self._job, time.time_ns() // 1000
+        self._send(BatchEndRecord(sink=job.sink, generation=job.generation, at_us=now_us))
 
 
 @contextmanager

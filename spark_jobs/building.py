@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import Final, Literal, TypeGuard
 
 import structlog
@@ -80,9 +80,10 @@ class Builder(SinkWorker):
             time.sleep(LOOK_S)
         return False
 
-    def _locked(self) -> AbstractContextManager[bool]:
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
         """Does nothing: the serving worker holds the lock."""
-        return nullcontext(True)
+        yield True
 
     def _report(self, state: str, error: Exception | None = None) -> None:
         if error is not None and not self._stop.is_set():

@@ -8,14 +8,12 @@ environment, so these three entries are not needed and are removed. Other archiv
 import gc
 import os
 import sys
-from contextlib import suppress
-from importlib import import_module
 from typing import Any, Final
 
 from pyspark import daemon
 
 from cdc.config.logs import configure_logs_as_parent
-from spark_jobs.archives import is_spark_archive
+from spark_jobs.python_processes import SHARED, import_beforehand, is_spark_archive
 
 # Tasks decode records into dicts by the ten thousand, none of which is part of a cycle. With Python's 700 the collector
 # took 15 to 30 % of a task's processor time (200,000 records into Redis: 29.4 us each, with this 22.2 to 24.7).
@@ -23,8 +21,6 @@ OBJECTS_PER_COLLECTION: Final = 100_000
 # One thread of a task writes to the store while another decodes the next piece. With Python's interval of 5 ms, an
 # answer of the store waits for so long before it is read.
 SWITCH_INTERVAL_S: Final = 0.0005
-# Imported before workers are forked, which then share them.
-SHARED: Final = ("pyarrow", "spark_jobs.writer", "spark_jobs.stores", "spark_jobs.source.sink_stream")
 
 
 def leave_out_archives() -> None:
@@ -78,7 +74,5 @@ if __name__ == "__main__":
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     configure_logs_as_parent()  # otherwise workers write every line, each error of the Kafka client among them
     flush_outputs()
-    for module in SHARED:
-        with suppress(ImportError):  # the task that needs it says so
-            import_module(module)
+    import_beforehand(SHARED)
     daemon.manager()  # type: ignore[no-untyped-call]

@@ -24,24 +24,20 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Final, NoReturn
 
-from spark_jobs.archives import is_spark_archive
+from spark_jobs.python_processes import SHARED, import_beforehand, is_spark_archive
 
 # What Spark's processes import, besides the modules that they run.
 PRELOADED: Final = (
-    "pyarrow",
+    *SHARED,
     "pyspark.worker",
     "pyspark.sql.worker.lookup_data_sources",
     "pyspark.sql.worker.create_data_source",
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.streaming.python_streaming_source_runner",
-    "spark_jobs.writer",
-    "spark_jobs.stores",
     "spark_jobs.source.datasource",
-    "spark_jobs.source.sink_stream",
     "spark_jobs.source.warming",
     "spark_jobs.daemon",
 )
@@ -232,9 +228,7 @@ def _received(connection: socket.socket, size: int) -> bytes:
 def main(listener: str, folder: str) -> None:
     """Runs the server on an open socket, and removes its folder in the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: Spark ends its processes
-    for module in PRELOADED:
-        with suppress(ImportError):  # the process that needs it says so
-            import_module(module)
+    import_beforehand(PRELOADED)
     gc.collect()
     gc.freeze()  # collections in forked processes would copy the pages that they share
     try:

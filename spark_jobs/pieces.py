@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from cdc.kafka.record_decoding import MAGIC, DamagedRecordError, RecordReader
+from cdc.formats.wire_format import MAGIC
+from cdc.kafka.record_decoding import DamagedRecordError, RecordReader
 from cdc.model.errors import UnknownIdError
 from sinks.contract import Change, Outcome, Result, SourceOperation
 from sinks.errors import RefusedError, SinkError

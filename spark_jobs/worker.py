@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, TypeGuard
@@ -227,13 +227,9 @@ class SinkWorker(ABC):
     def _open_dead_letters(self, generation: int) -> DeadLetterTopic:
         return DeadLetterTopic(self._config.kafka, self._config.topics, self.name, generation)
 
-    def _locked(self) -> AbstractContextManager[bool]:
-        """Holds the lock while this worker runs, see Checkpoints.locked."""
-        return self._locked_after_standby()
-
     @contextmanager
-    def _locked_after_standby(self) -> Iterator[bool]:
-        """Waits as standby while another process of this machine runs the sink,
+    def _locked(self) -> Iterator[bool]:
+        """Holds the lock while this worker runs. Waits as standby while another process of this machine runs the sink,
         and takes over when that ends. Yields False after a request to stop."""
         has_waited = False
 

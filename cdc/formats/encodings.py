@@ -1,7 +1,6 @@
 """The encodings of tables' records beside JSON: their schemas, and the functions that write and read them. Pure.
 
-Each key and value is in Confluent's wire format: a zero byte, the four bytes of the schema's id in the registry, then
-the content. JSON never begins with a zero byte, so a reader knows from a record itself how to read it.
+Each key and value is in Confluent's wire format (cdc/formats/wire_format.py).
 
     encoding     content                        schema
     avro         Avro's binary form             as Confluent's AvroData makes it
@@ -22,12 +21,11 @@ from cdc.formats.avro_schemas import adjusted_schema_name, avro_schema
 from cdc.formats.connect import Node
 from cdc.formats.json_schemas import json_schema
 from cdc.formats.profiles import column_formats, record_nodes
+from cdc.formats.wire_format import HEAD_BYTES
 from cdc.model.events import TableSchema
 
 SchemaType = Literal["AVRO", "JSON"]
 SCHEMA_TYPES: Final[dict[Encoding, SchemaType]] = {"avro": "AVRO", "json_schema": "JSON"}
-MAGIC: Final = b"\0"
-HEAD_BYTES: Final = 5
 Content = Callable[[bytes], bytes]
 
 
@@ -64,15 +62,6 @@ def _with_wide_integers(key: Node) -> Node:
     beginning. Profile `debezium` has Debezium's types."""
     fields = [{**field, "type": "int64"} if field["type"] in ("int16", "int32") else field for field in key["fields"]]
     return {**key, "fields": fields}
-
-
-def head(schema_id: int) -> bytes:
-    return MAGIC + schema_id.to_bytes(4)
-
-
-def schema_id_of(content: bytes) -> int | None:
-    """Returns the id of the schema that describes a key or value; None for JSON without one."""
-    return int.from_bytes(content[1:HEAD_BYTES]) if content[:1] == MAGIC and len(content) >= HEAD_BYTES else None
 
 
 def reader_of(schema_type: str, schema: str) -> Content:

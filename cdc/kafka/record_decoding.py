@@ -5,13 +5,12 @@ else is JSON. So a reader needs no option, and a topic may have both.
 """
 
 from collections.abc import Callable
-from typing import Final
 
 from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.config.settings import KafkaConfig
+from cdc.formats.wire_format import HEAD_BYTES, MAGIC
 from cdc.model.errors import ConfigError, WatershedError
 
-MAGIC: Final = b"\0"
 _Read = Callable[[bytes], bytes]
 
 
@@ -31,7 +30,7 @@ class RecordReader:
         not have, DamagedRecordError, UnreachableError, ConfigError."""
         if content is None or content[:1] != MAGIC:
             return content
-        schema_id = int.from_bytes(content[1:5])
+        schema_id = int.from_bytes(content[1:HEAD_BYTES])
         read = self._readers.get(schema_id) or self._open(schema_id)
         try:
             return read(content)

@@ -14,7 +14,8 @@ from typing import Final
 import structlog
 
 from cdc.config.format_options import Encoding, FormatOptions
-from cdc.formats.encodings import Form, forms_of, head, is_same_form
+from cdc.formats.encodings import Form, forms_of, is_same_form
+from cdc.formats.wire_format import head
 from cdc.kafka.daemon_thread import call_in_thread
 from cdc.kafka.schema_registry import Registry, SchemaRefusedError
 from cdc.model.control import EncodingRecord, SchemaRecord

@@ -19,6 +19,21 @@ class PerSinkRecord(Record):
         return self.key_of(self.sink)
 
 
+class PerGenerationRecord(Record):
+    """A record about one generation of a sink."""
+
+    sink: str
+    generation: int
+
+    @classmethod
+    def key_of(cls, sink: str, generation: int) -> str:
+        return f"{cls.KEY}{sink}/{generation}"
+
+    @property
+    def record_key(self) -> str:
+        return self.key_of(self.sink, self.generation)
+
+
 class SinkErrorRecord(PerSinkRecord):
     """The last error of a sink's job. It is over if the sink's own record is newer."""
 
@@ -29,31 +44,23 @@ class SinkErrorRecord(PerSinkRecord):
     at_us: int  # µs since 1970
 
 
-class BatchEndRecord(Record):
+class BatchEndRecord(PerGenerationRecord):
     """A sink's driver asks the tasks of the batch that one of its generations is running to end."""
 
     KEY = "batch-end/"
-    sink: str
-    generation: int
     at_us: int  # µs since 1970
 
     @classmethod
     def key_of(cls, sink: str, generation: int) -> str:
         """Ends with a slash, so that no key is the beginning of another."""
-        return f"{cls.KEY}{sink}/{generation}/"
-
-    @property
-    def record_key(self) -> str:
-        return self.key_of(self.sink, self.generation)
+        return f"{super().key_of(sink, generation)}/"
 
 
-class QueryRecord(Record):
+class QueryRecord(PerGenerationRecord):
     """What Spark says about the query of one of a sink's generations: about the last batch that has ended, and how
     often queries have failed. The position is in SinkRecord."""
 
     KEY = "query/"
-    sink: str
-    generation: int
     failures: int = 0  # queries that ended with an error since the sink's process started
     batch: int | None = None  # Spark's number of the batch; None: none has ended yet
     batch_ms: int = 0  # the batch's duration
@@ -64,14 +71,6 @@ class QueryRecord(Record):
     ended_us: int = 0  # when the batch ended, µs since 1970
     shortage: str = ""  # why it waits for batches of other queries
     shortage_next: str = ""
-
-    @classmethod
-    def key_of(cls, sink: str, generation: int) -> str:
-        return f"{cls.KEY}{sink}/{generation}"
-
-    @property
-    def record_key(self) -> str:
-        return self.key_of(self.sink, self.generation)
 
 
 class RebuildRecord(PerSinkRecord):

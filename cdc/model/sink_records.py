@@ -5,20 +5,19 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from cdc.model.control import U64, Record
+from cdc.model.control import U64
+from cdc.model.job_records import PerGenerationRecord
 
 STALLED_S: Final = 5.0  # a capture, sink or view without progress for this time is a problem
 
 
-class SinkRecord(Record):
+class SinkRecord(PerGenerationRecord):
     """Says that a sink has applied every record below `end_offsets`, and every sweep of `sweeps`.
 
     `applied_lsn` is the largest progress LSN whose offsets are covered and whose sweeps are done.
     """
 
     KEY = "sink/"
-    sink: str
-    generation: int
     end_offsets: dict[str, tuple[int, ...]]
     applied_lsn: U64
     epoch: int  # of applied_lsn; 0 before the first progress
@@ -44,14 +43,6 @@ class SinkRecord(Record):
     job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one continues
     # Readers see the serving generation only. A building one is filled beside it; a kept one was replaced by it.
     role: Literal["serving", "building", "kept"] = "serving"
-
-    @classmethod
-    def key_of(cls, sink: str, generation: int) -> str:
-        return f"{cls.KEY}{sink}/{generation}"
-
-    @property
-    def record_key(self) -> str:
-        return self.key_of(self.sink, self.generation)
 
 
 def newest(sinks: Iterable[SinkRecord], name: str, generation_min: int = 0) -> SinkRecord | None:

@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Callable
 
 from cdc.config.format_options import Encoding, FormatOptions
-from cdc.formats.encodings import Form, forms_of, head, reader_of
+from cdc.formats.encodings import Form, forms_of, reader_of
 from cdc.formats.records import EnvelopeContext, TableEncoder
+from cdc.formats.wire_format import head
 from sinks.records import ordinary_change
 from tests.bench.codec import COLUMNS, FRAME, SHAPES, frames
 from tests.support import wire

@@ -11,7 +11,8 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from cdc.config.format_options import Encoding, FormatOptions
 from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.formats.connect import STRING, Node, optional, required, struct_of
-from cdc.formats.encodings import Form, form_of, schema_id_of
+from cdc.formats.encodings import Form, form_of
+from cdc.formats.wire_format import schema_id_of
 from cdc.kafka.schema_registry import SchemaRefusedError, SchemaRegistry
 from cdc.model.errors import UnknownIdError, UnreachableError
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer

@@ -16,9 +16,10 @@ from jsonschema import Draft7Validator
 from cdc.config.format_options import Encoding, FormatOptions, NameAdjustment
 from cdc.formats.avro_json import without_logical_types
 from cdc.formats.connect import Node
-from cdc.formats.encodings import Form, forms_of, head, reader_of
+from cdc.formats.encodings import Form, forms_of, reader_of
 from cdc.formats.profiles import column_formats, record_nodes
 from cdc.formats.records import EnvelopeContext, TableEncoder
+from cdc.formats.wire_format import head
 from cdc.model.errors import ProtocolError, UnsupportedChangeError
 from tests.fuzz import target
 from tests.fuzz.seeds import TableSeeds

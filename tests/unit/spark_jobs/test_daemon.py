@@ -8,7 +8,8 @@ import structlog
 from pyspark import daemon
 from pyspark.sql import SparkSession
 
-from spark_jobs.daemon import SHARED, FlushedFile, flush_outputs, leave_out_archives
+from spark_jobs.daemon import FlushedFile, flush_outputs, leave_out_archives
+from spark_jobs.python_processes import SHARED
 
 OURS = ["/env/lib/pyspark.zip", "/env/lib/py4j-0.10.9.9-src.zip", "/env/jars/spark-core_2.13-4.1.3.jar"]
 OTHERS = ["/env/site-packages", "/job/users.zip", "/job/pyspark.zip.d", "/python311.zip"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdc.config.schema_registry import SchemaRegistryConfig
-from cdc.formats.encodings import head
+from cdc.formats.wire_format import head
 from cdc.kafka.record_decoding import RecordReader
 from cdc.model.errors import ConfigError, UnknownIdError
 from cdc.model.events import pack_version

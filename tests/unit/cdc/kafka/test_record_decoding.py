@@ -9,7 +9,8 @@ from cdc.config.format_options import FormatOptions
 from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.config.settings import KafkaConfig
 from cdc.formats.connect import INT32, required, struct_of
-from cdc.formats.encodings import form_of, head
+from cdc.formats.encodings import form_of
+from cdc.formats.wire_format import head
 from cdc.kafka import schema_registry
 from cdc.kafka.record_decoding import DamagedRecordError, RecordReader, record_reader
 from cdc.model.errors import ConfigError, UnknownIdError

@@ -8,8 +8,9 @@ from typing import Any, Final
 import pytest
 
 from cdc.config.format_options import FormatOptions
-from cdc.formats.encodings import HEAD_BYTES, reader_of, schema_id_of
+from cdc.formats.encodings import reader_of
 from cdc.formats.records import EnvelopeContext, TableEncoder
+from cdc.formats.wire_format import HEAD_BYTES, schema_id_of
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.record_encoding import RecordEncoder
 from cdc.model.control import EncodingRecord, SchemaRecord

@@ -57,7 +57,7 @@ def test_the_code_says_whether_a_later_check_may_pass(checked: Check, findings: 
 
 
 def test_json_has_all_findings_in_the_order_in_which_they_were_made(checked: Check) -> None:
-    told = json.loads(checked(WRONG, GOOD, AWAY, words=("--json", "--quiet")).output)
-    assert told["is_fit"] is False
-    assert [finding["about"] for finding in told["findings"]] == ["table public.a", "brokers", "source"]
-    assert [finding["is_passing"] for finding in told["findings"]] == [False, False, True]
+    printed = json.loads(checked(WRONG, GOOD, AWAY, words=("--json", "--quiet")).output)
+    assert printed["is_fit"] is False
+    assert [finding["about"] for finding in printed["findings"]] == ["table public.a", "brokers", "source"]
+    assert [finding["is_passing"] for finding in printed["findings"]] == [False, False, True]

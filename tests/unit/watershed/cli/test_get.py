@@ -100,11 +100,15 @@ def test_the_exit_code_is_that_of_the_worst_verdict(asked: Get, stores: tuple[St
 
 
 def test_json_has_all_values(asked: Get) -> None:
-    told = json.loads(asked(EQUAL, DIFFERS, words=("--json",), floor=pack_version(1, 43)).stdout)
-    assert (told["table"], told["key"], told["source"]) == ("public.orders", {"id": 7}, {"id": "7", "total": "12.50"})
-    (record,) = told["topic"]["records"]
+    found = json.loads(asked(EQUAL, DIFFERS, words=("--json",), floor=pack_version(1, 43)).stdout)
+    assert (found["table"], found["key"], found["source"]) == (
+        "public.orders",
+        {"id": 7},
+        {"id": "7", "total": "12.50"},
+    )
+    (record,) = found["topic"]["records"]
     assert (record["op"], record["row"], record["is_swept"]) == ("update", ROW, True)
-    assert [(one["sink"], one["verdict"], one["row"]) for one in told["stores"]] == [
+    assert [(one["sink"], one["verdict"], one["row"]) for one in found["stores"]] == [
         ("search", "equal", {"id": 7, "total": 12.5}),
         ("sql", "differs", None),
     ]
