@@ -33,7 +33,8 @@ BUDGETS_S: Final[dict[str, float]] = {
     "tests/integration/test_secured_kafka.py": 90,
     "tests/integration/test_spark_source.py": 180,
     "tests/integration/test_topic_troubles.py": 180,
-    "tests/integration/test_verify.py": 200,
+    "tests/integration/test_warehouse_modes.py": 150,
+    "tests/integration/test_verify.py": 260,
     "tests/faults/test_kill_capture.py": 120,
     "tests/integration/test_many_tables.py": 400,
 }

@@ -21,6 +21,8 @@ from tests.support.stores import sinks_section
 from tests.support.waiting import eventually
 from watershed.cli.main import application
 from watershed.verify.schedule import VerifySchedule, read_history
+from watershed.verify.source_rows import VerifiedTable
+from watershed.verify.verifier import read_schema_histories
 
 pytestmark = pytest.mark.whole
 
@@ -120,6 +122,19 @@ def test_the_job_of_the_sinks_compares_its_stores_by_itself(goods: Captured) -> 
 
     eventually(scheduled, 120.0, "every store was compared as verify.every says")
     assert VerifySchedule(config, goods.config(), STORES).due(time.time_ns() // 1000) == []
+
+
+def test_a_sample_has_as_many_rows_as_were_asked_for(goods: Captured) -> None:
+    """The table has few pages, and most of them hold no row that is alive."""
+    with goods.connect() as connection:
+        for _ in range(5):
+            with connection.transaction(force_rollback=True):
+                connection.execute("UPDATE goods SET note = 'undone'")
+        connection.execute("ANALYZE goods")
+    config = drift.loaded(goods)
+    (schema,) = (history.newest for history in read_schema_histories(config).values())
+    with VerifiedTable(config.source, schema) as table:
+        assert {len(set(table.sample(200))) for _ in range(30)} == {200}
 
 
 @pytest.mark.promise(8)

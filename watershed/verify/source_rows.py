@@ -16,7 +16,7 @@ from cdc.postgres.catalog import read_publication
 from cdc.postgres.chunk_statements import ChunkTable, chunk_statement, reread_statement, sample_statement
 from cdc.postgres.chunk_table import begin_read, describe_for_chunks, size
 from cdc.postgres.connection import SourceConnection, connect, lost
-from cdc.postgres.copy_lines import copy_lines, fields_of, key_of
+from cdc.postgres.copy_lines import Copied, copy_lines, fields_of, key_of
 from watershed.verify.table_rows import APPLICATION, TableReader
 
 CHUNK_ROWS_MAX: Final = 10_000
@@ -26,6 +26,7 @@ SAMPLE_BYTES_MAX: Final = 16 * 1024 * 1024
 LOCK_WAIT_S: Final = 10
 # The planner's number of rows may be too high, and pages are not equally full: more keys are read than are wanted.
 SAMPLE_SURPLUS: Final = 2.0
+SAMPLE_GROWTH: Final = 4.0
 # Which transactions have written to the table and have not ended. One that is idle has not begun its commit.
 _WRITERS: LiteralString = """
 SELECT DISTINCT l.virtualtransaction
@@ -127,10 +128,20 @@ class VerifiedTable:
         return {key: row for row in rows if (key := self.record_key(row.texts)) in texts}
 
     def sample(self, count: int) -> list[bytes]:
-        """Record keys of about so many rows, from random pages."""
-        percent = 100.0 if not self._size.rows else min(100.0, 100.0 * SAMPLE_SURPLUS * count / self._size.rows)
-        statement = sample_statement(self._table, max(percent, 1e-6))
+        """Record keys of `count` rows, or of all if there are fewer, from random pages."""
+        percent = 100.0 if not self._size.rows else 100.0 * SAMPLE_SURPLUS * count / self._size.rows
+        copied = self._sample_pages(percent)
+        # Few pages are a coarse sample, and pages that updates emptied hold few rows: more pages until there are enough.
+        while copied.row_count < count and percent < 100.0:
+            percent *= SAMPLE_GROWTH
+            copied = self._sample_pages(percent)
         places = range(len(self._table.key))
+        step = max(1, len(copied.lines) // count)
+        keys = (key_of(line, places, self.schema.table) for line in copied.lines[::step])
+        return [self._records.encode(key) for key in keys][:count]
+
+    def _sample_pages(self, percent: float) -> Copied:
+        statement = sample_statement(self._table, min(100.0, max(percent, 1e-6)))
         with _explained(self.schema):
             self._begin()
             copied = copy_lines(self._connection, statement, SAMPLE_BYTES_MAX)
@@ -138,9 +149,7 @@ class VerifiedTable:
             self._end()
         else:
             self._again()
-        step = max(1, len(copied.lines) // count)
-        keys = (key_of(line, places, self.schema.table) for line in copied.lines[::step])
-        return [self._records.encode(key) for key in keys][:count]
+        return copied
 
     def writers(self) -> set[str]:
         """Transactions that have written to the table, and may have begun their commit. Sees those of now."""
