@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cdc.config.http_settings import HttpConfig, HttpUser, Role
+from watershed.http.hosts import is_local
 
 log = structlog.get_logger(__name__)
 
@@ -120,6 +121,14 @@ def caller_of(request: Request) -> Caller:
     """Returns who sent the request. A request that CheckedAccess has not seen is nobody's."""
     caller: Caller = request.scope.get(_CALLER, NOBODY)
     return caller
+
+
+def hidden_values(http: HttpConfig, request: Request) -> str:
+    """Returns why this request gets no values of rows, logs or options; "" if it may. A server without users shows them
+    only to this machine, and to no page of another origin."""
+    if caller_of(request).has_users or is_local(http, request.headers.get("host", "")):
+        return ""
+    return "a server without users shows this only under a name of this machine, such as localhost"
 
 
 def _refused(code: int, error: str, hint: str) -> Response:

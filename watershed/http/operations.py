@@ -21,6 +21,7 @@ from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from watershed.client.signal_sender import await_answer, send_signal
 from watershed.http.access import caller_of
+from watershed.http.answers import failure, json_answer
 from watershed.status.model import Node
 
 log = structlog.get_logger(__name__)
@@ -63,11 +64,6 @@ class OperationAnswer(Node):
     tables: tuple[str, ...]
 
 
-class OperationFailure(Node):
-    error: str
-    next: str
-
-
 class Operations:
     """Sends signals and waits for their answers, a few at a time."""
 
@@ -92,21 +88,21 @@ class Operations:
         async def operate(request: Request) -> Response:
             caller = caller_of(request)
             if caller.role != "operate":  # CheckedAccess has refused it already
-                return _failure(403, "this needs a user with role operate", "configure http.users")
+                return failure(403, "this needs a user with role operate", "configure http.users")
             try:
                 wanted = OperationRequest.model_validate_json(await _body(request) or b"{}")
             except ValidationError as error:
                 first = error.errors(include_input=False, include_url=False, include_context=False)[0]
                 where = ".".join(map(str, first["loc"])) or "the body"
-                return _failure(400, f"{where}: {first['msg']}", 'send JSON such as {"tables": ["public.orders"]}')
+                return failure(400, f"{where}: {first['msg']}", 'send JSON such as {"tables": ["public.orders"]}')
             if wanted.where is not None and action != "snapshot":
-                return _failure(400, "where is for /v1/snapshots/start", "leave it out")
+                return failure(400, "where is for /v1/snapshots/start", "leave it out")
             if action == "reload" and wanted.tables:
-                return _failure(400, "the file is read as a whole, not for some tables", "leave tables out")
+                return failure(400, "the file is read as a whole, not for some tables", "leave tables out")
             if action in _NEED_TABLES and not wanted.tables:
-                return _failure(400, "no tables are named", 'send JSON such as {"tables": ["public.orders"]}')
+                return failure(400, "no tables are named", 'send JSON such as {"tables": ["public.orders"]}')
             if self._waiting >= WAITING_MAX:
-                return _failure(503, f"{WAITING_MAX} requests are waiting already", "try again in a moment")
+                return failure(503, f"{WAITING_MAX} requests are waiting already", "try again in a moment")
             record = SignalRecord(
                 action=action,
                 tables=wanted.tables,
@@ -126,16 +122,16 @@ class Operations:
         try:
             answer = await run_sync(self._send, record, limiter=self._limiter)
         except (UnreachableError, ConnectionLost) as error:
-            return _failure(503, error.message, error.hint)
+            return failure(503, error.message, error.hint)
         except WatershedError as error:  # capture has not answered; the signal waits for it
-            return _failure(504, error.message, error.hint)
+            return failure(504, error.message, error.hint)
         finally:
             self._waiting -= 1
         log.info("an operation was answered", accepted=answer.is_accepted, message=answer.message, **asked)
         if not answer.is_accepted:
-            return _failure(409, f"refused: {answer.message}", answer.next or "GET /v1/tables shows the tables")
+            return failure(409, f"refused: {answer.message}", answer.next or "GET /v1/tables shows the tables")
         made = OperationAnswer(answer=answer.message, tables=answer.tables)
-        return Response(made.model_dump_json(), 200, media_type="application/json")
+        return json_answer(made)
 
 
 async def _body(request: Request) -> bytes:
@@ -146,7 +142,3 @@ async def _body(request: Request) -> bytes:
         if len(body) > BODY_BYTES_MAX:
             return body[:BODY_BYTES_MAX] + b"\0"
     return body
-
-
-def _failure(code: int, error: str, hint: str) -> Response:
-    return Response(OperationFailure(error=error, next=hint).model_dump_json(), code, media_type="application/json")

@@ -3,6 +3,8 @@
 import socket
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from signal import SIG_BLOCK, SIGINT, SIGTERM, pthread_sigmask
 from typing import Final
 
@@ -18,11 +20,14 @@ from watershed.client.pipeline_watch import FollowedPositions
 from watershed.client.source_reader import PostgresSourceReader
 from watershed.http.access import CheckedAccess
 from watershed.http.certificate import Certificate
+from watershed.http.change_streams import ChangeStreams, following
 from watershed.http.connections import bounded
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.hosts import CheckedHost, KnownHosts
 from watershed.http.operations import Operations
+from watershed.http.process_reads import ProcessReads
 from watershed.http.routes import Scope, application
+from watershed.http.table_reads import PipelineTables, TableReads
 from watershed.http.waits import Waits
 from watershed.status.dead_letters import read_dead_letters
 from watershed.status.facts import ViewReader
@@ -42,19 +47,29 @@ def make_monitor(config: Config, conditions: Conditions, views: Sequence[ViewRea
     return Monitor(config, source, topics, conditions.all, views=views)
 
 
-def serve(
-    config: Config, port: int, key: str, scope: Scope, conditions: Conditions, views: Sequence[ViewReader]
-) -> None:
-    """Listen, and answer from now on. `key`: of the configuration, from which the port is. Raises ConfigError where the
-    address can't be taken."""
-    listener = listening_socket(config.http.host, port, key)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process listens, and the file that says so."""
+
+    file: Path  # of the configuration
+    port: int
+    key: str  # of the port in the file
+
+
+def serve(config: Config, place: Place, scope: Scope, conditions: Conditions, views: Sequence[ViewReader]) -> None:
+    """Listen, and answer from now on. Raises ConfigError where the address can't be taken."""
+    port = place.port
+    listener = listening_socket(config.http.host, port, place.key)
     monitor = make_monitor(config, conditions, views)
     waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
     trend = Trend()
     dead_letters = DeadLetterReader(config, lambda sinks: read_dead_letters(config, sinks))
-    server = http_server(
-        application(monitor.status, scope, waits, trend.recent, dead_letters, Operations.of(config)), config.http
+    parts = (
+        Operations.of(config),
+        TableReads(config, PipelineTables(config), ChangeStreams(following(config))),
+        ProcessReads(config, place.file),
     )
+    server = http_server(application(monitor.status, scope, waits, trend.recent, dead_letters, *parts), config.http)
 
     def run() -> None:
         # SIGTERM is for the thread that waits for it. Threads that are started here inherit this.

@@ -109,6 +109,6 @@ def test_a_capture_that_does_not_answer_is_no_success(
 
 def test_operations_are_asked_for_by_post(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request("GET", "/v1/tables/stop", headers={"Authorization": f"Bearer {OPERATE}"})
+    connection.request("GET", "/v1/snapshots/pause", headers={"Authorization": f"Bearer {OPERATE}"})
     assert connection.getresponse().status == 405
     connection.close()

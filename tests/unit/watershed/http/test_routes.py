@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 from watershed.client.applied import Positions
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.operations import Operations
-from watershed.http.routes import CAPTURE, Scope, application, description, sinks_scope, views_scope
+from watershed.http.routes import CAPTURE, Routed, Scope, application, description, sinks_scope, views_scope
 from watershed.http.server import http_server, listening_socket
 from watershed.http.waits import Waits
 from watershed.status.dead_letters import DeadLetter
@@ -42,7 +42,7 @@ class Pipeline:
 
         self.trend = Trend()
 
-    def application(self) -> Starlette:
+    def application(self, *parts: Routed) -> Starlette:
         letters = DeadLetterReader(config(), self.read_dead_letters)
         return application(
             lambda: self.status,
@@ -51,6 +51,7 @@ class Pipeline:
             self.trend.recent,
             letters,
             Operations(self.operate),
+            *parts,
         )
 
     def read_dead_letters(self, sinks: Sequence[str]) -> list[DeadLetter]:

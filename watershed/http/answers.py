@@ -1,0 +1,62 @@
+"""Answers in JSON. A failure says what has failed and the next step."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
+from starlette.responses import JSONResponse, Response
+
+from cdc.model.errors import ConnectionLost, GapError, NotInTimeError, UnreachableError, WatershedError
+from watershed.client.applied import WaitError
+from watershed.status.model import Node
+
+
+class Failure(Node):
+    error: str
+    next: str
+
+
+class BusyError(UnreachableError):
+    """Too many requests are waiting. This one has not begun."""
+
+
+# A conflict can't be resolved by waiting. The first that fits counts.
+_CODES: Final[Mapping[type[WatershedError], int]] = {
+    BusyError: 429,
+    WaitError: 404,
+    GapError: 409,
+    UnreachableError: 503,
+    ConnectionLost: 503,
+    NotInTimeError: 503,
+}
+
+
+def json_answer(model: BaseModel, code: int = 200) -> Response:
+    return Response(model.model_dump_json(), code, media_type="application/json")
+
+
+def values(found: Mapping[str, Any]) -> Response:
+    """Returns an answer with the values of rows. What JSON does not have, such as NaN, is its text."""
+    try:
+        return JSONResponse(found)
+    except ValueError:
+        return JSONResponse(_finite(found))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def failure(code: int, error: str, hint: str) -> Response:
+    return json_answer(Failure(error=error, next=hint), code)
+
+
+def failed(error: WatershedError, otherwise: int = 502) -> Response:
+    """Returns the answer to a request that ended with this error."""
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), otherwise)
+    return failure(code, error.message, error.hint)

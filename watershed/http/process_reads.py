@@ -1,0 +1,65 @@
+"""What the console shows of this process: its configuration with secrets hidden, and its last log lines."""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cdc.config.config_file import Config, load_config
+from cdc.config.effective import effective_options
+from cdc.config.logs import LINE_CHARS_KEPT, recent_lines
+from cdc.config.secrets import hidden, secret_texts
+from cdc.model.errors import WatershedError
+from watershed.http.access import hidden_values
+from watershed.http.answers import failed, failure
+from watershed.http.bounded_work import BoundedWork
+
+LINES: Final = 200
+LINES_MAX: Final = 1_000
+FILE_S_MAX: Final = 10.0
+
+
+class ProcessReads:
+    """Routes for the process itself."""
+
+    def __init__(self, config: Config, file: Path) -> None:
+        self._http = config.http
+        self._file = file
+        self._secrets = secret_texts(config)
+        self._files = BoundedWork("reading the configuration file", 1, FILE_S_MAX)
+
+    def routes(self) -> Sequence[Route]:
+        return [Route("/v1/config", self._config), Route("/v1/log", self._log)]
+
+    async def _config(self, request: Request) -> Response:
+        if reason := hidden_values(self._http, request):
+            return failure(403, reason, "configure http.users, and ask with the token of one of them")
+        try:
+            return JSONResponse(await self._files.run(partial(options_of, self._file)))
+        except WatershedError as error:  # the file was changed, and the process has not read it again
+            return failed(error, 409)
+
+    async def _log(self, request: Request) -> Response:
+        if reason := hidden_values(self._http, request):
+            return failure(403, reason, "configure http.users, and ask with the token of one of them")
+        text = request.query_params.get("lines", str(LINES))
+        if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= LINES_MAX):
+            return failure(400, f"lines={text[:40]!r} is no number from 1 to {LINES_MAX}", "leave lines out")
+        return JSONResponse({"lines": [self._line(line) for line in recent_lines(int(text))]})
+
+    def _line(self, line: str) -> str:
+        without = hidden(line, self._secrets)
+        if len(line) < LINE_CHARS_KEPT:
+            return without
+        # The line was cut, perhaps within a secret, whose beginning would not be recognised.
+        return without[: -max(map(len, self._secrets), default=1)] + "…"
+
+
+def options_of(file: Path) -> dict[str, Any]:
+    """Returns what `cdc config show --json` prints. Raises ConfigError."""
+    return effective_options(load_config(file), file, os.environ)
