@@ -97,7 +97,7 @@ def serve(config: Config, place: Place, scope: Scope, conditions: Conditions, vi
     scheme = "http" if config.http.tls is None else "https"
     console = console_address(config.http.host, port, scheme)
     log.info("listening", http=f"{scheme}://{config.http.host}:{port}", console=console)
-    if config.http.users and config.http.tls is None and not is_loopback(config.http.host):
+    if config.http.has_users and config.http.tls is None and not is_loopback(config.http.host):
         log.warning("tokens travel unencrypted: set http.tls, unless a proxy in front ends TLS")
 
 
