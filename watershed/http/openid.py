@@ -15,7 +15,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import structlog
 
-from cdc.config.http_settings import HttpOidc, is_trusted_url
+from cdc.config.http_settings import HttpOidc, Role, is_trusted_url
 from cdc.model.errors import ConfigError, UnreachableError, WatershedError
 from watershed.http.bounded_work import BoundedWork
 
@@ -46,6 +46,10 @@ class RefusedTokenError(WatershedError):
 class NoRoleError(WatershedError):
     """A token is accepted, but its user has no role here."""
 
+    def __init__(self, user: str, message: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.user = user
+
 
 class OpenId:
     """Checks tokens of one provider. Used by the server's event loop."""
@@ -69,7 +73,7 @@ class OpenId:
         self._reading = asyncio.Lock()
         self._work = BoundedWork("reading the keys of http.oidc.issuer", 1, 3 * FETCH_S_MAX, WAITING_MAX)
 
-    async def user(self, token: str) -> tuple[str, str]:
+    async def user(self, token: str) -> tuple[str, Role]:
         """Returns name and role (read, operate) of the token's user. Raises RefusedTokenError, NoRoleError, and
         UnreachableError if the provider's keys are not known and can't be read."""
         try:
@@ -147,7 +151,7 @@ class OpenId:
             raise UnreachableError(f"{place} has no key that can be used", "check the provider")
         return keys
 
-    def _named(self, claims: Mapping[str, Any]) -> tuple[str, str]:
+    def _named(self, claims: Mapping[str, Any]) -> tuple[str, Role]:
         settings = self._settings
         sub = claims["sub"]
         display = next((claims[name] for name in ("preferred_username", "email") if claims.get(name)), None)
@@ -159,6 +163,7 @@ class OpenId:
         if held.intersection(settings.read):
             return name, "read"
         raise NoRoleError(
+            name,
             f"user {name} has no role here: none of the values of claim {settings.roles_claim} gives one",
             "give the user a role at the provider, or name the value in http.oidc.read or http.oidc.operate",
         )

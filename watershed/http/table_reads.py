@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cdc.config.config_file import Config
+from cdc.config.http_settings import HttpConfig
 from cdc.kafka.state_reader import read_in_force
 from cdc.model.errors import NotInTimeError, UnreachableError, WatershedError
 from cdc.model.events import TableId, TableSchema
@@ -47,24 +48,24 @@ class TableSource(Protocol):
 class PipelineTables:
     """Reads from the brokers, the source and the stores."""
 
-    config: Config
+    config: Callable[[], Config]  # as it is now
 
     def schema(self, table: TableId) -> TableSchema:
-        return published_table(self.config, table)
+        return published_table(self.config(), table)
 
     def description(self, table: TableId) -> Mapping[str, Any]:
-        return read_description(self.config, table)
+        return read_description(self.config(), table)
 
     def row(self, schema: TableSchema, key: bytes, records: int) -> Mapping[str, Any]:
         deadline = time.monotonic() + ROW_S_MAX
-        return read_row(read_in_force(self.config), schema, key, records, deadline=deadline).as_json()
+        return read_row(read_in_force(self.config()), schema, key, records, deadline=deadline).as_json()
 
 
 class TableReads:
     """Routes for one table. Of a name with slashes or blanks these are percent-encoded."""
 
-    def __init__(self, config: Config, source: TableSource, streams: ChangeStreams) -> None:
-        self._http = config.http
+    def __init__(self, http: HttpConfig, source: TableSource, streams: ChangeStreams) -> None:
+        self._http = http
         self._source = source
         self._streams = streams
         self._descriptions = BoundedWork("reading a table's description", DESCRIPTIONS_AT_ONCE, DESCRIPTION_S_MAX)

@@ -15,6 +15,7 @@ from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 from pydantic import ValidationError
 
 from cdc.config.http_settings import HttpConfig, HttpOidc
+from tests.support.http_audit import RecordedAudit
 from tests.support.http_server import running
 from tests.unit.watershed.http.test_access import READ, USERS, app, ask
 from watershed.http import openid
@@ -28,7 +29,7 @@ class Provider:
     """Serves discovery and keys."""
 
     def __init__(self) -> None:
-        self.keys = {"first": RSAKey.generate_key(2048, {"kid": "first"})}
+        self.keys: dict[str, Key] = {"first": RSAKey.generate_key(2048, {"kid": "first"})}
         self.asked: list[str] = []
         self.is_away = False
         self.document: dict[str, Any] = {}
@@ -117,7 +118,8 @@ def test_the_claim_may_lie_below_others(provider: Provider) -> None:
         token = provider.token(roles=None, realm_access={"roles": ["operators"]})
         assert ask(port, "/v1/status", token)[1]["role"] == "operate"
     with served(provider, roles_claim="https://shop.example/roles") as port:
-        token = provider.token(**{"https://shop.example/roles": ["readers"]})
+        named: dict[str, Any] = {"https://shop.example/roles": ["readers"]}
+        token = provider.token(**named)
         assert ask(port, "/v1/status", token)[1]["role"] == "read"
 
 
@@ -156,7 +158,9 @@ def test_clocks_may_differ_a_little(port: int, provider: Provider) -> None:
 
 
 def test_a_token_that_the_issuer_has_not_signed_is_refused(port: int, provider: Provider) -> None:
-    public = provider.keys["first"].as_pem(private=False)
+    first = provider.keys["first"]
+    assert isinstance(first, RSAKey)
+    public = first.as_pem(private=False)
     as_secret = OctKey.import_key(base64.urlsafe_b64encode(public).decode().rstrip("="))
     assert refusal(port, unsigned(provider)) == (401, "the token is refused: algorithm 'none'")
     assert refusal(port, provider.token(as_secret, "HS256")) == (401, "the token is refused: algorithm 'HS256'")
@@ -171,6 +175,11 @@ def test_a_user_without_a_role_is_told_so(port: int, provider: Provider) -> None
     for roles in (None, [], ["others"], 7, {"operators": True}):
         code, error = refusal(port, provider.token(roles=roles))
         assert code == 403 and error.startswith("user oidc:4711 (ada) has no role here")
+    audit = RecordedAudit()
+    oidc = HttpOidc(issuer=provider.issuer, audience=AUDIENCE, read=("readers",))
+    with running(http_server(app(), HttpConfig(oidc=oidc), audit.audit)) as other:
+        assert ask(other, "/v1/pause", provider.token(), "POST")[0] == 403
+    assert audit.said == [("oidc:4711 (ada)", "pause", "403")]
 
 
 def test_keys_rotate(port: int, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
