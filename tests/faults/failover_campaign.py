@@ -5,9 +5,9 @@ or left over that never happened.
     python -m tests.faults.failover_campaign --version 17 --cache
 
 A primary with a synchronous and an asynchronous standby, under a load of 300 changes/s. An episode promotes in random
-order: after a planned shutdown, after a kill, twice in a row, back to the former primary, and while all rows are read
-again. The judge then compares topics with the journal of the source. At last the asynchronous standby is promoted that
-lacks what was published in the last seconds, and the synchronous one once more.
+order: after a planned shutdown, after a kill, twice in a row, back to the former primary, while all rows are read
+again, and behind a backlog. The judge then compares topics with the journal of the source. At last the asynchronous
+standby is promoted that lacks what was published in the last seconds, and the synchronous one once more.
 
 After each promotion the load pauses, and a plain consumer's account of the topic must be equal to the new primary: each
 change of the source published once, no row read again. Where the standby was behind, capture must be in state GAP with
@@ -50,8 +50,9 @@ from watershed.devstack.stack import Stack
 TARGET_S: Final = 10.0
 ROWS: Final = 3_000
 LOAD: Final = 300  # changes that are written after each promotion, and per second at most
-EXACT: Final = ("switch", "kill", "snapshot", "twice", "failback", "kill", "switch")
+EXACT: Final = ("switch", "kill", "snapshot", "twice", "failback", "backlog", "kill", "switch")
 BEHIND: Final = ("behind", "kill", "behind")
+PROMPT: Final = frozenset(EXACT) - {"backlog"}  # capture runs, and nothing has to be healed
 PROMOTIONS: Final = {"twice": 2, "failback": 2}  # others are one
 CACHE: Final = "cache"
 
@@ -70,10 +71,10 @@ class Rounds:
 
     def run(self, kind: str) -> None:
         self.promotions.cluster.ready()
-        capture, counts = self.captured.running(), Counts()
+        counts = Counts()
         self.published.await_commit(time.time())
         self.published.counts = counts
-        gaps = capture.said().count("state GAP")
+        gaps = self._gaps()
         began = getattr(self.promotions, kind)()
         took_s = self.published.await_commit(began)
         count, since = self.writer.count, time.monotonic()
@@ -84,13 +85,16 @@ class Rounds:
         if kind == "behind":
             assert phantoms, "the standby was behind"
         else:
-            assert capture.said().count("state GAP") == gaps, capture.said()
+            assert self._gaps() == gaps, self.captured.running().said()
             assert (lost, phantoms, counts.again) == (0, 0, 0), f"{lost} lost, {phantoms} phantoms, {counts}"
             assert kind == "snapshot" or counts.read == 0, f"{counts.read} rows were read again"
         found = {"kind": kind, "seconds": round(took_s, 2), "phantoms": phantoms, "load_per_s": round(per_s)}
         self.results.append(found | {"streamed": counts.streamed, "again": counts.again, "read": counts.read})
         print(self.results[-1], flush=True)
         self.promotions.cluster.restore()
+
+    def _gaps(self) -> int:
+        return sum(log.read_text().count("state GAP") for log in self.captured.folder.glob("capture-*.log"))
 
     def _at_rest(self, *, is_exact: bool) -> tuple[int, int]:
         """Waits until topic and cache are equal to the source. Returns how many writes of this round are not published,
@@ -159,14 +163,14 @@ def episode(seed: int, stack: Stack, folder: Path, version: int, *, has_cache: b
 
 
 def show(results: Path) -> bool:
-    """Prints a table of all episodes. Returns whether the target is met wherever nothing had to be healed."""
+    """Prints a table of all episodes. Returns whether the target is met; `prompt` are the kinds that it is for."""
     by_kind: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     for line in results.read_text(encoding="utf-8").splitlines():
         found = json.loads(line)
         for one in found["rounds"]:
             by_kind[found["version"], one["kind"]].append(one)
-            if one["kind"] != "behind":
-                by_kind[found["version"], "all but behind"].append(one)
+            if one["kind"] in PROMPT:
+                by_kind[found["version"], "prompt"].append(one)
     are_met = True
     print(
         "version  kind            rounds  promotions  p50 s  p95 s  max s  published again  rows read  phantoms  load/s"
@@ -180,7 +184,7 @@ def show(results: Path) -> bool:
             f"{version:7}  {kind:14}  {len(rounds):6}  {promotions:10}  {took['p50']:5.2f}  {took['p95']:5.2f}"
             f"  {took['max']:5.2f}  {again:15}  {read:9}  {phantoms:8}  {load:6}"
         )
-        are_met = are_met and (kind != "all but behind" or took["p95"] <= TARGET_S)
+        are_met = are_met and (kind != "prompt" or took["p95"] <= TARGET_S)
     return are_met
 
 

@@ -3,6 +3,9 @@
 import random
 import time
 from dataclasses import dataclass, field
+from typing import LiteralString
+
+import psycopg
 
 from tests.faults.published import Published
 from tests.support.captured import Captured
@@ -12,6 +15,16 @@ from watershed.devstack.instance import HOST
 from watershed.devstack.postgres import DATABASE, SUPERUSER
 
 FORKED = "forked off current database system timeline"
+BACKLOG_COUNT = 20_000
+BACKLOG: LiteralString = """
+CREATE OR REPLACE PROCEDURE backlog(number int) LANGUAGE plpgsql AS $$
+BEGIN
+  FOR i IN 1..number LOOP
+    INSERT INTO items VALUES (1000000 + i, gen_random_uuid()) ON CONFLICT (id) DO UPDATE SET name = excluded.name;
+    COMMIT;
+  END LOOP;
+END $$
+"""
 
 
 @dataclass
@@ -135,6 +148,17 @@ class Promotions:
         self.cluster.restore(former_is_synchronous=True)
         self.cluster.ready()
         return self.switch()
+
+    def backlog(self) -> float:
+        """While capture is down, behind many small transactions that it has not received."""
+        self.captured.running().kill()
+        with psycopg.connect(self.captured.superuser_dsn, autocommit=True) as connection:
+            connection.execute("SET synchronous_commit = local")
+            connection.execute(BACKLOG)
+            connection.execute("CALL backlog(%s)", (BACKLOG_COUNT,))
+        began = self.switch()
+        self.captured.start(is_forked=False)
+        return began
 
     def behind(self) -> float:
         """A standby that lacks what was published in the last seconds: a gap, which is healed."""
