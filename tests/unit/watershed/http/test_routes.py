@@ -197,9 +197,9 @@ def test_a_wait_that_is_continued_ends_when_another_epoch_has_begun(server: Http
 )
 def test_a_wait_that_cannot_be_answered_is_told_why(server: HttpServer, query: str, code: int, says: str) -> None:
     found, body = server.get(query)
-    told = json.loads(body)
-    assert (found, says in told["error"]) == (code, True), body
-    assert told["next"]
+    answer = json.loads(body)
+    assert (found, says in answer["error"]) == (code, True), body
+    assert answer["next"]
 
 
 def test_the_history_has_samples_and_problems(server: HttpServer, pipeline: Pipeline) -> None:
@@ -214,7 +214,7 @@ def test_the_history_has_samples_and_problems(server: HttpServer, pipeline: Pipe
 def test_dead_letters_that_cannot_be_read_are_told_why(server: HttpServer, pipeline: Pipeline) -> None:
     assert server.json("/v1/dead-letters") == {"sinks": []}
     record = applied(500, dead_letters=3)
-    pipeline.status = Clock().status(reading(told=topics(sinks=(record,))))
+    pipeline.status = Clock().status(reading(topics_found=topics(sinks=(record,))))
     code, body = server.get("/v1/dead-letters")
     assert (code, json.loads(body)) == (503, {"error": "Kafka: can't read the letters of search", "next": "start it"})
 
