@@ -35,44 +35,41 @@ class DivergedKeys:
         """`epoch`: of the position. `switch`: the LSN at which the branches part."""
         self._epoch = epoch
         self._switch = switch
-        self._found: set[bytes] = set()
-        self._tombstones: set[bytes] = set()  # without a delete, since the partition's last record of the common past
+        self._found: set[bytes] = set()  # in the partitions before
+        # In the present one. After partitions were added, the older records of a key may be in another one.
+        self._here: set[bytes] = set()
+        self._tombstones: set[bytes] = set()  # without a delete, since the last record of the common past
         self._last_shared = b""  # key of that record
-        self._bytes = 0
+        self._bytes = 0  # at least the size of the keys
         self.has_shared = False  # the epoch has a record of the common past: it began before the branches part
 
     def end_partition(self) -> None:
         """The next record is of another partition."""
-        self._found |= self._tombstones
-        self._tombstones = set()
-        self._last_shared = b""
+        self._found |= self._here | self._tombstones
+        self._here, self._tombstones, self._last_shared = set(), set(), b""
 
     def take(self, key: bytes, value: bytes | None) -> None:
         """Takes the next record, as JSON. Raises TooManyKeysError."""
-        if value is None:
-            if key != self._last_shared and key not in self._found:
-                self._tombstones.add(key)
-                self._count(key)
-        elif self._is_diverged(value):
-            if key not in self._found:
-                self._found.add(key)
-                self._count(key)
-        else:
-            self._found.discard(key)
+        if value is not None and not self._is_diverged(value):
+            self._here.discard(key)
             self._tombstones.clear()
             self._last_shared = key
+        elif key not in self._here and (value is not None or key != self._last_shared):
+            (self._tombstones if value is None else self._here).add(key)
+            self._bytes += len(key)
+            self._require_few()
 
     @property
     def keys(self) -> frozenset[bytes]:
         """The keys, after the last `end_partition`."""
         return frozenset(self._found)
 
-    def _count(self, key: bytes) -> None:
-        self._bytes += len(key)
-        if self._bytes > BYTES_MAX or len(self._found) + len(self._tombstones) > KEYS_MAX:
-            self._bytes = sum(map(len, self._found | self._tombstones))  # without those that were given up since
-            if self._bytes > BYTES_MAX or len(self._found) + len(self._tombstones) > KEYS_MAX:
-                raise TooManyKeysError
+    def _require_few(self) -> None:
+        sets = self._found, self._here, self._tombstones
+        if self._bytes > BYTES_MAX:
+            self._bytes = sum(len(key) for keys in sets for key in keys)  # without those that were given up since
+        if self._bytes > BYTES_MAX or sum(map(len, sets)) > KEYS_MAX:
+            raise TooManyKeysError
 
     def _is_diverged(self, value: bytes) -> bool:
         at = value.rfind(_EPOCH)  # it stands behind the user's columns, so the last one is ours

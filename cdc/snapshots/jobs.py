@@ -150,7 +150,7 @@ class SnapshotJob:
             log.warning("the order of the key's index changed: all rows are read again", table=self.table)
             self._restart()
         self.fingerprint = described.fingerprint
-        self.rows_estimated = described.rows_estimated
+        self.rows_estimated = len(self._keys) or described.rows_estimated
         self.key_order = described.order
         ranges = () if self.below is not None else self._record.ranges or self._parts(described.bounds)
         self.ranges = [Range(part, ChunkSize(*size, described.row_bytes)) for part in ranges]

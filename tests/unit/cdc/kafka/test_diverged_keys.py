@@ -59,6 +59,10 @@ def test_the_last_record_of_a_key_decides() -> None:
     assert keys_of([record("a", 9_000, epoch=1), record("a", 10), record("b", 9_000, epoch=1)]) == set()
 
 
+def test_an_older_record_in_another_partition_is_not_the_last_one() -> None:
+    assert keys_of([record("a", 2_000)], [record("a", 10)]) == {"a"}, "partitions were added"
+
+
 def test_a_delete_counts_also_if_only_its_tombstone_is_left() -> None:
     assert keys_of([record("a", 10), record("b", 2_000), gone("b"), gone("c")]) == {"b", "c"}
     assert keys_of([gone("c"), record("a", 10)]) == set(), "what comes before a record of the common past is of it, too"

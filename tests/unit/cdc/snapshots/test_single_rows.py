@@ -25,7 +25,7 @@ def test_rows_of_the_keys_are_published_others_are_deleted_and_nothing_else_is_r
     assert isinstance(chunk, Chunk) and isinstance(lookup, Lookup)
     assert (chunk.keys, lookup.keys) == ((("1",), ("2",), ("3",)), (key(1), key(2), key(3)))
     first = made.transaction(901, watermarks=[made.look_up(lookup, snapshot(10), 2)])
-    assert (deletes(first), states(first)[-1].status) == ([2], "running")
+    assert (deletes(first), states(first)[-1].status, states(first)[-1].rows_estimated) == ([2], "running", 3)
     made.transaction(20, 3)  # updated behind the chunk's snapshot: its event is in the topic
     last = made.transaction(902, watermarks=[made.read(chunk, snapshot(11), 1, 3, is_end=True)])
     ended = states(last)[-1]
