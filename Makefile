@@ -73,7 +73,8 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.toast_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.large_campaign --rows $(ROWS)
 	$(BIN)/python -m tests.faults.outbox_campaign --minutes $(MINUTES)
-	$(BIN)/python -m tests.faults.failover_campaign --kills 20 --switches 10 --snapshots 5 --behind 5
+	$(BIN)/python -m tests.faults.failover_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.failover_campaign --minutes 10 --cache
 	$(BIN)/python -m tests.faults.mixed_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.mixed --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.broker_campaign --minutes $(MINUTES)
