@@ -19,15 +19,16 @@ ENVIRONMENT = {
     "command": "python -m tests.bench.public",
     "commit": "0123456789ab",
     "rounds": 3,
+    "size": {"rounds": 5},
     "machine": {"processor": "Some CPU", "cores": 2},
     "versions": {"PostgreSQL": "18.4"},
     "settings": {"kafka": {"num.io.threads": "2"}},
 }
 
 
-def raw(folder: Path, control: float = 91_000.0, commit: str = "0123456789ab") -> RawData:
+def raw(folder: Path, control: float = 91_000.0, **environment: object) -> RawData:
     """Three runs of each arm of one case."""
-    data = RawData(folder / "catchup.jsonl", {**ENVIRONMENT, "commit": commit})
+    data = RawData(folder / "catchup.jsonl", {**ENVIRONMENT, **environment})
     for arm, rate in ((WATERSHED, 89_649.0), (DEBEZIUM, 30_000.0), (CONTROL, control), (READER, 120_000.0)):
         for number in (1, 2, 3):
             values = {"rows_per_s": rate, "peak_pss_mb": 90.0, "surplus_records": 0.0, "foreign_share": 0.01}
@@ -132,6 +133,7 @@ def test_only_data_of_a_commit_whose_control_holds_is_published(tmp_path: Path) 
     target = tmp_path / "published"
     for data, message in (
         (raw(tmp_path / "noisy", control=120_000.0), "no figure of catchup may be quoted: the control differs by 29%"),
+        (raw(tmp_path / "quick", size={"rounds": 1}), "catchup is of a quick run"),
         (raw(tmp_path / "changed", commit="0123456789ab+"), "with changes that are not committed"),
     ):
         with pytest.raises(StackError, match=message):

@@ -12,6 +12,7 @@ after the last complete run when it is started again at the same commit on the s
 import argparse
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,17 +35,21 @@ from tests.bench.public.bench import FULL, QUICK, Bench, Size
 from tests.bench.public.evaluation import results
 from tests.bench.public.machine import CORES_MIN, description
 from tests.bench.public.raw_data import RawData, identity, read_all
+from tests.bench.public.report import published, write
 from watershed.devstack import kafka, postgres
 from watershed.devstack.instance import package_folder
 from watershed.devstack.stack import Stack
 
 ROOT: Final = Path(__file__).parents[3]
 FOLDER: Final = ROOT / ".watershed" / "bench"
-COMPARED: Final[Mapping[str, Callable[[Bench, RawData], None]]] = {
-    "catchup": catchup.catchup,
-    "latency": latency.latency,
-    "snapshot": snapshots.snapshot,
-    "restart": restart.restart,
+# What is missing, and how it is measured.
+COMPARED: Final[
+    Mapping[str, tuple[Callable[[RawData, int], list[tuple[str, str, int]]], Callable[[Bench, RawData], None]]]
+] = {
+    "catchup": (catchup.wanted, catchup.catchup),
+    "latency": (latency.wanted, latency.latency),
+    "snapshot": (snapshots.wanted, snapshots.snapshot),
+    "restart": (restart.wanted, restart.restart),
 }
 PARTS: Final = (*COMPARED, *others.MODULES)
 
@@ -53,15 +58,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="one small run of each")
-    parser.add_argument("--large-rows", type=int, help="rows of the one large transaction: 1,000,000 by default")
+    parser.add_argument("--large-rows", type=int, help="rows of the one large transaction: 500,000 by default")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where runs are kept")
     given = parser.parse_args(arguments)
     console = Console(stderr=True)
     size = QUICK if given.quick else FULL
     if given.large_rows:
         size = replace(size, large_rows=given.large_rows)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is running ends as after Ctrl-C
     try:
         folder = measured(given.parts or PARTS, size, given.folder, console)
+        write(published(folder), folder / "page")
+    except KeyboardInterrupt:
+        print("interrupted\n  next: start it again: it continues after the last complete run", file=sys.stderr)
+        return 130
     except (WatershedError, AssertionError, OSError, subprocess.SubprocessError) as error:
         reason = error if isinstance(error, WatershedError) else f"{error}\n  next: start it again: it continues"
         print(f"error: {reason}", file=sys.stderr)
@@ -69,7 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for result in results(read_all(folder)):
         verdict = f"not quoted: {result.objection}" if result.objection else "may be quoted"
         console.print(f"{result.part:10}{result.case:18}{verdict}", highlight=False, soft_wrap=True)
-    console.print(f"runs: {folder}\npage: python -m tests.bench.public.report --from {folder}", soft_wrap=True)
+    console.print(
+        f"page: {folder / 'page'}\npublish: python -m tests.bench.public.report --from {folder}", soft_wrap=True
+    )
     return 0
 
 
@@ -98,13 +110,16 @@ def measured(parts: Sequence[str], size: Size, folder: Path, console: Console) -
 
 
 def compare(part: str, raw: RawData, size: Size, folder: Path, console: Console) -> None:
-    """Measures a part on new servers."""
+    """Measures what is missing of a part, on new servers."""
+    wanted, measure = COMPARED[part]
+    if not wanted(raw, size.rounds):
+        return
     folder.mkdir()
     folder.chmod(0o711)
     with Stack(folder / "stack", given={}, progress=console) as stack:
         endpoints = stack.start("postgres", "kafka")
         servers = stack.pid("postgres"), stack.pid("kafka")
-        COMPARED[part](Bench(folder, endpoints, servers, size, console), raw)
+        measure(Bench(folder, endpoints, servers, size, console), raw)
 
 
 def require(parts: Sequence[str], console: Console) -> None:

@@ -41,7 +41,7 @@ class Size:
         assert self.rounds >= 1
 
 
-FULL: Final = Size(rounds=5, scale=1.0, live_s=10.0, large_rows=1_000_000)
+FULL: Final = Size(rounds=5, scale=1.0, live_s=8.0, large_rows=500_000)
 QUICK: Final = Size(rounds=1, scale=0.05, live_s=3.0, large_rows=50_000)
 
 
@@ -92,8 +92,8 @@ class Bench:
         )
         return system_of(arm, captured, settings or {}, tuning, worker or {})
 
-    def meter(self, system: System) -> Meter:
-        return Meter(system.pid, self.servers)
+    def meter(self, pid: int) -> Meter:
+        return Meter(pid, self.servers)
 
     def retained_mb(self, slot: str) -> float:
         """Returns the log that the server keeps for this slot."""
@@ -115,7 +115,7 @@ def watched(bench: Bench, system: System, table: str, rows: int, began: float) -
     seen: list[tuple[float, int]] = []  # time, rows
     moved_at = time.monotonic()
     try:
-        with bench.meter(system) as meter:
+        with bench.meter(system.pid) as meter:
             while not seen or seen[-1][1] < rows:
                 count, now = committed(), time.monotonic()
                 if count > (seen[-1][1] if seen else 0):

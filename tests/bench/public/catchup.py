@@ -1,5 +1,6 @@
 """Part `catchup`: a backlog in the log, which each system publishes from the same position on."""
 
+import os
 import shutil
 import subprocess
 import time
@@ -31,12 +32,17 @@ SLOT: LiteralString = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')
 FREE: LiteralString = "SELECT pg_drop_replication_slot(%s)"
 
 
+def wanted(raw: RawData, rounds: int) -> list[tuple[str, str, int]]:
+    """Returns (case, arm, round) of the runs that are still to be made."""
+    arms = {one.name: (*ARMS, PRODUCER) if one.name == PRODUCED_IN else ARMS for one in BACKLOGS}
+    return [run for case in arms for run in missing(raw, [case], arms[case], rounds)]
+
+
 def catchup(bench: Bench, raw: RawData) -> None:
     for workload in backlogs(bench.size):
-        arms = (*ARMS, PRODUCER) if workload.name == PRODUCED_IN else ARMS
-        wanted = missing(raw, [workload.name], arms, bench.size.rounds)
-        if wanted:
-            _measure(bench, raw, workload, wanted)
+        runs = [run for run in wanted(raw, bench.size.rounds) if run[0] == workload.name]
+        if runs:
+            _measure(bench, raw, workload, runs)
 
 
 def backlogs(size: Size) -> list[Workload]:
@@ -48,7 +54,7 @@ def backlogs(size: Size) -> list[Workload]:
     ]
 
 
-def _measure(bench: Bench, raw: RawData, workload: Workload, wanted: Sequence[tuple[str, str, int]]) -> None:
+def _measure(bench: Bench, raw: RawData, workload: Workload, runs: Sequence[tuple[str, str, int]]) -> None:
     """Creates a slot for each run before the backlog is written, so that all read the same part of the log."""
     bench.install()
     table = sql.Identifier(workload.table)
@@ -62,7 +68,7 @@ def _measure(bench: Bench, raw: RawData, workload: Workload, wanted: Sequence[tu
     systems: dict[tuple[str, int], System] = {}
     readers: dict[int, str] = {}
     try:
-        for _, arm, number in wanted:
+        for _, arm, number in runs:
             if arm in SYSTEMS:
                 systems[arm, number] = bench.system(arm, [workload.table], FOR_RATE, settings=SETTINGS)
                 systems[arm, number].prepare()
@@ -70,7 +76,7 @@ def _measure(bench: Bench, raw: RawData, workload: Workload, wanted: Sequence[tu
                 readers[number] = f"reader{number}"
                 bench.query(SLOT, readers[number])
         end = _write(bench, workload)
-        for case, arm, number in wanted:
+        for case, arm, number in runs:
             if arm == PRODUCER:
                 raw.add(case, arm, number, produced(bench, workload.rows))
             elif arm == READER:
@@ -126,15 +132,16 @@ def _read(bench: Bench, slot: str, rows: int, end: str) -> dict[str, float | Non
     options = ["--start", "--file", "/dev/null", "--endpos", end, "--fsync-interval", "0"]
     options += ["--option", "proto_version=1", "--option", "publication_names=reader"]
     began = time.monotonic()
-    subprocess.run(
-        [str(reader()), "--dbname", bench.superuser_dsn, "--slot", slot, *options],
-        check=True,
-        timeout=READER_S_MAX,
-        capture_output=True,
-    )
-    seconds = time.monotonic() - began
+    with bench.meter(os.getpid()) as meter:
+        subprocess.run(
+            [str(reader()), "--dbname", bench.superuser_dsn, "--slot", slot, *options],
+            check=True,
+            timeout=READER_S_MAX,
+            capture_output=True,
+        )
+        seconds = time.monotonic() - began
     bench.query(FREE, slot)
-    return {"rows_per_s": round(rows / seconds)}
+    return {"rows_per_s": round(rows / seconds), "foreign_share": meter.foreign_share}
 
 
 def reader() -> Path:
@@ -167,11 +174,16 @@ def produced(bench: Bench, rows: int) -> dict[str, float | None]:
     )
     producer.init_transactions(30)
     began, processor = time.monotonic(), time.process_time()
-    for first in range(0, rows, PRODUCED_PER_TRANSACTION):
-        producer.begin_transaction()
-        for number in range(first, min(first + PRODUCED_PER_TRANSACTION, rows)):
-            producer.produce(name, RECORD, b'{"id":%d}' % number)
-        producer.commit_transaction(30)
-    seconds, processor_s = time.monotonic() - began, time.process_time() - processor
+    with bench.meter(os.getpid()) as meter:
+        for first in range(0, rows, PRODUCED_PER_TRANSACTION):
+            producer.begin_transaction()
+            for number in range(first, min(first + PRODUCED_PER_TRANSACTION, rows)):
+                producer.produce(name, RECORD, b'{"id":%d}' % number)
+            producer.commit_transaction(30)
+        seconds, processor_s = time.monotonic() - began, time.process_time() - processor
     delete_topics(servers, name)
-    return {"rows_per_s": round(rows / seconds), "cpu_s_per_million": round(processor_s / rows * 1e6, 1)}
+    return {
+        "rows_per_s": round(rows / seconds),
+        "cpu_s_per_million": round(processor_s / rows * 1e6, 1),
+        "foreign_share": meter.foreign_share,
+    }

@@ -17,15 +17,21 @@ COPY: Final = "copy"
 CONTROL_DIFFERENCE_MAX: Final = 0.10
 FOREIGN_SHARE_MAX: Final = 0.05  # of the machine, used by other programs during a run
 RUNS_MIN: Final = 3  # that count, of each arm
-# The figure by which the control is judged, and whose ratio is reported.
+# The figure by which the control is judged, and whose ratio is reported: of a part, or of one of its cases.
 MAIN: Final[Mapping[str, str]] = {
     "catchup": "rows_per_s",
     "latency": "p50_ms",
     "snapshot": "rows_per_s",
     "restart": "recovery_s",
-    "stores": "limit_rows_per_s",
-    "views": "pg_recvlogical_rows_per_s",
+    "stores": "rows_per_s",
+    "stores.machine": "pg_recvlogical_rows_per_s",
+    "stores.together_300": "cache_applied_p50_ms",
+    "views": "readable_ms_p50",
 }
+
+
+def main_figure(part: str, case: str) -> str:
+    return MAIN.get(f"{part}.{case}", MAIN[part])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ def result_of(part: str, case: str, runs: Sequence[Run], wanted: int) -> Result:
     of = {arm: [run for run in runs if run.arm == arm] for arm in arms}
     kept = {arm: [run for run in of[arm] if counts(run)] for arm in arms}
     medians = {arm: medians_of(kept[arm]) for arm in arms}
-    main = MAIN[part]
+    main = main_figure(part, case)
     values = {arm: [v for run in kept[arm] if (v := run.figures.get(main)) is not None] for arm in arms}
     ours, again = medians.get(WATERSHED, {}).get(main), medians.get(CONTROL, {}).get(main)
     difference = control_difference(ours, again) if ours is not None and again is not None else None
@@ -127,7 +133,7 @@ def figures(found: Sequence[Result]) -> dict[str, float]:
 
 def ratio_of(result: Result) -> float | None:
     """Returns how many times better than Debezium the main figure is: more rows/s, or fewer seconds."""
-    main = MAIN[result.part]
+    main = main_figure(result.part, result.case)
     ours, theirs = result.value(WATERSHED, main), result.value(DEBEZIUM, main)
     if not ours or not theirs:
         return None
@@ -136,7 +142,7 @@ def ratio_of(result: Result) -> float | None:
 
 def share_of(result: Result) -> float | None:
     """Returns the main figure in percent of what the limit reaches."""
-    main = MAIN[result.part]
+    main = main_figure(result.part, result.case)
     ours = result.value(WATERSHED, main)
     limit = result.value(READER, main) or result.value(COPY, main)
     return 100 * ours / limit if ours and limit else None

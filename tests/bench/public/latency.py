@@ -19,13 +19,16 @@ def case(rate: int) -> str:
     return f"{rate}_per_s"
 
 
+def wanted(raw: RawData, rounds: int) -> list[tuple[str, str, int]]:
+    """Returns (case, arm, round) of the runs that are still to be made. One start of a system serves all rates, whose
+    runs are added together, so the case is the first rate's.
+    """
+    return missing(raw, [case(RATES[0])], SYSTEMS, rounds)
+
+
 def latency(bench: Bench, raw: RawData) -> None:
-    """One start of a system serves all rates, whose runs are added together."""
-    cases = [case(rate) for rate in RATES]
-    wanted = dict.fromkeys((arm, number) for _, arm, number in missing(raw, cases[-1:], SYSTEMS, bench.size.rounds))
-    if wanted:
-        bench.install()
-    for arm, number in wanted:
+    bench.install()
+    for _, arm, number in wanted(raw, bench.size.rounds):
         _measure(bench, raw, arm, number)
 
 
@@ -43,7 +46,7 @@ def _measure(bench: Bench, raw: RawData, arm: str, number: int) -> None:
             for step, rate in enumerate(RATES, 1):
                 rows = round(rate * bench.size.live_s)
                 retained = RetainedLog(bench, system.slot)
-                with bench.meter(system) as meter:
+                with bench.meter(system.pid) as meter:
                     reached = Writer(bench, step * STEP, rows, rate).finish()
                     sent += rows
                     reader.await_count(sent, system)

@@ -81,14 +81,14 @@ class Meter:
     """
 
     def __init__(self, system: int, servers: Sequence[int]) -> None:
-        """`system`: the pid of what is measured, a descendant of this process or not."""
+        """`system`: the pid of what is measured; it may be this process."""
         self._system = system
         self._ours = [os.getpid(), system, *servers]
         self._ended = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
         self.peak_pss_mb = 0.0
         self._cpu_s = 0.0
-        self._foreign_share = 0.0
+        self.foreign_share = 0.0
 
     def __enter__(self) -> Self:
         self._began = time.monotonic()
@@ -106,13 +106,13 @@ class Meter:
         self._cpu_s = cpu_s([self._system]) - system
         foreign_s = busy_s() - busy - (cpu_s(self._ours) - ours)
         seconds = time.monotonic() - self._began
-        self._foreign_share = max(0.0, foreign_s) / seconds / (os.cpu_count() or 1)
+        self.foreign_share = round(max(0.0, foreign_s) / seconds / (os.cpu_count() or 1), 3)
 
     def figures(self, rows: int) -> dict[str, float]:
         return {
             "cpu_s_per_million": round(self._cpu_s / rows * 1e6, 1),
             "peak_pss_mb": round(self.peak_pss_mb),
-            "foreign_share": round(self._foreign_share, 3),
+            "foreign_share": self.foreign_share,
         }
 
     def _sample(self) -> None:

@@ -22,10 +22,10 @@ def arguments(part: str, size: Size) -> list[str]:
     """Returns those of the benchmark that measures a part."""
     if part == "views":
         return ["--parts", "documents", "--seconds", f"{2 * size.live_s:g}", "--json"]
-    rows = max(60_000, round(200_000 * size.scale))  # a backlog of fewer is one step
-    measured = ["backlog", "freshness", "together", "restarts"] if size.rounds > 1 else ["backlog", "freshness"]
+    rows = max(60_000, round(100_000 * size.scale))  # a backlog of fewer is one step
+    measured = ["backlog", "freshness", "together"] if size.rounds > 1 else ["backlog", "freshness"]
     return [
-        *("--rows", str(rows), "--seconds", f"{2 * size.live_s:g}", "--rates", "300", "--kills", "3"),
+        *("--rows", str(rows), "--seconds", f"{2 * size.live_s:g}", "--rates", "300"),
         *("--warm", f"{size.live_s:g}", "--parts", *measured),
     ]
 

@@ -14,6 +14,7 @@ from string import Template
 from typing import Any, Final
 
 from cdc.model.errors import StackError, WatershedError
+from tests.bench.public.bench import FULL
 from tests.bench.public.charts import Bars, chart
 from tests.bench.public.evaluation import (
     CONTROL,
@@ -118,13 +119,18 @@ def main() -> int:
             return 0
         if given.source:
             take(given.source, FOLDER / "data")
-        for name, text in rendered(published(FOLDER / "data")).items():
-            FOLDER.mkdir(parents=True, exist_ok=True)
-            replace_text(FOLDER / name, text).chmod(0o644)
+        write(published(FOLDER / "data"), FOLDER)
     except WatershedError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def write(data: Mapping[str, RawData], folder: Path) -> None:
+    """Writes the page and its charts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in rendered(data).items():
+        replace_text(folder / name, text).chmod(0o644)
 
 
 def take(source: Path, target: Path) -> None:
@@ -133,6 +139,8 @@ def take(source: Path, target: Path) -> None:
     if not data:
         raise StackError(f"{source} has no raw data", "name the folder that `make bench` printed at its end")
     for part, raw in data.items():
+        if raw.environment["size"]["rounds"] < FULL.rounds:
+            raise StackError(f"{part} is of a quick run", "measure it without QUICK=1")
         if str(raw.environment["commit"]).endswith("+"):
             raise StackError(
                 f"{part} was measured with changes that are not committed", "commit them, and measure again"
@@ -158,7 +166,10 @@ def rendered(data: Mapping[str, RawData]) -> dict[str, str]:
     """Returns the files of the report by name: the page, and an SVG for each part that has a chart."""
     found = results(data)
     charts = {f"{part}.svg": text for part in data if (text := picture(part, [r for r in found if r.part == part]))}
-    sections = [section(part, raw, [r for r in found if r.part == part]) for part, raw in data.items()]
+    sections = [
+        section(part, raw, [r for r in found if r.part == part], has_chart=f"{part}.svg" in charts)
+        for part, raw in data.items()
+    ]
     page = Template(PAGE.read_text(encoding="utf-8")).substitute(
         results="".join(sections or [NONE_YET]),
         appendix="\n".join(_appendix(data, found)) if data else "",
@@ -168,13 +179,12 @@ def rendered(data: Mapping[str, RawData]) -> dict[str, str]:
     return {"index.md": page, **charts}
 
 
-def section(part: str, raw: RawData, found: Sequence[Result]) -> str:
-    columns = COLUMNS.get(part) or {name: name.replace("_", " ") for name in _names(found)}
+def section(part: str, raw: RawData, found: Sequence[Result], *, has_chart: bool) -> str:
     lines = [f"\n## {TITLES[part]}\n"]
-    if any(ratio_of(result) for result in found):
+    if has_chart:
         lines.append(f"![{TITLES[part]}]({part}.svg)\n")
     if part in COLUMNS:
-        lines += _table(part, columns, found)
+        lines += _table(part, COLUMNS[part], found)
     else:
         for result in found:
             lines += [f"\n**{result.case}**" + (f" ({_not_quoted(result)})" if result.objection else ""), ""]
@@ -224,17 +234,13 @@ def _not_quoted(result: Result) -> str:
     return f"*not quoted: {result.objection}*"
 
 
-def _names(found: Sequence[Result]) -> list[str]:
-    return list(dict.fromkeys(name for r in found for values in r.medians.values() for name in values))
-
-
 def picture(part: str, found: Sequence[Result]) -> str | None:
     """Returns a chart of the main figure of the cases that may be quoted; None if Debezium is in none."""
     main = MAIN[part]
     arms = [arm for arm in (WATERSHED, DEBEZIUM, READER, COPY) if any(r.value(arm, main) is not None for r in found)]
     if DEBEZIUM not in arms:
         return None
-    head = {**COLUMNS}[part][main]
+    head = COLUMNS[part][main]
     cases = [
         Bars(CASES.get(r.case, r.case), tuple(r.value(arm, main) for arm in arms)) for r in found if not r.objection
     ]

@@ -20,11 +20,14 @@ KILLED_AFTER: Final = 0.5  # of the rows
 SECONDS_PER_LIVE: Final = 2.0  # of load, for each second of a rate in part `latency`
 
 
+def wanted(raw: RawData, rounds: int) -> list[tuple[str, str, int]]:
+    """Returns (case, arm, round) of the runs that are still to be made."""
+    return missing(raw, [CASE], SYSTEMS, rounds)
+
+
 def restart(bench: Bench, raw: RawData) -> None:
-    wanted = missing(raw, [CASE], SYSTEMS, bench.size.rounds)
-    if wanted:
-        bench.install()
-    for _, arm, number in wanted:
+    bench.install()
+    for _, arm, number in wanted(raw, bench.size.rounds):
         raw.add(CASE, arm, number, _killed(bench, arm))
         bench.say(raw)
 

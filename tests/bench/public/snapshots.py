@@ -1,5 +1,6 @@
 """Part `snapshot`: existing rows, at the first start and beside a stream of changes of another table."""
 
+import os
 import time
 from typing import Final
 
@@ -13,7 +14,7 @@ from tests.bench.public.raw_data import RawData, missing
 from tests.bench.public.systems import FOR_RATE, System
 from tests.bench.public.workloads import BACKLOGS, LIVE, NARROW, SIGNALS
 
-ROWS: Final = 500_000
+ROWS: Final = 400_000
 INITIAL, BESIDE = "initial", "beside_stream"
 STREAM_RATE: Final = 300
 ARMS: Final = {INITIAL: (*SYSTEMS, COPY), BESIDE: SYSTEMS}
@@ -28,15 +29,18 @@ TUNING: Final[dict[str, dict[str, str]]] = {
 }
 
 
+def wanted(raw: RawData, rounds: int) -> list[tuple[str, str, int]]:
+    """Returns (case, arm, round) of the runs that are still to be made."""
+    return [run for case, arms in ARMS.items() for run in missing(raw, [case], arms, rounds)]
+
+
 def snapshot(bench: Bench, raw: RawData) -> None:
-    wanted = [entry for case, arms in ARMS.items() for entry in missing(raw, [case], arms, bench.size.rounds)]
     rows = round(ROWS * bench.size.scale)
-    if wanted:
-        bench.install()
-        bench.query("CALL fill(%s, %s, %s, 10000)", NARROW, BACKLOGS[0].row, rows)
-        bench.query("VACUUM ANALYZE narrow")
-        bench.query("CHECKPOINT")
-    for case, arm, number in wanted:
+    bench.install()
+    bench.query("CALL fill(%s, %s, %s, 10000)", NARROW, BACKLOGS[0].row, rows)
+    bench.query("VACUUM ANALYZE narrow")
+    bench.query("CHECKPOINT")
+    for case, arm, number in wanted(raw, bench.size.rounds):
         if arm == COPY:
             raw.add(case, arm, number, _copied(bench, rows))
         elif case == INITIAL:
@@ -50,13 +54,15 @@ def _copied(bench: Bench, rows: int) -> dict[str, float | None]:
     """Returns the rate of COPY into a file."""
     began = time.monotonic()
     with (
+        bench.meter(os.getpid()) as meter,
         psycopg.connect(bench.superuser_dsn) as connection,
         connection.cursor().copy("COPY narrow TO STDOUT") as copy,
         (bench.folder / "copy").open("wb") as file,
     ):
         for block in copy:
             file.write(block)
-    return {"rows_per_s": round(rows / (time.monotonic() - began))}
+        seconds = time.monotonic() - began
+    return {"rows_per_s": round(rows / seconds), "foreign_share": meter.foreign_share}
 
 
 def _initial(bench: Bench, arm: str, rows: int) -> dict[str, float | None]:

@@ -110,5 +110,5 @@ BACKLOGS: Final = (
     Workload("wide", "30 columns, 1,000 rows a transaction", WIDE, 150_000, 1000, _WIDE_ROW),
     Workload("toast", "insert of values of 8 kB (TOAST)", LARGE, 20_000, 100, _LARGE_ROW),
     Workload("toast_kept", "update beside values of 8 kB that stay", LARGE, 20_000, 100, _LARGE_ROW, "a = a + 1"),
-    Workload(LARGE_TRANSACTION, "10 columns, all rows in one transaction", NARROW, 1_000_000, 1_000_000, _NARROW_ROW),
+    Workload(LARGE_TRANSACTION, "10 columns, all rows in one transaction", NARROW, 500_000, 500_000, _NARROW_ROW),
 )

@@ -216,16 +216,22 @@ def test_one_core_is_refused_with_the_next_step(
     assert "\n  next: " in said
 
 
-def test_a_missing_java_and_an_unknown_part_are_named(
+def test_what_can_not_be_fetched_or_found_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def no_java() -> Path:
         raise StackError("Spark needs a full Java 17 or 21; there is no Java on this machine", "install one")
 
+    def no_jars(_: str, **__: object) -> list[Path]:
+        raise StackError("io.debezium:debezium-api:3 can't be had from Maven Central: timeout", "check the network")
+
+    monkeypatch.setattr(command, "resolve", no_jars)
+    assert command.main(["catchup"]) == 1
     monkeypatch.setattr(command, "spark_java", no_java)
     assert command.main(["catchup"]) == 1
     assert command.main(["catch-up"]) == 1
     said = capsys.readouterr().err
+    assert "can't be had from Maven Central: timeout\n  next: check the network" in said
     assert "there is no Java on this machine\n  next: install one" in said
     assert "there is no part 'catch-up'\n  next: choose from catchup, " in said
 
