@@ -26,6 +26,7 @@ AWS_SDK = "2.54.17"  # equals that in Iceberg's bundle
 JETTY = "12.1.14"
 APICURIO = "3.3.3"
 DEBEZIUM = "3.7.0.Final"
+CONNECT_JETTY = "12.0.34"  # equals that in the POM of connect-runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,10 @@ WANTED = (
             f"io.debezium:debezium-connector-postgres:{DEBEZIUM}",
             f"org.apache.kafka:connect-runtime:{KAFKA}",
             f"org.apache.kafka:connect-json:{KAFKA}",
+            # Those of connect-runtime's own Jetty, which a dependency of Jersey would raise in parts.
+            f"org.eclipse.jetty.ee10:jetty-ee10-servlet:{CONNECT_JETTY}",
+            f"org.eclipse.jetty:jetty-security:{CONNECT_JETTY}",
+            f"org.eclipse.jetty:jetty-session:{CONNECT_JETTY}",
             "org.slf4j:slf4j-simple:1.7.36",
         ),
     ),
