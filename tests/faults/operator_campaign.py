@@ -56,8 +56,8 @@ from tests.support.http_server import free_port
 from tests.support.scripts import Step, chosen, read, shrunk, written
 from tests.support.sink_job import sink_record
 from watershed import Waiter
+from watershed.client.dead_letters import read_dead_letters
 from watershed.devstack.stack import Stack
-from watershed.status.dead_letters import read_dead_letters
 
 SEARCH_SHARE: Final = 0.4  # of the episodes have a search index, too
 BATCHES_S: Final = (0.2, 0.2, 30.0)  # of the job, one in each episode: where short ones end, two threads meet
