@@ -76,7 +76,8 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.toast_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.large_campaign --rows $(ROWS)
 	$(BIN)/python -m tests.faults.outbox_campaign --minutes $(MINUTES)
-	$(BIN)/python -m tests.faults.failover_campaign --kills 20 --switches 10 --snapshots 5 --behind 5
+	$(BIN)/python -m tests.faults.failover_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.failover_campaign --minutes 10 --cache
 	$(BIN)/python -m tests.faults.mixed_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.mixed --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.broker_campaign --minutes $(MINUTES)
@@ -130,8 +131,8 @@ deploy/docker/secrets:
 
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
-	$(LOCK) --constraint requirements.lock --extra=registry --extra=msk --output-file deploy/docker/capture.lock
-	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search aws cache spark warehouse sql views registry msk) --output-file deploy/docker/sinks.lock
+	$(LOCK) --constraint requirements.lock --extra=registry --extra=msk --extra=oidc --output-file deploy/docker/capture.lock
+	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search aws cache spark warehouse sql views registry msk oidc) --output-file deploy/docker/sinks.lock
 
 helm: ## Build helm with Go into .venv/bin, for the tests of the chart.
 	GOBIN=$(abspath $(BIN)) go install helm.sh/helm/v3/cmd/helm@v3.22.0
