@@ -13,6 +13,7 @@ from cdc.config.config_file import Config
 from cdc.daemon.conditions import Conditions
 from cdc.model.errors import WatershedError
 from cdc.model.events import pack_version
+from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord, newest
 from sinks.errors import FullError, RefusedError
 from spark_jobs.applied import Applied
@@ -41,15 +42,16 @@ class Builder(SinkWorker):
         open_sink: Callable[[str | None], OpenSink],
         target: tuple[str, int],
         on_failure: Callable[[str, str], None],
-        *,
-        is_rollback: bool,
+        request: RebuildRecord,
     ) -> None:
-        """`target`: slot and generation; `on_failure`: called at each failure, with a message and the next step."""
+        """`config`: of the tables that are built; `target`: slot and generation; `on_failure`: called at each failure,
+        with a message and the next step."""
         super().__init__(name, config, spark, open_sink, threading.Event(), Conditions())
         self.slot, self.generation = target
         self._on_failure = on_failure
-        self._is_rollback = is_rollback
-        self.role: Literal["building", "kept"] = "kept" if is_rollback else "building"
+        self._is_rollback = request.action == "rollback"
+        self._tables = request.table_ids
+        self.role: Literal["building", "kept"] = "kept" if self._is_rollback else "building"
         self._is_ready = threading.Event()
         self._goal: tuple[tuple[int, int], float] | None = None
         self._thread = threading.Thread(target=self.run, name=f"{name} {self.slot}", daemon=True)
@@ -122,7 +124,7 @@ class Builder(SinkWorker):
         def is_over() -> bool:
             if not self._is_ready.is_set() and self._has_caught_up(sync, connections):
                 applied = sync.applied
-                removed = slots.remove_unmet(self.slot, pack_version(applied.epoch, applied.seq))
+                removed = slots.remove_unmet(self.slot, pack_version(applied.epoch, applied.seq), self._tables)
                 log.info("generation has caught up", sink=self.name, generation=self.generation, removed=removed)
                 self._is_ready.set()
             return False
