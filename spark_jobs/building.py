@@ -20,7 +20,7 @@ from spark_jobs.applied import Applied
 from spark_jobs.failures import reason
 from spark_jobs.generations import reshaped_tables
 from spark_jobs.rebuild import swap_goal
-from spark_jobs.starting import continued, first_position, included_again, parse_position
+from spark_jobs.starting import continued, first_position, included_again, of_tables, parse_position
 from spark_jobs.sync import SinkSync
 from spark_jobs.worker import OpenSink, PipelineConnections, SinkWorker
 
@@ -104,8 +104,11 @@ class Builder(SinkWorker):
         slots = opened.slots
         last = continued(opened.sink.generation(), parse_position(opened.sink.saved_position()), connections.history)
         if last is not None and last.generation == self.generation and self._has_shape_of(last, connections):
-            self._mappings = dict(last.mappings)
-            start = last
+            # A job that was killed just before the swap has saved what the other tables show, too.
+            histories = connections.control.schema_histories
+            topics = {str(table): history.newest.topic for table, history in histories.items()}
+            start = last if self._tables is None else of_tables(last, topics)
+            self._mappings, is_continued = dict(start.mappings), True
         elif self._is_rollback:
             raise RefusedError(
                 f"{self.name}: generation {self.generation} was kept, but can't serve: it is incomplete, was filled "
@@ -113,13 +116,13 @@ class Builder(SinkWorker):
                 "restore the sink's former configuration, or drop the generation: cdc rebuild --drop-old",
             )
         else:
-            self._mappings = {}
+            self._mappings, is_continued = {}, False
             slots.drop(self.slot)
             opened.sink.begin_generation(self.generation)
             start = first_position(self.name, self.generation, connections.history, (), time.time_ns() // 1000)
             opened.sink.save_position(start.encode().decode(), None)
         sync = self._begin_sync(opened, connections, start)
-        log.info("generation is built", sink=self.name, generation=self.generation, goes_on=start is last)
+        log.info("generation is built", sink=self.name, generation=self.generation, goes_on=is_continued)
 
         def is_over() -> bool:
             if not self._is_ready.is_set() and self._has_caught_up(sync, connections):

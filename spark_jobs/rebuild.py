@@ -107,7 +107,7 @@ class Rebuild:
 
     def follow(self, control: RebuildControl) -> bool:
         """Begins a requested rebuild, and ends a cancelled one. Returns is_ready. Raises WatershedError if a rebuild
-        that was not requested by a user can't begin.
+        of all tables that was not requested by a user can't begin.
         """
         request = control.rebuilds.get(self._sink)
         is_open = request is not None and request.is_open and request.request not in self._ended_requests
@@ -175,8 +175,9 @@ class Rebuild:
                 case _:
                     self._start(request, self._new(request, control))
         except WatershedError as error:
-            if not request.keeps_old:
+            if not request.keeps_old and not request.tables:
                 raise
+            self.refusal = error
             self._end_request(request, "failed", error.message, error.hint)
 
     def _start(self, request: RebuildRecord, target: tuple[str, int]) -> None:

@@ -25,7 +25,7 @@ from spark_jobs.dead_letters import adopted_letters
 from spark_jobs.generations import former_mappings
 from spark_jobs.serving import ServingWorker, SinkFile
 from spark_jobs.sinks_file import SinkConfig
-from spark_jobs.starting import first_position, has_lost_writes, parse_position, with_adopted
+from spark_jobs.starting import first_position, has_lost_writes, of_tables, parse_position, with_adopted
 from spark_jobs.worker import PipelineConnections
 from tests.support.sink_job import write_config
 from tests.unit.spark_jobs.records import schema
@@ -121,6 +121,9 @@ def test_a_position_joins_those_of_the_built_and_of_the_adopted_tables() -> None
     assert joined.applied_ts_us == 50, "as old as what may have missed deletes"
     assert joined.job[0] > 5 and not has_lost_writes(joined, built)
     assert with_adopted(built.model_copy(update={"applied_lsn": 60}), former, {}, "").applied_lsn == 60
+    own = of_tables(joined, {"public.a": TOPICS["public.a"]})
+    assert (own.end_offsets, own.incarnations) == ({TOPICS["public.a"]: (7,)}, {TOPICS["public.a"]: "z"})
+    assert (own.sweeps, own.mappings, own.owed) == ({"public.a": 3}, {}, {}), "what the builder continues after a kill"
 
 
 def test_dead_letters_of_adopted_tables_become_those_of_the_new_generation() -> None:

@@ -170,6 +170,16 @@ def test_only_some_tables_are_built_and_the_others_go_over_to_the_new_generation
     assert not world.store.adopts and len(world.adopted) == 1
 
 
+def test_tables_that_can_not_be_built_leave_the_serving_generation_alone(world: World) -> None:
+    """Their former rows are kept up to date, which an error of the attempt would end."""
+    world.store.is_full = True
+    world.ask(tables=["public.a"], keeps_old=False)
+    assert (world.said.status, world.said.message, world.said.next) == ("failed", "the disk is full", "make room")
+    assert world.rebuild.refusal is not None, "for a job that writes nothing until they are built"
+    with pytest.raises(SinkError, match="the disk is full"):
+        world.ask(keeps_old=False, request="r2")
+
+
 def test_a_job_that_was_killed_goes_on_with_the_generation_that_it_had_begun(world: World) -> None:
     world.ask()
     world.restarted().follow(world)
