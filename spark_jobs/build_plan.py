@@ -14,11 +14,10 @@ from spark_jobs.generations import former_mappings, reshaped_tables
 from spark_jobs.starting import INCLUDED, RESHAPED, included_again
 
 UP_TO_DATE: Final = "until it is complete, readers see the former rows, which are kept up to date"
-NOT_WRITTEN: Final = (
-    "until it is complete, readers see the former rows, and nothing is written to the store, because masks have "
-    "changed or the former mapping is not known"
+NOT_WRITTEN: Final = "until it is complete, readers see the former rows, and nothing is written to the store"
+UNUSABLE: Final = (
+    ", because the former mapping can't be used any more: it has other masks, does not fit, or is not known"
 )
-NOT_WRITTEN_WHOLE: Final = "until it is complete, readers see the former rows, and nothing is written to the store"
 IN_PLACE: Final = "each row is written again where it is: until all are, readers see rows of both mappings"
 REPLACED: Final = "the former rows are deleted first: until all are written again, readers miss rows"
 
@@ -61,11 +60,11 @@ def build_plan(
     elif section.type == "cache":
         readers = IN_PLACE
     elif included:
-        tables, readers = sorted(history.newest.table for history in held), NOT_WRITTEN_WHOLE
+        tables, readers = sorted(history.newest.table for history in held), NOT_WRITTEN
     else:
         former = former_mappings(section, reshaped, last, known)
         is_fed = bool(former) and fits(sink, section.with_mappings(former), held)
-        readers = UP_TO_DATE if is_fed else NOT_WRITTEN
+        readers = UP_TO_DATE if is_fed else f"{NOT_WRITTEN}{UNUSABLE}"
     return BuildPlan(sink, tuple(tables), reason, readers, len(held) - len(tables), needs_space)
 
 

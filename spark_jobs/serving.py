@@ -25,7 +25,7 @@ from cdc.model.sink_records import SinkRecord, newest
 from sinks.errors import RefusedError, SinkError
 from sinks.schema_history import SchemaHistory
 from sinks.slots import Slots, slot_of
-from spark_jobs.build_plan import fits
+from spark_jobs.build_plan import IN_PLACE, NOT_WRITTEN, UP_TO_DATE, fits
 from spark_jobs.building import Builder
 from spark_jobs.dead_letters import adopted_letters
 from spark_jobs.generations import former_mappings, next_generation, reshaped_tables
@@ -238,15 +238,8 @@ class ServingWorker(SinkWorker):
         former = parse_position(opened.sink.saved_position())
         with closing(self._opener(self._section)(slot_of(request.generation))) as building:
             built = parse_position(building.sink.saved_position())
-            if (
-                former is None
-                or built is None
-                or (built.generation, built.history)
-                != (
-                    request.generation,
-                    former.history,
-                )
-            ):
+            is_expected = former is not None and built is not None and built.generation == request.generation
+            if former is None or built is None or not is_expected or built.history != former.history:
                 raise SinkError(
                     f"{self.name}: the store lacks the position of one of two generations",
                     "nothing to do: readers keep the former generation, and the sink tries again",
@@ -324,7 +317,7 @@ class ServingWorker(SinkWorker):
         if is_beside:
             self._publish_mappings(last, connections)
         if reason and held is not None and is_beside and not (part and self._written_as is not self._section):
-            self._request_rebuild(connections, reason, part)
+            self._request_rebuild(connections, reason, part, NOT_WRITTEN)
             self._generation = held
             self._keep_checkpoints(held, connections)
             self._publish_held(held, last, connections)
@@ -336,7 +329,8 @@ class ServingWorker(SinkWorker):
             start = self._continued(opened, connections, last, is_old=is_old)
             is_old = is_old or must_be_built_again(last)  # and the request for it was cancelled, or has failed
             if is_old or reshaped:
-                self._request_rebuild(connections, TOO_OLD if is_old else RESHAPED, part, is_added=not is_beside)
+                reason, readers = TOO_OLD if is_old else RESHAPED, UP_TO_DATE if is_beside else IN_PLACE
+                self._request_rebuild(connections, reason, part, readers, is_added=not is_beside)
             elif slots is not None and is_beside:
                 self._withdraw_rebuild(slots, connections)
         self._generation = start.generation
@@ -430,10 +424,17 @@ class ServingWorker(SinkWorker):
         )
 
     def _request_rebuild(
-        self, connections: PipelineConnections, why: str, part: Iterable[TableId] = (), *, is_added: bool = False
+        self,
+        connections: PipelineConnections,
+        why: str,
+        part: Iterable[TableId],
+        readers: str,
+        *,
+        is_added: bool = False,
     ) -> None:
         """Requests a rebuild that no user has requested, unless one of all tables, or of just these, is in progress.
-        `part`: the tables; empty: all. `is_added`: those of the rebuild in progress are still to be built."""
+        `part`: the tables; empty: all. `readers`: what they see meanwhile. `is_added`: those of the rebuild in progress
+        are still to be built."""
         last = connections.control.rebuilds.get(self.name)
         is_building = last is not None and last.is_open and last.action == "rebuild"
         tables = set(map(str, part))
@@ -442,7 +443,8 @@ class ServingWorker(SinkWorker):
             if not last.tables or set(last.tables) == tables:
                 return
         names = tuple(sorted(tables))
-        log.info("tables are built again", sink=self.name, because=why, tables=" ".join(names) or "all")
+        tables_built = " ".join(names) or "all"
+        log.info("tables are built again", sink=self.name, because=why, tables=tables_built, meanwhile=readers)
         rebuild_request = RebuildRecord(
             sink=self.name,
             request=secrets.token_hex(8),

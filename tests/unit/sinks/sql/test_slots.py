@@ -107,10 +107,14 @@ def test_tables_that_were_built_take_their_places_and_the_others_stay_as_they_ar
         filled(new, 2)
         new.save_position("of both", None)
     former.save_position("of the former", None)
+    if database.is_sqlite:
+        database.run(f"CREATE VIEW shown AS SELECT * FROM {database.labels}")
     database.slots.check_room([LABELS.id])
     for _ in range(2):  # idempotent
         database.slots.serve("g2", adopts=True)
         assert (database.slots.others(), database.slots.generation(FIRST), database.read()) == ({}, 2, {"a": 2})
+    if database.is_sqlite:
+        assert database.read("shown") == {"a": 2}, "a view reads what has the name"
     serving = database.open()
     assert (serving.generation(), serving.saved_position()) == (2, "of both")
     assert [row.key for row in serving.rows(PAIRS.id)] == [{"left": "x", "right": "y"}]
