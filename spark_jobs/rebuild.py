@@ -184,11 +184,11 @@ class Rebuild:
         begun = request.model_copy(update={"status": "running", "generation": target[1]})
         self._publish(begun)
 
-        def told(message: str, hint: str) -> None:
+        def report(message: str, hint: str) -> None:
             self._publish(begun.model_copy(update={"message": message, "next": hint}))
 
         self._request, self._slot = begun, target[0]
-        self._builder = self._open_builder(target, told, begun)
+        self._builder = self._open_builder(target, report, begun)
         self._builder.start()
         tables = " ".join(request.tables) or "all"
         log.info("rebuild begins", sink=self._sink, generation=target[1], action=request.action, tables=tables)
