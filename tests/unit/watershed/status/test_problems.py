@@ -299,7 +299,7 @@ def test_rows_of_another_mapping_that_nothing_builds_again_are_a_warning() -> No
 
     def found(**request: Any) -> list[Problem]:
         rebuilds = {"search": RebuildRecord.model_validate(begun | request)} if request else {}
-        return problems(reading(told=topics(1000, ends=10, sinks=(former,), rebuilds=rebuilds)))
+        return problems(reading(topics_found=topics(1000, ends=10, sinks=(former,), rebuilds=rebuilds)))
 
     (one,) = found()
     assert (one.severity, one.name) == ("warning", "search")
