@@ -150,6 +150,7 @@ class SinkWorker(ABC):
         self._topics = Topics(config.topics.prefix)
         self._checkpoints = Checkpoints(config.spark.checkpoint_location, config.topics.prefix, name)
         self._section = config.sinks[name]
+        self._written_as = self._section  # whose mappings rows are written with
         self._mappings: dict[str, str] = {}  # see SinkRecord.mappings
         self._sync: SinkSync | None = None
         self._stream: SinkStreamOptions | None = None  # of the present attempt
@@ -350,7 +351,7 @@ class SinkWorker(ABC):
 
     def _complete(self, control: ControlReader, record: SinkRecord) -> SinkRecord:
         excluded = {*map(str, control.excluded), *self._section.excluded_names}
-        self._mappings = recorded_mappings(self._section, control.schema_histories, self._mappings)
+        self._mappings = recorded_mappings(self._written_as, control.schema_histories, self._mappings)
         owed = {table: reason for table, reason in record.owed.items() if table not in excluded}
         shape = {
             "excluded": tuple(sorted(excluded)),

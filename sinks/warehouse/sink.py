@@ -71,7 +71,7 @@ class WarehouseSink:
         marker = noted[properties.GENERATION]
         for table in properties.listed_tables(noted):
             found = self._engine.table_properties(self._place(table).rows)
-            if found is None or found.get(properties.GENERATION) != marker:
+            if found is None or found.get(properties.GENERATION) not in properties.markers(noted):
                 return None
         return int(marker)
 
@@ -80,7 +80,12 @@ class WarehouseSink:
         if self.generation() == generation:
             return
         self._engine.run(statements.create_namespace((self._namespace,)))
-        marker = {properties.GENERATION: str(generation), properties.TABLES: "[]", properties.NOTE: properties.NO_NOTE}
+        marker = {
+            properties.GENERATION: str(generation),
+            properties.TABLES: "[]",
+            properties.ADOPTED: "[]",
+            properties.NOTE: properties.NO_NOTE,
+        }
         self._engine.run(statements.set_namespace_properties((self._namespace,), marker))
 
     def save_position(self, text: str, before: str | None) -> None:
