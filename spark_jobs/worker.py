@@ -37,6 +37,7 @@ from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition
 from spark_jobs.batches import Batches, MicroBatch
 from spark_jobs.control_reader import ControlReader, ControlUpdate
+from spark_jobs.cuts import StagingBatches
 from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
@@ -58,6 +59,7 @@ HOUSEKEEPING_PAUSE_S_MAX: Final = 2.0
 # While a backlog is worked off, nobody waits for the newest row, and each refresh makes a segment that is merged later.
 HOUSEKEEPING_PAUSE_BEHIND_S: Final = 2.0
 MAINTAIN_S: Final = 20.0
+CUT_TRIGGER_MS: Final = 200  # between looks for a cut
 STANDBY_POLL_S: Final = 0.1
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
@@ -157,7 +159,9 @@ class SinkWorker(ABC):
     @property
     def _trigger_ms(self) -> int:
         """Milliseconds from one batch's begin to the next one's, at least. A live batch follows at once."""
-        return self._config.spark.warehouse_trigger_ms if self._section.type == "warehouse" else 0
+        if self._section.type == "warehouse":
+            return self._config.spark.warehouse_trigger_ms
+        return CUT_TRIGGER_MS if self._section.has_bounded_batches else 0
 
     def run(self) -> None:
         """Runs the thread."""
@@ -322,6 +326,7 @@ class SinkWorker(ABC):
             piece_bytes=opened.portions.piece_bytes,
             live_s=opened.portions.live_s,
             task_bytes=opened.portions.task_bytes,
+            at_cuts=self._section.is_at_cuts,
         )
         sync = SinkSync(
             opened.sink,
@@ -330,6 +335,8 @@ class SinkWorker(ABC):
             environment,
             batches,
             may_hold_more=self.role == "serving" and is_filled_in_place(opened),
+            at_cuts=self._section.is_at_cuts,
+            transactional=batches if isinstance(batches, StagingBatches) else None,
         )
         sync.begin(update.schema_histories)
         # Of tables that the configuration excludes now: after the position that says so, from which they are read again

@@ -32,6 +32,7 @@ COMMANDS = {
         "watershed.cli.status:status", "Show the state of the source, WAL budget, capture, tables, sinks and views."
     ),
     "wait": Entry("watershed.cli.wait:wait", "Wait until stores show all changes up to an LSN."),
+    "position": Entry("watershed.cli.position:position", "Show the LSN that every store has applied."),
     "verify": Entry(
         "watershed.cli.verify:verify", "Compare stores with the source, row by row, while both are being written."
     ),

@@ -24,6 +24,7 @@ from watershed.http.metrics import CONTENT_TYPE, metrics_text
 from watershed.http.operations import ACTIONS, OperationAnswer, OperationFailure, OperationRequest, Operations
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, BusyError, NotShownError, Question, Waits
 from watershed.status.model import Node, Part, Problem, SinkStatus, Status, TableStatus, ViewStatus
+from watershed.status.position import PositionOfStores, position_of_stores
 from watershed.status.trend import Recent
 
 
@@ -135,6 +136,12 @@ def application(
     def tables(_: Request) -> Response:
         return _json(Tables(tables=status().tables))
 
+    def position(_: Request) -> Response:
+        try:
+            return _json(position_of_stores(waits.positions()))
+        except WatershedError as error:
+            return _json(Failure(error=error.message, next=error.hint), 503)
+
     async def wait(request: Request) -> Response:
         asked = request.query_params
         if "lsn" not in asked:
@@ -180,6 +187,7 @@ def application(
             Route("/readyz", readyz),
             Route("/v1/status", whole),
             Route("/v1/tables", tables),
+            Route("/v1/position", position),
             Route("/v1/wait", wait),
             Route("/v1/sinks", sinks),
             Route("/v1/sinks/{name}", sink),
@@ -272,7 +280,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 _MODELS: Final = (
     *(Health, Readiness, Status, Tables, Sinks, SinkStatus, Views, ViewStatus, Recent, DeadLetters, Failure),
-    *(Shown, NotShown),
+    *(Shown, NotShown, PositionOfStores),
     *(OperationRequest, OperationAnswer, OperationFailure),
 )
 _NAME: Final = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -304,6 +312,10 @@ _PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
     "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
     "/v1/status": ("The whole status: source, slot, capture, tables, sinks, views, problems.", {200: Status}),
     "/v1/tables": ("Each configured table.", {200: Tables}),
+    "/v1/position": (
+        "The LSN that every store has applied, and that of each store.",
+        {200: PositionOfStores, 503: Failure},
+    ),
     "/v1/wait": ("Waits until stores show an LSN.", {200: Shown, **_WAIT_ANSWERS}),
     "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
     "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),
