@@ -116,6 +116,7 @@ class AppliedPosition:
         self.cut: ProgressRecord | None = None  # see `choose_cut`
         self.cut_least: Offsets = dict(cut_offsets or {})  # below which the store may have rows that are not noted
         self._newest_cut: ProgressRecord | None = None
+        self._former_cut: ProgressRecord | None = None
         self._unfinished: dict[tuple[str, int], SweepRecord] = {}
         # Of these, those that replaced one which this reader never saw: the LSN that it belongs to is not known.
         self._missed: set[tuple[str, int]] = set()
@@ -196,8 +197,9 @@ class AppliedPosition:
                     self.invalidate(topic)
                 self.incarnations[topic] = incarnation
         self._pending = [(number, record) for number, record in self._pending if self._is_of_these_topics(record)]
-        self.cut, self._newest_cut = (
-            None if cut is None or not self._is_of_these_topics(cut) else cut for cut in (self.cut, self._newest_cut)
+        self.cut, self._newest_cut, self._former_cut = (
+            None if cut is None or not self._is_of_these_topics(cut) else cut
+            for cut in (self.cut, self._newest_cut, self._former_cut)
         )
 
     def _is_of_these_topics(self, record: ProgressRecord) -> bool:
@@ -304,14 +306,30 @@ class AppliedPosition:
         if newest is None or (self.cut is not None and not covers(self.written, _only(self.cut.end_offsets, topics))):
             return
         if all(covers(newest.end_offsets, _only(held, newest.end_offsets)) for held in (self.written, self.cut_least)):
-            self.cut = newest
+            self._former_cut, self.cut = self.cut, newest
 
     def is_at_cut(self, topics: Collection[str]) -> bool:
         """Says whether the store has exactly what lies below the cut, of the topics that can be read."""
-        if self.cut is None:
+        return self._is_at(self.cut, topics)
+
+    def cut_here(self, topics: Collection[str]) -> ProgressRecord | None:
+        """Returns the cut that the store is at: the present one, or the one before as long as nothing was written
+        since. None: it is at none of them."""
+        return next((cut for cut in (self.cut, self._former_cut) if self._is_at(cut, topics)), None)
+
+    def _is_at(self, cut: ProgressRecord | None, topics: Collection[str]) -> bool:
+        if cut is None:
             return False
-        ends = _only(self.cut.end_offsets, topics)
+        ends = _only(cut.end_offsets, topics)
         return covers(self.written, ends) and covers(ends, _only(self.written, ends))
+
+    def is_swept(self, table: TableId, cut: ProgressRecord) -> bool:
+        """Says whether every sweep of the table is done that belongs to the cut."""
+        name = table_key(table)
+        return self.sweeps.get(name) != 0 and not any(
+            other == name and ((other, floor) in self._missed or _as_of(sweep) <= (cut.epoch, cut.lsn))
+            for (other, floor), sweep in self._unfinished.items()
+        )
 
     def copy(self) -> Self:
         """Returns a copy that can be changed without effect on this position."""

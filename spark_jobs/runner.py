@@ -46,6 +46,7 @@ from spark_jobs.query_listener import NewestRecords, SinkQueryListener
 from spark_jobs.serving import ServingWorker, SinkFile
 from spark_jobs.session import is_submitted, spark_session, submitted_session
 from spark_jobs.sinks_file import SinksFile
+from spark_jobs.sync import CutMarks
 from spark_jobs.task_report import SinkTaskConfig
 from spark_jobs.task_slots import SlotWatch, needed_slots
 from spark_jobs.worker import FINISH_S_MAX, OpenSink, Portions
@@ -291,7 +292,8 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
             for table in sink.take_due():
                 maintenance.run_if_due(table, sink.without_merges(table))
 
-        return OpenSink(shaped(sink, section), batches, portions, maintain, slots, slot or FIRST)
+        marks = None if section.tag_interval_s is None else CutMarks(section.tag_interval_s, sink.tag)
+        return OpenSink(shaped(sink, section), batches, portions, maintain, slots, slot or FIRST, marks)
 
     return open_sink
 

@@ -19,6 +19,7 @@ import structlog
 from cdc.model.control import ProgressRecord, table_key
 from cdc.model.errors import BrokerError, UnreachableError
 from cdc.model.events import TableId, pack_version
+from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.rejected_rows import RejectedRow, dead_letter_table
 from cdc.model.sink_records import SinkRecord
 from sinks.contract import Sink, lost_writes
@@ -65,6 +66,14 @@ class JobEnvironment:
     dead_letters_max: int  # open dead letters, with more of which the sink stops
 
 
+@dataclass(frozen=True, slots=True)
+class CutMarks:
+    """How a store marks cuts that it is at."""
+
+    interval_s: float  # between two, at least
+    set: Callable[[ProgressRecord, Mapping[TableId, str]], bool]  # marks tables, each with its topic; see Tags.set
+
+
 class QueryStopped(Exception):  # noqa: N818
     """Raised when the query was requested to end; records that the batch did not read yet are left to the next one."""
 
@@ -87,6 +96,7 @@ class SinkSync:
         may_hold_more: bool = False,
         at_cuts: bool = False,
         transactional: CutBatches | None = None,
+        marks: CutMarks | None = None,
     ) -> None:
         """`may_hold_more`: the store may have rows of tables that this generation has never read, from former
         topics. `at_cuts`: batches go from one cut to the next (ProgressRecord.is_cut). `transactional`: `batches`, if
@@ -102,6 +112,9 @@ class SinkSync:
         self._may_hold_more = may_hold_more
         self._at_cuts = at_cuts
         self._transactional = transactional
+        self._marks = marks
+        self._marked_us: int | None = None  # when the last mark was set
+        self._marked: tuple[int, int] = (0, 0)  # epoch and LSN of it
         self._active_query = 0  # the number of the query whose batches may begin; 0: none
         self._queries_started = 0
         self._schema_histories: dict[str, SchemaHistory] = {}  # by topic; prepared
@@ -219,6 +232,10 @@ class SinkSync:
                 raise RefusedError(f"{self._sink.name}: {error.message}", error.hint) from error
         # Before Spark notes that the batch is done: the next one is planned with the position that is published here.
         self._make_readable()
+        if self._mark_is_due:
+            self._sweep(self._position)
+            self._publish()
+            self._mark_cut()
         self._read_control()  # this process may have been stopped for a while, and another job may have taken over
         self._publish()
         self._wait_for_schema(report)
@@ -396,6 +413,48 @@ class SinkSync:
                     self._publish_dead_letters()
             finally:
                 self._writing.release()
+        if self._mark_is_due and self._writing.acquire(blocking=False):
+            try:  # otherwise the query's thread does it after its batch
+                self._mark_cut()
+            finally:
+                self._writing.release()
+
+    @property
+    def _mark_is_due(self) -> bool:
+        if self._marks is None:
+            return False
+        since = self._marked_us
+        return since is None or self._environment.now_us() - since >= self._marks.interval_s * 1_000_000
+
+    def _mark_cut(self) -> None:
+        """Marks the cut that the store is at. To be called while no batch writes."""
+        with self._store:
+            with self._state:
+                position, topics = self._position, self.topics
+                cut = position.cut_here(topics)
+                if cut is None or (cut.epoch, cut.lsn) <= self._marked or position.offsets != position.written:
+                    return
+                tables = {
+                    history.newest.table: topic
+                    for topic, history in self._schema_histories.items()
+                    if topic in topics
+                    and topic in cut.end_offsets
+                    and str(history.newest.table) not in position.owed
+                    and position.is_swept(history.newest.table, cut)
+                }
+            if self._marks is not None and tables and self._marks.set(cut, tables):
+                self._marked_us, self._marked = self._environment.now_us(), (cut.epoch, cut.lsn)
+                log.info("marked", sink=self._sink.name, lsn=format_lsn(Lsn(cut.lsn)), tables=len(tables))
+
+    def cut_of(self, report: BatchReport) -> tuple[ProgressRecord, bool] | None:
+        """Returns the cut up to which batches go now, and whether the store is at it when it has a batch with this
+        report. Called by the query's thread."""
+        with self._state:
+            position = self._position.copy()
+        if position.cut is None:
+            return None
+        position.mark_written(_as_offsets(report.offsets), position.invalidations, _as_offsets(report.begins))
+        return position.cut, position.is_at_cut(self.topics)
 
     def _look_for_topics(self) -> None:
         """Notices within seconds that a topic has gone, or lost records, while a batch reads it: the batch ends."""

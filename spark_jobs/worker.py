@@ -46,7 +46,8 @@ from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.query_listener import query_name
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
-from spark_jobs.sync import JobEnvironment, SinkSync
+from spark_jobs.staging import MergingBatches
+from spark_jobs.sync import CutMarks, JobEnvironment, SinkSync
 from spark_jobs.task_errors import error_of_task
 
 log = structlog.get_logger(__name__)
@@ -94,6 +95,7 @@ class OpenSink:
     maintain: Callable[[], None]  # maintenance of the store beside batches
     slots: Slots | None = None  # None: of this store there can only be one generation
     slot: str = FIRST  # that `sink` writes
+    marks: CutMarks | None = None  # see SinkSync
 
     def close(self) -> None:
         self.sink.close()
@@ -337,7 +339,10 @@ class SinkWorker(ABC):
             may_hold_more=self.role == "serving" and is_filled_in_place(opened),
             at_cuts=self._section.is_at_cuts,
             transactional=batches if isinstance(batches, StagingBatches) else None,
+            marks=opened.marks,
         )
+        if isinstance(batches, MergingBatches) and self._section.is_at_cuts:
+            batches.cut_of = sync.cut_of
         sync.begin(update.schema_histories)
         # Of tables that the configuration excludes now: after the position that says so, from which they are read again
         # when they are included.

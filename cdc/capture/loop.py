@@ -42,7 +42,8 @@ ANSWER_WAIT_S = 0.01
 # End offsets are those of one position (ProgressRecord.is_cut) if nothing was produced between the commit and the
 # answer. Under a steady load something always is: so often, the loop produces nothing until the answer is there.
 CUT_INTERVAL_S = 1.0
-CUT_WAIT_S_MAX = 0.5  # brokers that answer later delay no change
+CUT_WAIT_S_MAX = 5.0  # brokers that answer later delay no change
+CUT_WAIT_TIMES = 10  # the pause between two such waits is so many times as long as the wait, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class Capture:
         self._progress_request: ProgressRequest | None = None
         self._cut_at = float("-inf")  # monotonic seconds, when a cut was published or awaited last
         self._cut_lsn = Lsn(0)
+        self._cut_pause_s = CUT_INTERVAL_S
         self._produced = 0  # how often records of the source were produced
         self._produced_committed = 0  # of these, up to the last commit
         self._committed = self._assembler.state
@@ -151,9 +153,7 @@ class Capture:
     def _step(self) -> None:
         now = self._clock.monotonic()
         if self._awaits_cut(now):
-            self._ask_progress(now)
-            if self._awaits_cut(now):
-                self._stream.wait(ANSWER_WAIT_S)
+            self._await_cut(now)
             return
         frames = self._stream.read(READ_MESSAGES_MAX, READ_BYTES_MAX)
         now = self._clock.monotonic()
@@ -274,13 +274,22 @@ class Capture:
         now = self._clock.monotonic()
         if self._committed.resume_lsn <= self._cut_lsn:
             return
-        is_awaited = now - self._cut_at >= CUT_INTERVAL_S
+        is_awaited = now - self._cut_at >= self._cut_pause_s
         if is_awaited or (self._progress_request is None and self._progress_is_due(now)):
             self._request_progress(now, is_awaited=is_awaited)
 
     def _awaits_cut(self, now: float) -> bool:
         request = self._progress_request
         return request is not None and request.is_awaited and now - request.asked_at < CUT_WAIT_S_MAX
+
+    def _await_cut(self, now: float) -> None:
+        if self._progress_request is not None:
+            waited_s = now - self._progress_request.asked_at
+            self._cut_pause_s = max(CUT_INTERVAL_S, CUT_WAIT_TIMES * waited_s)
+        self._while_waiting()
+        self._ask_progress(now)
+        if self._awaits_cut(now):
+            self._stream.wait(ANSWER_WAIT_S)
 
     def _progress_is_due(self, now: float) -> bool:
         return (now - self._progress_asked_at) * 1000 >= self._limits.progress_interval_ms

@@ -175,6 +175,10 @@ class WarehouseConfig(StoreConfig, WarehouseOptions):
         return True
 
     @property
+    def is_at_cuts(self) -> bool:
+        return self.tag_interval_s is not None
+
+    @property
     def is_flat(self) -> bool:
         return self.iceberg_catalog.is_flat
 

@@ -55,7 +55,7 @@ COMMANDS = {
     ),
     "outbox": Entry("watershed.cli.outbox:app", "Create, prune and republish the tables and functions of the outbox."),
     "warehouse": Entry(
-        "watershed.cli.warehouse:app", "Maintain warehouse tables: merge small files, expire snapshots."
+        "watershed.cli.warehouse:app", "Maintain warehouse tables: merge small files, expire snapshots; list tags."
     ),
     "view": Entry("watershed.cli.view:app", "Check, run and rebuild views: tables that a query derives from tables."),
     "dlq": Entry("watershed.cli.dlq:app", "List, show, replay and discard dead letters: rows that stores rejected."),

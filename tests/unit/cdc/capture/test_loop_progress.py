@@ -41,8 +41,7 @@ def test_progress_is_told_at_its_pace_and_once() -> None:
 
 def test_end_offsets_of_a_position_are_a_cut_only_if_nothing_was_produced_before_the_answer() -> None:
     """They are high watermarks: records of a Kafka transaction that is open, and committed later, are below them."""
-    inputs = [transaction(1_100, 1), transaction(1_200, 2)]
-    script = Script(inputs=inputs, end_offsets=[{TOPIC: (3, 0)}], waits=6)
+    script = Script(inputs=[transaction(1_100, 1), transaction(1_200, 2)], end_offsets=[{TOPIC: (3, 0)}], waits=6)
     made = capture(script, idle_position_s=1_000.0, progress_interval_ms=10)
     made._progress_lsn = Lsn(START)
     made._cut_at = script.clock.now_s + 60  # none is due: the answer is not awaited
