@@ -329,6 +329,8 @@ class SinkSync:
         """Writes a batch that goes up to the cut, with what belongs to that position, in one transaction of the store.
         Returns what was read. A batch that ends elsewhere is not written: what it lacks is read with the next one."""
         merged = BatchReport()
+        if not staged.staged:  # Spark begins a query with a batch, also of nothing
+            return merged
 
         def merge(position: AppliedPosition) -> None:
             nonlocal merged

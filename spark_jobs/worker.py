@@ -61,6 +61,7 @@ HOUSEKEEPING_PAUSE_S_MAX: Final = 2.0
 HOUSEKEEPING_PAUSE_BEHIND_S: Final = 2.0
 MAINTAIN_S: Final = 20.0
 CUT_TRIGGER_MS: Final = 200  # between looks for a cut
+CUT_PATIENCE_S: Final = 60.0  # for one transaction, in which a backlog is merged
 STANDBY_POLL_S: Final = 0.1
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
@@ -164,6 +165,10 @@ class SinkWorker(ABC):
         if self._section.type == "warehouse":
             return self._config.spark.warehouse_trigger_ms
         return CUT_TRIGGER_MS if self._section.has_bounded_batches else 0
+
+    @property
+    def _cut_patience_s(self) -> float:
+        return CUT_PATIENCE_S if self._section.is_at_cuts else 0.0
 
     def run(self) -> None:
         """Runs the thread."""
@@ -370,7 +375,7 @@ class SinkWorker(ABC):
             "owed": owed,
             "role": self.role,
             "store": self._section.type,
-            "patience_s": STALLED_S + 2 * self._trigger_ms / 1000,
+            "patience_s": STALLED_S + 2 * self._trigger_ms / 1000 + self._cut_patience_s,
         }
         return record.model_copy(update=shape)
 

@@ -9,6 +9,8 @@ from random import Random
 from typing import Any, Final, LiteralString
 
 import psycopg
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from tests.conftest import INTERPRETED
 from tests.support.captured import Captured
@@ -29,10 +31,25 @@ TOTAL: Final[LiteralString] = (
 )
 
 
-def settings(folder: Path, sinks: dict[str, Any]) -> dict[str, Any]:
-    """Sections of the configuration file."""
+def settings(folder: Path, target: str) -> dict[str, Any]:
+    """Sections of the configuration file. `target`: the address of the SQL store `books`; there is a warehouse `lake`,
+    too."""
     return {
-        "sinks": sinks,
+        "sinks": {
+            "books": {
+                "type": "sql",
+                "url": target,
+                "consistency": "transactional",
+                "shapes": {"public.*": {"table": "public.{table}"}},
+            },
+            "lake": {
+                "type": "warehouse",
+                "catalog_uri": f"jdbc:sqlite:{folder}/warehouse/catalog.db",
+                "location": f"{folder}/warehouse/tables",
+                "tag_interval_s": 1,
+                "tags_kept": 10,
+            },
+        },
         "spark": {
             "checkpoint_location": str(folder / "checkpoints"),
             "warehouse_trigger_ms": 500,
@@ -94,6 +111,31 @@ def sql_reader(dsn: str) -> Callable[[Reads], None]:
             for _ in range(20):
                 total, state = connection.execute(TOTAL).fetchone() or (None, None)
                 reads.add(None if total is None else int(total), state)
+
+    return read
+
+
+def tag_reader(folder: Path, namespace: str) -> Callable[[Reads], None]:
+    """Reads both tables of a warehouse by each tag that both have."""
+
+    def read(reads: Reads) -> None:
+        catalog = SqlCatalog("watershed", uri=f"sqlite:///{folder}/catalog.db", warehouse=(folder / "tables").as_uri())
+        try:
+            tables = [catalog.load_table((namespace, *name.split("."))) for name in TABLES]
+            for tag in sorted({*tables[0].refs()} & {*tables[1].refs()} - {"main"}):
+                total = 0
+                for table in tables:
+                    named = table.snapshot_by_name(tag)
+                    assert named is not None
+                    rows = table.scan(snapshot_id=named.snapshot_id).to_arrow()
+                    total += sum(rows.column("balance").to_pylist())
+                reads.add(total, tag)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return  # not created yet
+        except FileNotFoundError:
+            return  # the tag is gone, and its files with it
+        finally:
+            catalog.close()
 
     return read
 

@@ -13,7 +13,7 @@ from tests.support.captured import under_capture
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.promise(2)
@@ -26,8 +26,7 @@ def test_no_reader_of_a_transactional_sql_store_sees_a_transfer_in_part(
         new_database(postgres) as dsn,
         under_capture(postgres, kafka, dsn, name, tmp_path, SCHEMA, list(TABLES)) as bank,
     ):
-        sink = {"type": "sql", "url": url_of(target), "consistency": "transactional"}
-        bank.settings = settings(tmp_path, {"books": sink | {"shapes": {"public.*": {"table": "public.{table}"}}}})
+        bank.settings = settings(tmp_path, url_of(target))
         bank.start().await_said("streaming")
         bank.await_caught_up()
         read = sql_reader(target)

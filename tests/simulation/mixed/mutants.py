@@ -68,6 +68,9 @@ class RecountingMemory(ChangeMemory):
 class ClaimsWhatWasPaidSince(MeteredCapture):
     """What is owed is looked up when the end offsets are there: rows that were published since are above them."""
 
+    def _awaits_cut(self, now: float) -> bool:  # noqa: ARG002
+        return False  # while it does, nothing is published
+
     def _publish_progress(self, request: ProgressRequest, end_offsets: Any) -> None:
         super()._publish_progress(replace(request, owed=self._snapshots.owed), end_offsets)
 

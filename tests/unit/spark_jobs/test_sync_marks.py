@@ -9,7 +9,8 @@ from cdc.model.events import TableId
 from spark_jobs.batches import BatchReport
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.sync import CutMarks
-from tests.unit.spark_jobs.test_sync import OTHER_TOPIC, TABLE, TOPIC, Bench, progress, wrote
+from tests.unit.spark_jobs.records import TOPIC
+from tests.unit.spark_jobs.test_sync import OTHER_TOPIC, TABLE, Bench, progress, wrote
 
 INTERVAL_S = 60.0
 

@@ -12,7 +12,7 @@ from sinks.warehouse.tags import TagPosition, Tags, tag_name, tag_position
 from tests.unit.sinks.warehouse.scripted import ScriptedEngine
 
 A, B = ("shop", "public", "a"), ("shop", "public", "b")
-TOPICS = {A: "shop.public.a", B: "shop.public.b"}
+TOPICS: dict[tuple[str, ...], str] = {A: "shop.public.a", B: "shop.public.b"}
 
 
 class Engine(ScriptedEngine):
