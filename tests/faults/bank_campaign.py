@@ -7,6 +7,7 @@ none sees a transfer in part. Its short form runs with the long tests.
 import secrets
 import shutil
 import sys
+import threading
 import time
 from pathlib import Path
 from random import Random
@@ -42,7 +43,7 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     kafka, random = KafkaBroker(endpoints.bootstrap_servers, stack), Random(seed)
     folder.mkdir(parents=True)
     name, sql, tags, begun = f"b{seed}_{secrets.token_hex(3)}", Reads(), Reads(), time.monotonic()
-    capture_kills = 0
+    capture_kills, over = 0, threading.Event()
     with (
         new_database(server) as target,
         new_database(server) as dsn,
@@ -59,7 +60,7 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
             with transfers(bank, seed, sql), running(works, sql, 0.05):
                 for _ in range(KILLS):
                     _await_progress(sql, tags, job)
-                    time.sleep(random.uniform(0.0, 2.0))  # into some part of a batch
+                    over.wait(random.uniform(0.0, 2.0))  # into some part of a batch
                     job.kill()
                     if random.random() < 0.5:
                         bank.running().kill()
