@@ -254,11 +254,7 @@ def rewrite(table: tuple[str, ...], *, is_sorted: bool) -> str:
 
 
 def snapshots(table: tuple[str, ...]) -> str:
-    """Returns the query for the snapshots that may expire: a tag, or another reference, keeps its snapshot."""
-    return (
-        f"SELECT snapshot_id, unix_micros(committed_at) / 1e6 AS at_s FROM {full(table)}.snapshots "
-        f"WHERE snapshot_id NOT IN (SELECT snapshot_id FROM {full(table)}.refs WHERE type = 'TAG')"
-    )
+    return f"SELECT snapshot_id, unix_micros(committed_at) / 1e6 AS at_s FROM {full(table)}.snapshots"
 
 
 def expire(table: tuple[str, ...], snapshot_ids: Sequence[int], older_than: str) -> str:

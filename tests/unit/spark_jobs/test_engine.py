@@ -240,6 +240,7 @@ def test_tags_name_snapshots_of_any_table_and_keep_them(engine: SparkEngine, whe
     assert engine.query("SELECT id FROM watershed.shop.t VERSION AS OF 'second'").column("id").to_pylist() == [1]
     later = Maintenance(engine, lambda: time.time() + 30 * 86_400)
     assert later._expire(TABLE) == 0, "two are tagged, and one is the newest"
+    assert len(list(engine.history(TABLE))) == 3
     newest = next(engine.history(TABLE)).id
     engine.tag(TABLE, "second", newest, ["first"])
     assert engine.tags(TABLE) == {"second": newest}
