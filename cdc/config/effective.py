@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cdc.config.config_file import Config
 from cdc.config.interpolation import is_left_as_is, variables
+from cdc.config.secret_files import secret_files
 from cdc.config.settings import ENV_PREFIX
+from cdc.config.yaml_file import read_config_file
 
 HIDDEN: Final = "**********"  # what pydantic shows for a secret, too
 DEFAULT: Final = "default"
@@ -49,6 +52,27 @@ def effective_values(
             yield Value(place, shown, f"{FILE} {' '.join('${' + name + '}' for name in used)}")
         else:
             yield Value(place, _shown(place, value), FILE if is_there else DEFAULT)
+
+
+def effective_options(
+    config: Config, file: Path, environment: Mapping[str, str], *, is_changed: bool = False
+) -> dict[str, Any]:
+    """Returns what `cdc config show --json` prints. `is_changed`: only options that are not left at their default.
+    Raises ConfigError."""
+    found = values_of_file(config, file, environment)
+    return {
+        "file": str(file),
+        "options": {
+            ".".join(one.place): {"value": one.value, "from": one.origin}
+            for one in found
+            if not (is_changed and one.is_default)
+        },
+    }
+
+
+def values_of_file(config: Config, file: Path, environment: Mapping[str, str]) -> Iterator[Value]:
+    """Yields all options of a configuration that was read from this file. Raises ConfigError."""
+    return effective_values(config, read_config_file(file), environment, secret_files(environment, ENV_PREFIX))
 
 
 def _leaves(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:

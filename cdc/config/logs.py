@@ -3,13 +3,31 @@
 import logging
 import os
 import sys
-from typing import Final
+from collections import deque
+from typing import Any, Final
 
 import structlog
 
 LEVEL_VARIABLE: Final = "WATERSHED_LOG_LEVEL"
 JSON_VARIABLE: Final = "WATERSHED_LOG_JSON"
+LINES_KEPT: Final = 1_000
+LINE_CHARS_KEPT: Final = 4_000
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+_recent: Final[deque[str]] = deque(maxlen=LINES_KEPT)
+# For the console of the HTTP server: without colours, whatever the terminal gets.
+_plain: Final = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+
+
+def recent_lines(count: int) -> list[str]:
+    """Returns the last lines that this process logged, the newest last: at most LINES_KEPT, each cut after
+    LINE_CHARS_KEPT characters."""
+    return list(_recent)[-count:]
+
+
+def _keep(logger: Any, name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    _recent.append(str(_plain(logger, name, dict(event)))[:LINE_CHARS_KEPT])
+    return event
 
 
 def configure_logs(*, level: str = "info", as_json: bool = False) -> None:
@@ -30,6 +48,7 @@ def configure_logs(*, level: str = "info", as_json: bool = False) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _keep,
             *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),

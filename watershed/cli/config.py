@@ -8,10 +8,7 @@ from typing import Annotated
 import typer
 
 from cdc.config.config_file import config_schema
-from cdc.config.effective import Value, effective_values
-from cdc.config.secret_files import secret_files
-from cdc.config.settings import ENV_PREFIX
-from cdc.config.yaml_file import read_config_file
+from cdc.config.effective import Value, effective_options, values_of_file
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
 from watershed.cli.setup.new_file import yaml_text
 
@@ -35,12 +32,10 @@ def show(
     """Print the configuration that is in effect, as YAML: each option with where it is from, unless it has its default.
     Secrets are hidden, and a value with a variable is shown as it is in the file. Connects to nothing."""
     loaded = configuration(config)
-    values = effective_values(loaded, read_config_file(config), os.environ, secret_files(os.environ, ENV_PREFIX))
-    shown = [one for one in values if not (is_changed and one.is_default)]
     if as_json:
-        options = {".".join(one.place): {"value": one.value, "from": one.origin} for one in shown}
-        typer.echo(json.dumps({"file": str(config), "options": options}))
+        typer.echo(json.dumps(effective_options(loaded, config, os.environ, is_changed=is_changed)))
         return
+    shown = [one for one in values_of_file(loaded, config, os.environ) if not (is_changed and one.is_default)]
     for line in _yaml(shown):
         typer.echo(line)
 

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from cdc.kafka.state_reader import read_captured, read_in_force
+from cdc.kafka.state_reader import read_in_force
 from cdc.model.events import TableSchema, unpack_version
 from cdc.model.lsn import Lsn, format_lsn
 from watershed.cli.exit_codes import DRIFT, NOT_IN_TIME, PARTIAL
@@ -15,12 +15,8 @@ from watershed.cli.tables import published_table
 from watershed.status.listing import Listing, wide_console
 from watershed.status.table_records import TableRecord, key_text, record_key
 from watershed.verify.model import shown
-from watershed.verify.one_key import KeyReader, SourceSide, StoreRow, Verdict
-from watershed.verify.pipeline_reader import PipelineReader
-from watershed.verify.source_rows import VerifiedTable
-from watershed.verify.verifier import read_schema_histories
+from watershed.verify.one_key import STALLED_S, RowEverywhere, SourceSide, StoreRow, Verdict, read_row
 
-STALLED_S: Final = 5.0
 _CODES: Final = {
     Verdict.DIFFERS: DRIFT,
     Verdict.BEHIND: NOT_IN_TIME,
@@ -47,54 +43,23 @@ def get(
     differs, 7 if one is behind, 6 if one could not be compared."""
     settings = read_in_force(configuration(config, log_level="error"))
     schema = published_table(settings, table)
-    name = record_key(schema, key)
-    history = read_schema_histories(settings)[schema.table]
-    with PipelineReader(settings, timeout) as pipeline, VerifiedTable(settings.source, history.newest) as source:
-        reader = KeyReader(settings, history, source, pipeline, name)
-        row, stores = reader.source(), list(reader.stores())
-        found = reader.topic(records)  # what a store has is in it by then
-    floor = read_captured(settings).floors.get(schema.table, 0)
+    row = read_row(settings, schema, record_key(schema, key), records, timeout)
     if as_json:
-        typer.echo(json.dumps(_as_json(schema, name, row, found, stores, floor), ensure_ascii=False))
+        typer.echo(json.dumps(row.as_json(), ensure_ascii=False))
     else:
-        _print(schema, name, row, found, stores, floor)
-    verdicts = {store.verdict for store in stores}
+        _print(row)
+    verdicts = {store.verdict for store in row.stores}
     for verdict, code in _CODES.items():
         if verdict in verdicts:
             raise typer.Exit(code)
 
 
-def _as_json(
-    schema: TableSchema,
-    key: bytes,
-    source: SourceSide,
-    records: Sequence[TableRecord],
-    stores: Sequence[StoreRow],
-    floor: int,
-) -> dict[str, Any]:
-    found = [record.as_json() | {"is_swept": _is_swept(record, floor)} for record in records]
-    return {
-        "table": str(schema.table),
-        "key": json.loads(key),
-        "source": source.row,
-        "topic": {"name": schema.topic, "records": found},
-        "stores": [store.as_json() for store in stores],
-    }
-
-
-def _print(
-    schema: TableSchema,
-    key: bytes,
-    source: SourceSide,
-    records: Sequence[TableRecord],
-    stores: Sequence[StoreRow],
-    floor: int,
-) -> None:
-    console = wide_console()
-    console.print(f"{schema.table} {key_text(json.loads(key))}", markup=False, highlight=False)
-    console.print(side_by_side(schema, source, records, stores))
+def _print(row: RowEverywhere) -> None:
+    console, schema, records = wide_console(), row.schema, row.records
+    console.print(f"{schema.table} {key_text(row.key)}", markup=False, highlight=False)
+    console.print(side_by_side(schema, row.source, records, row.stores))
     if records:
-        swept = ", and a sweep has removed the row since" if _is_swept(records[-1], floor) else ""
+        swept = ", and a sweep has removed the row since" if row.is_swept(records[-1]) else ""
         typer.echo(f"topic {schema.topic}: partition {records[-1].partition}, offset {records[-1].offset}, "
                    f"{records[-1].as_json()['op']}{swept}")  # fmt: skip
         for record in records[:-1]:
@@ -102,9 +67,9 @@ def _print(
     else:
         typer.echo(f"topic {schema.topic}: no record of this key was read")
     verdicts = Listing("store", "verdict", texts=["", "next"])
-    for store in stores:
+    for store in row.stores:
         verdicts.add_row(store.sink, store.verdict.value, store.why, store.next)
-    if stores:
+    if row.stores:
         console.print(verdicts)
     else:
         typer.echo("no sink holds the table")
@@ -150,7 +115,3 @@ def _version(version: int | None) -> str:
 
 def _lsn(lsn: int | None) -> str:
     return "" if lsn is None else format_lsn(Lsn(lsn))
-
-
-def _is_swept(record: TableRecord, floor: int) -> bool:
-    return record.version is not None and record.version < floor

@@ -25,7 +25,7 @@ def run(
     if port:
         from watershed.cli.view_readers import view_readers
         from watershed.http.routes import CAPTURE
-        from watershed.http.server import serve
+        from watershed.http.server import Place, serve
 
-        serve(settings, port, "http.port", CAPTURE, conditions, view_readers(settings))
+        serve(settings, Place(config, port, "http.port"), CAPTURE, conditions, view_readers(settings))
     service.run()

@@ -2,22 +2,20 @@
 
 import json
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
 
 from cdc.kafka.state_reader import read_state
-from cdc.kafka.topic_reader import TopicReader
 from cdc.model.control import SignalRecord
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration, table_id
-from watershed.cli.tables import describe_table, print_table, published_table
-from watershed.client.pipeline_watch import PipelineWatch
+from watershed.cli.tables import print_table
 from watershed.client.signal_sender import await_answer, send_signal
 from watershed.status.listing import Listing, wide_console
+from watershed.verify.one_table import read_description
 
 ANSWER_S_MAX: Final = 20.0
 
@@ -63,15 +61,7 @@ def show_table(
 ) -> None:
     """Show a table: its state, topic, key and columns, and under which names each store has it, with the generation
     that readers see. Asks the brokers, and neither the source nor the stores."""
-    loaded = configuration(config)
-    schema = published_table(loaded, table)
-    record = read_state(loaded).tables.get(schema.table)
-    with closing(TopicReader(loaded.kafka)) as reader:
-        partitions = len(reader.partitions(schema.topic))
-    with closing(PipelineWatch.of(loaded)) as watch:
-        watch.read_to_end()
-        sinks = watch.sinks()
-    described = describe_table(loaded, schema, record, partitions, sinks)
+    described = read_description(configuration(config), table_id(table))
     if as_json:
         typer.echo(json.dumps(described))
     else:

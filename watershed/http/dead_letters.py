@@ -14,16 +14,14 @@ import anyio
 from anyio.to_thread import run_sync
 
 from cdc.config.config_file import Config
-from cdc.config.http_settings import is_loopback
 from cdc.model.errors import UnreachableError
+from watershed.client.dead_letters import DeadLetter
 from watershed.http.access import ANYONE, Caller
-from watershed.http.hosts import host_name
-from watershed.status.dead_letters import DeadLetter
+from watershed.http.hosts import is_local
 from watershed.status.model import Node, Status
 
 SHOWN_MAX: Final = 100  # of each sink
 KEPT_S: Final = 5.0  # an answer serves all consoles for so long
-LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 WAITING_MAX: Final = 20  # requests, while the brokers do not answer
 Why = Literal["", "masked", "remote", "role", "not kept", "not held"]
 
@@ -104,7 +102,7 @@ class DeadLetterReader:
         """Returns why this caller sees no values at all; "" if it may see some."""
         if caller.has_users:
             return "" if caller.role == "operate" else "role"
-        return "" if is_loopback(self._config.http.host) and host_name(host) in LOCAL_NAMES else "remote"
+        return "" if is_local(self._config.http, host) else "remote"
 
     def _of_sink(self, sink: str, generation: int, dead_letters: Sequence[DeadLetter], hidden: Why) -> SinkDeadLetters:
         own = [

@@ -15,6 +15,7 @@ from cdc.config.http_settings import HttpConfig, is_loopback
 
 # Says only that the process is alive, to an orchestrator under whatever name.
 OPEN: Final = frozenset({"/healthz"})
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class KnownHosts:
@@ -60,6 +61,11 @@ def misdirected(host: str) -> Response:
         "next": "use localhost or the server's address; if the name is right, add it to http.names",
     }
     return JSONResponse(failure, 421)
+
+
+def is_local(http: HttpConfig, host: str) -> bool:
+    """Returns whether only this machine reaches the server, and the request, with this Host header, names it so."""
+    return is_loopback(http.host) and host_name(host) in LOCAL_NAMES
 
 
 def host_name(host: str) -> str:

@@ -3,6 +3,8 @@
 import socket
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from signal import SIG_BLOCK, SIGINT, SIGTERM, pthread_sigmask
 from typing import Final
 
@@ -14,17 +16,25 @@ from cdc.config.config_file import Config
 from cdc.config.http_settings import HttpConfig, is_loopback
 from cdc.daemon.conditions import Conditions
 from cdc.model.errors import ConfigError
+from watershed.client.dead_letters import read_dead_letters
 from watershed.client.pipeline_watch import FollowedPositions
 from watershed.client.source_reader import PostgresSourceReader
 from watershed.http.access import CheckedAccess
+from watershed.http.audit import Audit
 from watershed.http.certificate import Certificate
+from watershed.http.change_streams import ChangeStreams, following
+from watershed.http.comparisons import Comparisons
 from watershed.http.connections import bounded
+from watershed.http.current_config import CurrentConfig
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.hosts import CheckedHost, KnownHosts
 from watershed.http.operations import Operations
+from watershed.http.process_reads import ProcessReads
 from watershed.http.routes import Scope, application
+from watershed.http.signals import signal_operations, to_capture
+from watershed.http.store_operations import PipelineStores, store_operations
+from watershed.http.table_reads import PipelineTables, TableReads
 from watershed.http.waits import Waits
-from watershed.status.dead_letters import read_dead_letters
 from watershed.status.facts import ViewReader
 from watershed.status.monitor import Monitor
 from watershed.status.topic_facts import KafkaTopicReader
@@ -42,18 +52,39 @@ def make_monitor(config: Config, conditions: Conditions, views: Sequence[ViewRea
     return Monitor(config, source, topics, conditions.all, views=views)
 
 
-def serve(
-    config: Config, port: int, key: str, scope: Scope, conditions: Conditions, views: Sequence[ViewReader]
-) -> None:
-    """Listen, and answer from now on. `key`: of the configuration, from which the port is. Raises ConfigError where the
-    address can't be taken."""
-    listener = listening_socket(config.http.host, port, key)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process listens, and the file that says so."""
+
+    file: Path  # of the configuration
+    port: int
+    key: str  # of the port in the file
+
+
+def serve(config: Config, place: Place, scope: Scope, conditions: Conditions, views: Sequence[ViewReader]) -> None:
+    """Listen, and answer from now on. Raises ConfigError where the address can't be taken."""
+    port = place.port
+    listener = listening_socket(config.http.host, port, place.key)
     monitor = make_monitor(config, conditions, views)
     waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
     trend = Trend()
     dead_letters = DeadLetterReader(config, lambda sinks: read_dead_letters(config, sinks))
+    audit, current = Audit.of(config), CurrentConfig(config, place.file)
+    comparisons = Comparisons(current, place.file, audit.note)
+    operations = (
+        *signal_operations(to_capture(config)),
+        *store_operations(PipelineStores(current)),
+        *comparisons.operations(),
+    )
+    parts = (
+        Operations(operations, audit),
+        comparisons,
+        audit,
+        TableReads(config.http, PipelineTables(current), ChangeStreams(following(current))),
+        ProcessReads(config.http, current, place.file),
+    )
     server = http_server(
-        application(monitor.status, scope, waits, trend.recent, dead_letters, Operations.of(config)), config.http
+        application(monitor.status, scope, waits, trend.recent, dead_letters, *parts), config.http, audit
     )
 
     def run() -> None:
@@ -67,18 +98,19 @@ def serve(
     scheme = "http" if config.http.tls is None else "https"
     console = console_address(config.http.host, port, scheme)
     log.info("listening", http=f"{scheme}://{config.http.host}:{port}", console=console)
-    if config.http.users and config.http.tls is None and not is_loopback(config.http.host):
+    if config.http.has_users and config.http.tls is None and not is_loopback(config.http.host):
         log.warning("tokens travel unencrypted: set http.tls, unless a proxy in front ends TLS")
 
 
-def http_server(app: ASGIApp, http: HttpConfig) -> uvicorn.Server:
+def http_server(app: ASGIApp, http: HttpConfig, audit: Audit | None = None) -> uvicorn.Server:
     """Returns the server of an application, which it protects from other names, from callers without a token if there
-    are users, and from too many connections. Raises ConfigError for a certificate that can't be used.
+    are users, and from too many connections. `audit`: records operations that are refused. Raises ConfigError for a
+    certificate that can't be used.
     """
     certificate = None if http.tls is None else Certificate(http.tls)
     return uvicorn.Server(
         uvicorn.Config(
-            CheckedHost(CheckedAccess(app, http), KnownHosts(http)),
+            CheckedHost(CheckedAccess(app, http, None if audit is None else audit.refused), KnownHosts(http)),
             ssl_context_factory=None if certificate is None else lambda _, __: certificate.context,
             log_config=None,
             access_log=False,

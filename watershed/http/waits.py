@@ -9,10 +9,10 @@ from typing import Final
 import anyio
 from anyio.to_thread import run_sync
 
-from cdc.model.errors import UnreachableError
 from watershed.client.applied import Positions, WaitTarget, ended_epoch, target_of
 from watershed.client.source_facts import SourceEnd
 from watershed.client.waiting import WaitTimeoutError, obstacles, read_lsn, sinks_of, too_late
+from watershed.http.answers import BusyError
 
 TIMEOUT_S: Final = 30.0
 TIMEOUT_S_MAX: Final = 300.0
@@ -34,10 +34,6 @@ class Question:
     tables: frozenset[str] = frozenset()
     accepts_rejected: bool = False
     epoch: int | None = None  # that of an earlier question about the LSN, which this one continues
-
-
-class BusyError(UnreachableError):
-    """Too many requests are waiting. This one has not begun."""
 
 
 class NotShownError(WaitTimeoutError):

@@ -13,6 +13,7 @@ from watershed.status.table_records import TableRecord, read_table_record
 # Offsets that are read for each of the last records: markers of transactions and compacted records take some, too.
 OFFSETS_PER_RECORD: Final = 4
 OFFSETS_MORE: Final = 100
+POLLED_MAX: Final = 5_000
 
 
 class Reader(Protocol):
@@ -59,9 +60,9 @@ class TableTail:
         found.sort(key=lambda record: (record.commit_us or 0, record.version or 0))
         return list(deque(found, maxlen=count)) if count else []
 
-    def poll(self, wait_s: float) -> list[TableRecord]:
+    def poll(self, wait_s: float, records_max: int = POLLED_MAX) -> list[TableRecord]:
         """Returns the records that have arrived; waits for the first one."""
-        return list(self._taken(self._reader.arrivals(wait_s)))
+        return list(self._taken(self._reader.arrivals(wait_s, records_max)))
 
     def _taken(self, messages: Iterable[Message]) -> Iterator[TableRecord]:
         for message in messages:

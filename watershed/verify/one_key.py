@@ -5,7 +5,9 @@ newest change yet, so it is decided as in a comparison of whole tables (settling
 progress explains is one.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,7 +16,10 @@ from typing import Any, Final
 from cdc.config.config_file import Config
 from cdc.formats.masks import masks_of
 from cdc.kafka.record_decoding import record_reader
+from cdc.kafka.state_reader import read_captured
 from cdc.kafka.topic_reader import open_reader
+from cdc.model.errors import NotInTimeError
+from cdc.model.events import TableSchema
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.sink_records import SinkRecord
 from sinks.contents import StoredEntry
@@ -22,7 +27,7 @@ from sinks.errors import SinkError
 from sinks.records import encode_json
 from sinks.registry import open_contents
 from sinks.schema_history import SchemaHistory
-from watershed.status.dead_letters import read_dead_letters
+from watershed.client.dead_letters import read_dead_letters
 from watershed.status.table_records import TableRecord, payload, read_table_record
 from watershed.verify.expected import plain_key, published_texts
 from watershed.verify.model import RowDifference
@@ -31,6 +36,7 @@ from watershed.verify.settling import Side, settle
 from watershed.verify.sides import not_filled, side_of
 from watershed.verify.source_rows import SourceRow, VerifiedTable
 from watershed.verify.suspects import Suspects
+from watershed.verify.verifier import read_schema_histories
 
 
 class Verdict(StrEnum):
@@ -79,7 +85,57 @@ class SourceSide:
     row: Mapping[str, str | None] | None
 
 
+STALLED_S: Final = 5.0  # in which a sink without progress is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class RowEverywhere:
+    """One row in the source, in its topic and in every store."""
+
+    schema: TableSchema
+    key: Any  # its JSON
+    source: SourceSide
+    records: Sequence[TableRecord]  # of the topic, the newest last
+    stores: Sequence[StoreRow]
+    floor: int  # versions below it are gone: a sweep has removed their rows
+
+    def is_swept(self, record: TableRecord) -> bool:
+        return record.version is not None and record.version < self.floor
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "table": str(self.schema.table),
+            "key": self.key,
+            "source": self.source.row,
+            "topic": {
+                "name": self.schema.topic,
+                "records": [record.as_json() | {"is_swept": self.is_swept(record)} for record in self.records],
+            },
+            "stores": [store.as_json() for store in self.stores],
+        }
+
+
 _REPAIR: Final = "cdc repair --sink {sink} --table {table} corrects it"
+
+
+def read_row(
+    config: Config,
+    schema: TableSchema,
+    key: bytes,
+    records: int,
+    stalled_s: float = STALLED_S,
+    deadline: float | None = None,
+) -> RowEverywhere:
+    """Returns the row with this record key. `records`: of the topic, at most so many; 0 reads it not at all, otherwise
+    it is read from its beginning. `deadline`: for reading the topic, monotonic seconds. `config`: that in force. Raises
+    WatershedError, NotInTimeError after the deadline."""
+    history = read_schema_histories(config)[schema.table]
+    with PipelineReader(config, stalled_s) as pipeline, VerifiedTable(config.source, history.newest) as source:
+        reader = KeyReader(config, history, source, pipeline, key)
+        row, stores = reader.source(), list(reader.stores())
+        found = reader.topic(records, deadline)  # what a store has is in it by then
+    floor = read_captured(config).floors.get(schema.table, 0)
+    return RowEverywhere(schema, json.loads(key), row, found, stores, floor)
 
 
 class KeyReader:
@@ -104,16 +160,24 @@ class KeyReader:
         masks = masks_of(schema, self._config.masking.masks(self._config.source))
         return SourceSide(published_texts(schema, masks, row.texts))
 
-    def topic(self, count: int) -> list[TableRecord]:
+    def topic(self, count: int, deadline: float | None = None) -> list[TableRecord]:
         """Returns the last `count` records of the key that the topic still has, the newest last. The topic is read from
-        its beginning."""
+        its beginning. Raises NotInTimeError after the deadline (monotonic seconds)."""
         topic, found = self._history.newest.topic, list[TableRecord]()
         if not count:
             return found
         plain = record_reader(self._config.kafka).plain
+
+        def check() -> None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise NotInTimeError(
+                    f"topic {topic} could not be read from its beginning in time",
+                    "leave its records out (records=0), or use `cdc get`, which has no limit",
+                )
+
         with open_reader(self._config.kafka) as reader:
             for partition in reader.partitions(topic):
-                for message in reader.read(topic, partition):
+                for message in reader.read(topic, partition, while_waiting=check):
                     key = plain(message.key())
                     if key is not None and self._is_asked(key):
                         place = partition, message.offset() or 0

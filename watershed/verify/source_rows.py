@@ -131,7 +131,7 @@ class VerifiedTable:
         """Record keys of `count` rows, or of all if there are fewer, from random pages."""
         percent = 100.0 if not self._size.rows else 100.0 * SAMPLE_SURPLUS * count / self._size.rows
         copied = self._sample_pages(percent)
-        # Few pages are a coarse sample, and pages that updates emptied hold few rows: more pages until there are enough.
+        # Few pages are a coarse sample, and pages that updates emptied hold few rows: more pages until it is enough.
         while copied.row_count < count and percent < 100.0:
             percent *= SAMPLE_GROWTH
             copied = self._sample_pages(percent)

@@ -14,6 +14,7 @@ from cdc.model.events import Column, TableId, TableSchema, pack_version
 from watershed.cli import get
 from watershed.cli.main import application
 from watershed.status.table_records import TableRecord
+from watershed.verify import one_key
 from watershed.verify.one_key import SourceSide, StoreRow, Verdict
 
 ORDERS = TableSchema(
@@ -50,18 +51,19 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Get:
             def source(self) -> SourceSide:
                 return SourceSide(source and {"id": "7", "total": "12.50"})
 
-            def topic(self, count: int) -> list[TableRecord]:
+            def topic(self, count: int, deadline: float | None) -> list[TableRecord]:
+                assert deadline is None
                 return [RECORD][:count]
 
             def stores(self) -> list[StoreRow]:
                 return list(stores)
 
-        monkeypatch.setattr(get, "KeyReader", Reader)
+        monkeypatch.setattr(one_key, "KeyReader", Reader)
         monkeypatch.setattr(get, "published_table", lambda *_: ORDERS)
-        monkeypatch.setattr(get, "read_schema_histories", lambda _: {ORDERS.table: SimpleNamespace(newest=ORDERS)})
-        monkeypatch.setattr(get, "PipelineReader", lambda *_: nullcontext())
-        monkeypatch.setattr(get, "VerifiedTable", lambda *_: nullcontext())
-        monkeypatch.setattr(get, "read_captured", lambda _: SimpleNamespace(floors={ORDERS.table: floor}))
+        monkeypatch.setattr(one_key, "read_schema_histories", lambda _: {ORDERS.table: SimpleNamespace(newest=ORDERS)})
+        monkeypatch.setattr(one_key, "PipelineReader", lambda *_: nullcontext())
+        monkeypatch.setattr(one_key, "VerifiedTable", lambda *_: nullcontext())
+        monkeypatch.setattr(one_key, "read_captured", lambda _: SimpleNamespace(floors={ORDERS.table: floor}))
         words = ("get", "public.orders", "7", "--config", str(file), *words)
         return CliRunner().invoke(application(["get"]), words)
 

@@ -11,7 +11,9 @@ from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.table_state import TableRecord
 from watershed.cli import tables
-from watershed.cli.tables import describe_table, print_table, published_table
+from watershed.cli.tables import print_table, published_table
+from watershed.verify import one_table
+from watershed.verify.one_table import describe_table
 
 ORDERS = TableSchema(
     TableId("public", "orders"),
@@ -96,7 +98,7 @@ def test_the_description_is_printed_within_80_columns(
 
 
 def test_a_table_that_is_not_captured_names_the_one_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "read_captured", lambda _: SimpleNamespace(schemas={ORDERS.table: ORDERS}))
+    monkeypatch.setattr(one_table, "read_captured", lambda _: SimpleNamespace(schemas={ORDERS.table: ORDERS}))
     assert published_table(CONFIG, "public.orders") is ORDERS
     with pytest.raises(ConfigError, match=r"public\.order is not in source\.tables; did you mean public\.orders\?"):
         published_table(CONFIG, "public.order")
