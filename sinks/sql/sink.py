@@ -261,7 +261,7 @@ class SqlSink:
         if form.stage.name not in made:
             connection.execute(CreateTable(form.stage, if_not_exists=True))
             made.add(form.stage.name)
-        elif self._server.is_one_transaction:  # otherwise a commit has emptied it
+        if self._server.is_one_transaction:  # otherwise a commit has emptied it
             connection.exec_driver_sql(f"{self._server.dialect.empty} {form.stage.name}")
         self._server.dialect.fill(connection, form, packed)
 
