@@ -3,9 +3,11 @@
 import itertools
 import json
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest import mock
 
@@ -310,3 +312,53 @@ def test_a_store_that_was_not_written_up_to_cuts_is_first_written_beyond_all_tha
     store.publish(cut(200, 3, 3))
     assert store.published[-1].cut_offsets == {A: (3,), B: (3,)}
     store.sql.close()
+
+
+@pytest.mark.promise(2)
+def test_no_reader_sees_a_transfer_in_part_whatever_fails(store: Store) -> None:
+    """The bank of tests/faults/bank.py without servers: a reader reads all the time, and jobs fail anywhere in a batch,
+    are not told whether they have committed, and begin again where the store is."""
+    random, over, sums = Random(5), threading.Event(), list[int]()
+    store.log[A], store.log[B] = [upsert("a", 1, 100, 0)], [upsert("b", 1, 100, 1)]
+    store.publish(cut(1, 1, 1))
+    store.batch()
+
+    def read() -> None:
+        while not over.is_set():
+            sums.append(sum(value for rows in store.rows().values() for _, value in rows))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    job, failed = store, 0
+    try:
+        for number in range(1, 15):
+            count = random.randint(1, 5)
+            begin = len(store.log[A])
+            transfers(store, count, begin)
+            target, method = random.choice([(StagedPieces, "piece"), (SqlSink, "save_position"), (SqlSink, "apply")])
+            original, left = getattr(target, method), [random.randint(0, 3)]
+
+            def fail(*given: Any, original: Any = original, left: list[int] = left) -> Any:
+                left[0] -= 1
+                if left[0] == 0:
+                    raise SinkError("killed", "nothing")
+                return original(*given)
+
+            try:
+                with mock.patch.object(target, method, fail):
+                    job.publish(cut(1 + number, begin + count, begin + count))
+                    job.batch()
+            except SinkError:
+                failed += 1
+                saved = job.saved()
+                job.sql.close()
+                job = Store(store.path, saved, store.log)
+                job.publish(cut(1 + number, begin + count, begin + count))
+        job.batch()
+    finally:
+        over.set()
+        reader.join()
+        job.sql.close()
+    assert failed >= 3 and len(sums) >= 10
+    assert set(sums) == {200}
+    assert job.saved().end_offsets == {A: (len(store.log[A]),), B: (len(store.log[B]),)}
