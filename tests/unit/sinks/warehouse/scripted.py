@@ -33,6 +33,19 @@ class ScriptedEngine:
         self.by_row: list[str] = []  # of the statements
         self.partitions: list[int | None] = []  # of each MERGE of a batch
         self._source: pa.Table | None = None
+        self.tagged: dict[tuple[str, ...], dict[str, int]] = {}
+
+    def tags(self, table: tuple[str, ...]) -> Mapping[str, int]:
+        return dict(self.tagged.get(table, {}))
+
+    def tag(self, table: tuple[str, ...], name: str, snapshot: int | None, removed: Sequence[str]) -> None:
+        if self.conflicts:
+            self.conflicts -= 1
+            raise Conflict
+        held = self.tagged.setdefault(table, {})
+        held[name] = -1 if snapshot is None else snapshot
+        for other in removed:
+            del held[other]
 
     def intrude(self, **versions: int) -> None:
         """Another writer adds rows: id (as `k1`) → version."""
