@@ -16,7 +16,7 @@ from tests.support.status_facts import applied, source_end
 from watershed.client.applied import Positions
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.operations import Operations
-from watershed.http.routes import CAPTURE, application
+from watershed.http.routes import CAPTURE, Routed, application
 from watershed.http.server import http_server
 from watershed.http.waits import Waits
 from watershed.status.dead_letters import DeadLetter
@@ -251,10 +251,15 @@ def _refused(record: SignalRecord) -> SignalAnswer:
 
 
 @contextmanager
-def served(pipeline: ShownPipeline, port: int | None = None, http: HttpConfig = SETTINGS.http) -> Iterator[HttpServer]:
-    """The server of the routes and of the console."""
+def served(
+    pipeline: ShownPipeline,
+    port: int | None = None,
+    http: HttpConfig = SETTINGS.http,
+    parts: Sequence[Routed] = (),
+) -> Iterator[HttpServer]:
+    """The server of the routes and of the console. `parts`: have further routes."""
     waits = Waits(lambda: source_end(10_000), lambda: Positions((applied(500),), position(500)))
     letters = DeadLetterReader(SETTINGS, lambda sinks: [one for one in pipeline.letters if one.sink in sinks])
-    app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters, Operations(_refused))
+    app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters, *parts, Operations(_refused))
     with running(http_server(app, http), port) as listening:
         yield HttpServer(listening)

@@ -16,6 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from cdc import __version__
+from cdc.config.http_settings import Role
 from cdc.model.errors import WatershedError
 from watershed.http.access import caller_of
 from watershed.http.answers import Failure, failed, json_answer
@@ -50,6 +51,13 @@ class Sinks(Node):
 
 class Views(Node):
     views: tuple[ViewStatus, ...]
+
+
+class User(Node):
+    """Whose token the request carries. A server without users has one without a name, who reads."""
+
+    name: str
+    role: Role
 
 
 class Shown(Node):
@@ -130,6 +138,11 @@ def application(
         shown = () if caller_of(request).role == "none" else reasons
         return json_answer(Readiness(is_ready=not reasons, reasons=shown), 503 if reasons else 200)
 
+    def user(request: Request) -> Response:
+        caller = caller_of(request)
+        assert caller.role != "none", "CheckedAccess has refused it"
+        return json_answer(User(name=caller.name, role=caller.role))
+
     def whole(_: Request) -> Response:
         return json_answer(status())
 
@@ -179,6 +192,7 @@ def application(
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),
+            Route("/v1/user", user),
             Route("/v1/status", whole),
             Route("/v1/tables", tables),
             Route("/v1/wait", wait),
@@ -259,7 +273,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 # ---- OpenAPI
 
 _MODELS: Final = (
-    *(Health, Readiness, Status, Tables, Sinks, SinkStatus, Views, ViewStatus, Recent, DeadLetters, Failure),
+    *(Health, Readiness, User, Status, Tables, Sinks, SinkStatus, Views, ViewStatus, Recent, DeadLetters, Failure),
     *(Shown, NotShown),
     *(OperationRequest, OperationAnswer),
 )
@@ -290,6 +304,7 @@ _WAIT_ANSWERS: Final[Mapping[int, type[BaseModel]]] = {
 _PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
     "/healthz": ("Whether the process is alive.", {200: Health}),
     "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
+    "/v1/user": ("The user of the token, and its role.", {200: User}),
     "/v1/status": ("The whole status: source, slot, capture, tables, sinks, views, problems.", {200: Status}),
     "/v1/tables": ("Each configured table.", {200: Tables}),
     "/v1/wait": ("Waits until stores show an LSN.", {200: Shown, **_WAIT_ANSWERS}),
