@@ -191,7 +191,7 @@ let polls = 0;
 export async function poll(wantsLetters) {
   try {
     const status = await get("status");
-    state.user ??= await get("user");
+    if (!state.user || state.failures) state.user = await get("user");
     // The first poll, and one after silence, has a past that this page has not seen; problems end between polls.
     if (polls % 3 === 0 || state.failures) await history();
     polls += 1;

@@ -14,7 +14,7 @@ const VALUE_CHARS = 60;
 /** The stream of a table's changes, of all keys or of one. Lines are the newest first. */
 class Tail {
   constructor(table, key, first) {
-    Object.assign(this, { table, key, first, lines: [], waiting: [], places: new Set(), seen: 0, isPaused: false, error: "", end: null, timer: null, drawing: null });
+    Object.assign(this, { table, key, first, lines: [], waiting: [], places: new Set(), isPaused: false, error: "", end: null, timer: null, drawing: null });
     this.open();
   }
 
@@ -35,12 +35,12 @@ class Tail {
 
   receive(change) {
     this.error = "";
-    const place = `${change.op}/${change.partition}/${change.offset}`;
+    // A topic that was created again has the same offsets, and other versions.
+    const place = [change.op, change.partition, change.offset, JSON.stringify(change.version)].join("/");
     // After the stream broke off, the last changes are sent again. A tombstone follows a delete that was shown.
     if (this.places.has(place) || change.op === "tombstone") return;
     this.places.add(place);
     if (this.places.size > 10 * LINES_MAX) this.places.delete(this.places.values().next().value);
-    this.seen += 1;
     const lines = this.isPaused ? this.waiting : this.lines;
     lines.unshift({ place, change, key: keyText(change.key) });
     lines.splice(LINES_MAX);
@@ -141,7 +141,7 @@ export function tailPanel(table, hasKey) {
   return h("section", { class: "panel", "aria-labelledby": "tail-title", "data-key": `tail/${table}` },
     h("div", { class: "panel-head" }, h("h2", { id: "tail-title" }, "Changes"), h("p", { class: "hint" }, `as they arrive in the topic, ${plural(tail.lines.length, "line")} of at most ${LINES_MAX}`)),
     h("div", { class: "filters" },
-      hasKey && h("form", { class: "key-form", onsubmit: choose }, h("label", { for: "tail-key" }, "Only the key"), h("input", { id: "tail-key", "data-own": true, autocomplete: "off", spellcheck: "false", placeholder: "all keys" }), h("button", { type: "submit", class: "text-button" }, "Show")),
+      hasKey && h("form", { class: "key-form", onsubmit: choose }, h("label", { for: "tail-key" }, "Only the key"), h("input", { id: "tail-key", "data-own": true, value: tail.key ?? "", autocomplete: "off", spellcheck: "false", placeholder: "all keys" }), h("button", { type: "submit", class: "text-button" }, "Show")),
       h("button", { type: "button", class: "text-button", "aria-pressed": String(tail.isPaused), onclick: () => tail.pause() }, tail.isPaused ? `Continue${held ? `, ${count(held)} new` : ""}` : "Pause")),
     tail.error && h("p", { class: "row-note", role: "status" }, tail.error),
     tail.lines.length ? h("div", { class: "scroll tail", role: "region", "aria-labelledby": "tail-title", tabindex: "0" },
