@@ -1,4 +1,5 @@
-# Two images: `capture` runs cdc run and has no Java; `sinks` runs cdc sink run, with Java 17, Spark and its jars.
+# Three images: `capture` runs cdc run and has no Java; `sinks` runs cdc sink run, with Java 17, Spark and its jars; `spark`
+# is `sinks` for drivers and executors of Spark on Kubernetes.
 
 FROM python:3.11-slim-bookworm AS base
 RUN useradd --uid 10001 --create-home watershed \
@@ -60,3 +61,21 @@ USER 10001
 WORKDIR /var/lib/watershed
 ENTRYPOINT ["cdc"]
 CMD ["sink", "run", "search", "cache", "warehouse"]
+
+
+# For `cdc sink submit --master k8s://…` and the Spark operator: Spark starts driver and executors by this entry point.
+FROM sinks AS spark
+USER root
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends tini \
+ && rm -rf /var/lib/apt/lists/*
+COPY deploy/docker/spark-on-kubernetes.sh /opt/watershed/bin/
+# One folder for a class path; the cache has Maven's folders.
+RUN install --directory /opt/watershed/jars \
+ && find "$WATERSHED_CACHE/jars" -name '*.jar' -exec ln --symbolic --target-directory=/opt/watershed/jars {} +
+USER 10001
+ENV SPARK_HOME=/opt/watershed/lib/python3.11/site-packages/pyspark \
+    PYSPARK_PYTHON=/opt/watershed/bin/python
+ENTRYPOINT ["spark-on-kubernetes.sh"]
+CMD []

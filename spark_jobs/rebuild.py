@@ -178,11 +178,11 @@ class Rebuild:
         begun = request.model_copy(update={"status": "running", "generation": target[1]})
         self._publish(begun)
 
-        def told(message: str, hint: str) -> None:
+        def report(message: str, hint: str) -> None:
             self._publish(begun.model_copy(update={"message": message, "next": hint}))
 
         self._request, self._slot = begun, target[0]
-        self._builder = self._open_builder(target, told, is_rollback)
+        self._builder = self._open_builder(target, report, is_rollback)
         self._builder.start()
         log.info("rebuild begins", sink=self._sink, generation=target[1], rollback=is_rollback)
 

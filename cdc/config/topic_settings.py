@@ -18,6 +18,7 @@ TopicKind = Literal[
     "progress",
     "control",
     "signals",
+    "audit",
     "dead_letter",
     "sink_dead_letter",
     "heartbeat",
@@ -76,6 +77,7 @@ KIND: Final[Mapping[TopicKind, KindOfTopic]] = {
     "control": KindOfTopic(_RECORDS | _KEPT, _ROWS, policies=_COMPACT),
     # Read within seconds, by one reader that records its offset.
     "signals": KindOfTopic({_POLICY: "delete", "retention.ms": str(7 * _DAY_MS)}, policies=_DELETE),
+    "audit": KindOfTopic({_POLICY: "delete", "retention.ms": str(90 * _DAY_MS)}, policies=_DELETE),
     "dead_letter": KindOfTopic(_DELETED, policies=_DELETE),
     "sink_dead_letter": KindOfTopic(_RECORDS, policies=_COMPACT),
     "heartbeat": KindOfTopic(_RECORDS, policies=_COMPACT),
@@ -105,6 +107,7 @@ class TopicSettings(Section):
     progress: Given = Field(default_factory=dict)
     control: Given = Field(default_factory=dict)
     signals: Given = Field(default_factory=dict)
+    audit: Given = Field(default_factory=dict)
     dead_letter: Given = Field(default_factory=dict)
     sink_dead_letter: Given = Field(default_factory=dict)
     heartbeat: Given = Field(default_factory=dict)

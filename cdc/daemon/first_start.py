@@ -289,6 +289,7 @@ class Bootstrap:
                 "progress": [self._topics.progress],
                 "control": [self._topics.control],
                 "signals": [self._topics.signals],
+                "audit": [self._topics.audit],
             },
         )
         topics = self._admin.check(self._table_topics)

@@ -171,7 +171,7 @@ class Service:
         self._admin.check([*of_tables, topics.dead_letter])
         keyless = frozenset(map(topics.table, config.source.keyless))
         records = [topics.state, topics.control, topics.progress]
-        self._admin.check_single(records, [topics.signals, *keyless.intersection(of_tables)])
+        self._admin.check_single(records, [topics.signals, topics.audit, *keyless.intersection(of_tables)])
         if not is_running_on:  # later a registry that is away is waited for
             check_encoding(config)
         return source

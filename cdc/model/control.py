@@ -26,8 +26,10 @@
 | `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord (the same) |
 | `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (cdc/model/comparisons.py) |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |
+| `<prefix>.audit`    | the operation's id           | AuditRecord (cdc/model/audit.py) |
 
-Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key applies.
+Each topic has one partition and is compacted (signals and audit records are kept for a time instead): the last record
+of a key applies.
 A kind is found by the beginning of its keys, so no key may begin like that of another kind in the same topic.
 """
 

@@ -20,6 +20,7 @@ class Topics:
         self.control = f"{prefix}.control"
         self.progress = f"{prefix}.progress"
         self.signals = f"{prefix}.signals"
+        self.audit = f"{prefix}.audit"
         self.dead_letter = f"{prefix}.dead-letter"
         # Debezium's names. These topics exist only if something is written to them.
         self.transaction = f"{prefix}.transaction"
@@ -28,7 +29,7 @@ class Topics:
         self.outbox_dead_letters = f"{prefix}.outbox_dead_letters"  # for messages
         written_when_asked = (self.dead_letter, self.transaction, self.message, self.heartbeat)
         self.written = (self.state, self.control, self.progress, *written_when_asked)  # by capture, beside tables'
-        self.own = (*self.written, self.signals)
+        self.own = (*self.written, self.signals, self.audit)
 
     def sink_dead_letter(self, sink: str) -> str:
         """The topic of rows that the sink's store rejected."""

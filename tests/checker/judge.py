@@ -109,7 +109,7 @@ def judge(evidence: Evidence) -> Report:
         "whole": history.last_rows_are_whole(changes, sweeps),
         "rows": history.folds_to_the_source(changes, sweeps, evidence.rows),
     }
-    return Report(epoch, changes, sweeps, state, [c for rule, told in found.items() for c in _take(rule, told)])
+    return Report(epoch, changes, sweeps, state, [c for rule, broken in found.items() for c in _take(rule, broken)])
 
 
 def require_true(evidence: Evidence) -> Report:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -15,6 +15,7 @@ SEQ_BITS = 48
 VERSION_HEADER = "watershed.version"
 ANSWER_S_MAX = 15.0
 READ_S_MAX = 60.0
+AGAIN_S = 20.0  # after which another client asks
 
 Row = Mapping[str, Any]
 
@@ -165,6 +166,10 @@ _ENCODER = json.JSONEncoder(sort_keys=True, default=str, ensure_ascii=False)
 # ---- Kafka
 
 
+class EndNotReachedError(AssertionError):
+    """The brokers have not answered in time."""
+
+
 def read_topics(
     bootstrap_servers: str, topics: Sequence[str], isolation_level: str = "read_committed"
 ) -> tuple[list[Record], dict[str, int]]:
@@ -172,9 +177,18 @@ def read_topics(
 
     Records of a partition are in order. Topics that do not exist are left out.
     """
+    # A client that knew a topic before it was deleted and created again may never get an answer: another one does.
+    with suppress(EndNotReachedError):
+        return _read_topics(bootstrap_servers, topics, isolation_level, AGAIN_S)
+    return _read_topics(bootstrap_servers, topics, isolation_level, READ_S_MAX)
+
+
+def _read_topics(
+    bootstrap_servers: str, topics: Sequence[str], isolation_level: str, deadline_s: float
+) -> tuple[list[Record], dict[str, int]]:
     with _consumer(bootstrap_servers, isolation_level) as consumer:
         counts = _assign(consumer, topics)
-        return list(_read_to_end(consumer, sum(counts.values()))), counts
+        return list(_read_to_end(consumer, sum(counts.values()), deadline_s)), counts
 
 
 def stream_topics(
@@ -239,7 +253,7 @@ def _read_to_end(consumer: Consumer, partition_count: int, deadline_s: float = R
     while len(ended) < partition_count:
         if time.monotonic() > deadline:
             places = [(p.topic, p.partition, p.offset) for p in consumer.position(consumer.assignment())]
-            raise AssertionError(
+            raise EndNotReachedError(
                 f"the topics' end was not reached in {deadline_s:.0f} s; ended: {sorted(ended)}; read up to {places}"
             )
         first = consumer.poll(0.2)

@@ -56,8 +56,8 @@ from tests.support.http_server import free_port
 from tests.support.scripts import Step, chosen, read, shrunk, written
 from tests.support.sink_job import sink_record
 from watershed import Waiter
+from watershed.client.dead_letters import read_dead_letters
 from watershed.devstack.stack import Stack
-from watershed.status.dead_letters import read_dead_letters
 
 SEARCH_SHARE: Final = 0.4  # of the episodes have a search index, too
 BATCHES_S: Final = (0.2, 0.2, 30.0)  # of the job, one in each episode: where short ones end, two threads meet
@@ -84,8 +84,8 @@ LATER: Final = (
 class Finding(AssertionError):  # noqa: N818
     """A broken promise: early, different, stuck, green."""
 
-    def __init__(self, kind: str, told: str) -> None:
-        super().__init__(f"{kind}: {told}")
+    def __init__(self, kind: str, finding: str) -> None:
+        super().__init__(f"{kind}: {finding}")
         self.kind = kind
 
 
@@ -121,13 +121,13 @@ class Watcher(Background):
             if not answered(waiter, store, end.lsn, (table,), ANSWER_S_MAX):
                 continue
             shown = episode.pipeline.stores[store].rows(table)
-            told = episode.source.difference(table, shown, end.number, rejects=store == "mirror")
+            outcome = episode.source.difference(table, shown, end.number, rejects=store == "mirror")
             lost = set() if served is None else episode.without_letters(table, end.number, served)
             self.answers += 1
             if not (is_seen and episode.is_seen(store) and table in episode.held(store)):
                 continue
-            if told:
-                self.findings.append(Finding("early", f"{store} counts as showing LSN {end.lsn}, but {told}"))
+            if outcome:
+                self.findings.append(Finding("early", f"{store} counts as showing LSN {end.lsn}, but {outcome}"))
             if lost:
                 rows = f"rows {sorted(lost)[:3]} of {table} were rejected, and have no dead letters"
                 self.findings.append(Finding("letters", f"{store} counts as showing LSN {end.lsn}, but {rows}"))
@@ -267,8 +267,8 @@ class Episode:
                     raise Finding("stuck", f"not in step after {IN_STEP_S_MAX:.0f} s:\n{self._status()}")
                 self._remedy()
                 rest(REMEDY_S)
-            if told := self._different():
-                raise Finding("different", f"all stores claim to show LSN {end.lsn}, but {told}")
+            if outcome := self._different():
+                raise Finding("different", f"all stores claim to show LSN {end.lsn}, but {outcome}")
             self._require_letters()
 
     def _require_letters(self) -> None:
@@ -318,8 +318,8 @@ class Episode:
             if self._reasons() or not self._different() or not all(map(self.is_seen, self.pipeline.stores)):
                 return
             rest(1.0)
-        if (told := self._different()) and not self._reasons() and self._status_code() == 0:
-            raise Finding("green", f"status and /readyz are green for {QUIET_S:.0f} s, but {told}\n{self._status()}")
+        if (outcome := self._different()) and not self._reasons() and self._status_code() == 0:
+            raise Finding("green", f"status and /readyz are green for {QUIET_S:.0f} s, but {outcome}\n{self._status()}")
 
     def _reasons(self) -> list[str]:
         return [*self.pipeline.capture_http.reasons(), *self.pipeline.sink_http.reasons()]
@@ -409,7 +409,7 @@ def script_of(seed: int) -> list[Step]:
     return chosen(chance, {rule: WEIGHTS[rule] for rule in rules}, STEPS)
 
 
-def told_of(
+def outcome_of(
     seed: int, stack: Stack, folder: Path, script: Sequence[Step], *, forgives_owed: bool = False
 ) -> dict[str, Any]:
     """Runs a script, and says how it went. Its folder stays when something is wrong."""
@@ -417,13 +417,13 @@ def told_of(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        told, kind = Episode(seed, stack, folder, forgives_owed=forgives_owed).run(script), ""
+        outcome, kind = Episode(seed, stack, folder, forgives_owed=forgives_owed).run(script), ""
     except Finding as finding:
-        told, kind = {"finding": str(finding)}, finding.kind
+        outcome, kind = {"finding": str(finding)}, finding.kind
         (folder / "finding.txt").write_text(f"{finding}\n{written(script)}\n{finding.__notes__}", encoding="utf-8")
     if not kind:
         shutil.rmtree(folder, ignore_errors=True)
-    return {"seed": seed, "kind": kind, "seconds": round(time.monotonic() - began), "script": script, **told}
+    return {"seed": seed, "kind": kind, "seconds": round(time.monotonic() - began), "script": script, **outcome}
 
 
 def main() -> int:
@@ -448,21 +448,21 @@ def main() -> int:
         script = read(asked.script.read_text(encoding="utf-8")) if asked.script else script_of(seed)
 
         def runs(part: Sequence[Step]) -> dict[str, Any]:
-            return told_of(seed, stack, folder, part, forgives_owed=asked.forgive_owed)
+            return outcome_of(seed, stack, folder, part, forgives_owed=asked.forgive_owed)
 
-        told = runs(script)
-        if told["kind"] and asked.shrink:
+        outcome = runs(script)
+        if outcome["kind"] and asked.shrink:
             shorter = shrunk(
                 script,
                 lambda part: (
-                    told_of(seed, stack, folder, part, forgives_owed=asked.forgive_owed)["kind"] == told["kind"]
+                    outcome_of(seed, stack, folder, part, forgives_owed=asked.forgive_owed)["kind"] == outcome["kind"]
                 ),
             )
             print(written(shorter), flush=True)
-            told["shrunk"] = shorter
-        return told
+            outcome["shrunk"] = shorter
+        return outcome
 
-    return run_episodes(__doc__, "operator-campaign", episode, lambda told: not told["kind"], others)
+    return run_episodes(__doc__, "operator-campaign", episode, lambda outcome: not outcome["kind"], others)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
 from tests.support.stores import stored_rows
-from watershed.status.dead_letters import read_dead_letters
+from watershed.client.dead_letters import read_dead_letters
 
 COLUMNS: Final = {
     "id": (20, "bigint"),

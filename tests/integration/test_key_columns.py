@@ -117,9 +117,9 @@ def test_a_table_without_a_key_is_published_without_keys_in_its_order(audit: Cap
     audit.await_caught_up()
     records = audit.records(VISITS)
     assert {record.key for record in records} == {b""}
-    told = [parse(record.value or b"") for record in records]
+    outcome = [parse(record.value or b"") for record in records]
     row = {"place": "here", "day": "2026-01-01", "count": 1}
-    assert [(value["op"], value["before"], value["after"]) for value in told] == [
+    assert [(value["op"], value["before"], value["after"]) for value in outcome] == [
         ("r", None, row),
         ("r", None, row),
         ("c", None, row | {"count": 2}),
@@ -128,7 +128,7 @@ def test_a_table_without_a_key_is_published_without_keys_in_its_order(audit: Cap
         ("d", row | {"count": 2}, None),
         ("t", None, None),
     ]
-    assert [value["source"]["seq"] for value in told] == [1, 2, 3, 4, 5, 6, 7]
+    assert [value["source"]["seq"] for value in outcome] == [1, 2, 3, 4, 5, 6, 7]
     assert all(
         b"secret" not in (record.value or b"") for topic in ("control", VISITS) for record in audit.records(topic)
     )
@@ -163,7 +163,7 @@ def source(fresh_database: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def told(connection: psycopg.Connection, table: str, *columns: str, **snapshot: Any) -> str:
+def outcome(connection: psycopg.Connection, table: str, *columns: str, **snapshot: Any) -> str:
     """What `cdc check` says; empty when all is well."""
     dsn = SecretStr(connection.info.dsn)
     try:
@@ -174,29 +174,29 @@ def told(connection: psycopg.Connection, table: str, *columns: str, **snapshot: 
 
 
 def test_a_key_without_a_unique_index_is_for_consistent_loads_only(source: psycopg.Connection) -> None:
-    assert told(source, CODES, "code") == ""
-    message = told(source, VISITS, "place", "day")
+    assert outcome(source, CODES, "code") == ""
+    message = outcome(source, VISITS, "place", "day")
     assert "can't be read in chunks: no unique index has exactly its key columns (place, day), in this order" in message
     assert (
         'CREATE UNIQUE INDEX CONCURRENTLY ON "public"."visits" ("place", "day"); or snapshot.method: consist' in message
     )
-    assert told(source, VISITS, "place", "day", method="consistent") == ""
+    assert outcome(source, VISITS, "place", "day", method="consistent") == ""
     source.execute("CREATE UNIQUE INDEX ON visits (day, place)")
     source.execute("CREATE UNIQUE INDEX ON visits (place, day) WHERE count > 0")
     source.execute("CREATE UNIQUE INDEX ON visits (place, day, (count + 1))")
     source.execute("ALTER TABLE visits ADD UNIQUE (place, day) DEFERRABLE")
-    assert "in this order" in told(source, VISITS, "place", "day"), "none of these will do"
+    assert "in this order" in outcome(source, VISITS, "place", "day"), "none of these will do"
     source.execute("CREATE UNIQUE INDEX ON visits (place, day) INCLUDE (count)")
-    assert told(source, VISITS, "place", "day") == ""
+    assert outcome(source, VISITS, "place", "day") == ""
 
 
 def test_no_key_is_for_tables_that_may_still_be_updated_or_never_are(source: psycopg.Connection) -> None:
-    assert told(source, VISITS, method="consistent") == ""
-    assert "can't be read in chunks: it has no key" in told(source, VISITS)
+    assert outcome(source, VISITS, method="consistent") == ""
+    assert "can't be read in chunks: it has no key" in outcome(source, VISITS)
     source.execute("ALTER TABLE visits REPLICA IDENTITY DEFAULT")
-    assert "no unique index of table public.visits has exactly its key columns (none)" in told(source, VISITS)
+    assert "no unique index of table public.visits has exactly its key columns (none)" in outcome(source, VISITS)
     source.execute("ALTER TABLE visits REPLICA IDENTITY NOTHING")
-    assert told(source, VISITS, method="consistent") == ""
+    assert outcome(source, VISITS, method="consistent") == ""
 
 
 @pytest.mark.parametrize(
@@ -213,6 +213,6 @@ def test_a_key_lies_in_the_replica_identity_and_is_never_null(
     source: psycopg.Connection, statement: LiteralString, columns: list[str], expected: str
 ) -> None:
     source.execute(statement)
-    message = told(source, CODES, *columns)
+    message = outcome(source, CODES, *columns)
     assert expected in message
     assert bool(expected) == bool(message)

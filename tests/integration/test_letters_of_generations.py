@@ -16,7 +16,7 @@ from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config
 from tests.support.waiting import eventually
-from watershed.status.dead_letters import read_dead_letters
+from watershed.client.dead_letters import read_dead_letters
 
 pytestmark = [pytest.mark.whole, pytest.mark.long]
 

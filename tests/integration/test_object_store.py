@@ -106,13 +106,13 @@ def test_rows_are_read_back_from_s3_and_glue(kafka: KafkaBroker, tmp_path: Path,
     assert {sink: read(sink, feed, tmp_path, endpoint) for sink in SINKS} == dict.fromkeys(SINKS, expected)
     assert objects(job.config, f"checkpoints/{feed.prefix}/lake"), "the checkpoint is there"
     assert not objects(job.config, "lake/.staging") | objects(job.config, "glued/.staging"), "merged files are deleted"
-    assert {name: told(job.config, name) for name in SINKS} == {
+    assert {name: outcome(job.config, name) for name in SINKS} == {
         "lake": "s3://data/lake",
         "glued": "s3://data/glued, in the glue catalog",
     }
 
 
-def told(config: Config, sink: str) -> str:
+def outcome(config: Config, sink: str) -> str:
     """Returns what `cdc check` says about the sink's place."""
     section = config.sinks[sink]
     assert isinstance(section, WarehouseConfig)

@@ -86,7 +86,7 @@ def events(shop: Captured, topic: str) -> list[Record]:
     return read_topics(shop.bootstrap_servers, [f"{shop.name}-events.{topic}"])[0]
 
 
-def told(record: Record) -> tuple[bytes, str]:
+def key_and_type(record: Record) -> tuple[bytes, str]:
     return record.key, dict(record.headers)["eventType"].decode()
 
 
@@ -158,7 +158,7 @@ def test_events_and_rows_are_published_once_in_commit_order_over_a_kill(shop: Ca
     assert shop.start(failpoint="kafka.after-commit:1").await_end(60) == -9
     shop.start()
     shop.await_caught_up()
-    came = [told(record) for record in events(shop, "order")]
+    came = [key_and_type(record) for record in events(shop, "order")]
     for key in {key for key, _ in wanted}:
         assert [event for of, event in came if of == key] == [event for of, event in wanted if of == key]
     assert len(came) == len(wanted)
@@ -170,8 +170,8 @@ def test_events_and_rows_are_published_once_in_commit_order_over_a_kill(shop: Ca
     publish(shop, 9, "Elsewhere", part=1000)
     publish(shop, 9, "Placed", part=2)
     shop.await_caught_up()
-    assert [told(record) for record in events(shop, "customer")] == [(b"7", "New")]
-    placed = next(record for record in events(shop, "order") if told(record)[1] == "Placed")
+    assert [key_and_type(record) for record in events(shop, "customer")] == [(b"7", "New")]
+    placed = next(record for record in events(shop, "order") if key_and_type(record)[1] == "Placed")
     assert (placed.partition, json.loads(placed.value or b"")) == (2, {"order": 9})
     dead = [parse(record.value or b"") for record in shop.records(OUTBOX)]
     assert [letter["event"]["type"] for letter in dead] == ["Nowhere", "Elsewhere"]
@@ -206,7 +206,7 @@ def test_other_versions_of_postgresql_publish_the_same(older_shop: Captured) -> 
     assert older_shop.start(failpoint="kafka.before-commit:1").await_end(60) == -9
     older_shop.start()
     older_shop.await_caught_up()
-    came = [told(record) for record in events(older_shop, "order")]
+    came = [key_and_type(record) for record in events(older_shop, "order")]
     assert sorted(came, key=lambda event: event[0]) == sorted(wanted, key=lambda event: event[0])
     (forged,) = (parse(record.value or b"") for record in older_shop.records("outbox_dead_letters"))
     assert "was not written by the function" in forged["reason"]

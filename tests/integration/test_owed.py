@@ -89,8 +89,10 @@ def test_a_part_does_not_replace_the_initial_snapshot(both: Captured) -> None:
         assert "cdc snapshot cancel" in refused.stderr
     await_owed(both, {})
     assert keys_in_topic(both, ITEMS) == set(range(1, ROWS + 1))
-    told = [ITEMS in owed for _, owed in claims(both)]
-    assert told == sorted(told, reverse=True) and told[0], "it is owed from the first record on, until it no longer is"
+    is_owed = [ITEMS in owed for _, owed in claims(both)]
+    assert is_owed == sorted(is_owed, reverse=True) and is_owed[0], (
+        "it is owed from the first record on, until it no longer is"
+    )
 
 
 @pytest.mark.promise(4)

@@ -239,6 +239,7 @@ def test_without_create_topics_of_others_are_used(shop: Shop, postgres: Postgres
             "progress": [topics.progress],
             "control": [topics.control],
             "signals": [topics.signals],
+            "audit": [topics.audit],
             "sink_dead_letter": [topics.sink_dead_letter("sql")],
         },
     )

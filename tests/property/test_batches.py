@@ -125,7 +125,7 @@ def consumed(batch: Batch, per_transaction: int) -> list[BatchRecord]:
     return records
 
 
-def told(record: TopicRecord) -> Expected:
+def as_expected(record: TopicRecord) -> Expected:
     if record.topic == EVENTS:
         return EVENTS, record.key, "", record.value
     if record.value is None:
@@ -159,4 +159,4 @@ def test_every_record_of_a_mixed_batch_is_its_own(
     clock = Clock()
     backfill = ToastBackfill(Reader(batch, answers), no_notes, clock, lambda _: None)
     pieces = backfill.fill(consumed(batch, per_transaction), lambda: None)
-    assert [told(record) for piece in pieces for record in piece] == batch.expected
+    assert [as_expected(record) for piece in pieces for record in piece] == batch.expected

@@ -10,16 +10,18 @@ from cdc.config.config_file import Config
 from cdc.config.http_settings import HttpConfig
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.rejected_rows import RejectedRow
+from tests.support.http_audit import RecordedAudit
 from tests.support.http_server import HttpServer, running
 from tests.support.pipeline_records import position
 from tests.support.status_facts import applied, source_end
 from watershed.client.applied import Positions
+from watershed.client.dead_letters import DeadLetter
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.operations import Operations
 from watershed.http.routes import CAPTURE, Routed, application
 from watershed.http.server import http_server
+from watershed.http.signals import signal_operations
 from watershed.http.waits import Waits
-from watershed.status.dead_letters import DeadLetter
 from watershed.status.model import (
     BrokerStatus,
     CaptureStatus,
@@ -260,6 +262,7 @@ def served(
     """The server of the routes and of the console. `parts`: have further routes."""
     waits = Waits(lambda: source_end(10_000), lambda: Positions((applied(500),), position(500)))
     letters = DeadLetterReader(SETTINGS, lambda sinks: [one for one in pipeline.letters if one.sink in sinks])
-    app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters, *parts, Operations(_refused))
+    operations = Operations(signal_operations(_refused), RecordedAudit().audit)
+    app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters, *parts, operations)
     with running(http_server(app, http), port) as listening:
         yield HttpServer(listening)

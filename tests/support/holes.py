@@ -88,7 +88,7 @@ def sees(*below: int, but: Iterable[int] = ()) -> TransactionSnapshot:
     return TransactionSnapshot(min([xmax, *running]), xmax, running)
 
 
-def told(records: Iterable[TopicRecord]) -> list[dict[str, Any] | None]:
+def published_rows(records: Iterable[TopicRecord]) -> list[dict[str, Any] | None]:
     """Each record's row, with what its source says of holes; None for deletes and tombstones."""
     message: list[dict[str, Any] | None] = []
     for record in records:

@@ -88,11 +88,11 @@ def applied(lsn: int = 1000, offset: int = 0, **fields: Any) -> SinkRecord:
     return sink(1, lsn, {TOPIC: (offset,)}).model_copy(update=fields)
 
 
-def reading(found: SourceFacts | None = None, told: TopicFacts | None = None, **fields: Any) -> Reading:
+def reading(found: SourceFacts | None = None, topics_found: TopicFacts | None = None, **fields: Any) -> Reading:
     wanted: dict[str, Any] = {
         "source": found or source(),
         "source_error": None,
-        "topics": told or topics(),
+        "topics": topics_found or topics(),
         "topics_error": None,
     }
     # A server that refused has said nothing else.
@@ -161,7 +161,7 @@ def full_status() -> Status:
     clock = Clock(config(views=("documents",), wal_bytes_max=10 * MIB))
     views = {"documents": view_facts(changes=30, oldest_s=2.25, keys=4, rejected=1)}
     record = applied(500, 3, written=7, stale=2, commit_ts_us=1, applied_ts_us=2)
-    told = topics(
+    topics_found = topics(
         ends=10,
         sinks=(record,),
         snapshots={ORDERS: standing()},
@@ -170,10 +170,10 @@ def full_status() -> Status:
         comparisons={"search": comparison(drift={"public.orders": 5})},
         queries=(query(),),
     )
-    assert told.progress is not None
-    told = replace(told, progress=told.progress.model_copy(update={"commit_ts_us": 1}))
-    clock.status(reading(source(1000), told, views=views))
-    return clock.status(reading(source(2000), told, views=views))
+    assert topics_found.progress is not None
+    topics_found = replace(topics_found, progress=topics_found.progress.model_copy(update={"commit_ts_us": 1}))
+    clock.status(reading(source(1000), topics_found, views=views))
+    return clock.status(reading(source(2000), topics_found, views=views))
 
 
 def source_end(insert_lsn: int, timeline: int = 1, system_identifier: str = "1", database: str = "shop") -> SourceEnd:

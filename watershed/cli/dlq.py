@@ -1,29 +1,24 @@
-"""`cdc dlq`: lists and handles dead letters, the rows that the stores of sinks rejected. A condition of SQL selects
-rows by their keys, so that capture publishes them again."""
+"""`cdc dlq`: lists and handles dead letters, the rows that the stores of sinks rejected."""
 
 import json
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from cdc.config.config_file import Config
 from cdc.config.stores import sink_config
-from cdc.kafka.state_reader import read_captured
-from cdc.model.control import SignalAnswer, SignalRecord
-from cdc.model.errors import WatershedError
-from cdc.model.events import TableId, TableSchema
-from cdc.model.topics import Topics
 from watershed.cli.options import CONFIG, ConfigFile, configuration, table_id
-from watershed.client.signal_sender import await_answer, send_signal
-from watershed.status.dead_letters import DeadLetter, discard_dead_letters, read_dead_letters
+from watershed.client.dead_letters import (
+    DeadLetter,
+    chosen_dead_letters,
+    discard_dead_letters,
+    key_text,
+    read_dead_letters,
+    replay_dead_letters,
+)
 from watershed.status.listing import Listing, wide_console
-from watershed.status.snapshot_watch import SnapshotWatch
-
-ANSWER_S_MAX: Final = 20.0
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sink = Annotated[str, typer.Argument(metavar="SINK", help="The sink's name in the configuration.")]
@@ -52,7 +47,7 @@ def list_dead_letters(
     for dead_letter in dead_letters:
         row = dead_letter.row
         generation = "" if dead_letter.generation is None else str(dead_letter.generation)
-        shown.add_row(dead_letter.sink, generation, str(row.table), _key_text(row.key), row.version, row.reason)
+        shown.add_row(dead_letter.sink, generation, str(row.table), key_text(row.key), row.version, row.reason)
     wide_console().print(shown if dead_letters else "no sink has dead letters")
 
 
@@ -69,33 +64,11 @@ def replay(
 ) -> None:
     """Publish the rows again, as they are in the source now. A dead letter ends when the store accepts its row."""
     loaded = _loaded(config, [sink])
-    dead_letters = _chosen(loaded, sink, table, key)
-    schemas = read_captured(loaded).schemas
     asked: dict[str, int] = {}
-    for wanted in sorted({dead_letter.row.table for dead_letter in dead_letters}):
-        # Two generations of the store may have rejected the same row.
-        rows = list(
-            {
-                _key_text(dead_letter.row.key): dead_letter.row.key
-                for dead_letter in dead_letters
-                if dead_letter.row.table == wanted
-            }.values()
-        )
-        _require_no_snapshot(loaded, wanted)
-        if wanted not in schemas:
-            raise WatershedError(
-                f"table {wanted} is not published",
-                "add it to source.tables again, or correct topics.prefix; if it is gone for good: "
-                f"cdc dlq discard {sink} --table {wanted}",
-            )
-        answer = _publish_again(loaded, wanted, keys_condition(schemas[wanted], rows))
-        if not answer.is_accepted:
-            raise WatershedError(
-                f"refused: {answer.message}", answer.next or "see with cdc table list whether the table is captured"
-            )
-        asked[str(wanted)] = len(rows)
+    for name, count in replay_dead_letters(loaded, _chosen(loaded, sink, table, key)):
+        asked[str(name)] = count
         if not as_json:
-            typer.echo(f"capture publishes {len(rows)} rows of {wanted} again")
+            typer.echo(f"capture publishes {count} rows of {name} again")
     if as_json:
         typer.echo(json.dumps({"sink": sink, "replayed": asked}))
     elif not asked:
@@ -133,73 +106,9 @@ def _loaded(config: Path, sinks: Sequence[str]) -> Config:
 def _chosen(config: Config, sink: str, table: str | None, keys: Sequence[str] | None) -> list[DeadLetter]:
     if keys and table is None:
         raise typer.BadParameter("--key requires --table")
-    wanted = None if table is None else table_id(table)
-    found = [
-        dead_letter for dead_letter in read_dead_letters(config, [sink]) if wanted in (None, dead_letter.row.table)
-    ]
-    if not keys:
-        return found
-    chosen = [dead_letter for dead_letter in found if _key_text(dead_letter.row.key) in keys]
-    missing = sorted(set(keys) - {_key_text(dead_letter.row.key) for dead_letter in chosen})
-    if missing:
-        raise WatershedError(
-            f"sink {sink} has no dead letter of {table} with {len(missing)} of these keys", f"cdc dlq list {sink}"
-        )
-    return chosen
-
-
-def _require_no_snapshot(config: Config, table: TableId) -> None:
-    """Raises WatershedError while a snapshot of the table runs, because a request for some rows would replace it."""
-    with closing(SnapshotWatch.of(config)) as watch:
-        watch.read_to_end()
-        record = watch.snapshots().get(table)
-    if record is not None and record.status in ("running", "paused"):
-        raise WatershedError(
-            f"a snapshot of {table} is {record.status}: replaying some rows would replace it",
-            "wait until it is done (cdc snapshot status); it may publish these rows, too",
-        )
-
-
-def _publish_again(config: Config, table: TableId, condition: str) -> SignalAnswer:
-    topics = Topics(config.topics.prefix)
-    record = SignalRecord(action="snapshot", tables=(str(table),), where=condition, requested_us=time.time_ns() // 1000)
-    return await_answer(config.kafka, topics, send_signal(config.kafka, topics, record), ANSWER_S_MAX)
-
-
-def _key_text(key: dict[str, Any]) -> str:
-    """Returns the key in the form that --key takes: the text of one column, or a JSON list."""
-    values = list(key.values())
-    if len(values) == 1:
-        return values[0] if isinstance(values[0], str) else json.dumps(values[0])
-    return json.dumps(values, ensure_ascii=False)
+    return chosen_dead_letters(config, sink, [] if table is None else [table_id(table)], keys or ())
 
 
 def _as_json(dead_letter: DeadLetter) -> dict[str, Any]:
     where = {"sink": dead_letter.sink, "generation": dead_letter.generation, "table": str(dead_letter.row.table)}
     return where | dead_letter.row.model_dump(mode="json")
-
-
-KEYS_MAX: Final = 5_000  # keys in one condition
-_BYTEA: Final = 17
-
-
-def keys_condition(schema: TableSchema, keys: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the condition. Raises WatershedError for too many keys, and for keys without a form as text."""
-    hint = f"cdc snapshot start --table {schema.table} publishes all rows of the table again"
-    if len(keys) > KEYS_MAX:
-        raise WatershedError(f"{len(keys)} rows of {schema.table} are too many for one condition", hint)
-    for column in schema.columns:
-        if column.name in schema.key and (column.element_oid or (column.base_type_oid or column.type_oid) == _BYTEA):
-            raise WatershedError(
-                f"rows of {schema.table} can't be selected by key: key column {column.name} has type "
-                f"{column.type_name}",
-                hint,
-            )
-    names = ", ".join('"' + name.replace('"', '""') + '"' for name in schema.key)
-    values = ", ".join("(" + ", ".join(_literal(key[name]) for name in schema.key) + ")" for key in keys)
-    return f"({names}) IN ({values})"
-
-
-def _literal(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return "E'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,36 +1,36 @@
 """`cdc rebuild`: has the sink's job rebuild its store from the topics, while the current store serves readers."""
 
 import json
-import secrets
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
 from cdc.config.config_file import Config
-from cdc.config.stores import sink_config
-from cdc.kafka.signals import deliver
-from cdc.model.errors import NotInTimeError, WatershedError
+from cdc.model.errors import NotInTimeError
 from cdc.model.job_records import RebuildRecord
-from cdc.model.topics import Topics
 from sinks.errors import SinkError
 from spark_jobs.generations import Checkpoints
 from watershed.cli.interrupts import interrupted, sigterm_as_interrupt
 from watershed.cli.options import CONFIG, ConfigFile, Timeout, Wait, configuration
 from watershed.cli.snapshot_screen import ProgressScreen, screen_for
 from watershed.cli.store_filling import SinkProcess
+from watershed.client.rebuild_requests import (
+    UNDER_WAY,
+    RebuildAction,
+    cancel_rebuild,
+    request_rebuild,
+    require_rebuildable,
+)
 from watershed.status.fill_progress import FillProgress, HistoryPosition, Rate, sink_progress
 from watershed.status.snapshot_watch import SnapshotWatch
 
-Action = Literal["rebuild", "rollback", "drop"]
-
 LOOK_S: Final = 0.25
 SILENCE_S_MAX: Final = 5.0  # a running job answers within a second
-_ALREADY: Final = {"rebuild": "a rebuild", "rollback": "a rollback", "drop": "dropping the kept generation"}
 
 
 def rebuild(
@@ -51,16 +51,10 @@ def rebuild(
     if rollback + drop_old + cancel > 1:
         raise typer.BadParameter("--rollback, --drop-old and --cancel can't be combined")
     settings = configuration(config)
-    section = sink_config(settings.sinks, sink)
-    if (reason := section.no_rebuild) is not None:
-        raise WatershedError(
-            f"{sink} is a sink of type {section.type}, {reason}",
-            "add a second sink of this type that uses other names in the store, fill it with cdc snapshot start --sink "
-            "NAME, and switch readers to it",
-        )
+    require_rebuildable(settings, sink)
     screen = screen_for(Console(), as_json=as_json)
     command = _RebuildCommand(settings, config, sink, screen, as_json=as_json)
-    action: Action = "rollback" if rollback else "drop" if drop_old else "rebuild"
+    action: RebuildAction = "rollback" if rollback else "drop" if drop_old else "rebuild"
     with ExitStack() as stack:
         stack.enter_context(closing(screen))
         watch = stack.enter_context(closing(SnapshotWatch.of(settings)))
@@ -90,38 +84,19 @@ class _RebuildCommand:
     as_json: bool
     rate: Rate = field(default_factory=Rate)
 
-    def ask(self, watch: SnapshotWatch, action: Action) -> str:
+    def ask(self, watch: SnapshotWatch, action: RebuildAction) -> str:
         """Returns the id of the request: a new one, or that of the same action if it is under way already."""
-        last = watch.rebuild(self.sink)
-        if last is not None and last.is_open:
-            if last.action != action:
-                raise SinkError(
-                    f"{self.sink}: {_ALREADY[last.action]} is under way",
-                    f"wait for it, or cancel it: cdc rebuild --sink {self.sink} --cancel",
-                )
-            self.screen.say(f"{self.sink}: {_ALREADY[action]} is under way already; this command follows it")
-            return last.request
-        record = RebuildRecord(
-            sink=self.sink,
-            request=secrets.token_hex(8),
-            action=action,
-            status="asked",
-            asked_us=time.time_ns() // 1000,
-        )
-        self._publish(record)
+        record, is_new = request_rebuild(self.config, watch, self.sink, action)
+        if not is_new:
+            self.screen.say(f"{self.sink}: {UNDER_WAY[action]} is under way already; this command follows it")
         return record.request
 
     def cancel(self, watch: SnapshotWatch) -> None:
-        last = watch.rebuild(self.sink)
-        if last is None or not last.is_open:
-            raise SinkError(
-                f"{self.sink}: no rebuild is under way", "nothing to do: readers use the serving generation"
-            )
-        self._publish(last.model_copy(update={"status": "cancelled"}))
+        cancel_rebuild(self.config, watch, self.sink)
         self.screen.say(f"{self.sink}: cancelled; the sink's job deletes what it has built")
 
     def follow(
-        self, stack: ExitStack, watch: SnapshotWatch, action: Action, request: str, timeout_s: float | None
+        self, stack: ExitStack, watch: SnapshotWatch, action: RebuildAction, request: str, timeout_s: float | None
     ) -> None:
         """Waits until the request, or another one for the same action that replaced it, has ended. Raises
         WatershedError if the rebuild was not done."""
@@ -136,7 +111,7 @@ class _RebuildCommand:
             if record.request != request:
                 if record.action != action:
                     raise SinkError(
-                        f"{self.sink}: {_ALREADY[record.action]} was requested at the same time, and replaced this",
+                        f"{self.sink}: {UNDER_WAY[record.action]} was requested at the same time, and replaced this",
                         "wait until it has ended, then run the command again",
                     )
                 self.screen.say(f"{self.sink}: another command requested the same; this one follows it")
@@ -185,7 +160,3 @@ class _RebuildCommand:
 
     def _runs_here(self) -> bool:
         return Checkpoints(self.config.spark.checkpoint_location, self.config.topics.prefix, self.sink).is_locked()
-
-    def _publish(self, record: RebuildRecord) -> None:
-        topic = Topics(self.config.topics.prefix).progress
-        deliver(self.config.kafka, record.to(topic))

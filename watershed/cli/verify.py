@@ -41,6 +41,9 @@ Share = Annotated[
     float, typer.Option("--source-share", help="Share of the time in which the source is read.", min=0.01, max=1.0)
 ]
 
+# Of the HTTP server, which starts these commands: a JSON object for each step, on standard error.
+Progress = Annotated[bool, typer.Option("--progress", hidden=True)]
+
 
 def verify(
     sink: Sinks = None,
@@ -52,13 +55,14 @@ def verify(
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
     is_scheduled: Annotated[bool, typer.Option("--scheduled", hidden=True)] = False,
+    with_progress: Progress = False,
     config: ConfigFile = CONFIG,
 ) -> None:
     """Compare stores with the source while both are being written. Exits with 5 if a store differs, 6 if a table or a
     row could not be compared."""
     is_strict = bool(sink) and not is_scheduled
     selection = Selection(tuple(sink or ()), tuple(table or ("*",)), sample, source_share, is_strict)
-    _run(config, selection, timeout, as_json=as_json, is_scheduled=is_scheduled)
+    _run(config, selection, timeout, as_json=as_json, is_scheduled=is_scheduled, with_progress=with_progress)
 
 
 def repair(
@@ -67,13 +71,14 @@ def repair(
     source_share: Share = 0.5,
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
+    with_progress: Progress = False,
     config: ConfigFile = CONFIG,
 ) -> None:
     """Compare stores with the source, have capture publish rows that differ again, and wait until the stores show them.
     Rows whose version capture never published are first removed from the stores. Exits with 5 if a store still differs,
     6 if a table or a row could not be compared."""
     selection = Selection(tuple(sink or ()), tuple(table or ("*",)), None, source_share, bool(sink))
-    _run(config, selection, timeout, as_json=as_json, repairs=True)
+    _run(config, selection, timeout, as_json=as_json, repairs=True, with_progress=with_progress)
 
 
 def _run(
@@ -84,10 +89,12 @@ def _run(
     as_json: bool,
     repairs: bool = False,
     is_scheduled: bool = False,
+    with_progress: bool = False,
 ) -> None:
     config = read_in_force(configuration(path, log_level="error"))
     began_us, began = time.time_ns() // 1000, time.monotonic()
-    report_progress = _ProgressPrinter(None if as_json else screen_for(Console(stderr=True), as_json=False))
+    screen = screen_for(Console(stderr=True), as_json=False) if not as_json else None
+    report_progress = _ProgressLines() if with_progress else _ProgressPrinter(screen)
     with (
         closing(report_progress),
         closing(_Removal(config)) as removal,
@@ -147,6 +154,17 @@ class _Removal:
     def close(self) -> None:
         if self._made is not None:
             self._made.close()
+
+
+class _ProgressLines:
+    """Writes progress for the process that has started this one."""
+
+    def __call__(self, sink: str, table: TableId, what: str, done: int, total: int) -> None:
+        step = {"sink": sink, "table": str(table), "step": what, "done": done, "total": max(done, total)}
+        typer.echo(json.dumps(step), err=True)
+
+    def close(self) -> None:
+        """Does nothing."""
 
 
 class _ProgressPrinter:

@@ -8,7 +8,7 @@ with each of its requests. No cookie is used, so a page of another site can't ac
 import hashlib
 import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal, NamedTuple
 
 import structlog
@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cdc.config.http_settings import HttpConfig, HttpUser, Role
+from watershed.http.answers import result_of
 from watershed.http.hosts import is_local
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,10 @@ class Caller(NamedTuple):
 # Of a server without users: whoever reaches it reads, and nobody operates.
 ANYONE: Final = Caller("", "read", has_users=False)
 NOBODY: Final = Caller("", "none")
+
+
+NoteRefusal = Callable[[Request, str, str], Awaitable[None]]
+"""Records a refused request: its action and the answer."""
 
 
 class Tokens:
@@ -66,8 +71,10 @@ def _digest(user: HttpUser) -> bytes:
 class CheckedAccess:
     """Answers 401 to requests without a token and 403 to those whose user may not do this. ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, http: HttpConfig) -> None:
+    def __init__(self, app: ASGIApp, http: HttpConfig, note: NoteRefusal | None = None) -> None:
+        """`note`: records operations of users who may not do them."""
         self._app = app
+        self._note = note
         self._tokens = Tokens(http.users) if http.users else None
         self._open = _PROBES if "probes" in http.open else frozenset({"/healthz"})
         if "metrics" in http.open:
@@ -79,11 +86,13 @@ class CheckedAccess:
             await self._app(scope, receive, send)
             return
         caller = ANYONE if self._tokens is None else self._caller(scope, self._tokens)
+        scope[_CALLER] = caller or NOBODY
         refusal = self._refusal(scope, caller)
         if refusal is not None:
+            if self._note is not None and caller is not None and caller.has_users and caller.role == "read":
+                await self._note(Request(scope), scope["path"].removeprefix("/v1/"), result_of(refusal))
             await refusal(scope, receive, send)
             return
-        scope[_CALLER] = caller or NOBODY
         await self._app(scope, receive, send)
 
     def _caller(self, scope: Scope, tokens: Tokens) -> Caller | None:
@@ -123,12 +132,13 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-def hidden_values(http: HttpConfig, request: Request) -> str:
-    """Returns why this request gets no values of rows, logs or options; "" if it may. A server without users shows them
+def refused_values(http: HttpConfig, request: Request) -> Response | None:
+    """Returns the refusal if this request gets no values of rows, logs or options. A server without users shows them
     only to this machine, and to no page of another origin."""
     if caller_of(request).has_users or is_local(http, request.headers.get("host", "")):
-        return ""
-    return "a server without users shows this only under a name of this machine, such as localhost"
+        return None
+    reason = "a server without users shows this only under a name of this machine, such as localhost"
+    return _refused(403, reason, "configure http.users, and ask with the token of one of them")
 
 
 def _refused(code: int, error: str, hint: str) -> Response:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from cdc.model.errors import ConnectionLost, GapError, NotInTimeError, UnreachableError, WatershedError
@@ -21,6 +22,8 @@ class BusyError(UnreachableError):
     """Too many requests are waiting. This one has not begun."""
 
 
+COUNT_CHARS_MAX: Final = 9
+SHOWN_CHARS_MAX: Final = 40
 # A conflict can't be resolved by waiting. The first that fits counts.
 _CODES: Final[Mapping[type[WatershedError], int]] = {
     BusyError: 429,
@@ -60,3 +63,17 @@ def failed(error: WatershedError, otherwise: int = 502) -> Response:
     """Returns the answer to a request that ended with this error."""
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), otherwise)
     return failure(code, error.message, error.hint)
+
+
+def result_of(answer: Response) -> str:
+    """Returns code and body, for the records of operations."""
+    return f"{answer.status_code}: {bytes(answer.body).decode()}"
+
+
+def count_of(request: Request, name: str, default: int, least: int, most: int) -> int | Response:
+    """Returns the number of the query's parameter, or the refusal of what is none."""
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) <= COUNT_CHARS_MAX and least <= int(text) <= most):
+        what = f"{name}={text[:SHOWN_CHARS_MAX]!r} is no number from {least} to {most}"
+        return failure(400, what, f"leave {name} out, or correct it")
+    return int(text)

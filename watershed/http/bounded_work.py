@@ -16,13 +16,18 @@ from watershed.http.answers import BusyError
 
 T = TypeVar("T")
 WAITING_MAX: Final = 20
+LATE: Final = "try again; the log says which server is slow"
 
 
 class BoundedWork:
     """Places for one kind of work. Used by the server's event loop only."""
 
-    def __init__(self, what: str, places: int, deadline_s: float, waiting_max: int = WAITING_MAX) -> None:
-        """`what`: the work, for errors."""
+    def __init__(
+        self, what: str, places: int, deadline_s: float, waiting_max: int = WAITING_MAX, late: str = LATE
+    ) -> None:
+        """`what`: the work, for errors. `waiting_max`: requests, with those in work. `late`: the next step after the
+        deadline."""
+        self._late = late
         self._what = what
         self._places = asyncio.Semaphore(places)
         self._deadline_s = deadline_s
@@ -40,9 +45,7 @@ class BoundedWork:
                 await self._places.acquire()
                 return await self._started(work)
         except TimeoutError:
-            raise UnreachableError(
-                f"{self._what}: not done in {self._deadline_s:g} s", "try again; the log says which server is slow"
-            ) from None
+            raise UnreachableError(f"{self._what}: not done in {self._deadline_s:g} s", self._late) from None
         finally:
             self._waiting -= 1
 

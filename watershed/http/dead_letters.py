@@ -15,9 +15,9 @@ from anyio.to_thread import run_sync
 
 from cdc.config.config_file import Config
 from cdc.model.errors import UnreachableError
+from watershed.client.dead_letters import DeadLetter
 from watershed.http.access import ANYONE, Caller
 from watershed.http.hosts import is_local
-from watershed.status.dead_letters import DeadLetter
 from watershed.status.model import Node, Status
 
 SHOWN_MAX: Final = 100  # of each sink

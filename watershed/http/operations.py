@@ -1,55 +1,57 @@
-"""What an operator does over HTTP: the same signals as the commands `cdc snapshot` and `cdc table` send. The signal
-names the user, and its topic keeps it, so topic `<prefix>.signals` says who asked for what; the log says it, too.
+"""What an operator does over HTTP: each operation checks who asks and for what, and is recorded before it begins
+(audit.py). Where a command sends a signal or a request, the operation does so by the same function.
 """
 
-import time
-from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
-import anyio
 import structlog
-from anyio.to_thread import run_sync
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from cdc.config.config_file import Config
-from cdc.model.control import SignalAnswer, SignalRecord
-from cdc.model.errors import ConnectionLost, UnreachableError, WatershedError
+from cdc.model.errors import (
+    ConfigError,
+    ConnectionLost,
+    NotInTimeError,
+    UnreachableError,
+    WatershedError,
+)
 from cdc.model.events import TableId
-from cdc.model.topics import Topics
-from watershed.client.signal_sender import await_answer, send_signal
-from watershed.http.access import caller_of
-from watershed.http.answers import failure, json_answer
+from watershed.http.access import Caller, caller_of
+from watershed.http.answers import BusyError, failure, result_of
+from watershed.http.audit import Audit, AuditError
+from watershed.http.bounded_work import BoundedWork
 from watershed.status.model import Node
 
 log = structlog.get_logger(__name__)
 
 BODY_BYTES_MAX: Final = 64 * 1024
-ANSWER_S_MAX: Final = 20.0
-WAITING_MAX: Final = 10  # requests, each for capture's answer
-Action = Literal["snapshot", "pause", "resume", "cancel", "stop_table", "start_table", "reload"]
-# Path → the signal's action, its description.
-ACTIONS: Final[Mapping[str, tuple[Action, str]]] = {
-    "/v1/snapshots/start": ("snapshot", "Publish the rows of these tables again, or those that fulfil `where`."),
-    "/v1/snapshots/pause": ("pause", "Pause snapshots; without tables all that run."),
-    "/v1/snapshots/resume": ("resume", "Continue paused snapshots; without tables all of them."),
-    "/v1/snapshots/cancel": ("cancel", "Cancel snapshots; without tables all of them."),
-    "/v1/tables/stop": ("stop_table", "Stop publishing changes of these tables."),
-    "/v1/tables/start": ("start_table", "Capture stopped tables again; all their rows are read."),
-    "/v1/reload": ("reload", "Let capture and sinks read their configuration files again."),
-}
-_NEED_TABLES: Final = frozenset({"stop_table", "start_table", "snapshot"})
+AT_ONCE: Final = 2
+WAITING_MAX: Final = 10  # requests
+OPERATION_S_MAX: Final = 180.0  # above the time in which capture answers
+TABLES_MAX: Final = 1_000
+_LATE: Final = "it may take effect later: look at the status before you ask again"
+_EXAMPLE: Final = 'send JSON such as {"tables": ["public.orders"]}'
 
 
-class OperationRequest(BaseModel):
-    """The tables that an operation is for."""
+class Wanted(BaseModel):
+    """The body of a request."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-    tables: tuple[str, ...] = Field(default=(), max_length=1_000)  # schema.table
-    where: str | None = Field(default=None, max_length=10_000)  # of start: a condition, as in `cdc snapshot start`
+    def refusal(self) -> str:
+        """Returns why this can't be asked for; "" if it can."""
+        return ""
+
+
+class WantedTables(Wanted):
+    """The tables that an operation is for."""
+
+    tables: tuple[str, ...] = Field(default=(), max_length=TABLES_MAX)  # schema.table
 
     @field_validator("tables")
     @classmethod
@@ -58,87 +60,116 @@ class OperationRequest(BaseModel):
 
 
 class OperationAnswer(Node):
-    """What capture answered, and for which tables."""
+    """What was done, and for which tables."""
 
     answer: str
-    tables: tuple[str, ...]
+    tables: tuple[str, ...] = ()
 
 
+class Started(Node):
+    """The operation has begun, and goes on in this process."""
+
+    id: str
+
+
+class RefusedOperationError(WatershedError):
+    """Whoever does the operation refuses it."""
+
+
+W = TypeVar("W", bound=Wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[W]):
+    """One operation."""
+
+    path: str
+    action: str
+    summary: str
+    wanted: type[W]
+    # Called in a thread with the caller, the request, and the parameters in the path. Raises WatershedError.
+    do: Callable[[Caller, W, Mapping[str, str]], Node]
+    answer: type[Node] = OperationAnswer
+    code: int = 200
+
+
+@dataclass(slots=True)
 class Operations:
-    """Sends signals and waits for their answers, a few at a time."""
+    """The operations of a server, a few at a time."""
 
-    def __init__(self, send: Callable[[SignalRecord], SignalAnswer]) -> None:
-        self._send = send
-        self._waiting = 0
-        self._limiter: anyio.CapacityLimiter | None = None  # is made in the server's event loop
+    operations: Sequence[Operation[Any]]
+    audit: Audit
+    _work: BoundedWork = field(
+        default_factory=lambda: BoundedWork("the operation", AT_ONCE, OPERATION_S_MAX, WAITING_MAX, _LATE)
+    )
 
-    @classmethod
-    def of(cls, config: Config) -> "Operations":
-        topics = Topics(config.topics.prefix)
+    def routes(self) -> Sequence[Route]:
+        return [Route(one.path, self._route(one), methods=["POST"]) for one in self.operations]
 
-        def send(record: SignalRecord) -> SignalAnswer:
-            return await_answer(config.kafka, topics, send_signal(config.kafka, topics, record), ANSWER_S_MAX)
-
-        return cls(send)
-
-    def routes(self) -> list[Route]:
-        return [Route(path, self._operation(action), methods=["POST"]) for path, (action, _) in ACTIONS.items()]
-
-    def _operation(self, action: Action) -> Callable[[Request], object]:
+    def _route(self, operation: Operation[Any]) -> Callable[[Request], object]:
         async def operate(request: Request) -> Response:
-            caller = caller_of(request)
-            if caller.role != "operate":  # CheckedAccess has refused it already
+            if caller_of(request).role != "operate":  # CheckedAccess has refused it already
                 return failure(403, "this needs a user with role operate", "configure http.users")
-            try:
-                wanted = OperationRequest.model_validate_json(await _body(request) or b"{}")
-            except ValidationError as error:
-                first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-                where = ".".join(map(str, first["loc"])) or "the body"
-                return failure(400, f"{where}: {first['msg']}", 'send JSON such as {"tables": ["public.orders"]}')
-            if wanted.where is not None and action != "snapshot":
-                return failure(400, "where is for /v1/snapshots/start", "leave it out")
-            if action == "reload" and wanted.tables:
-                return failure(400, "the file is read as a whole, not for some tables", "leave tables out")
-            if action in _NEED_TABLES and not wanted.tables:
-                return failure(400, "no tables are named", 'send JSON such as {"tables": ["public.orders"]}')
-            if self._waiting >= WAITING_MAX:
-                return failure(503, f"{WAITING_MAX} requests are waiting already", "try again in a moment")
-            record = SignalRecord(
-                action=action,
-                tables=wanted.tables,
-                where=wanted.where,
-                requested_us=time.time_ns() // 1000,
-                requested_by=caller.name,
-            )
-            return await self._answered(record)
+            wanted = await _wanted(request, operation.wanted)
+            if isinstance(wanted, Response):
+                await self.audit.refused(request, operation.action, result_of(wanted))
+                return wanted
+            return await self._recorded(operation, request, wanted)
 
         return operate
 
-    async def _answered(self, record: SignalRecord) -> Response:
-        self._limiter = self._limiter or anyio.CapacityLimiter(2)
-        asked = {"action": record.action, "tables": ", ".join(record.tables), "user": record.requested_by}
-        log.info("an operation was requested over HTTP", **asked)
-        self._waiting += 1
+    async def _recorded(self, operation: Operation[Any], request: Request, wanted: Wanted) -> Response:
+        arguments = {**request.path_params, **wanted.model_dump(mode="json", exclude_defaults=True)}
         try:
-            answer = await run_sync(self._send, record, limiter=self._limiter)
+            entry = await self.audit.begin(request, operation.action, arguments)
+        except AuditError as error:
+            return failure(503, error.message, error.hint)
+        log.info(
+            "an operation was requested over HTTP", action=operation.action, user=entry[1].who, arguments=arguments
+        )
+        answer = await self._done(operation, caller_of(request), wanted, request.path_params)
+        result = result_of(answer)
+        log.info("an operation was answered", action=operation.action, user=entry[1].who, result=result)
+        await self.audit.end(entry, result)
+        return answer
+
+    async def _done(
+        self, operation: Operation[Any], caller: Caller, wanted: Wanted, place: Mapping[str, str]
+    ) -> Response:
+        try:
+            made = await self._work.run(partial(operation.do, caller, wanted, place))
+        except BusyError as error:
+            return failure(429, error.message, error.hint)
         except (UnreachableError, ConnectionLost) as error:
             return failure(503, error.message, error.hint)
-        except WatershedError as error:  # capture has not answered; the signal waits for it
+        except NotInTimeError as error:  # a signal waits for capture
             return failure(504, error.message, error.hint)
-        finally:
-            self._waiting -= 1
-        log.info("an operation was answered", accepted=answer.is_accepted, message=answer.message, **asked)
-        if not answer.is_accepted:
-            return failure(409, f"refused: {answer.message}", answer.next or "GET /v1/tables shows the tables")
-        made = OperationAnswer(answer=answer.message, tables=answer.tables)
-        return json_answer(made)
+        except ConfigError as error:
+            return failure(404, error.message, error.hint)
+        except WatershedError as error:
+            return failure(409, error.message, error.hint)
+        return JSONResponse(made.model_dump(mode="json"), operation.code)
 
 
-async def _body(request: Request) -> bytes:
-    """Returns the body; of a longer one than any request has, a part that is no JSON."""
+async def _wanted(request: Request, model: type[Wanted]) -> Wanted | Response:
+    body = await _body(request)
+    if body is None:
+        return failure(413, f"the body has more than {BODY_BYTES_MAX} bytes", "name fewer tables or keys")
+    try:
+        wanted = model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        return failure(400, f"{where}: {first['msg']}", _EXAMPLE)
+    reason = wanted.refusal()
+    return failure(400, reason, "/openapi.json has what each operation takes") if reason else wanted
+
+
+async def _body(request: Request) -> bytes | None:
+    """Returns the body; None if it is longer than any request's."""
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > BODY_BYTES_MAX:
-            return body[:BODY_BYTES_MAX] + b"\0"
+            return None
     return body

@@ -12,15 +12,14 @@ from starlette.routing import Route
 
 from cdc.config.config_file import Config, load_config
 from cdc.config.effective import effective_options
-from cdc.config.logs import LINE_CHARS_KEPT, recent_lines
+from cdc.config.logs import LINE_CHARS_KEPT, LINES_KEPT, recent_lines
 from cdc.config.secrets import hidden, secret_texts
 from cdc.model.errors import WatershedError
-from watershed.http.access import hidden_values
-from watershed.http.answers import failed, failure
+from watershed.http.access import refused_values
+from watershed.http.answers import count_of, failed
 from watershed.http.bounded_work import BoundedWork
 
 LINES: Final = 200
-LINES_MAX: Final = 1_000
 FILE_S_MAX: Final = 10.0
 
 
@@ -37,20 +36,20 @@ class ProcessReads:
         return [Route("/v1/config", self._config), Route("/v1/log", self._log)]
 
     async def _config(self, request: Request) -> Response:
-        if reason := hidden_values(self._http, request):
-            return failure(403, reason, "configure http.users, and ask with the token of one of them")
+        if (refusal := refused_values(self._http, request)) is not None:
+            return refusal
         try:
             return JSONResponse(await self._files.run(partial(options_of, self._file)))
         except WatershedError as error:  # the file was changed, and the process has not read it again
             return failed(error, 409)
 
     async def _log(self, request: Request) -> Response:
-        if reason := hidden_values(self._http, request):
-            return failure(403, reason, "configure http.users, and ask with the token of one of them")
-        text = request.query_params.get("lines", str(LINES))
-        if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= LINES_MAX):
-            return failure(400, f"lines={text[:40]!r} is no number from 1 to {LINES_MAX}", "leave lines out")
-        return JSONResponse({"lines": [self._line(line) for line in recent_lines(int(text))]})
+        if (refusal := refused_values(self._http, request)) is not None:
+            return refusal
+        count = count_of(request, "lines", LINES, 1, LINES_KEPT)
+        if isinstance(count, Response):
+            return count
+        return JSONResponse({"lines": [self._line(line) for line in recent_lines(count)]})
 
     def _line(self, line: str) -> str:
         without = hidden(line, self._secrets)

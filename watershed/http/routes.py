@@ -1,13 +1,12 @@
-"""The routes, and their description as OpenAPI. Each answers from the last observation and waits for no server. And the
-console: static files that read the routes under /v1 from the browser, and need no other server."""
+"""The routes of the status, which answer from the last observation and wait for no server; other parts of the server
+have routes of their own. And the console: static files that read the routes under /v1 from the browser, and need no
+other server."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,63 +14,17 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from cdc import __version__
-from cdc.config.http_settings import Role
 from cdc.model.errors import WatershedError
 from watershed.http.access import caller_of
 from watershed.http.answers import Failure, failed, json_answer
-from watershed.http.dead_letters import DeadLetterReader, DeadLetters
+from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.metrics import CONTENT_TYPE, metrics_text
-from watershed.http.operations import ACTIONS, OperationAnswer, OperationRequest
+from watershed.http.models import Health, NotShown, Readiness, Shown, Sinks, Tables, User, Views
+from watershed.http.openapi import description
+from watershed.http.operations import Operations
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, NotShownError, Question, Waits
-from watershed.status.model import Node, Part, Problem, SinkStatus, Status, TableStatus, ViewStatus
+from watershed.status.model import Part, Problem, Status
 from watershed.status.trend import Recent
-
-
-class Health(Node):
-    """The process answers."""
-
-    is_alive: bool
-
-
-class Readiness(Node):
-    """The readiness of this process, and the reasons if it is not ready."""
-
-    is_ready: bool
-    reasons: tuple[Problem, ...]
-
-
-class Tables(Node):
-    tables: tuple[TableStatus, ...]
-
-
-class Sinks(Node):
-    sinks: tuple[SinkStatus, ...]
-
-
-class Views(Node):
-    views: tuple[ViewStatus, ...]
-
-
-class User(Node):
-    """Whose token the request carries. A server without users has one without a name, who reads."""
-
-    name: str
-    role: Role
-
-
-class Shown(Node):
-    """Every sink shows all transactions that committed up to the LSN."""
-
-    is_shown: Literal[True] = True
-    lsn: str
-    sinks: tuple[str, ...]
-
-
-class NotShown(Failure):
-    """The timeout is over. The same question with this epoch continues the wait."""
-
-    epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +138,9 @@ def application(
         return Response(metrics_text(now, is_ready=is_ready), media_type=CONTENT_TYPE)
 
     def openapi(_: Request) -> Response:
-        return JSONResponse(description())
+        return JSONResponse(description(operations))
 
+    operations = [one for part in parts if isinstance(part, Operations) for one in part.operations]
     # Plain functions run in threads of the server's, so that no request waits for another.
     return Starlette(
         routes=[
@@ -268,109 +222,6 @@ async def _waited(waits: Waits, request: Request, sinks: tuple[str, ...], lsn: s
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return json_answer(Failure(error=error.detail, next="GET /openapi.json has all routes"), error.status_code)
-
-
-# ---- OpenAPI
-
-_MODELS: Final = (
-    *(Health, Readiness, User, Status, Tables, Sinks, SinkStatus, Views, ViewStatus, Recent, DeadLetters, Failure),
-    *(Shown, NotShown),
-    *(OperationRequest, OperationAnswer),
-)
-_NAME: Final = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-_UP_TO: Final = "Answer when the store shows all transactions that committed up to this LSN."
-_OF_A_WAIT: Final = (
-    ("table", "Of a wait, repeatable: only this table, as schema.table.", "string"),
-    ("accept_rejected", "Of a wait, true: answer although rows are missing that were rejected.", "string"),
-    ("timeout", f"Seconds to wait, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
-    ("timeline", "The LSN's timeline. It must be that of the source.", "integer"),
-    ("system_identifier", "That of the LSN's server. It must be that of the source.", "string"),
-    ("epoch", "Of an answer 504 to the same question, which this one continues.", "integer"),
-)
-# Path → its parameters: name, description, type.
-_PARAMETERS: Final = {
-    "/v1/wait": (
-        ("lsn", _UP_TO, "string"),
-        ("sink", "Repeatable; by default every sink that has published a position.", "string"),
-        *_OF_A_WAIT,
-    ),
-    **dict.fromkeys(("/v1/sinks", "/v1/sinks/{name}"), (("wait_for", _UP_TO, "string"), *_OF_A_WAIT)),
-}
-_WAIT_ANSWERS: Final[Mapping[int, type[BaseModel]]] = {
-    **dict.fromkeys((400, 404, 409, 429, 502, 503), Failure),
-    504: NotShown,
-}
-# Path → its description, its answers.
-_PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
-    "/healthz": ("Whether the process is alive.", {200: Health}),
-    "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
-    "/v1/user": ("The user of the token, and its role.", {200: User}),
-    "/v1/status": ("The whole status: source, slot, capture, tables, sinks, views, problems.", {200: Status}),
-    "/v1/tables": ("Each configured table.", {200: Tables}),
-    "/v1/wait": ("Waits until stores show an LSN.", {200: Shown, **_WAIT_ANSWERS}),
-    "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
-    "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),
-    "/v1/views": ("Each configured view.", {200: Views}),
-    "/v1/views/{name}": ("One view.", {200: ViewStatus, 404: Failure}),
-    "/v1/history": ("Samples and problems of the last half hour, at most since the process started.", {200: Recent}),
-    "/v1/dead-letters": ("Rows that stores rejected: the last ones of each sink.", {200: DeadLetters, 503: Failure}),
-}
-
-
-def description() -> dict[str, Any]:
-    """Returns the OpenAPI document."""
-    _, schemas = models_json_schema(
-        [(model, "serialization") for model in _MODELS], ref_template="#/components/schemas/{model}"
-    )
-    paths: dict[str, Any] = {path: {"get": _operation(path, *documented)} for path, documented in _PATHS.items()}
-    paths |= {path: {"post": _operator(summary)} for path, (_, summary) in ACTIONS.items()}
-    text = {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    paths["/metrics"] = {"get": {"summary": "Metrics.", "responses": {"200": text}}}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Watershed", "version": __version__, "description": "Health, status, metrics, operations."},
-        "paths": paths,
-        # A server without users asks for none.
-        "security": [{"token": []}, {}],
-        "components": {
-            "schemas": schemas["$defs"],
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "A token of http.users."}},
-        },
-    }
-
-
-def _operator(summary: str) -> dict[str, Any]:
-    def content(model: type[BaseModel]) -> dict[str, Any]:
-        return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
-
-    failures = {code: {"description": "Why not.", **content(Failure)} for code in ("400", "403", "409", "503", "504")}
-    done = {"description": "Capture has accepted it.", **content(OperationAnswer)}
-    return {
-        "summary": summary,
-        "description": "Needs a user with role operate.",
-        "security": [{"token": []}],
-        "requestBody": content(OperationRequest),
-        "responses": {"200": done, **failures},
-    }
-
-
-def _operation(path: str, summary: str, answers: Mapping[int, type[BaseModel]]) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "summary": summary,
-        "responses": {
-            str(code): {
-                "description": (model.__doc__ or summary).splitlines()[0],
-                "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}},
-            }
-            for code, model in answers.items()
-        },
-    }
-    queries = [
-        {"name": name, "in": "query", "required": name == "lsn", "description": text, "schema": {"type": kind}}
-        for name, text, kind in _PARAMETERS.get(path, ())
-    ]
-    parameters = [*([_NAME] if "{name}" in path else []), *queries]
-    return found | ({"parameters": parameters} if parameters else {})
 
 
 FOLDER: Final = Path(__file__).parent / "console"

@@ -16,20 +16,24 @@ from cdc.config.config_file import Config
 from cdc.config.http_settings import HttpConfig, is_loopback
 from cdc.daemon.conditions import Conditions
 from cdc.model.errors import ConfigError
+from watershed.client.dead_letters import read_dead_letters
 from watershed.client.pipeline_watch import FollowedPositions
 from watershed.client.source_reader import PostgresSourceReader
 from watershed.http.access import CheckedAccess
+from watershed.http.audit import Audit
 from watershed.http.certificate import Certificate
 from watershed.http.change_streams import ChangeStreams, following
+from watershed.http.comparisons import Comparisons
 from watershed.http.connections import bounded
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.hosts import CheckedHost, KnownHosts
 from watershed.http.operations import Operations
 from watershed.http.process_reads import ProcessReads
 from watershed.http.routes import Scope, application
+from watershed.http.signals import signal_operations, to_capture
+from watershed.http.store_operations import PipelineStores, store_operations
 from watershed.http.table_reads import PipelineTables, TableReads
 from watershed.http.waits import Waits
-from watershed.status.dead_letters import read_dead_letters
 from watershed.status.facts import ViewReader
 from watershed.status.monitor import Monitor
 from watershed.status.topic_facts import KafkaTopicReader
@@ -64,12 +68,23 @@ def serve(config: Config, place: Place, scope: Scope, conditions: Conditions, vi
     waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
     trend = Trend()
     dead_letters = DeadLetterReader(config, lambda sinks: read_dead_letters(config, sinks))
+    audit = Audit.of(config)
+    comparisons = Comparisons(config, place.file, audit.note)
+    operations = (
+        *signal_operations(to_capture(config)),
+        *store_operations(PipelineStores(config)),
+        *comparisons.operations(),
+    )
     parts = (
-        Operations.of(config),
+        Operations(operations, audit),
+        comparisons,
+        audit,
         TableReads(config, PipelineTables(config), ChangeStreams(following(config))),
         ProcessReads(config, place.file),
     )
-    server = http_server(application(monitor.status, scope, waits, trend.recent, dead_letters, *parts), config.http)
+    server = http_server(
+        application(monitor.status, scope, waits, trend.recent, dead_letters, *parts), config.http, audit
+    )
 
     def run() -> None:
         # SIGTERM is for the thread that waits for it. Threads that are started here inherit this.
@@ -86,14 +101,15 @@ def serve(config: Config, place: Place, scope: Scope, conditions: Conditions, vi
         log.warning("tokens travel unencrypted: set http.tls, unless a proxy in front ends TLS")
 
 
-def http_server(app: ASGIApp, http: HttpConfig) -> uvicorn.Server:
+def http_server(app: ASGIApp, http: HttpConfig, audit: Audit | None = None) -> uvicorn.Server:
     """Returns the server of an application, which it protects from other names, from callers without a token if there
-    are users, and from too many connections. Raises ConfigError for a certificate that can't be used.
+    are users, and from too many connections. `audit`: records operations that are refused. Raises ConfigError for a
+    certificate that can't be used.
     """
     certificate = None if http.tls is None else Certificate(http.tls)
     return uvicorn.Server(
         uvicorn.Config(
-            CheckedHost(CheckedAccess(app, http), KnownHosts(http)),
+            CheckedHost(CheckedAccess(app, http, None if audit is None else audit.refused), KnownHosts(http)),
             ssl_context_factory=None if certificate is None else lambda _, __: certificate.context,
             log_config=None,
             access_log=False,

@@ -17,8 +17,8 @@ from cdc.config.config_file import Config
 from cdc.kafka.state_reader import read_in_force
 from cdc.model.errors import NotInTimeError, UnreachableError, WatershedError
 from cdc.model.events import TableId, TableSchema
-from watershed.http.access import hidden_values
-from watershed.http.answers import failed, failure, values
+from watershed.http.access import refused_values
+from watershed.http.answers import count_of, failed, failure, values
 from watershed.http.bounded_work import BoundedWork
 from watershed.http.change_streams import ChangeStreams
 from watershed.status.table_records import record_key
@@ -89,8 +89,8 @@ class TableReads:
             table = TableId.parse(name)
         except ValueError as error:
             return failure(400, str(error), f"write schema.table, with slashes as %2F; {_EXAMPLE}")
-        if rest and (reason := hidden_values(self._http, request)):
-            return failure(403, reason, "configure http.users, and ask with the token of one of them")
+        if rest and (refusal := refused_values(self._http, request)) is not None:
+            return refusal
         try:
             answer: Response = await found(request, table)
         except UnknownTableError as error:
@@ -106,7 +106,7 @@ class TableReads:
         text = request.query_params.get("key")
         if text is None:
             return failure(400, "key is missing", "add ?key=VALUE; a key of several columns is a JSON list")
-        records = _count(request, "records", 0, RECORDS_MAX)
+        records = count_of(request, "records", 0, 0, RECORDS_MAX)
         if isinstance(records, Response):
             return records
         is_settled = request.query_params.get("wait") != "false"
@@ -117,7 +117,7 @@ class TableReads:
         return values(await self._rows.run(partial(self._source.row, schema, key, records, is_settled=is_settled)))
 
     async def _changes(self, request: Request, table: TableId) -> Response:
-        last = _count(request, "last", LAST, LAST_MAX)
+        last = count_of(request, "last", LAST, 0, LAST_MAX)
         if isinstance(last, Response):
             return last
         schema = await self._descriptions.run(partial(self._source.schema, table))
@@ -135,10 +135,3 @@ def _key(schema: TableSchema, text: str) -> bytes | Response:
         raise
     except WatershedError as error:
         return failure(400, error.message, error.hint)
-
-
-def _count(request: Request, name: str, default: int, most: int) -> int | Response:
-    text = request.query_params.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and int(text[:9]) <= most and len(text) <= 9):
-        return failure(400, f"{name}={text[:40]!r} is no number from 0 to {most}", f"leave {name} out, or correct it")
-    return int(text)

@@ -27,7 +27,7 @@ from sinks.errors import SinkError
 from sinks.records import encode_json
 from sinks.registry import open_contents
 from sinks.schema_history import SchemaHistory
-from watershed.status.dead_letters import read_dead_letters
+from watershed.client.dead_letters import read_dead_letters
 from watershed.status.table_records import TableRecord, payload, read_table_record
 from watershed.verify.expected import plain_key, published_texts
 from watershed.verify.model import ColumnDifference, RowDifference

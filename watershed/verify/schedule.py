@@ -93,7 +93,7 @@ class VerifySchedule:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             check=False,
-            preexec_fn=_lowered(),
+            preexec_fn=lowered(),
         )
         took_s = round(time.monotonic() - began, 1)
         if done.returncode in COMPARED:
@@ -105,7 +105,9 @@ class VerifySchedule:
         return False
 
 
-def _lowered() -> Callable[[], None]:
+def lowered() -> Callable[[], None]:
+    """Returns what a process of a comparison calls before it executes its program: it ends with the thread that starts
+    it, and gives way to the others."""
     ask = end_with_parent()
 
     def lower() -> None:

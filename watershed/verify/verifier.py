@@ -28,7 +28,7 @@ from sinks.errors import RefusedError, SinkError
 from sinks.records import encode_json
 from sinks.registry import open_contents
 from sinks.schema_history import SchemaHistory
-from watershed.status.dead_letters import read_dead_letters
+from watershed.client.dead_letters import read_dead_letters
 from watershed.verify.comparison import Marks, SourceRows
 from watershed.verify.expected import plain_key
 from watershed.verify.model import LISTED_MAX, DriftKind, RowDifference, TableResult

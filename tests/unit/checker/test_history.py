@@ -39,7 +39,7 @@ def log() -> Log:
     return made
 
 
-def told(log: Log, journal: list[Entry]) -> list[str]:
+def findings(log: Log, journal: list[Entry]) -> list[str]:
     changes = changes_of(log.records)
     return [
         *history.streams_the_journal(changes, journal, begins=100),
@@ -53,44 +53,44 @@ def without(log: Log, seq: int) -> Log:
 
 
 def test_a_true_history_has_no_complaints(log: Log, journal: list[Entry]) -> None:
-    assert told(log, journal) == []
+    assert findings(log, journal) == []
 
 
 def test_a_lost_event_is_seen(log: Log, journal: list[Entry]) -> None:
-    assert told(without(log, 4), journal) == ['transaction 7: 1 changes lost, the first d of public.t {"id": 2}']
+    assert findings(without(log, 4), journal) == ['transaction 7: 1 changes lost, the first d of public.t {"id": 2}']
 
 
 def test_a_lost_first_event_is_seen(log: Log, journal: list[Entry]) -> None:
-    assert any("instead of u of public.t" in line for line in told(without(log, 3), journal))
+    assert any("instead of u of public.t" in line for line in findings(without(log, 3), journal))
 
 
 def test_a_lost_transaction_is_seen(log: Log, journal: list[Entry]) -> None:
     log.records = [c.record for c in changes_of(log.records) if c.xid != 7]
-    assert told(log, journal)[0] == 'lost: transaction 7 with 2 changes, of u of public.t {"id": 1}'
+    assert findings(log, journal)[0] == 'lost: transaction 7 with 2 changes, of u of public.t {"id": 1}'
 
 
 def test_a_lost_transaction_without_net_effect_is_seen(log: Log, journal: list[Entry]) -> None:
     journal += [entry(6, "INSERT", None, 9, xid=9, lsn=310), entry(7, "DELETE", 9, None, xid=9, lsn=320)]
-    assert told(log, journal) == ['lost: transaction 9 with 2 changes, of c of public.t {"id": 9}']
+    assert findings(log, journal) == ['lost: transaction 9 with 2 changes, of c of public.t {"id": 9}']
 
 
 def test_a_duplicated_event_is_seen(log: Log, journal: list[Entry]) -> None:
     log.change("c", 3, commit_lsn=300, name="y", xid=8)
-    assert any("1 events too many" in line for line in told(log, journal))
+    assert any("1 events too many" in line for line in findings(log, journal))
 
 
 def test_a_phantom_transaction_is_seen(log: Log, journal: list[Entry]) -> None:
     log.change("c", 9, commit_lsn=400, xid=99)
-    assert any("phantom: transaction 99" in line for line in told(log, journal))
+    assert any("phantom: transaction 99" in line for line in findings(log, journal))
 
 
 def test_a_half_of_a_moved_key_is_seen(log: Log, journal: list[Entry]) -> None:
-    assert any("1 changes lost" in line for line in told(without(log, 6), journal))
+    assert any("1 changes lost" in line for line in findings(without(log, 6), journal))
 
 
 def test_another_order_inside_a_transaction_is_seen(log: Log, journal: list[Entry]) -> None:
     journal[2], journal[3] = journal[3], journal[2]
-    assert any("instead of d of public.t" in line for line in told(log, journal))
+    assert any("instead of d of public.t" in line for line in findings(log, journal))
 
 
 def test_truncate_calls_for_no_row_record(log: Log, journal: list[Entry]) -> None:
@@ -114,7 +114,7 @@ def test_a_table_that_was_truncated_before_the_load_is_empty_in_it(log: Log, jou
 
 def test_another_row_is_seen(log: Log, journal: list[Entry]) -> None:
     journal[2] = entry(3, "UPDATE", 1, 1, xid=7, name="another")
-    assert any("holds another row" in line for line in told(log, journal))
+    assert any("holds another row" in line for line in findings(log, journal))
 
 
 def test_an_old_row_that_was_not_there_is_seen(journal: list[Entry]) -> None:
@@ -127,28 +127,28 @@ def test_an_old_row_that_was_not_there_is_seen(journal: list[Entry]) -> None:
 def test_a_transaction_in_two_epochs_is_seen(log: Log, journal: list[Entry]) -> None:
     log.epoch, log.seq = 2, 0
     log.change("c", 3, commit_lsn=300, name="y", xid=8)
-    assert any("several epochs" in line for line in told(log, journal))
+    assert any("several epochs" in line for line in findings(log, journal))
 
 
 def test_a_row_missing_from_the_load_is_seen(log: Log, journal: list[Entry]) -> None:
-    assert told(without(log, 2), journal) == ['load of public.t: row {"id": 2} is missing']
+    assert findings(without(log, 2), journal) == ['load of public.t: row {"id": 2} is missing']
 
 
 def test_a_row_loaded_twice_is_seen(log: Log, journal: list[Entry]) -> None:
     log.change("r", 2, commit_lsn=100)
-    assert any("a row loaded twice" in line for line in told(log, journal))
+    assert any("a row loaded twice" in line for line in findings(log, journal))
 
 
 def test_a_row_in_the_load_that_the_snapshot_can_not_hold_is_seen(log: Log, journal: list[Entry]) -> None:
     log.change("r", 9, commit_lsn=100)
-    assert 'load of public.t: row {"id": 9} is not in the source' in told(log, journal)
+    assert 'load of public.t: row {"id": 9} is not in the source' in findings(log, journal)
 
 
 def test_a_transaction_in_the_stream_and_in_the_load_is_seen(log: Log, journal: list[Entry]) -> None:
     journal += [entry(6, "INSERT", None, 4, xid=9, lsn=90)]
     log.change("r", 4, commit_lsn=100)
     log.change("c", 4, commit_lsn=310, xid=9)
-    assert 'load of public.t: row {"id": 4} is not in the source' in told(log, journal)
+    assert 'load of public.t: row {"id": 4} is not in the source' in findings(log, journal)
 
 
 # ---- folding

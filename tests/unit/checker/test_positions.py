@@ -37,14 +37,14 @@ def state(*fields: dict[str, Any]) -> list[Record]:
     return [position(offset, **each) for offset, each in enumerate(fields)]
 
 
-def told(log: Log, *fields: dict[str, Any]) -> list[str]:
+def findings(log: Log, *fields: dict[str, Any]) -> list[str]:
     records = state(*fields)
     changes = changes_of(log.records)
     return [*positions.positions_never_go_back(records), *positions.positions_are_true(records, changes, ())]
 
 
 def test_true_positions_have_no_complaints(log: Log) -> None:
-    assert told(log, *TRUE) == []
+    assert findings(log, *TRUE) == []
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_true_positions_have_no_complaints(log: Log) -> None:
     ids=["epoch", "phase", "resume_lsn", "seq", "checksum", "partial"],
 )
 def test_a_position_that_goes_back_is_seen(log: Log, broken: dict[str, Any], says: str) -> None:
-    assert any(says in line for line in told(log, *TRUE, broken))
+    assert any(says in line for line in findings(log, *TRUE, broken))
 
 
 def test_a_half_published_transaction_that_goes_back_is_seen(log: Log) -> None:
-    assert any("next_index 1 after 2" in line for line in told(log, *TRUE[:5], TRUE[3] | {"seq": 3}))
+    assert any("next_index 1 after 2" in line for line in findings(log, *TRUE[:5], TRUE[3] | {"seq": 3}))
 
 
 def test_a_half_published_transaction_that_is_forgotten_is_seen(log: Log) -> None:
-    assert any("was forgotten" in line for line in told(log, *TRUE[:5], {"resume_lsn": 150, "seq": 3}))
+    assert any("was forgotten" in line for line in findings(log, *TRUE[:5], {"resume_lsn": 150, "seq": 3}))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_half_published_transaction_that_is_forgotten_is_seen(log: Log) -> Non
     ],
 )
 def test_a_position_that_does_not_fit_the_rows_is_seen(log: Log, broken: dict[str, Any], says: str) -> None:
-    assert any(says in line for line in told(log, *TRUE[:6], broken, TRUE[6]))
+    assert any(says in line for line in findings(log, *TRUE[:6], broken, TRUE[6]))
 
 
 @pytest.mark.parametrize("next_index", [0, 1, 3])
@@ -92,7 +92,7 @@ def test_a_wrong_place_inside_a_transaction_is_seen(log: Log, next_index: int) -
 
 
 def test_a_last_position_that_lags_behind_the_topics_is_seen(log: Log) -> None:
-    assert "the last position says seq 4, the topics end at 5" in told(log, *TRUE[:6])
+    assert "the last position says seq 4, the topics end at 5" in findings(log, *TRUE[:6])
 
 
 def test_a_last_position_covers_the_last_sweep_too(log: Log) -> None:
@@ -103,17 +103,17 @@ def test_a_last_position_covers_the_last_sweep_too(log: Log) -> None:
 
 
 def test_a_last_position_ahead_of_the_topics_is_seen(log: Log) -> None:
-    assert "the last position says seq 6, the topics end at 5" in told(log, *TRUE, {"resume_lsn": 400, "seq": 6})
+    assert "the last position says seq 6, the topics end at 5" in findings(log, *TRUE, {"resume_lsn": 400, "seq": 6})
 
 
 def test_rows_without_any_position_are_seen(log: Log) -> None:
-    assert told(log) == ["row records without a position"]
+    assert findings(log) == ["row records without a position"]
 
 
 def test_rows_of_a_later_epoch_than_the_positions_are_seen(log: Log) -> None:
     log.epoch, log.seq = 2, 0
     log.change("r", 1, commit_lsn=400)
-    assert any("later epoch" in line for line in told(log, *TRUE))
+    assert any("later epoch" in line for line in findings(log, *TRUE))
 
 
 def test_the_stream_begins_where_the_last_epochs_first_position_says() -> None:

@@ -16,7 +16,7 @@ from tests.support.sink_job import write_config
 from tests.support.topics import delete_topic
 from tests.support.waiting import eventually
 from tests.unit.cdc.model.test_rejected_rows import ROW
-from watershed.status.dead_letters import discard_dead_letters, read_dead_letters
+from watershed.client.dead_letters import discard_dead_letters, read_dead_letters
 
 
 @pytest.fixture

@@ -144,19 +144,20 @@ def broker_findings(config: Config) -> Iterator[Finding]:
     own = [topics.state, topics.control, topics.progress]
     tables = [topics.table(table) for table in config.source.table_ids]
     existing: dict[str, TopicDescription] = {}
-    for name in [*tables, topics.dead_letter, *own, topics.signals]:
+    kept = [topics.signals, topics.audit]
+    for name in [*tables, topics.dead_letter, *own, *kept]:
         try:
             existing |= admin.describe([name])
-            if name != topics.signals:
+            if name not in kept:
                 admin.check([name])
             if name in own:
                 admin.check_single([name], [])
-            elif name in (topics.signals, *keyless):
+            elif name in (*kept, *keyless):
                 admin.check_single([], [name])
         except WatershedError as error:
             yield Finding.failed(f"topic {name}", error)
     yield from existing_topic_findings(existing.values(), config.topics, frozenset(tables).difference(keyless))
-    names = {*tables, *own, topics.signals}
+    names = {*tables, *own, *kept}
     yield from broker_setting_findings(config, admin, are_created=not names <= existing.keys(), broker_count=count)
     if factor is None or factor <= count:  # otherwise each topic would be refused for the same reason
         yield from creation_findings(config, admin)

@@ -85,6 +85,7 @@ def topics_by_kind(config: Config) -> dict[TopicKind, list[str]]:
         "progress": [topics.progress],
         "control": [topics.control],
         "signals": [topics.signals],
+        "audit": [topics.audit],
         "dead_letter": [topics.dead_letter] if config.capture.on_unpublishable == "dead_letter" else [],
         "heartbeat": list(heartbeats),
         "metadata": list(metadata),

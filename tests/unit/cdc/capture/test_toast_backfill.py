@@ -9,7 +9,7 @@ from cdc.capture.toast_backfill import BRIEF_PATIENCE_S, PATIENCE_S, ToastBackfi
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import FoundRows, RowsRequest, Unfilled, Unreadable
 from cdc.ports.stream import WhileWaiting
-from tests.support.holes import U, consumed, insert, sees, told, update
+from tests.support.holes import U, consumed, insert, published_rows, sees, update
 from tests.unit.cdc.capture.loops import Clock
 
 NOTE = TopicRecord("shop.state", b"holes/public.pages", b"{}")
@@ -66,7 +66,7 @@ def frozen(*xids: int) -> Answer:
 def test_what_is_visible_is_read_once_for_all_rows() -> None:
     world = World(everything)
     records, took_s = world.fill((7, [update(n, "a", U, None) for n in range(100)]))
-    assert [row and row["big"] for row in told(records)] == ["B"] * 100
+    assert [row and row["big"] for row in published_rows(records)] == ["B"] * 100
     assert len(world.asked) == 1
     assert took_s < 0.01
     assert not world.noted
@@ -75,7 +75,7 @@ def test_what_is_visible_is_read_once_for_all_rows() -> None:
 def test_a_commit_that_becomes_visible_a_moment_later_is_waited_for() -> None:
     world = World(lambda wanted: everything(wanted) if len(world.asked) > 5 else frozen(7)(wanted))
     records, took_s = world.fill((7, [update(1, "a", U, None)]))
-    assert told(records)[0] == {"id": 1, "v": "a", "big": "B", "huge": None, "filled!": ["big"]}
+    assert published_rows(records)[0] == {"id": 1, "v": "a", "big": "B", "huge": None, "filled!": ["big"]}
     assert took_s < PATIENCE_S
     assert world.statuses > 5  # PostgreSQL hears from us meanwhile
 
@@ -84,7 +84,7 @@ def test_a_frozen_commit_is_waited_for_once_then_its_rows_go_out_and_are_noted()
     world = World(frozen(7))
     changes = [update(1, "a", U, None), insert(2, "b", "C", None)]
     records, took_s = world.fill((7, changes))
-    assert told(records[:2]) == [
+    assert published_rows(records[:2]) == [
         {"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]},
         {"id": 2, "v": "b", "big": "C", "huge": None},
     ]
@@ -104,7 +104,7 @@ def test_a_frozen_commit_is_waited_for_once_then_its_rows_go_out_and_are_noted()
 def test_beside_a_frozen_transaction_others_are_filled() -> None:
     world = World(frozen(7))
     records, _ = world.fill((7, [update(n, "a", U, None) for n in range(600)]), (8, [update(1_000, "b", U, None)]))
-    assert told(records[600:601]) == [{"id": 1_000, "v": "b", "big": "B", "huge": None, "filled!": ["big"]}]
+    assert published_rows(records[600:601]) == [{"id": 1_000, "v": "b", "big": "B", "huge": None, "filled!": ["big"]}]
     assert len(world.noted) == 600
 
 
@@ -116,13 +116,13 @@ def test_a_reader_that_does_not_answer_is_not_waited_for_again_until_it_does() -
     assert took_s < 2 * BRIEF_PATIENCE_S
     world.answer = everything
     records, _ = world.fill((9, [update(1, "a", U, None)]))
-    assert "filled!" in (told(records)[0] or {})
+    assert "filled!" in (published_rows(records)[0] or {})
 
 
 def test_a_table_that_can_not_be_read_is_not_waited_for() -> None:
     world = World(lambda _: Unreadable("it was dropped"))
     records, took_s = world.fill((7, [update(1, "a", U, None)]))
-    assert told(records[:1]) == [{"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]}]
+    assert published_rows(records[:1]) == [{"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]}]
     assert took_s < 0.01
     assert len(world.noted) == 1
 

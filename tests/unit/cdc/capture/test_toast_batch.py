@@ -7,7 +7,7 @@ import pytest
 from cdc.capture.toast_batch import OmittedChange, ToastBatch
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import FoundRows, RowsRequest, Unreadable
-from tests.support.holes import OID, RELATION, U, consumed, delete, insert, sees, told, update
+from tests.support.holes import OID, RELATION, U, consumed, delete, insert, published_rows, sees, update
 from tests.support.wire import relation_bytes, truncate
 
 A: dict[str, Any] = {"id": 1, "v": "a", "big": "B", "huge": None}
@@ -32,7 +32,7 @@ def asked(wanted: RowsRequest) -> tuple[tuple[str, ...], list[str]]:
 
 def test_a_hole_takes_what_the_record_before_it_says() -> None:
     made = batch((7, [insert(1, "a", "B", None)]), (8, [update(1, "b", U, U), update(1, "c", U, "\\x00")]))
-    rows = told(made.ready())
+    rows = published_rows(made.ready())
     assert rows == [A, A | {"v": "b"}, A | {"v": "c", "huge": "AA=="}]
     assert made.is_done
 
@@ -43,7 +43,7 @@ def test_the_hole_of_a_hole_is_filled_too() -> None:
     assert asked(wanted) == (("huge",), ["1"])
     assert made.ready() == []
     made.take(wanted, FoundRows(sees(7), ((b"\\x68756765",),)))
-    assert told(made.ready()) == [
+    assert published_rows(made.ready()) == [
         A | {"huge": ZZ, "filled!": ["huge"]},
         A | {"v": "b", "huge": ZZ, "filled!": ["huge"]},
     ]
@@ -55,12 +55,18 @@ def test_nothing_is_taken_from_a_former_life() -> None:
     wanted = only(made.wanted())
     assert asked(wanted) == (("big", "huge"), ["1"])
     made.take(wanted, FoundRows(sees(7), ((b"NEW", None),)))
-    assert told(made.ready())[-1] == {"id": 1, "v": "b", "big": "NEW", "huge": None, "filled!": ["big", "huge"]}
+    assert published_rows(made.ready())[-1] == {
+        "id": 1,
+        "v": "b",
+        "big": "NEW",
+        "huge": None,
+        "filled!": ["big", "huge"],
+    }
 
 
 def test_a_moved_row_takes_its_old_keys_columns() -> None:
     made = batch((7, [insert(1, "a", "B", None), insert(2, "x", "X", None), update(3, "b", U, U, was=1)]))
-    assert told(made.ready())[-1] == A | {"id": 3, "v": "b"}
+    assert published_rows(made.ready())[-1] == A | {"id": 3, "v": "b"}
     assert made.is_done
 
 
@@ -69,7 +75,7 @@ def test_what_was_read_by_the_old_key_does_not_move_along() -> None:
     made = batch((7, [update(1, "a", U, "\\x68756765")]), (8, [update(2, "b", U, U, was=1)]))
     assert asked(only(made.wanted())) == (("big",), ["1", "2"])
     made.take(only(made.wanted()), FoundRows(sees(9), ((b"ANOTHER",), (b"B",))))
-    assert told(made.ready()) == [
+    assert published_rows(made.ready()) == [
         {"id": 1, "v": "a", "big": "ANOTHER", "huge": ZZ, "filled!": ["big"]},
         None,
         None,
@@ -79,7 +85,7 @@ def test_what_was_read_by_the_old_key_does_not_move_along() -> None:
 
 def test_a_row_that_moves_twice_takes_them_along() -> None:
     made = batch((7, [insert(1, "a", "B", None), update(2, "b", U, U, was=1), update(1, "c", U, U, was=2)]))
-    assert told(made.ready())[-1] == A | {"v": "c"}
+    assert published_rows(made.ready())[-1] == A | {"v": "c"}
 
 
 def test_a_row_that_moved_away_leaves_nothing_for_who_comes_after() -> None:
@@ -90,12 +96,12 @@ def test_a_row_that_moved_away_leaves_nothing_for_who_comes_after() -> None:
 def test_truncate_ends_every_life() -> None:
     changes = [insert(1, "a", "B", None), truncate([OID]), insert(1, "b", "C", None), update(1, "c", U, U)]
     made = batch((7, changes))
-    assert told(made.ready())[-1] == A | {"v": "c", "big": "C"}
+    assert published_rows(made.ready())[-1] == A | {"v": "c", "big": "C"}
 
 
 def test_null_is_a_value() -> None:
     made = batch((7, [insert(1, None, None, None), update(1, None, U, None)]))
-    assert told(made.ready())[-1] == {"id": 1, "v": None, "big": None, "huge": None}
+    assert published_rows(made.ready())[-1] == {"id": 1, "v": None, "big": None, "huge": None}
 
 
 # ---- changes that were left out
@@ -112,7 +118,7 @@ def test_nothing_is_taken_from_before_a_change_that_was_left_out(keys: tuple[byt
     assert len(made.ready()) == 2, "the marker is not produced"
     assert asked(only(made.wanted())) == (("big", "huge"), ["1"])
     made.take(only(made.wanted()), FoundRows(sees(9), ((b"NEW", b"\\x68756765"),)))
-    assert told(made.ready())[-1] == {"id": 1, "v": "c", "big": "NEW", "huge": ZZ, "filled!": ["big", "huge"]}
+    assert published_rows(made.ready())[-1] == {"id": 1, "v": "c", "big": "NEW", "huge": ZZ, "filled!": ["big", "huge"]}
     assert made.is_done
 
 
@@ -120,7 +126,7 @@ def test_a_change_that_was_left_out_concerns_its_own_keys_only() -> None:
     first, last = consumed((7, [insert(1, "a", "B", None)]), (8, [update(1, "c", U, U)]))
     for marker in (OmittedChange(first.topic, (b'{"id":2}',)), OmittedChange("shop.public.other", ())):
         made = ToastBatch([first, marker, last])
-        assert told(made.ready())[-1] == A | {"v": "c"}
+        assert published_rows(made.ready())[-1] == A | {"v": "c"}
         assert made.is_done
 
 
@@ -151,11 +157,11 @@ def test_rows_are_asked_for_once_for_each_table_with_the_columns_that_some_of_th
 
 def test_what_is_ready_goes_out_before_what_is_not() -> None:
     made = batch((7, [insert(1, "a", "B", None), update(2, "b", U, None), insert(3, "c", "D", None)]))
-    assert told(made.ready()) == [A]
+    assert published_rows(made.ready()) == [A]
     assert made.ready() == []
     assert not made.is_done
     made.take(only(made.wanted()), FoundRows(sees(7), ((b"C",),)))
-    assert [row and row["id"] for row in told(made.ready())] == [2, 3]
+    assert [row and row["id"] for row in published_rows(made.ready())] == [2, 3]
     assert made.is_done
 
 
@@ -165,27 +171,27 @@ def test_what_a_snapshot_read_that_does_not_see_the_transaction_does_not_count()
         made.take(only(made.wanted()), FoundRows(snapshot, ((b"OLD",),)))
         assert made.ready() == []
     made.take(only(made.wanted()), FoundRows(sees(9), ((b"B",),)))
-    assert told(made.ready()) == [A | {"filled!": ["big"]}]
+    assert published_rows(made.ready()) == [A | {"filled!": ["big"]}]
 
 
 def test_one_transaction_that_is_seen_fills_what_a_later_one_left() -> None:
     """The row between the two is the one that was read."""
     made = batch((7, [update(1, "a", U, None)]), (8, [update(1, "b", U, None)]))
     made.take(only(made.wanted()), FoundRows(sees(7), ((b"B",),)))
-    assert [row and row["big"] for row in told(made.ready())] == ["B", "B"]
+    assert [row and row["big"] for row in published_rows(made.ready())] == ["B", "B"]
 
 
 def test_a_row_that_is_gone_stays_unfilled_and_needs_nothing_more() -> None:
     made = batch((7, [update(1, "a", U, None)]))
     made.take(only(made.wanted()), FoundRows(sees(7), (None,)))
-    assert told(made.ready()) == [{"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]}]
+    assert published_rows(made.ready()) == [{"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]}]
     assert made.unfilled == []
 
 
 def test_what_was_not_read_yet_is_asked_for_again() -> None:
     made = batch((7, [update(1, "a", U, None), update(2, "b", U, None)]))
     made.take(only(made.wanted()), FoundRows(sees(7), ((b"B",),)))
-    assert told(made.ready()) == [A | {"filled!": ["big"]}]
+    assert published_rows(made.ready()) == [A | {"filled!": ["big"]}]
     assert asked(only(made.wanted())) == (("big",), ["2"])
     assert made.held_bytes == 0
 
@@ -213,7 +219,7 @@ def test_values_are_held_for_no_longer_than_they_are_needed() -> None:
     assert made.held_bytes == 100  # with quotes
     assert len(made.ready()) == 1
     made.take(only(made.wanted()), FoundRows(sees(7), ((b"C",),)))
-    assert [row and row["big"][0] for row in told(made.ready())] == ["C", "B"]
+    assert [row and row["big"][0] for row in published_rows(made.ready())] == ["C", "B"]
     assert made.is_done and made.held_bytes == 0
 
 
@@ -223,14 +229,14 @@ def test_values_are_held_for_no_longer_than_they_are_needed() -> None:
 def test_a_table_that_can_not_be_read_leaves_its_rows_unfilled_and_noted() -> None:
     made = batch((7, [update(1, "a", U, None), insert(2, "b", "B", None)]))
     made.take(only(made.wanted()), Unreadable("it was dropped"))
-    assert told(made.ready())[0] == {"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]}
+    assert published_rows(made.ready())[0] == {"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]}
     assert [(row.key, row.xid) for row in made.unfilled] == [(("1",), 7)]
 
 
 def test_a_value_of_another_type_is_not_taken() -> None:
     made = batch((7, [update(1, "a", "B", U)]))
     made.take(only(made.wanted()), FoundRows(sees(7), ((b"no bytea",),)))
-    assert told(made.ready()) == [{"id": 1, "v": "a", "big": "B", "unchanged!": ["huge"]}]
+    assert published_rows(made.ready()) == [{"id": 1, "v": "a", "big": "B", "unchanged!": ["huge"]}]
     assert len(made.unfilled) == 1
 
 
@@ -238,7 +244,7 @@ def test_what_is_given_up_goes_out_with_its_holes_and_with_what_is_known_of_them
     made = batch((7, [update(1, "a", U, U), update(1, "b", "B", U), update(1, "c", U, U)]))
     assert made.give_up([row.place for row in only(made.wanted()).rows]) == {7}
     assert not made.wanted()
-    assert told(made.ready()) == [
+    assert published_rows(made.ready()) == [
         {"id": 1, "v": "a", "unchanged!": ["big", "huge"]},
         {"id": 1, "v": "b", "big": "B", "unchanged!": ["huge"]},
         {"id": 1, "v": "c", "big": "B", "unchanged!": ["huge"]},
@@ -255,7 +261,7 @@ def test_only_what_was_asked_for_is_given_up() -> None:
 
 def test_the_relation_described_again_in_between_changes_nothing() -> None:
     made = batch((7, [insert(1, "a", "B", None), relation_bytes(RELATION), update(1, "b", U, None)]))
-    assert told(made.ready())[-1] == A | {"v": "b"}
+    assert published_rows(made.ready())[-1] == A | {"v": "b"}
 
 
 @pytest.mark.parametrize("records", [[], [TopicRecord("t", b"k", b"v")]])
@@ -270,7 +276,7 @@ def test_a_row_that_is_too_large_when_it_is_filled_stays_unfilled() -> None:
     records = consumed((7, [update(1, "a", U, None), update(2, "a", U, None)]))
     made = ToastBatch(records, lambda record: len(record.value or b"") < 1_000)
     made.take(only(made.wanted()), FoundRows(sees(7), ((b"x" * 1_000,), (b"B",))))
-    assert told(made.ready()) == [
+    assert published_rows(made.ready()) == [
         {"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]},
         {"id": 2, "v": "a", "big": "B", "huge": None, "filled!": ["big"]},
     ]

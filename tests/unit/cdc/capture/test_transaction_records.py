@@ -65,7 +65,7 @@ def consume(made: Assembler, payloads: Sequence[bytes]) -> list[TopicRecord]:
     return finished(records)
 
 
-def told(records: Sequence[TopicRecord]) -> list[Any]:
+def summaries(records: Sequence[TopicRecord]) -> list[Any]:
     """BEGIN and END as their count; a message as its content; of a row op, id and block."""
     found: list[Any] = []
     for record in records:
@@ -109,7 +109,7 @@ EVENTS = [
 
 def test_each_event_says_which_of_its_transaction_and_of_its_table_it_is() -> None:
     records = consume(assembler(), transaction(1_100, *CHANGES))
-    assert told(records) == EVENTS
+    assert summaries(records) == EVENTS
     assert json.loads(records[-1].value or b"")["data_collections"] == [
         {"data_collection": "public.customers", "event_count": 4},
         {"data_collection": "LOGICAL_DECODING_MESSAGE", "event_count": 2},
@@ -128,7 +128,7 @@ def test_a_crash_anywhere_inside_loses_and_repeats_nothing_and_counts_right(cut:
     after = assembler(resume=replace(before.state, partial=position))
     again = consume(after, payloads[:3])  # and once more, before it comes that far
     records += again + consume(assembler(resume=after.state), payloads)
-    assert told(records) == EVENTS
+    assert summaries(records) == EVENTS
 
 
 def test_transactions_without_events_have_no_records() -> None:
@@ -136,7 +136,7 @@ def test_transactions_without_events_have_no_records() -> None:
     mark = wire.logical_message(WATERMARK_PREFIX, b"nonce")
     made = assembler()
     assert consume(made, transaction(1_100, mark, message("x", prefix="other"))) == []
-    assert told(consume(made, transaction(1_200, insert(1), xid=8))) == ["BEGIN", ("c", 1, ("8:1200", 1, 1)), 1]
+    assert summaries(consume(made, transaction(1_200, insert(1), xid=8))) == ["BEGIN", ("c", 1, ("8:1200", 1, 1)), 1]
 
 
 def test_what_was_published_whole_is_not_told_again() -> None:
@@ -149,14 +149,14 @@ def test_a_transaction_that_was_half_published_without_metadata_ends_without() -
     records = consume(before, transaction(1_100, *CHANGES)[:5])
     after = assembler(resume=before.state)
     records += consume(after, transaction(1_100, *CHANGES))
-    assert told(records) == [(*event[:-1], None) for event in EVENTS if isinstance(event, tuple)]
-    assert told(consume(after, transaction(1_200, insert(3), xid=8)))[0] == "BEGIN"
+    assert summaries(records) == [(*event[:-1], None) for event in EVENTS if isinstance(event, tuple)]
+    assert summaries(consume(after, transaction(1_200, insert(3), xid=8)))[0] == "BEGIN"
 
 
 def test_without_the_options_nothing_is_told() -> None:
     records = consume(assembler(FormatOptions()), transaction(1_100, *CHANGES))
     assert {record.topic for record in records} == {"shop.public.customers", "shop.public.audit"}
-    assert {block for *_, block in told(records)} == {None}
+    assert {block for *_, block in summaries(records)} == {None}
 
 
 # ---- messages outside of transactions
@@ -170,7 +170,7 @@ def test_a_message_outside_of_transactions_is_published_once() -> None:
     made = assembler()
     payloads = [outside("old", 999), outside("one", 1_020), *transaction(1_100, insert(1)), outside("two", 1_200)]
     records = consume(made, payloads)
-    assert told(records) == [("one", None), "BEGIN", ("c", 1, ("7:1100", 1, 1)), 1, ("two", None)]
+    assert summaries(records) == [("one", None), "BEGIN", ("c", 1, ("7:1100", 1, 1)), 1, ("two", None)]
     assert made.state.resume_lsn == made.received_lsn == 1_201
     # A server sends nothing that begins before where it is asked to.
     assert consume(assembler(resume=made.state), [outside("two", 1_200)]) == []
@@ -182,7 +182,7 @@ def test_messages_between_transactions_are_not_repeated_after_a_crash(cut: int) 
     before = assembler()
     records = consume(before, payloads[:cut])
     records += consume(assembler(resume=before.state), payloads)
-    contents = [event[0] for event in told(records) if isinstance(event, tuple)]
+    contents = [event[0] for event in summaries(records) if isinstance(event, tuple)]
     assert contents == ["one", "c", "c", "two"]
 
 
@@ -190,7 +190,7 @@ def test_marks_and_other_prefixes_are_not_published() -> None:
     made = assembler(FormatOptions(provide_transaction_metadata=True, message_prefix_exclude_list=("other",)))
     assert consume(made, [outside("x", 1_020, WATERMARK_PREFIX), outside("x", 1_030, "other")]) == []
     assert made.state == START
-    assert told(consume(made, [outside("y", 1_040, "otherwise")])) == [("y", None)]
+    assert summaries(consume(made, [outside("y", 1_040, "otherwise")])) == [("y", None)]
 
 
 def test_a_message_that_is_not_transactional_is_refused_inside_a_transaction() -> None:
@@ -212,7 +212,7 @@ def test_truncate_is_an_event_where_records_have_no_key_and_it_is_not_skipped() 
     assert [value["source"][name] for name in ("schema", "table", "seq", "tx_index", "lsn")] == [
         "public", "audit", 3, 2, 1_050,
     ]  # fmt: skip
-    assert told(records) == [
+    assert summaries(records) == [
         "BEGIN",
         ("c", 5, ("7:1100", 1, 1)),
         ("t", None, ("7:1100", 2, 2)),
@@ -220,7 +220,7 @@ def test_truncate_is_an_event_where_records_have_no_key_and_it_is_not_skipped() 
         3,
     ]
     assert [record.topic for record in records].count("shop.control") == 2  # the sweeps are there all the same
-    assert "t" not in [event[0] for event in told(consume(assembler(), emptied)) if isinstance(event, tuple)]
+    assert "t" not in [event[0] for event in summaries(consume(assembler(), emptied)) if isinstance(event, tuple)]
 
 
 def test_a_transaction_that_came_by_replication_names_its_origin() -> None:

@@ -213,8 +213,8 @@ def test_healing_answers_what_came_before_it() -> None:
         world.sent("pause", "after", offset=7)
 
     world.happens[1.0] = both
-    told = answers_of(world.run())
-    assert {key: answer.is_accepted for key, answer in told.items()} == {"signal/before": False, "signal/heal": True}
+    found = answers_of(world.run())
+    assert {key: answer.is_accepted for key, answer in found.items()} == {"signal/before": False, "signal/heal": True}
 
 
 def test_a_signal_of_another_gap_heals_nothing() -> None:

@@ -88,7 +88,7 @@ def test_an_edited_position_is_a_gap(change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reason"),
     [
         (b"", "value"),
         (b"\xff", "value"),
@@ -101,10 +101,10 @@ def test_an_edited_position_is_a_gap(change: dict[str, object]) -> None:
         (POSITION.encode().replace(b"streaming", b"resting"), "phase"),
     ],
 )
-def test_a_value_that_is_no_position_is_named_with_its_topic(value: bytes, told: str) -> None:
+def test_a_value_that_is_no_position_is_named_with_its_topic(value: bytes, reason: str) -> None:
     with pytest.raises(WatershedError) as caught:
         PositionRecord.open(value, WHERE)
-    assert caught.value.message.startswith(f"{WHERE} holds a value that is not a PositionRecord: {told}: ")
+    assert caught.value.message.startswith(f"{WHERE} holds a value that is not a PositionRecord: {reason}: ")
     assert caught.value.hint
 
 

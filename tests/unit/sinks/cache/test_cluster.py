@@ -92,8 +92,8 @@ def test_tables_are_on_several_nodes_and_one_batch_writes_them_all(redis_cluster
             assert sorted(row.version for row in sink.rows(TableId("public", name))) == list(range(V, V + 300))
             assert json.loads(reader.hget(f"{unique}:{{public.{name}}}:7", "doc")) == {"id": 7, "email": ""}
         assert sink.sweep(USERS.table, V + 290) == 290
-    told = cache_contents(config(redis_cluster.url), unique, [USERS.table], removes=True)
-    assert "10 rows of public.users" in told and "300 rows of public.items" in told
+    report = cache_contents(config(redis_cluster.url), unique, [USERS.table], removes=True)
+    assert "10 rows of public.users" in report and "300 rows of public.items" in report
     with closing(cluster_client(redis_cluster.url)) as reader:
         assert list(reader.scan_iter(f"{unique}*", count=1000)) == []
 

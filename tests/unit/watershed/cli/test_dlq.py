@@ -15,8 +15,8 @@ from tests.conformance.tables import CUSTOMERS, LABELS, ORDER_LINES
 from tests.unit.cdc.config.test_config_file import minimal
 from tests.unit.cdc.model.test_rejected_rows import ROW
 from watershed.cli import dlq
-from watershed.cli.dlq import KEYS_MAX, keys_condition
-from watershed.status.dead_letters import DeadLetter
+from watershed.client import dead_letters
+from watershed.client.dead_letters import KEYS_MAX, DeadLetter, keys_condition
 
 LETTERS = [
     DeadLetter("users", "shop.dead-letter.users", f"2/public.orders/{number}", row)
@@ -32,7 +32,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     file = tmp_path / "watershed.yml"
     file.write_text(yaml.safe_dump(minimal() | {"sinks": {"users": {"type": "cache", "url": "redis://c"}}}))
     discarded: list[str] = []
-    monkeypatch.setattr(dlq, "read_dead_letters", lambda _, sinks: [one for one in LETTERS if one.sink in sinks])
+    for module in (dlq, dead_letters):
+        monkeypatch.setattr(module, "read_dead_letters", lambda _, sinks: [one for one in LETTERS if one.sink in sinks])
     monkeypatch.setattr(dlq, "discard_dead_letters", lambda _, letters: discarded.extend(one.key for one in letters))
 
     def run(*words: str) -> Any:

@@ -8,6 +8,7 @@ import pytest
 
 from cdc.model.errors import WatershedError
 from tests.support.waiting import eventually
+from watershed.demo import programs as module
 from watershed.demo.programs import Programs
 from watershed.devstack.processes import Process, identify, runs
 from watershed.status.children import CDC
@@ -19,6 +20,12 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
 print(os.getpid(), child.pid, flush=True)
 time.sleep(600)
 """
+
+
+@pytest.fixture(autouse=True)
+def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child of FAMILY has to be killed at the end of most tests."""
+    monkeypatch.setattr(module, "STOP_TIMEOUT_S", 1.0)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from cdc.config.http_settings import HttpConfig
 from tests.support.http_server import HttpServer, running
 from tests.support.waiting import eventually
 from watershed.http import connections
+from watershed.http import server as server_module
 from watershed.http.server import http_server
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
@@ -41,7 +42,9 @@ def held() -> Iterator[Held]:
 
 
 @pytest.fixture
-def server(held: Held) -> Iterator[HttpServer]:
+def server(held: Held, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpServer]:
+    monkeypatch.setattr(server_module, "KEEP_ALIVE_S", 1)
+
     async def healthz(_: Request) -> Response:
         return Response("alive")
 

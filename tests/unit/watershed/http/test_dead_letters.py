@@ -9,9 +9,9 @@ import pytest
 from cdc.config.config_file import Config
 from cdc.model.errors import UnreachableError
 from tests.support.console_pipeline import SETTINGS, ShownPipeline, letter
+from watershed.client.dead_letters import DeadLetter
 from watershed.http.access import ANYONE, Caller
 from watershed.http.dead_letters import KEPT_S, SHOWN_MAX, WAITING_MAX, DeadLetterReader, DeadLetters
-from watershed.status.dead_letters import DeadLetter
 from watershed.status.model import Status
 
 LOCAL = "127.0.0.1:8480"

@@ -2,19 +2,65 @@
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from cdc.config.http_settings import HttpConfig
 from cdc.model.control import SignalAnswer
-from cdc.model.errors import UnreachableError, WatershedError
+from cdc.model.errors import ConfigError, NotInTimeError, UnreachableError, WatershedError
 from tests.support.http_server import running
 from tests.unit.watershed.http.test_access import OPERATE, READ, USERS
 from tests.unit.watershed.http.test_routes import Pipeline
-from watershed.http.operations import ACTIONS, BODY_BYTES_MAX
+from watershed.http.operations import BODY_BYTES_MAX, Operations
 from watershed.http.server import http_server
+from watershed.http.signals import Action
+from watershed.http.store_operations import DeadLetterRequest, store_operations
+
+# Path → action, of operations that take tables.
+ACTIONS: dict[str, Action] = {
+    "/v1/snapshots/start": "snapshot",
+    "/v1/snapshots/pause": "pause",
+    "/v1/snapshots/resume": "resume",
+    "/v1/snapshots/cancel": "cancel",
+    "/v1/tables/stop": "stop_table",
+    "/v1/tables/start": "start_table",
+}
+
+
+class Stores:
+    """Remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.fails: WatershedError | None = None
+        self.is_new = True
+
+    def _ask(self, *what: Any) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.asked.append(what)
+
+    def replay(self, wanted: DeadLetterRequest, user: str) -> Mapping[str, int]:
+        self._ask("replay", wanted.sink, wanted.tables, wanted.keys, user)
+        return {"public.orders": 2} if wanted.tables else {}
+
+    def discard(self, wanted: DeadLetterRequest) -> int:
+        self._ask("discard", wanted.sink, wanted.tables, wanted.keys)
+        return 3
+
+    def rebuild(self, sink: str, action: str) -> bool:
+        self._ask(action, sink)
+        return self.is_new
+
+    def cancel(self, sink: str) -> None:
+        self._ask("cancel", sink)
+
+
+@pytest.fixture
+def stores() -> Stores:
+    return Stores()
 
 
 @pytest.fixture
@@ -23,8 +69,10 @@ def pipeline() -> Pipeline:
 
 
 @pytest.fixture
-def port(pipeline: Pipeline) -> Iterator[int]:
-    with running(http_server(pipeline.application(), HttpConfig(users=USERS))) as made:
+def port(pipeline: Pipeline, stores: Stores) -> Iterator[int]:
+    audit = pipeline.audit.audit
+    application = pipeline.application(Operations(store_operations(stores), audit))
+    with running(http_server(application, HttpConfig(users=USERS), audit)) as made:
         yield made
 
 
@@ -40,12 +88,12 @@ def post(port: int, path: str, body: object, token: str | None = OPERATE) -> tup
         connection.close()
 
 
-@pytest.mark.parametrize("path", [path for path in ACTIONS if path != "/v1/reload"])
+@pytest.mark.parametrize("path", ACTIONS)
 def test_an_operation_is_a_signal_that_names_the_user(path: str, port: int, pipeline: Pipeline) -> None:
     wanted = {"tables": ["public.orders", "public.orders"]}
     assert post(port, path, wanted) == (200, {"answer": "done", "tables": ["public.orders"]})
     (signal,) = pipeline.signals
-    assert (signal.action, signal.tables, signal.requested_by) == (ACTIONS[path][0], ("public.orders",), "oncall")
+    assert (signal.action, signal.tables, signal.requested_by) == (ACTIONS[path], ("public.orders",), "oncall")
 
 
 @pytest.mark.parametrize("path", ACTIONS)
@@ -79,15 +127,27 @@ def test_all_snapshots_are_paused_and_a_part_of_a_table_is_read_again(port: int,
         ("/v1/tables/stop", "{", "the body: Invalid JSON"),
         ("/v1/tables/stop", {"table": "public.orders"}, "table: Extra inputs are not permitted"),
         ("/v1/tables/stop", {"tables": ["orders"]}, "tables: Value error, 'orders' is not schema.table"),
-        ("/v1/tables/stop", {}, "no tables are named"),
-        ("/v1/snapshots/start", "", "no tables are named"),
-        ("/v1/tables/stop", {"tables": ["public.orders"], "where": "true"}, "where is for /v1/snapshots/start"),
-        ("/v1/tables/stop", " " * (BODY_BYTES_MAX + 10), "the body: Invalid JSON"),
+        ("/v1/tables/stop", "[]", "the body: Input should be an object"),
+        ("/v1/tables/stop", {}, "tables: none is named"),
+        ("/v1/snapshots/start", "", "tables: none is named"),
+        ("/v1/snapshots/start", {"tables": ["a.b", "a.c"], "where": "true"}, "where: it is for exactly one table"),
+        ("/v1/tables/stop", {"tables": ["public.orders"], "where": "true"}, "where: Extra inputs are not permitted"),
+        ("/v1/snapshots/heal", {"tables": ["public.orders"]}, "tables: a gap is healed as a whole"),
+        ("/v1/dead-letters/discard", {}, "sink: Field required"),
+        ("/v1/dead-letters/replay", {"sink": "search", "keys": ["1"]}, "keys: they are of exactly one table"),
+        ("/v1/sinks/search/rebuild", {"tables": []}, "tables: Extra inputs are not permitted"),
     ],
 )
 def test_a_request_that_is_none_is_refused(path: str, body: object, error: str, port: int, pipeline: Pipeline) -> None:
     code, failure = post(port, path, body)
     assert code == 400 and failure["error"].startswith(error) and failure["next"]
+    assert pipeline.signals == []
+    assert pipeline.audit.said == [("oncall", pipeline.audit.entries[0][1].action, "400")]
+
+
+def test_a_body_that_is_too_long_is_not_read_to_its_end(port: int, pipeline: Pipeline) -> None:
+    code, failure = post(port, "/v1/tables/stop", " " * (BODY_BYTES_MAX + 10))
+    assert code == 413 and failure["next"]
     assert pipeline.signals == []
 
 
@@ -98,7 +158,7 @@ def test_what_capture_refuses_is_said_with_the_next_step(port: int, pipeline: Pi
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(UnreachableError("no brokers", "start them"), 503), (WatershedError("no answer", "wait"), 504)]
+    ("error", "code"), [(UnreachableError("no brokers", "start them"), 503), (NotInTimeError("no answer", "wait"), 504)]
 )
 def test_a_capture_that_does_not_answer_is_no_success(
     error: WatershedError, code: int, port: int, pipeline: Pipeline
@@ -112,3 +172,105 @@ def test_operations_are_asked_for_by_post(port: int) -> None:
     connection.request("GET", "/v1/snapshots/pause", headers={"Authorization": f"Bearer {OPERATE}"})
     assert connection.getresponse().status == 405
     connection.close()
+
+
+def test_a_gap_is_healed_on_request(port: int, pipeline: Pipeline) -> None:
+    assert post(port, "/v1/snapshots/heal", {})[0] == post(port, "/v1/snapshots/heal", {"all": True})[0] == 200
+    assert [(one.action, one.all_rows, one.requested_by) for one in pipeline.signals] == [
+        ("heal", False, "oncall"),
+        ("heal", True, "oncall"),
+    ]
+
+
+def test_dead_letters_are_replayed_and_discarded(port: int, stores: Stores) -> None:
+    some = {"sink": "search", "tables": ["public.orders"], "keys": ["7"]}
+    answer = {"answer": "capture publishes 2 rows of public.orders again", "tables": ["public.orders"]}
+    assert post(port, "/v1/dead-letters/replay", some) == (200, answer)
+    assert post(port, "/v1/dead-letters/replay", {"sink": "search"})[1]["answer"].endswith("has no such dead letters")
+    code, body = post(port, "/v1/dead-letters/discard", some)
+    assert (code, body["answer"]) == (200, "3 dead letters of sink search are discarded")
+    assert stores.asked == [
+        ("replay", "search", ("public.orders",), ("7",), "oncall"),
+        ("replay", "search", (), (), "oncall"),
+        ("discard", "search", ("public.orders",), ("7",)),
+    ]
+
+
+def test_a_store_is_rebuilt_rolled_back_and_left_alone(port: int, stores: Stores) -> None:
+    assert post(port, "/v1/sinks/search/rebuild", {})[1]["answer"].startswith("requested")
+    assert post(port, "/v1/sinks/search/rollback", "")[0] == 200
+    assert post(port, "/v1/sinks/search/cancel", "")[0] == 200
+    stores.is_new = False
+    assert post(port, "/v1/sinks/search/rebuild", {})[1]["answer"] == "a rebuild is under way already"
+    assert stores.asked == [("rebuild", "search"), ("rollback", "search"), ("cancel", "search"), ("rebuild", "search")]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ConfigError("no sink x", "name one"), 404), (WatershedError("a snapshot is running", "wait until it ends"), 409)],
+)
+def test_what_can_not_be_done_to_a_store_is_said(error: WatershedError, code: int, port: int, stores: Stores) -> None:
+    stores.fails = error
+    for path, body in (("/v1/sinks/x/rebuild", "{}"), ("/v1/dead-letters/replay", '{"sink": "x"}')):
+        assert post(port, path, body) == (code, {"error": error.message, "next": error.hint})
+
+
+# ---- the record of operations
+
+
+def test_an_operation_is_recorded_before_it_begins_and_with_its_result(port: int, pipeline: Pipeline) -> None:
+    post(port, "/v1/tables/stop", {"tables": ["public.orders"]})
+    (begun_id, begun), (ended_id, ended) = pipeline.audit.entries
+    assert begun_id == ended_id and begun.result == ""
+    assert (ended.who, ended.role, ended.address, ended.action) == ("oncall", "operate", "127.0.0.1", "stop_table")
+    assert (ended.path, ended.arguments) == ("/v1/tables/stop", {"tables": ["public.orders"]})
+    assert ended.result == '200: {"answer":"done","tables":["public.orders"]}'
+    assert 0 <= ended.at_us == begun.at_us
+
+
+def test_without_its_record_an_operation_is_not_done(port: int, pipeline: Pipeline, stores: Stores) -> None:
+    pipeline.audit.fails = WatershedError("there is no topic shop.audit", "create it")
+    said = "not done, because its audit record can't be written: there is no topic shop.audit"
+    for path in ("/v1/snapshots/pause", "/v1/sinks/search/rebuild"):
+        assert post(port, path, {}) == (503, {"error": said, "next": "create it"})
+    assert pipeline.signals == stores.asked == []
+
+
+def test_a_refused_user_is_recorded_and_refused_whether_or_not_that_can_be_written(
+    port: int, pipeline: Pipeline
+) -> None:
+    assert post(port, "/v1/sinks/search/rebuild", {}, READ)[0] == 403
+    ((_, record),) = pipeline.audit.entries
+    assert (record.who, record.role, record.path, record.result[:4]) == (
+        "viewer", "read", "/v1/sinks/search/rebuild", "403:")  # fmt: skip
+    pipeline.audit.fails = UnreachableError("no brokers", "start them")
+    assert post(port, "/v1/sinks/search/rebuild", {}, READ)[0] == 403
+    assert post(port, "/v1/sinks/search/rebuild", {}, None)[0] == 401, "of nobody there is no record"
+    assert len(pipeline.audit.entries) == 1
+
+
+def get(port: int, path: str, token: str | None = READ) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
+    answer = connection.getresponse()
+    found = answer.status, json.loads(answer.read())
+    connection.close()
+    return found
+
+
+def test_operations_are_listed_the_newest_first(pipeline: Pipeline) -> None:
+    audit = pipeline.audit.audit
+    with running(http_server(pipeline.application(audit), HttpConfig(users=USERS), audit)) as port:
+        post(port, "/v1/snapshots/pause", {})
+        post(port, "/v1/tables/stop", {"tables": ["public.orders"]})
+        pipeline.audit.entries.pop()  # the process ended before the result was written
+        code, found = get(port, "/v1/audit")
+        newest, oldest = found["operations"]
+        assert (code, newest["action"], oldest["action"]) == (200, "stop_table", "pause")
+        assert newest["result"].startswith("not known") and oldest["result"].startswith("200")
+        assert set(newest) == {"at", "who", "role", "action", "path", "arguments", "result", "address"}
+        assert len(get(port, "/v1/audit?last=1")[1]["operations"]) == 1
+        assert get(port, "/v1/audit?last=0")[0] == 400
+        assert get(port, "/v1/audit", None)[0] == 401
+        pipeline.audit.fails = UnreachableError("no brokers", "start them")
+        assert get(port, "/v1/audit")[0] == 503

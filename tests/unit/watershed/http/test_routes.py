@@ -3,25 +3,34 @@
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
+from starlette.routing import Route
 
 from cdc.config.http_settings import HttpConfig
 from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import ConfigError, UnreachableError, WatershedError
 from cdc.model.sink_records import SinkRecord
+from tests.support.http_audit import RecordedAudit
 from tests.support.http_server import HttpServer, free_port, running
 from tests.support.pipeline_records import position
 from tests.support.status_facts import Clock, applied, config, full_status, reading, source, source_end, topics
 from tests.support.waiting import eventually
 from watershed.client.applied import Positions
+from watershed.client.dead_letters import DeadLetter
+from watershed.http.change_streams import ChangeStreams, following
+from watershed.http.comparisons import Comparisons
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.operations import Operations
-from watershed.http.routes import CAPTURE, Routed, Scope, application, description, sinks_scope, views_scope
+from watershed.http.process_reads import ProcessReads
+from watershed.http.routes import CAPTURE, Routed, Scope, application, sinks_scope, views_scope
 from watershed.http.server import http_server, listening_socket
+from watershed.http.signals import signal_operations
+from watershed.http.store_operations import PipelineStores, store_operations
+from watershed.http.table_reads import PipelineTables, TableReads
 from watershed.http.waits import Waits
-from watershed.status.dead_letters import DeadLetter
 from watershed.status.model import Status
 from watershed.status.trend import Trend
 
@@ -41,6 +50,7 @@ class Pipeline:
         self.answer = SignalAnswer(is_accepted=True, message="done", tables=("public.orders",))
 
         self.trend = Trend()
+        self.audit = RecordedAudit()
 
     def application(self, *parts: Routed) -> Starlette:
         letters = DeadLetterReader(config(), self.read_dead_letters)
@@ -50,7 +60,7 @@ class Pipeline:
             Waits(lambda: self.end, self.last),
             self.trend.recent,
             letters,
-            Operations(self.operate),
+            Operations(signal_operations(self.operate), self.audit.audit),
             *parts,
         )
 
@@ -198,9 +208,9 @@ def test_a_wait_that_is_continued_ends_when_another_epoch_has_begun(server: Http
 )
 def test_a_wait_that_cannot_be_answered_is_told_why(server: HttpServer, query: str, code: int, says: str) -> None:
     found, body = server.get(query)
-    told = json.loads(body)
-    assert (found, says in told["error"]) == (code, True), body
-    assert told["next"]
+    answer = json.loads(body)
+    assert (found, says in answer["error"]) == (code, True), body
+    assert answer["next"]
 
 
 def test_the_history_has_samples_and_problems(server: HttpServer, pipeline: Pipeline) -> None:
@@ -215,19 +225,35 @@ def test_the_history_has_samples_and_problems(server: HttpServer, pipeline: Pipe
 def test_dead_letters_that_cannot_be_read_are_told_why(server: HttpServer, pipeline: Pipeline) -> None:
     assert server.json("/v1/dead-letters") == {"sinks": []}
     record = applied(500, dead_letters=3)
-    pipeline.status = Clock().status(reading(told=topics(sinks=(record,))))
+    pipeline.status = Clock().status(reading(topics_found=topics(sinks=(record,))))
     code, body = server.get("/v1/dead-letters")
     assert (code, json.loads(body)) == (503, {"error": "Kafka: can't read the letters of search", "next": "start it"})
 
 
-def test_openapi_describes_every_route(server: HttpServer) -> None:
-    found = server.json("/openapi.json")
-    assert found == description()
-    routes = {route.path for route in Pipeline().application().routes}  # type: ignore[attr-defined]
-    assert routes == found["paths"].keys() | {"/openapi.json", "/", "/console"}
+def test_openapi_describes_every_route(pipeline: Pipeline, tmp_path: Path) -> None:
+    settings, audit = config(), pipeline.audit.audit
+    comparisons = Comparisons(settings, tmp_path, audit.note)
+    reads = TableReads(settings, PipelineTables(settings), ChangeStreams(following(settings)))
+    more = Operations([*store_operations(PipelineStores(settings)), *comparisons.operations()], audit)
+    application = pipeline.application(more, comparisons, audit, reads, ProcessReads(settings, tmp_path))
+    with running(http_server(application, HttpConfig())) as port:
+        found = HttpServer(port).json("/openapi.json")
+    routes = {
+        (route.path, method.lower())
+        for route in application.routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+    } - {("/openapi.json", "get"), ("/", "get")}
+    one = "/v1/tables/{table}"
+    described = {(path, method) for path, methods in found["paths"].items() for method in methods}
+    assert (routes - {("/v1/tables/{rest:path}", "get")}) | {
+        (one, "get"),
+        (f"{one}/row", "get"),
+        (f"{one}/changes", "get"),
+    } == described
     named = set(_references(found))
     assert named <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
-    assert "#/components/schemas/Status" in named
+    assert {"#/components/schemas/Status", "#/components/schemas/HealRequest"} <= named
 
 
 def _references(node: object) -> Iterator[str]:

@@ -19,10 +19,10 @@ from watershed.status.fill_progress import (
 
 
 def test_rows_are_the_records_and_the_rate_is_what_capture_reports() -> None:
-    told = table_progress(snapshot(), progress(), 1.0)
-    assert told == FillProgress("table", "public.a", "running", 300, 1000, 50.0)
-    assert told.eta_s == 14.0
-    assert told.as_json() == {
+    shown = table_progress(snapshot(), progress(), 1.0)
+    assert shown == FillProgress("table", "public.a", "running", 300, 1000, 50.0)
+    assert shown.eta_s == 14.0
+    assert shown.as_json() == {
         "what": "table",
         "name": "public.a",
         "status": "running",
@@ -37,41 +37,41 @@ def test_rows_are_the_records_and_the_rate_is_what_capture_reports() -> None:
 
 def test_rows_that_are_compared_are_its_progress_and_those_that_differ_are_said() -> None:
     record = snapshot(rows=7, deleted=5, compares=True, compared=300)
-    told = table_progress(record, progress(rows=7), 1.0)
-    assert (told.done, told.total, told.published, told.per_s) == (300, 1000, 12, 50.0)
-    told = table_progress(record.model_copy(update={"status": "done"}), None, 1.0)
-    assert (told.done, told.total, told.published) == (300, 300, 12)
-    assert told.message == "deleted 5 rows that no longer exist"
+    shown = table_progress(record, progress(rows=7), 1.0)
+    assert (shown.done, shown.total, shown.published, shown.per_s) == (300, 1000, 12, 50.0)
+    shown = table_progress(record.model_copy(update={"status": "done"}), None, 1.0)
+    assert (shown.done, shown.total, shown.published) == (300, 300, 12)
+    assert shown.message == "deleted 5 rows that no longer exist"
 
 
 def test_what_it_waits_for_is_said() -> None:
     waiting = progress(status="waiting", rows=0, rows_per_s=0.0, message="transactions that began earlier")
-    told = table_progress(snapshot(rows=0), waiting, 1.0)
-    assert (told.status, told.message, told.eta_s) == ("waiting", "transactions that began earlier", None)
-    told = table_progress(snapshot(rows=40), waiting, 1.0)
-    assert (told.status, told.message) == ("running", ""), "rows have come since"
+    shown = table_progress(snapshot(rows=0), waiting, 1.0)
+    assert (shown.status, shown.message, shown.eta_s) == ("waiting", "transactions that began earlier", None)
+    shown = table_progress(snapshot(rows=40), waiting, 1.0)
+    assert (shown.status, shown.message) == ("running", ""), "rows have come since"
 
 
 def test_reports_of_an_earlier_snapshot_are_not_taken_for_this_ones() -> None:
-    told = table_progress(snapshot(request="r2", rows=0), progress(status="waiting", message="x"), 1.0)
-    assert (told.status, told.per_s, told.message) == ("running", 0.0, "")
+    shown = table_progress(snapshot(request="r2", rows=0), progress(status="waiting", message="x"), 1.0)
+    assert (shown.status, shown.per_s, shown.message) == ("running", 0.0, "")
 
 
 def test_rows_that_had_vanished_are_said() -> None:
-    told = table_progress(snapshot(status="done", deleted=1_200), None, 1.0)
-    assert told.message == "deleted 1,200 rows that no longer exist"
+    shown = table_progress(snapshot(status="done", deleted=1_200), None, 1.0)
+    assert shown.message == "deleted 1,200 rows that no longer exist"
 
 
 def test_silence_is_said() -> None:
-    told = table_progress(snapshot(), progress(), 12.3)
-    assert (told.per_s, told.message) == (0.0, "capture has not reported for 12 s: check that `cdc run` is running")
+    shown = table_progress(snapshot(), progress(), 12.3)
+    assert (shown.per_s, shown.message) == (0.0, "capture has not reported for 12 s: check that `cdc run` is running")
     assert table_progress(snapshot(status="paused"), progress(), 99.0).message == "", "a paused one has nothing to say"
 
 
 @pytest.mark.parametrize("status", ["done", "cancelled", "failed"])
 def test_an_end_is_the_records(status: str) -> None:
-    told = table_progress(snapshot(status=status, message="why"), progress(), 99.0)
-    assert (told.is_ended, told.status, told.message, told.eta_s) == (True, status, "why", None)
+    shown = table_progress(snapshot(status=status, message="why"), progress(), 99.0)
+    assert (shown.is_ended, shown.status, shown.message, shown.eta_s) == (True, status, "why", None)
 
 
 def test_an_estimate_that_was_too_low_does_not_pass_the_whole() -> None:
@@ -86,8 +86,8 @@ def test_of_a_part_of_a_table_the_total_is_not_known() -> None:
 
 
 def test_a_replaced_snapshot_has_ended() -> None:
-    told = replaced(table_progress(snapshot(), None, 0.0))
-    assert (told.is_ended, told.name, told.status) == (True, "public.a", "replaced")
+    shown = replaced(table_progress(snapshot(), None, 0.0))
+    assert (shown.is_ended, shown.name, shown.status) == (True, "public.a", "replaced")
 
 
 @pytest.mark.parametrize(
@@ -125,25 +125,25 @@ def test_a_sink_is_as_far_as_the_offsets_it_has_passed() -> None:
     rate = Rate()
     ends = {"p.a": (100, 50), "p.b": (10,)}
     sink_progress("search", sink(1, 0, {"p.a": (20, 0)}), published(500, ends), HistoryPosition(1, 500), rate, 10.0)
-    told = sink_progress("search", sink(1, 0, {"p.a": (70,), "p.b": (99,)}), published(500, ends), None, rate, 20.0)
-    assert (told.status, told.done, told.total, told.per_s) == ("running", 80, 160, 6.0)
+    shown = sink_progress("search", sink(1, 0, {"p.a": (70,), "p.b": (99,)}), published(500, ends), None, rate, 20.0)
+    assert (shown.status, shown.done, shown.total, shown.per_s) == ("running", 80, 160, 6.0)
 
 
 def test_a_sink_is_filled_when_it_has_applied_the_goal() -> None:
     ends = {"p.a": (100,)}
 
-    def told(lsn: int, goal: HistoryPosition | None) -> str:
+    def shown(lsn: int, goal: HistoryPosition | None) -> str:
         return sink_progress("search", sink(1, lsn, ends), published(500, ends), goal, Rate(), 1.0).status
 
-    assert told(500, HistoryPosition(1, 500)) == "done"
-    assert told(499, HistoryPosition(1, 500)) == "running"
-    assert told(900, HistoryPosition(2, 500)) == "running"
-    assert told(900, None) == "running", "what it is to reach is not known yet"
+    assert shown(500, HistoryPosition(1, 500)) == "done"
+    assert shown(499, HistoryPosition(1, 500)) == "running"
+    assert shown(900, HistoryPosition(2, 500)) == "running"
+    assert shown(900, None) == "running", "what it is to reach is not known yet"
 
 
 def test_before_the_job_says_anything_it_is_waited_for() -> None:
-    told = sink_progress("search", None, published(500, {"p.a": (100,)}), HistoryPosition(1, 500), Rate(), 1.0)
-    assert (told.status, told.message, told.total) == ("waiting", "Spark starts", 0)
+    shown = sink_progress("search", None, published(500, {"p.a": (100,)}), HistoryPosition(1, 500), Rate(), 1.0)
+    assert (shown.status, shown.message, shown.total) == ("waiting", "Spark starts", 0)
 
 
 def test_a_rate_is_of_the_last_half_minute() -> None:

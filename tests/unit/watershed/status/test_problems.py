@@ -53,9 +53,9 @@ STOPPED = TableRecord.stopped(ORDERS, GapError("it lost its key", "give it one")
             "1,048,576 bytes of 10,485,760 are left",
         ),
         (reading(source(has_publication=False)), "source", "publication watershed does not exist any more"),
-        (reading(told=topics(damage=GapError("the checksum does not fit", "look"))), "capture", "checksum"),
+        (reading(topics_found=topics(damage=GapError("the checksum does not fit", "look"))), "capture", "checksum"),
         (reading(conditions=(condition(state="gap", message="state GAP: x"),)), "capture", "state GAP: x"),
-        (reading(told=topics(tables={ORDERS: STOPPED})), "table", "it lost its key"),
+        (reading(topics_found=topics(tables={ORDERS: STOPPED})), "table", "it lost its key"),
         (reading(conditions=(condition("sink", name="search"),)), "sink", "Kafka: away"),
     ],
 )
@@ -68,10 +68,13 @@ def test_what_stops_a_part_is_an_error_of_that_part(observed: Reading, part: str
 @pytest.mark.parametrize(
     ("observed", "expected"),
     [
-        (reading(told=topics(snapshots={ORDERS: standing("failed", message="no memory")})), "has failed: no memory"),
-        (reading(told=topics(dead_letters={ORDERS: 2}, skipped={ORDERS: 1})), "3 changes of public.orders"),
-        (reading(told=topics(sinks=(applied(dead_letters=4),))), "rejected 4 rows"),
-        (reading(told=topics(lost_events=(LostEventsRecord(epoch=2, from_lsn=1),))), "events of 1 gaps"),
+        (
+            reading(topics_found=topics(snapshots={ORDERS: standing("failed", message="no memory")})),
+            "has failed: no memory",
+        ),
+        (reading(topics_found=topics(dead_letters={ORDERS: 2}, skipped={ORDERS: 1})), "3 changes of public.orders"),
+        (reading(topics_found=topics(sinks=(applied(dead_letters=4),))), "rejected 4 rows"),
+        (reading(topics_found=topics(lost_events=(LostEventsRecord(epoch=2, from_lsn=1),))), "events of 1 gaps"),
     ],
 )
 def test_what_somebody_should_know_is_a_warning(observed: Reading, expected: str) -> None:
@@ -113,34 +116,34 @@ def test_a_capture_that_moves_is_not_one_that_stands_still_however_late_it_is() 
     clock = Clock()
     for number in range(100):
         progress = published(1000 + number).model_copy(update={"published_ts_us": round((1e6 + number) * 1e6)})
-        told = topics(1000 + number, progress=progress)
-        assert clock.status(reading(source(90_000 + 100 * number), told)).problems == ()
+        topics_found = topics(1000 + number, progress=progress)
+        assert clock.status(reading(source(90_000 + 100 * number), topics_found)).problems == ()
 
 
 def test_a_sink_stands_still_when_records_wait_and_its_position_has_not_moved() -> None:
     clock, now_us = Clock(), round(1e12)
     late = topics(ends=10, sinks=(applied(offset=3, applied_ts_us=now_us, patience_s=6.0),))
     for _ in range(6):
-        assert clock.status(reading(told=late)).problems == ()
-    found = clock.status(reading(told=late)).problems
+        assert clock.status(reading(topics_found=late)).problems == ()
+    found = clock.status(reading(topics_found=late)).problems
     assert [(problem.part, problem.name) for problem in found] == [("sink", "search")]
     assert "7 published records" in found[0].message
     moved = topics(ends=10, sinks=(applied(offset=4, applied_ts_us=now_us + 7_000_000),))
-    assert clock.status(reading(told=moved)).problems == ()
+    assert clock.status(reading(topics_found=moved)).problems == ()
 
 
 def test_records_that_come_after_a_long_silence_are_given_their_time() -> None:
     clock, long_ago = Clock(), round((1e6 - 17) * 1e6)
-    clock.status(reading(told=topics(ends=3, sinks=(applied(offset=3, applied_ts_us=round(1e12)),))))
+    clock.status(reading(topics_found=topics(ends=3, sinks=(applied(offset=3, applied_ts_us=round(1e12)),))))
     late = topics(ends=10, sinks=(applied(offset=3, applied_ts_us=long_ago + 15_000_000),))
-    assert clock.status(reading(told=late)).problems == ()
+    assert clock.status(reading(topics_found=late)).problems == ()
 
 
 def test_who_looks_for_a_moment_only_sees_a_long_silence() -> None:
     clock = Clock()
     dead = topics(ends=10, sinks=(applied(offset=3, applied_ts_us=round((1e6 - 60) * 1e6)),))
-    assert clock.status(reading(told=dead)).problems == ()
-    assert [problem.part for problem in clock.status(reading(told=dead)).problems] == ["sink"]
+    assert clock.status(reading(topics_found=dead)).problems == ()
+    assert [problem.part for problem in clock.status(reading(topics_found=dead)).problems] == ["sink"]
 
 
 def test_a_sink_that_stands_still_says_its_last_error_and_the_remedy() -> None:
@@ -150,28 +153,30 @@ def test_a_sink_that_stands_still_says_its_last_error_and_the_remedy() -> None:
         sinks=(applied(offset=3, applied_ts_us=round((1e6 - 60) * 1e6)),),
         sink_errors={"search": sink_error()},
     )
-    clock.status(reading(told=dead))
-    (found,) = clock.status(reading(told=dead)).problems
+    clock.status(reading(topics_found=dead))
+    (found,) = clock.status(reading(topics_found=dead)).problems
     assert found.message.endswith("its last error: search: the store is away")
     assert found.next == "start the store"
 
 
 def test_an_error_that_has_passed_is_none() -> None:
-    told = topics(sinks=(applied(applied_ts_us=round((1e6 + 1) * 1e6)),), sink_errors={"search": sink_error()})
-    status = Clock().status(reading(told=told))
+    topics_found = topics(sinks=(applied(applied_ts_us=round((1e6 + 1) * 1e6)),), sink_errors={"search": sink_error()})
+    status = Clock().status(reading(topics_found=topics_found))
     assert (status.sinks[0].error, status.problems) == ("", ())
 
 
 def test_a_sink_that_stopped_before_its_first_position_is_a_problem() -> None:
-    told = topics(sink_errors={"search": sink_error(is_final=True), "retired": sink_error("retired")})
-    assert [(one.name, one.next) for one in problems(reading(told=told))] == [("search", "start the store")]
+    topics_found = topics(sink_errors={"search": sink_error(is_final=True), "retired": sink_error("retired")})
+    assert [(one.name, one.next) for one in problems(reading(topics_found=topics_found))] == [
+        ("search", "start the store")
+    ]
 
 
 def test_a_sink_that_is_not_configured_any_more_is_a_warning() -> None:
     clock = Clock()
     old = topics(ends=10, sinks=(applied(offset=3, sink="retired", applied_ts_us=round((1e6 - 60) * 1e6)),))
-    clock.status(reading(told=old))
-    assert [problem.severity for problem in clock.status(reading(told=old)).problems] == ["warning"]
+    clock.status(reading(topics_found=old))
+    assert [problem.severity for problem in clock.status(reading(topics_found=old)).problems] == ["warning"]
 
 
 @pytest.mark.parametrize("name", ["warehouse", "added_later"])
@@ -181,9 +186,9 @@ def test_the_warehouse_has_the_time_between_two_of_its_batches(name: str) -> Non
     slow = applied(offset=3, sink=name, applied_ts_us=round(1e12), store="warehouse", patience_s=25.0)
     late = topics(ends=10, sinks=(slow,))
     for _ in range(25):
-        assert clock.status(reading(told=late)).problems == ()
-    clock.status(reading(told=late))
-    status = clock.status(reading(told=late))
+        assert clock.status(reading(topics_found=late)).problems == ()
+    clock.status(reading(topics_found=late))
+    status = clock.status(reading(topics_found=late))
     assert ([problem.name for problem in status.problems], status.sinks[0].type) == ([name], "warehouse")
 
 
@@ -208,11 +213,11 @@ def test_each_process_answers_for_its_part() -> None:
     ],
 )
 def test_rows_that_are_owed_and_not_read_make_capture_unready(status: str, command: str) -> None:
-    found = Clock().status(reading(told=owing(snapshots={ORDERS: standing(status, message="")})))
+    found = Clock().status(reading(topics_found=owing(snapshots={ORDERS: standing(status, message="")})))
     (reason,) = found.errors(CAPTURE.parts, CAPTURE.names)
     assert reason.message.startswith("rows are owed: public.orders: its first snapshot is running")
     assert reason.next == command
-    assert problems(reading(told=owing(snapshots={ORDERS: standing("running")}))) == []
+    assert problems(reading(topics_found=owing(snapshots={ORDERS: standing("running")}))) == []
 
 
 def test_rows_that_are_owed_while_nothing_runs_are_an_error_though_the_source_is_idle() -> None:
@@ -225,19 +230,22 @@ def test_rows_that_are_owed_while_nothing_runs_are_an_error_though_the_source_is
 
 
 def owing(**fields: Any) -> TopicFacts:
-    told = topics(**fields)
-    assert told.progress is not None
+    topics_found = topics(**fields)
+    assert topics_found.progress is not None
     owed = {"public.orders": "its first snapshot is running"}
-    return replace(told, progress=told.progress.model_copy(update={"owed": owed}))
+    return replace(topics_found, progress=topics_found.progress.model_copy(update={"owed": owed}))
 
 
 def test_a_slot_of_which_the_prefix_has_no_state_is_probably_another_prefix_s() -> None:
-    (found,) = problems(reading(told=TopicFacts(prefixes=("shop_1", "shop_2"))))
+    (found,) = problems(reading(topics_found=TopicFacts(prefixes=("shop_1", "shop_2"))))
     assert (found.part, found.severity) == ("source", "warning")
     assert found.next.startswith("topics.prefix is probably mistyped; topics of these prefixes exist: shop_1, shop_2.")
-    (found,) = problems(reading(told=TopicFacts()))
+    (found,) = problems(reading(topics_found=TopicFacts()))
     assert found.next.startswith("check topics.prefix and kafka.bootstrap_servers")
-    assert problems(reading(told=TopicFacts(), topics_error=UnreachableError("away", "start it")))[0].part == "brokers"
+    assert (
+        problems(reading(topics_found=TopicFacts(), topics_error=UnreachableError("away", "start it")))[0].part
+        == "brokers"
+    )
 
 
 @pytest.mark.parametrize(("days", "severity"), [(3.4, None), (3.6, "warning"), (7.1, "error")])
@@ -247,16 +255,16 @@ def test_records_that_a_sink_has_not_read_for_half_the_retention_are_an_alarm(
     """Of the commit that it applied last, where the beginning of its lag was not observed."""
     committed_us = round((1e6 - days * 86_400) * 1e6)
     late = applied(500, 5, commit_ts_us=committed_us, applied_ts_us=round(1e6 * 1e6))
-    found = problems(reading(told=topics(1000, ends=10, sinks=(late,))))
+    found = problems(reading(topics_found=topics(1000, ends=10, sinks=(late,))))
     assert [one.severity for one in found if "has not read records" in one.message] == ([severity] if severity else [])
     in_step = late.model_copy(update={"end_offsets": {"shop.public.orders": (10,)}})
-    assert problems(reading(told=topics(1000, ends=10, sinks=(in_step,)))) == []
+    assert problems(reading(topics_found=topics(1000, ends=10, sinks=(in_step,)))) == []
 
 
 def compared(**fields: Any) -> list[str]:
     """The problems of a pipeline that is right, one second after search was compared like this, with `every` 6 h."""
-    told = topics(sinks=(applied(),), comparisons={"search": comparison(**fields)})
-    found = Clock(config({"every": "6h"})).status(reading(told=told)).problems
+    topics_found = topics(sinks=(applied(),), comparisons={"search": comparison(**fields)})
+    found = Clock(config({"every": "6h"})).status(reading(topics_found=topics_found)).problems
     assert all(problem.severity == "warning" and problem.name == "search" for problem in found)
     return [problem.message for problem in found]
 
@@ -278,7 +286,7 @@ def test_a_comparison_that_is_late_or_was_not_whole_is_a_warning() -> None:
 
 def test_too_few_task_slots_are_a_warning_of_the_sinks_that_wait() -> None:
     short = query(shortage="Spark has 1 task slot", shortage_next="write local[2]")
-    (found,) = problems(reading(told=topics(sinks=(applied(),), queries=(short, query(generation=2)))))
+    (found,) = problems(reading(topics_found=topics(sinks=(applied(),), queries=(short, query(generation=2)))))
     assert (found.part, found.name, found.severity) == ("sink", "search", "warning")
     assert found.message == "search may be late: Spark has 1 task slot"
     assert found.next == "write local[2]"

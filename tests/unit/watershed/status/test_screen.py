@@ -44,15 +44,17 @@ def test_a_pipeline_that_is_well_says_so() -> None:
 
 
 def test_rows_that_are_owed_are_listed() -> None:
-    told = topics(sinks=(applied(owed={"public.orders": "a heal", "public.notes": "it is stopped"}),))
-    assert told.progress is not None
-    told = replace(told, progress=told.progress.model_copy(update={"owed": {"public.orders": "a heal"}}))
-    message = shown(Clock().status(reading(told=told)))
+    topics_found = topics(sinks=(applied(owed={"public.orders": "a heal", "public.notes": "it is stopped"}),))
+    assert topics_found.progress is not None
+    topics_found = replace(
+        topics_found, progress=topics_found.progress.model_copy(update={"owed": {"public.orders": "a heal"}})
+    )
+    message = shown(Clock().status(reading(topics_found=topics_found)))
     assert "\nrows are owed: public.orders: a heal\nrows are owed: search: public.notes: it is stopped\n" in message
 
 
 def test_a_store_that_has_applied_nothing_says_so() -> None:
-    assert "nothing yet" in shown(Clock().status(reading(told=topics(sinks=(applied(0, epoch=0),)))))
+    assert "nothing yet" in shown(Clock().status(reading(topics_found=topics(sinks=(applied(0, epoch=0),)))))
 
 
 def test_servers_that_are_away_and_slots_that_are_gone() -> None:
@@ -61,7 +63,7 @@ def test_servers_that_are_away_and_slots_that_are_gone() -> None:
     assert "do not answer" in message
     assert "watershed does not exist" in message
     assert "error brokers: no broker at [::1]" in message, "brackets are no markup"
-    assert "does not answer" in shown(Clock().status(reading(source_error=away, told=topics())))
+    assert "does not answer" in shown(Clock().status(reading(source_error=away, topics_found=topics())))
 
 
 def test_sizes_and_times_are_short() -> None:

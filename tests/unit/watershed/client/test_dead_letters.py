@@ -7,7 +7,7 @@ from cdc.kafka.state_reader import read_captured
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import write_config
-from watershed.status.dead_letters import read_dead_letters
+from watershed.client.dead_letters import read_dead_letters
 
 
 def test_a_prefix_without_letters_has_none_and_its_newest_schemas_are_known(
