@@ -52,7 +52,7 @@ export const OPERATIONS = {
     does: "The sink fills a new generation from the topics beside the one that readers see, and swaps them when it is complete.", costs: "All rows of all tables of the store are written again, and until the former generation is removed the store holds both: twice its space." }),
   rollback: (sink) => ({ path: `sinks/${encodeURIComponent(sink)}/rollback`, body: {}, verb: "Roll back", title: `Roll ${sink} back`, isGrave: true,
     does: "Readers see the former generation again, if it is still fed.", costs: "Nothing is written again. What only the present generation has, such as a new mapping, is not seen any more." }),
-  cancelRebuild: (sink) => ({ path: `sinks/${encodeURIComponent(sink)}/cancel`, body: {}, verb: "Give the rebuild up", title: `Give up the rebuild of ${sink}`, isGrave: true,
+  cancelRebuild: (sink) => ({ path: `sinks/${encodeURIComponent(sink)}/cancel`, body: {}, verb: "Cancel the rebuild", title: `Cancel the rebuild of ${sink}`, isGrave: true,
     does: "The generation that is being filled is removed. Readers see the present one as before.", costs: "What was filled so far is lost." }),
 };
 
@@ -76,7 +76,7 @@ function ask(operation) {
     h("p", { class: "costs" }, h("b", {}, "What it costs: "), operation.costs),
     fields,
     h("p", { class: "hint" }, "It is recorded under the name of your user."),
-    h("div", { class: "dialog-buttons" }, h("button", { type: "button", class: "text-button", onclick: () => dialog.close() }, "Leave it"),
+    h("div", { class: "dialog-buttons" }, h("button", { type: "button", class: "text-button", onclick: () => dialog.close() }, "Close"),
       h("button", { type: "submit", class: operation.isGrave ? "do-button grave" : "do-button" }, operation.verb))));
   dialog.showModal();
 }

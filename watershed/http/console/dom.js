@@ -119,7 +119,7 @@ export function grid(caption, columns, rows) {
   return h("table", { class: "grid-table", role: "table" }, h("caption", { class: "unseen" }, caption),
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map((one, number) => one.head ?? h("th", { scope: "col", role: "columnheader", class: kind(number) }, one.label)))),
     h("tbody", { role: "rowgroup" }, rows.map(({ key, cells }) => h("tr", { role: "row", "data-key": key },
-      cells.map((cell, number) => h(number ? "td" : "th", { role: number ? "cell" : "rowheader", scope: number ? null : "row", class: kind(number), "data-label": number ? columns[number].label : null }, cell))))));
+      cells.map((cell, number) => h(number ? "td" : "th", { role: number ? "cell" : "rowheader", scope: number ? null : "row", class: kind(number), "data-label": number ? columns[number].label : null }, number ? h("div", {}, cell) : cell))))));
 }
 
 /** Buttons of which one is chosen. `options`: [value, text, number of what it shows]. */

@@ -1,10 +1,9 @@
 // Rows that stores rejected. A row's values are shown when the reader asks for them.
 
-import { command, h } from "./dom.js";
+import { command, grid, h } from "./dom.js";
 import { OPERATIONS, button } from "./actions.js";
 import { count, moment, plural } from "./format.js";
 import { canOperate, state } from "./data.js";
-import { term } from "./glossary.js";
 import { link } from "./route.js";
 import { keyText as askedKey } from "./tail.js";
 
@@ -41,9 +40,9 @@ export function letters(announce) {
       unread || h("p", { class: "empty-line" }, "No store has rejected a row.")),
     h("section", { class: "panel", "aria-labelledby": "left-title" },
       h("div", { class: "panel-head" }, h("h2", { id: "left-title" }, "Changes that capture could not publish"), h("p", { class: "hint" }, "since the table was first captured")),
-      tables.length ? h("table", { class: "grid-table" }, h("caption", { class: "unseen" }, "Changes that were left out, of each table"),
-        h("thead", {}, h("tr", {}, ["Table", "Dead letters", "Skipped"].map((text, n) => h("th", { scope: "col", class: n ? "number" : "" }, text)))),
-        h("tbody", {}, tables.map((one) => h("tr", { "data-key": one.table }, h("th", { scope: "row", class: "mono" }, one.table), h("td", { class: "number" }, count(one.dead_letters)), h("td", { class: "number" }, count(one.skipped))))))
+      tables.length ? h("div", { class: "scroll", role: "region", "aria-labelledby": "left-title", tabindex: "0" },
+        grid("Changes that were left out, of each table", [{ label: "Table" }, { label: "Dead letters", isNumber: true }, { label: "Skipped", isNumber: true }],
+          tables.map((one) => ({ key: one.table, cells: [h("a", { class: "mono", href: link("tables", one.table) }, one.table), count(one.dead_letters), count(one.skipped)] }))))
         : h("p", { class: "empty-line" }, "Every change was published.")),
   ];
 }

@@ -63,7 +63,7 @@ function card(status, sink, announce) {
     sink.error && h("div", { class: "row-note" }, h("p", {}, h("b", {}, "Last error: "), sink.error), sink.next && h("p", { class: "next" }, h("b", {}, "Next: "), sink.next),
       commandsOf(sink.next, sink.sink).map((text) => command(text, announce))),
     canOperate() && h("div", { class: "actions" }, button("Compare…", OPERATIONS.verify([sink.sink])), button("Repair…", OPERATIONS.repair([sink.sink])), button("Rebuild…", OPERATIONS.rebuild(sink.sink)),
-      button("Roll back…", OPERATIONS.rollback(sink.sink)), button("Give a rebuild up…", OPERATIONS.cancelRebuild(sink.sink))),
+      button("Roll back…", OPERATIONS.rollback(sink.sink)), button("Cancel a rebuild…", OPERATIONS.cancelRebuild(sink.sink))),
     h("details", {}, h("summary", {}, "Commands"), [`cdc verify --sink ${sink.sink}`, `cdc dlq list ${sink.sink}`, `cdc rebuild --sink ${sink.sink}`].map((text) => command(text, announce))));
 }
 
