@@ -8,12 +8,13 @@ let words = []; // [word, meaning], from docs/reference/glossary.md
 export async function loadGlossary() {
   words = await (await fetch("glossary.json")).json();
   redraw();
+  if (document.activeElement?.dataset?.term) showAt(document.activeElement);
 }
 
 const meaning = (word) => words.find(([one]) => one === word)?.[1];
 
 /** A word that shows its meaning. `label`: how it is written here. */
-export const term = (word, label = word) => h("a", { class: "term", href: link("glossary", word), "data-term": word }, label);
+export const term = (word, label = word) => h("a", { class: "term", href: link("glossary", word), "data-term": word, "aria-describedby": shownAt?.dataset.term === word ? "tip" : null }, label);
 
 export function glossary(announce, [chosen]) {
   return [h("section", { class: "panel", "aria-labelledby": "glossary-title" },
@@ -41,7 +42,13 @@ function showAt(element) {
   element.setAttribute("aria-describedby", "tip");
   tip.textContent = text;
   tip.hidden = false;
-  const at = element.getBoundingClientRect();
+  place();
+}
+
+/** Puts the tooltip beside its word. */
+function place() {
+  const tip = document.getElementById("tip");
+  const at = shownAt.getBoundingClientRect();
   tip.style.left = `${Math.max(SPACE, Math.min(at.left, innerWidth - tip.offsetWidth - SPACE))}px`;
   tip.style.top = at.bottom + tip.offsetHeight + SPACE < innerHeight ? `${at.bottom + SPACE / 2}px` : `${at.top - tip.offsetHeight - SPACE / 2}px`;
 }
@@ -55,6 +62,7 @@ export function followTerms() {
     });
   }
   document.addEventListener("focusout", hide);
+  addEventListener("hashchange", hide);
   document.addEventListener("keydown", ({ key }) => key === "Escape" && hide());
-  addEventListener("scroll", hide, { passive: true });
+  addEventListener("scroll", () => shownAt && place(), { passive: true });
 }
