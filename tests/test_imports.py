@@ -64,6 +64,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "confluent_kafka": ("cdc.kafka", "spark_jobs", "watershed", "tests"),
     "fastavro": ("cdc.formats", "tests"),
     "hypothesis": ("tests",),
+    "joserfc": ("watershed.http", "tests"),
     "jgo": ("spark_jobs.jars", "tests"),
     "opensearchpy": ("sinks.search", "watershed.devstack", "watershed.demo", "tests"),
     "prometheus_client": ("watershed.http", "tests"),

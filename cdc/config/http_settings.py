@@ -2,6 +2,7 @@
 
 import ipaddress
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -35,6 +36,25 @@ class HttpTls(Section):
     key_file: str
 
 
+class HttpOidc(Section):
+    """An OpenID provider whose tokens are accepted as those of users are."""
+
+    issuer: str  # as it is in tokens; its keys are found from /.well-known/openid-configuration below it
+    audience: str  # what `aud` of a token has to contain
+    # The claim with a user's roles or groups: its name, or its place, such as realm_access.roles.
+    roles_claim: Annotated[str, Field(min_length=1)] = "roles"
+    read: tuple[Annotated[str, Field(min_length=1)], ...] = ()  # values of the claim that give role read
+    operate: tuple[Annotated[str, Field(min_length=1)], ...] = ()  # and role operate
+
+    @model_validator(mode="after")
+    def _is_safe(self) -> Self:
+        if not is_trusted_url(self.issuer):
+            raise ValueError("issuer is an address with https://, since whoever answers in its place decides who may")
+        if not (self.read or self.operate):
+            raise ValueError("no value of the claim gives a role: name some in read or operate")
+        return self
+
+
 class HttpConfig(Section):
     """The HTTP server of `cdc run`, `cdc sink run` and `cdc view run`: health, status, metrics, console."""
 
@@ -46,6 +66,7 @@ class HttpConfig(Section):
     view_port: Annotated[int, Field(ge=1, le=65535)] | None = 8482  # of `cdc view run`
     tls: HttpTls | None = None
     users: dict[Annotated[str, Field(pattern="^[a-z0-9_-]+$")], HttpUser] = Field(default_factory=dict)
+    oidc: HttpOidc | None = None
     # What is answered without a token where there are users: /healthz and /readyz (without reasons); /metrics.
     open: tuple[Literal["probes", "metrics"], ...] = ("probes",)
     insecure: bool = False  # listen on an address that other machines reach, without users
@@ -54,12 +75,25 @@ class HttpConfig(Section):
 
     @model_validator(mode="after")
     def _is_not_open_to_others(self) -> Self:
-        if not self.users and not self.insecure and not is_loopback(self.host):
+        if not self.has_users and not self.insecure and not is_loopback(self.host):
             raise ValueError(
                 f"host {self.host} can be reached by other machines, and anyone could read the status: configure "
-                "users, or set insecure: true if a firewall or a proxy with a login is in front"
+                "users or oidc, or set insecure: true if a firewall or a proxy with a login is in front"
             )
         return self
+
+    @property
+    def has_users(self) -> bool:
+        """Whether requests need a token."""
+        return bool(self.users) or self.oidc is not None
+
+
+def is_trusted_url(url: str) -> bool:
+    """Returns whether nobody between this machine and the server can answer in its place."""
+    parts = urlsplit(url)
+    return bool(parts.hostname) and (
+        parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+    )
 
 
 def is_loopback(host: str) -> bool:

@@ -264,7 +264,8 @@ def missing_topic(name: str) -> WatershedError:
     """Returns the error for a topic that capture creates."""
     return WatershedError(
         f"there is no topic {name}: capture has never run on prefix {name.rpartition('.')[0]}",
-        "start capture with `cdc run`, or correct topics.prefix",
+        "start capture with `cdc run`, or correct topics.prefix; if the topic was deleted, "
+        "docs/how-to/managed-kafka.md says with which settings to create it",
     )
 
 

@@ -333,6 +333,26 @@ def test_the_console_of_a_capture_that_runs(opener: Opener, items: Captured) -> 
     expect(page.get_by_text("200 records published")).to_be_visible(timeout=20_000)
     items.query("INSERT INTO items SELECT n, 'y' FROM generate_series(1001, 1500) n")
     expect(page.get_by_text("700 records published")).to_be_visible(timeout=20_000)
+    console.open("tables/public.items")
+    expect(page.get_by_role("table", name="Columns of the table")).to_contain_text("integer")
+    expect(page.get_by_role("table", name="Changes of public.items").locator("tbody tr").first).to_contain_text(
+        "insert"
+    )
+    console.require_sound()
+    console.open("tables/public.items/row/1")
+    name = page.locator('.comparison tr[data-key="column/name"] td')
+    expect(name.first).to_have_text("x")
+    items.query("UPDATE items SET name = 'seen' WHERE id = 1")
+    expect(name).to_have_text(["seen", "seen"])
+    expect(page.locator(".arrivals li").first).to_be_visible()
+    page.get_by_role("button", name="Read the topic").click()
+    expect(page.get_by_role("table", name="Records of this key").locator("tbody tr").first).to_contain_text("seen")
+    console.require_sound()
+    for shown, text in (("configuration", "topics.prefix"), ("log", "listening"), ("audit", "no record matches")):
+        console.open(f"system/{shown}")
+        expect(page.locator("#view")).to_contain_text(text)
+        console.require_sound()
+    console.open("overview")
     items.cdc("table", "stop", "public.items")
     expect(page.locator(".attention")).to_contain_text("an operator stopped it")
     for section in SECTIONS:

@@ -1,5 +1,6 @@
 """`/readyz` of capture turns red within ten seconds, and green again; the status says what is the matter."""
 
+import http.client
 import json
 import signal
 from typing import Any
@@ -128,3 +129,42 @@ def test_a_wal_budget_that_runs_out(items: Captured) -> None:
     server.await_reason("the WAL budget of replication slot", 60.0)
     assert server.json("/v1/status")["source"]["slot"]["budget"]["limit_bytes"] == 1
     assert items.running().terminate() == 0, "the server holds nobody up"
+
+
+def test_one_table_is_read_and_operated_over_http_and_recorded(items: Captured) -> None:
+    port, token = free_port(), "operate-0123456789abcdef"
+    items.settings = {"http": {"port": port, "users": {"oncall": {"role": "operate", "token": token}}}}
+    items.query("INSERT INTO items VALUES (1, 'a')")
+    items.start()
+    items.await_caught_up()
+
+    def asked(path: str, method: str = "GET", body: str | None = None) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
+        return connection.getresponse()
+
+    def found(path: str, method: str = "GET", body: str | None = None) -> Any:
+        answer = asked(path, method, body)
+        assert answer.status == 200, answer.read()
+        return json.loads(answer.read())
+
+    one = f"/v1/tables/{ITEMS}"
+    assert (found(one)["status"], found(one)["topic"]) == ("captured", f"{items.name}.{ITEMS}")
+    row = found(f"{one}/row?key=1&records=1")
+    assert row["source"]["id"] == "1" and [record["op"] for record in row["topic"]["records"]] == ["read"]
+    changes = asked(f"{one}/changes?last=1")
+    items.query("INSERT INTO items VALUES (2, 'b')")
+    events = iter(lambda: changes.readline().decode(), "")
+    data = (json.loads(line.removeprefix("data: ")) for line in events if line.startswith("data: "))
+    assert [(change["op"], change["row"]["id"]) for change in (next(data), next(data))] == [("read", 1), ("insert", 2)]
+    changes.close()
+    tables = json.dumps({"tables": [ITEMS]})
+    assert found("/v1/tables/stop", "POST", tables)["tables"] == [ITEMS]
+    assert found("/v1/tables/start", "POST", tables)["tables"] == [ITEMS]
+    records = found("/v1/audit")["operations"]
+    assert [(one["who"], one["action"], one["result"][:4]) for one in records] == [
+        ("oncall", "start_table", "200:"),
+        ("oncall", "stop_table", "200:"),
+    ]
+    assert found("/v1/config")["options"]["topics.prefix"]["value"] == items.name
+    assert any("an operation was requested over HTTP" in line for line in found("/v1/log")["lines"])

@@ -17,8 +17,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cdc.config.http_settings import HttpConfig, HttpUser, Role
+from cdc.model.errors import WatershedError
 from watershed.http.answers import result_of
 from watershed.http.hosts import is_local
+from watershed.http.openid import NoRoleError, OpenId, RefusedTokenError
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +28,8 @@ _PROBES: Final = frozenset({"/healthz", "/readyz"})
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CALLER: Final = "watershed.caller"  # in a request's scope
 _LOG_PAUSE_S: Final = 10.0
+_OWN_PAGES: Final = ("same-origin", "none")
+JWT_DOTS: Final = 2  # of a signed token
 
 
 class Caller(NamedTuple):
@@ -75,7 +79,9 @@ class CheckedAccess:
         """`note`: records operations of users who may not do them."""
         self._app = app
         self._note = note
-        self._tokens = Tokens(http.users) if http.users else None
+        self._tokens = Tokens(http.users)
+        self._openid = None if http.oidc is None else OpenId(http.oidc)
+        self._has_users = http.has_users
         self._open = _PROBES if "probes" in http.open else frozenset({"/healthz"})
         if "metrics" in http.open:
             self._open |= {"/metrics"}
@@ -85,42 +91,53 @@ class CheckedAccess:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        caller = ANYONE if self._tokens is None else self._caller(scope, self._tokens)
-        scope[_CALLER] = caller or NOBODY
-        refusal = self._refusal(scope, caller)
+        caller, refusal = await self._caller(scope) if self._has_users else (ANYONE, None)
+        scope[_CALLER] = caller
+        refusal = refusal or self._refusal(scope, caller)
         if refusal is not None:
-            if self._note is not None and caller is not None and caller.has_users and caller.role == "read":
+            if self._note is not None and caller.name and scope["method"] not in _READING:
                 await self._note(Request(scope), scope["path"].removeprefix("/v1/"), result_of(refusal))
             await refusal(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _caller(self, scope: Scope, tokens: Tokens) -> Caller | None:
-        """Returns whose token the request has: NOBODY if it has none, None if it is nobody's."""
+    async def _caller(self, scope: Scope) -> tuple[Caller, Response | None]:
+        """Returns whose token the request has, NOBODY if it has none; and the refusal of a token that is not
+        accepted."""
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
         if header is None:
-            return NOBODY
+            return NOBODY, None
         scheme, _, token = header.decode("latin-1").partition(" ")
-        caller = tokens.caller(token.strip()) if scheme.lower() == "bearer" else None
+        found = self._tokens.caller(token.strip()) if scheme.lower() == "bearer" else None
+        if found is not None:
+            return found, None
+        refusal = _refused(401, "the token is not known", "use a token of http.users")
+        if self._openid is not None and scheme.lower() == "bearer" and token.count(".") == JWT_DOTS:
+            try:
+                return Caller(*await self._openid.user(token.strip())), None
+            except NoRoleError as error:
+                return Caller(error.user, "none"), _refused(403, error.message, error.hint)
+            except RefusedTokenError as error:
+                refusal = _refused(401, error.message, error.hint)
+            except WatershedError as error:
+                return NOBODY, _refused(503, error.message, error.hint)
         now_s = time.monotonic()
-        if caller is None and now_s - self._logged_s >= _LOG_PAUSE_S:
+        if now_s - self._logged_s >= _LOG_PAUSE_S:
             self._logged_s = now_s
             client = scope.get("client")
             log.warning("refused an HTTP token", client=client[0] if client else "")
-        return caller
+        return NOBODY, refusal
 
-    def _refusal(self, scope: Scope, caller: Caller | None) -> Response | None:
+    def _refusal(self, scope: Scope, caller: Caller) -> Response | None:
         path = scope["path"]
         is_open = path in self._open or path == "/" or path == "/console" or path.startswith("/console/")
         if scope["method"] not in _READING:
             if caller is ANYONE:
-                failure = "this server has no users, so nobody may change anything", "configure http.users"
+                failure = "this server has no users, so nobody may change anything", "configure http.users or http.oidc"
                 return _refused(403, *failure)
-            if caller is not None and caller.role == "read":
+            if caller.role == "read":
                 return _refused(403, f"user {caller.name} has role read", "this needs a user with role operate")
             is_open = False
-        if caller is None:
-            return _refused(401, "the token is not known", "use a token of http.users")
         if caller.role == "none" and not is_open:
             return _refused(401, "a token is needed", "send the header Authorization: Bearer TOKEN")
         return None
@@ -135,10 +152,15 @@ def caller_of(request: Request) -> Caller:
 def refused_values(http: HttpConfig, request: Request) -> Response | None:
     """Returns the refusal if this request gets no values of rows, logs or options. A server without users shows them
     only to this machine, and to no page of another origin."""
-    if caller_of(request).has_users or is_local(http, request.headers.get("host", "")):
+    headers, hint = request.headers, "configure http.users, and ask with the token of one of them"
+    if caller_of(request).has_users:
+        return None
+    if headers.get("sec-fetch-site", "none") not in _OWN_PAGES:  # of a browser; others have no such header
+        return _refused(403, "a server without users does not answer pages of other origins", hint)
+    if is_local(http, headers.get("host", "")):
         return None
     reason = "a server without users shows this only under a name of this machine, such as localhost"
-    return _refused(403, reason, "configure http.users, and ask with the token of one of them")
+    return _refused(403, reason, hint)
 
 
 def _refused(code: int, error: str, hint: str) -> Response:

@@ -49,12 +49,12 @@ Follow = Callable[[TableSchema, bytes | None], Any]
 """Opens what follows a table, or one key of it: a context manager of Followed."""
 
 
-def following(config: Config) -> Follow:
+def following(current: Callable[[], Config]) -> Follow:
     """Follows topics of the brokers."""
 
     @contextmanager
     def follow(schema: TableSchema, key: bytes | None) -> Iterator[Followed]:
-        wanted = None if key is None else json.loads(key)
+        config, wanted = current(), None if key is None else json.loads(key)
 
         def is_wanted(record: TableRecord) -> bool:
             return wanted is None or payload(record.key) == wanted
@@ -129,9 +129,10 @@ class ChangeStreams:
                         stream.put(records)
         except WatershedError as error:
             stream.put(error)
-        except RuntimeError:  # the server has ended
+        except Exception as error:
             if not stream.loop.is_closed():
-                raise
+                log.exception("a stream of changes has failed", table=str(schema.table))
+                stream.put(WatershedError(f"the stream has failed: {error}", "the log of the server has more"))
         finally:
             with suppress(RuntimeError):
                 stream.loop.call_soon_threadsafe(self._leave)

@@ -125,13 +125,16 @@ class Comparisons:
     """The comparisons and repairs of one process."""
 
     def __init__(
-        self, config: Config, file: Path, note: Callable[[AuditRecord], None], command: Sequence[str] = CDC
+        self,
+        config: Callable[[], Config],
+        file: Path,
+        note: Callable[[AuditRecord], None],
+        command: Sequence[str] = CDC,
     ) -> None:
-        """`note`: is called in a thread when one has ended. `command`: that of `cdc`."""
+        """`config`: as it is now. `note`: is called in a thread when one has ended. `command`: that of `cdc`."""
         self._config = config
         self._file = file
         self._command = command
-        self._secrets = secret_texts(config)
         self._note = note
         self._lock = threading.Lock()
         self._runs: dict[str, _Running] = {}  # by id, the oldest first
@@ -154,8 +157,9 @@ class Comparisons:
         return self._start("repair", caller, wanted)
 
     def _start(self, action: Action, caller: Caller, wanted: CompareRequest) -> Started:
+        config = self._config()
         for name in wanted.sinks:
-            sink_config(self._config.sinks, name)
+            sink_config(config.sinks, name)
         with self._lock:
             for one in self._runs.values():
                 if one.ended is None and one.action == action:
@@ -202,10 +206,10 @@ class Comparisons:
                 step = Step.model_validate_json(text)
                 run.steps[step.sink, step.table] = step
             except ValueError:
-                run.said.append(hidden(text, self._secrets)[:LINE_CHARS_MAX])
+                run.said.append(hidden(text, secret_texts(self._config()))[:LINE_CHARS_MAX])
 
     async def _shown(self, request: Request) -> Response:
-        if (refusal := refused_values(self._config.http, request)) is not None:
+        if (refusal := refused_values(self._config().http, request)) is not None:
             return refusal
         found = self._runs.get(request.path_params["id"])
         if found is None:

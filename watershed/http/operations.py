@@ -127,7 +127,11 @@ class Operations:
         log.info(
             "an operation was requested over HTTP", action=operation.action, user=entry[1].who, arguments=arguments
         )
-        answer = await self._done(operation, caller_of(request), wanted, request.path_params)
+        try:
+            answer = await self._done(operation, caller_of(request), wanted, request.path_params)
+        except Exception as error:
+            await self.audit.end(entry, f"500: {error}")
+            raise
         result = result_of(answer)
         log.info("an operation was answered", action=operation.action, user=entry[1].who, result=result)
         await self.audit.end(entry, result)

@@ -1,7 +1,7 @@
 """What the console shows of this process: its configuration with secrets hidden, and its last log lines."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from cdc.config.config_file import Config, load_config
 from cdc.config.effective import effective_options
+from cdc.config.http_settings import HttpConfig
 from cdc.config.logs import LINE_CHARS_KEPT, LINES_KEPT, recent_lines
 from cdc.config.secrets import hidden, secret_texts
 from cdc.model.errors import WatershedError
@@ -26,10 +27,11 @@ FILE_S_MAX: Final = 10.0
 class ProcessReads:
     """Routes for the process itself."""
 
-    def __init__(self, config: Config, file: Path) -> None:
-        self._http = config.http
+    def __init__(self, http: HttpConfig, config: Callable[[], Config], file: Path) -> None:
+        """`config`: as it is now."""
+        self._http = http
+        self._current = config
         self._file = file
-        self._secrets = secret_texts(config)
         self._files = BoundedWork("reading the configuration file", 1, FILE_S_MAX)
 
     def routes(self) -> Sequence[Route]:
@@ -49,14 +51,16 @@ class ProcessReads:
         count = count_of(request, "lines", LINES, 1, LINES_KEPT)
         if isinstance(count, Response):
             return count
-        return JSONResponse({"lines": [self._line(line) for line in recent_lines(count)]})
+        secrets = await self._files.run(lambda: secret_texts(self._current()))
+        return JSONResponse({"lines": [_shown(line, secrets) for line in recent_lines(count)]})
 
-    def _line(self, line: str) -> str:
-        without = hidden(line, self._secrets)
-        if len(line) < LINE_CHARS_KEPT:
-            return without
-        # The line was cut, perhaps within a secret, whose beginning would not be recognised.
-        return without[: -max(map(len, self._secrets), default=1)] + "…"
+
+def _shown(line: str, secrets: Collection[str]) -> str:
+    without = hidden(line, secrets)
+    if len(line) < LINE_CHARS_KEPT:
+        return without
+    # The line was cut, perhaps within a secret, whose beginning would not be recognised.
+    return without[: -max(map(len, secrets), default=1)] + "…"
 
 
 def options_of(file: Path) -> dict[str, Any]:

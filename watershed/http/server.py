@@ -25,6 +25,7 @@ from watershed.http.certificate import Certificate
 from watershed.http.change_streams import ChangeStreams, following
 from watershed.http.comparisons import Comparisons
 from watershed.http.connections import bounded
+from watershed.http.current_config import CurrentConfig
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.hosts import CheckedHost, KnownHosts
 from watershed.http.operations import Operations
@@ -68,19 +69,19 @@ def serve(config: Config, place: Place, scope: Scope, conditions: Conditions, vi
     waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
     trend = Trend()
     dead_letters = DeadLetterReader(config, lambda sinks: read_dead_letters(config, sinks))
-    audit = Audit.of(config)
-    comparisons = Comparisons(config, place.file, audit.note)
+    audit, current = Audit.of(config), CurrentConfig(config, place.file)
+    comparisons = Comparisons(current, place.file, audit.note)
     operations = (
         *signal_operations(to_capture(config)),
-        *store_operations(PipelineStores(config)),
+        *store_operations(PipelineStores(current)),
         *comparisons.operations(),
     )
     parts = (
         Operations(operations, audit),
         comparisons,
         audit,
-        TableReads(config, PipelineTables(config), ChangeStreams(following(config))),
-        ProcessReads(config, place.file),
+        TableReads(config.http, PipelineTables(current), ChangeStreams(following(current))),
+        ProcessReads(config.http, current, place.file),
     )
     server = http_server(
         application(monitor.status, scope, waits, trend.recent, dead_letters, *parts), config.http, audit
@@ -97,7 +98,7 @@ def serve(config: Config, place: Place, scope: Scope, conditions: Conditions, vi
     scheme = "http" if config.http.tls is None else "https"
     console = console_address(config.http.host, port, scheme)
     log.info("listening", http=f"{scheme}://{config.http.host}:{port}", console=console)
-    if config.http.users and config.http.tls is None and not is_loopback(config.http.host):
+    if config.http.has_users and config.http.tls is None and not is_loopback(config.http.host):
         log.warning("tokens travel unencrypted: set http.tls, unless a proxy in front ends TLS")
 
 

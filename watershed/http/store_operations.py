@@ -1,8 +1,8 @@
 """Operations on stores: their dead letters, and the generations that are built of them. The same that `cdc dlq` and
 `cdc rebuild` do."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Protocol
 
@@ -51,36 +51,43 @@ class Stores(Protocol):
 class PipelineStores:
     """Acts through the brokers."""
 
-    config: Config
+    config: Callable[[], Config]  # as it is now
 
     def replay(self, wanted: DeadLetterRequest, user: str) -> Mapping[str, int]:
         """Returns table → rows that capture publishes again."""
-        return {str(name): rows for name, rows in replay_dead_letters(self.config, self._chosen(wanted), user)}
+        config = self.config()
+        return {str(name): rows for name, rows in replay_dead_letters(config, _chosen(config, wanted), user)}
 
     def discard(self, wanted: DeadLetterRequest) -> int:
         """Returns how many were discarded."""
-        chosen = self._chosen(wanted)
-        discard_dead_letters(self.config, chosen)
+        config = self.config()
+        chosen = _chosen(config, wanted)
+        discard_dead_letters(config, chosen)
         return len(chosen)
 
     def rebuild(self, sink: str, action: RebuildAction) -> bool:
         """Returns False if the same is under way already."""
-        require_rebuildable(self.config, sink)
-        with closing(PipelineWatch.of(self.config)) as watch:
-            watch.read_to_end()
-            return request_rebuild(self.config, watch, sink, action)[1]
+        config = self.config()
+        with _watched(config, sink) as watch:
+            return request_rebuild(config, watch, sink, action)[1]
 
     def cancel(self, sink: str) -> None:
-        require_rebuildable(self.config, sink)
-        with closing(PipelineWatch.of(self.config)) as watch:
-            watch.read_to_end()
-            cancel_rebuild(self.config, watch, sink)
+        config = self.config()
+        with _watched(config, sink) as watch:
+            cancel_rebuild(config, watch, sink)
 
-    def _chosen(self, wanted: DeadLetterRequest) -> list[DeadLetter]:
-        sink_config(self.config.sinks, wanted.sink)
-        return chosen_dead_letters(
-            self.config, wanted.sink, [TableId.parse(name) for name in wanted.tables], wanted.keys
-        )
+
+def _chosen(config: Config, wanted: DeadLetterRequest) -> list[DeadLetter]:
+    sink_config(config.sinks, wanted.sink)
+    return chosen_dead_letters(config, wanted.sink, [TableId.parse(name) for name in wanted.tables], wanted.keys)
+
+
+@contextmanager
+def _watched(config: Config, sink: str) -> Iterator[PipelineWatch]:
+    require_rebuildable(config, sink)
+    with closing(PipelineWatch.of(config)) as watch:
+        watch.read_to_end()
+        yield watch
 
 
 def store_operations(stores: Stores) -> Sequence[Operation[Any]]:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cdc.config.config_file import Config
+from cdc.config.http_settings import HttpConfig
 from cdc.kafka.state_reader import read_in_force
 from cdc.model.errors import NotInTimeError, UnreachableError, WatershedError
 from cdc.model.events import TableId, TableSchema
@@ -47,24 +48,24 @@ class TableSource(Protocol):
 class PipelineTables:
     """Reads from the brokers, the source and the stores."""
 
-    config: Config
+    config: Callable[[], Config]  # as it is now
 
     def schema(self, table: TableId) -> TableSchema:
-        return published_table(self.config, table)
+        return published_table(self.config(), table)
 
     def description(self, table: TableId) -> Mapping[str, Any]:
-        return read_description(self.config, table)
+        return read_description(self.config(), table)
 
     def row(self, schema: TableSchema, key: bytes, records: int, *, is_settled: bool) -> Mapping[str, Any]:
-        deadline, config = time.monotonic() + ROW_S_MAX, read_in_force(self.config)
+        deadline, config = time.monotonic() + ROW_S_MAX, read_in_force(self.config())
         return read_row(config, schema, key, records, deadline=deadline, is_settled=is_settled).as_json()
 
 
 class TableReads:
     """Routes for one table. Of a name with slashes or blanks these are percent-encoded."""
 
-    def __init__(self, config: Config, source: TableSource, streams: ChangeStreams) -> None:
-        self._http = config.http
+    def __init__(self, http: HttpConfig, source: TableSource, streams: ChangeStreams) -> None:
+        self._http = http
         self._source = source
         self._streams = streams
         self._descriptions = BoundedWork("reading a table's description", DESCRIPTIONS_AT_ONCE, DESCRIPTION_S_MAX)
@@ -109,12 +110,14 @@ class TableReads:
         records = count_of(request, "records", 0, 0, RECORDS_MAX)
         if isinstance(records, Response):
             return records
-        is_settled = request.query_params.get("wait") != "false"
+        wait = request.query_params.get("wait", "true")
+        if wait not in ("true", "false"):
+            return failure(400, f"wait={wait[:40]!r} is neither true nor false", "leave wait out, or correct it")
         schema = await self._rows.run(partial(self._source.schema, table))
         key = _key(schema, text)
         if isinstance(key, Response):
             return key
-        return values(await self._rows.run(partial(self._source.row, schema, key, records, is_settled=is_settled)))
+        return values(await self._rows.run(partial(self._source.row, schema, key, records, is_settled=wait == "true")))
 
     async def _changes(self, request: Request, table: TableId) -> Response:
         last = count_of(request, "last", LAST, 0, LAST_MAX)

@@ -114,6 +114,7 @@ function draw() {
   show(byId("notice"), ...notice());
   showResults(byId("results"));
   byId("logout").hidden = !hasToken() || Boolean(state.needsToken);
+  byId("logout").title = state.user ? `${state.user.name}, role ${state.user.role}` : "";
   byId("raw").hidden = hasToken() || Boolean(state.needsToken); // links can't send a token
   if (state.needsToken) show(byId("view"), ...login(refresh));
   else if (status) {

@@ -133,7 +133,7 @@ def test_a_server_without_users_is_read_by_anyone_and_operated_by_nobody() -> No
     with running(http_server(app(), HttpConfig())) as made:
         assert ask(made, "/v1/status")[:2] == (200, {"name": "", "role": "read"})
         code, body, _ = ask(made, "/v1/pause", OPERATE, "POST")
-        assert (code, body["next"]) == (403, "configure http.users")
+        assert (code, body["next"]) == (403, "configure http.users or http.oidc")
 
 
 # ---- the configuration

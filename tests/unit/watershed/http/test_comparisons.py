@@ -47,7 +47,7 @@ def port(pipeline: Pipeline, tmp_path: Path) -> Iterator[int]:
     program.write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
     audit = pipeline.audit.audit
     command = (sys.executable, "-I", "-S", str(program))
-    started = Comparisons(config(), tmp_path / "watershed.yml", audit.note, command)
+    started = Comparisons(config, tmp_path / "watershed.yml", audit.note, command)
     application = pipeline.application(started, Operations(started.operations(), audit))
     with running(http_server(application, HttpConfig(users=USERS), audit)) as made:
         yield made

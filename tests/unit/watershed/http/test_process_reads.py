@@ -14,6 +14,7 @@ from cdc.config.logs import LINE_CHARS_KEPT, LINES_KEPT, configure_logs
 from tests.support.http_server import HttpServer, running
 from tests.unit.watershed.http.test_access import USERS
 from tests.unit.watershed.http.test_routes import Pipeline
+from watershed.http.current_config import CurrentConfig
 from watershed.http.process_reads import ProcessReads
 from watershed.http.server import http_server
 
@@ -31,9 +32,13 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
+def reads(file: Path, http: HttpConfig | None = None) -> ProcessReads:
+    return ProcessReads(http or HttpConfig(), CurrentConfig(load_config(file), file), file)
+
+
 @pytest.fixture
 def server(file: Path) -> Iterator[HttpServer]:
-    application = Pipeline().application(ProcessReads(load_config(file), file))
+    application = Pipeline().application(reads(file))
     with running(http_server(application, HttpConfig())) as port:
         yield HttpServer(port)
 
@@ -88,10 +93,20 @@ def test_a_count_of_lines_that_is_none_is_refused(server: HttpServer, count: str
 
 
 def test_other_machines_read_neither(file: Path) -> None:
-    application = Pipeline().application(ProcessReads(load_config(file), file))
+    application = Pipeline().application(reads(file))
     with running(http_server(application, HttpConfig(users=USERS))) as port:
         assert HttpServer(port).get("/v1/config")[0] == HttpServer(port).get("/v1/log")[0] == 401
     settings = HttpConfig(host="0.0.0.0", insecure=True)  # noqa: S104
-    opened = load_config(file).model_copy(update={"http": settings})
-    with running(http_server(Pipeline().application(ProcessReads(opened, file)), settings)) as port:
+    with running(http_server(Pipeline().application(reads(file, settings)), settings)) as port:
         assert HttpServer(port).get("/v1/config")[0] == HttpServer(port).get("/v1/log")[0] == 403
+
+
+def test_a_secret_that_was_changed_is_hidden_and_a_mistake_changes_nothing(server: HttpServer, file: Path) -> None:
+    configure_logs()
+    file.write_text(FILE.replace("swordfish", "open sesame"), encoding="utf-8")
+    recorded("said open sesame")
+    assert server.json("/v1/log?lines=1")["lines"] == ["said **********"]
+    file.write_text("nothing: {}", encoding="utf-8")
+    recorded("said open sesame again")
+    assert any("the changed configuration file has a mistake" in line or "********** again" in line
+               for line in server.json("/v1/log?lines=2")["lines"])  # fmt: skip

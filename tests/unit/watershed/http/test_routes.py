@@ -231,11 +231,11 @@ def test_dead_letters_that_cannot_be_read_are_told_why(server: HttpServer, pipel
 
 
 def test_openapi_describes_every_route(pipeline: Pipeline, tmp_path: Path) -> None:
-    settings, audit = config(), pipeline.audit.audit
-    comparisons = Comparisons(settings, tmp_path, audit.note)
-    reads = TableReads(settings, PipelineTables(settings), ChangeStreams(following(settings)))
-    more = Operations([*store_operations(PipelineStores(settings)), *comparisons.operations()], audit)
-    application = pipeline.application(more, comparisons, audit, reads, ProcessReads(settings, tmp_path))
+    audit = pipeline.audit.audit
+    comparisons = Comparisons(config, tmp_path, audit.note)
+    reads = TableReads(HttpConfig(), PipelineTables(config), ChangeStreams(following(config)))
+    more = Operations([*store_operations(PipelineStores(config)), *comparisons.operations()], audit)
+    application = pipeline.application(more, comparisons, audit, reads, ProcessReads(HttpConfig(), config, tmp_path))
     with running(http_server(application, HttpConfig())) as port:
         found = HttpServer(port).json("/openapi.json")
     routes = {

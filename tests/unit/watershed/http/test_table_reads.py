@@ -15,7 +15,6 @@ from cdc.config.http_settings import HttpConfig
 from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.events import Column, TableId, TableSchema
 from tests.support.http_server import running
-from tests.support.status_facts import config
 from tests.support.waiting import eventually
 from tests.unit.watershed.http.test_access import READ, USERS
 from tests.unit.watershed.http.test_routes import Pipeline
@@ -52,7 +51,7 @@ class Tables:
         self.following = 0
         self.is_settled: bool | None = None
         self.new: list[TableRecord] = []
-        self.breaks: WatershedError | None = None
+        self.breaks: Exception | None = None
 
     def schema(self, table: TableId) -> TableSchema:
         if self.fails is not None:
@@ -107,8 +106,7 @@ def tables() -> Tables:
 @contextmanager
 def served(tables: Tables, http: HttpConfig | None = None, heartbeat_s: float = 0.05) -> Iterator[int]:
     http = http or HttpConfig()
-    settings = config().model_copy(update={"http": http})
-    reads = TableReads(settings, tables, ChangeStreams(tables.follow, heartbeat_s))
+    reads = TableReads(http, tables, ChangeStreams(tables.follow, heartbeat_s))
     with running(http_server(Pipeline().application(reads), http)) as port:
         yield port
 
@@ -159,6 +157,8 @@ def test_a_row_is_asked_for_by_its_key_and_its_topic_only_on_request(port: int, 
     assert tables.is_settled
     assert get(port, "public.orders/row?key=7&wait=false")[0] == 200
     assert not tables.is_settled
+    code, found = get(port, "public.orders/row?key=7&wait=no")
+    assert (code, found["error"]) == (400, "wait='no' is neither true nor false")
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,9 @@ def test_values_are_for_users_or_for_this_machine(tables: Tables) -> None:
         for path in ("row?key=7", "changes"):
             code, body = get(port, f"public.orders/{path}")
             assert code == 403 and "without users" in body["error"] and "http.users" in body["next"]
+    with served(tables) as port:
+        assert get(port, "public.orders/row?key=7", {"Sec-Fetch-Site": "same-origin"})[0] == 200
+        assert get(port, "public.orders/row?key=7", {"Sec-Fetch-Site": "cross-site"})[0] == 403
     with served(tables, HttpConfig(users=USERS)) as port:
         assert get(port, "public.orders/row?key=7")[0] == 401
         assert get(port, "public.orders/row?key=7", {"Authorization": f"Bearer {READ}"})[0] == 200
@@ -257,6 +260,13 @@ def test_a_stream_that_breaks_says_why_and_ends(port: int, tables: Tables) -> No
     tables.breaks = UnreachableError("Kafka: no broker answers", "start it")
     text = answer.read().decode()
     assert text.endswith('event: error\ndata: {"error": "Kafka: no broker answers", "next": "start it"}\n\n')
+    eventually(lambda: tables.following == 0, 5.0, "nothing follows the topic any more")
+
+
+def test_a_stream_with_a_defect_ends_too(port: int, tables: Tables) -> None:
+    answer = opened(port, "public.orders/changes")
+    tables.breaks = KeyError("defect")
+    assert "the stream has failed: 'defect'" in answer.read().decode()
     eventually(lambda: tables.following == 0, 5.0, "nothing follows the topic any more")
 
 

@@ -113,7 +113,7 @@ def test_what_the_brokers_say_of_each_kind_is_shown() -> None:
 
 def test_every_kind_that_is_used_is_asked_for() -> None:
     plain = {kind for kind, names in topics_by_kind(configured()).items() if names}
-    assert plain == {"table", "state", "progress", "control", "signals"}
+    assert plain == {"table", "state", "progress", "control", "signals", "audit"}
     more = topics_by_kind(
         configured(
             capture={"on_unpublishable": "dead_letter"},
