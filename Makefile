@@ -15,6 +15,9 @@ TABLE =
 SINK =
 DRY = 0
 PYTHON =
+PARTS =
+QUICK = 0
+LARGE_ROWS =
 
 bench-sinks: ROWS = 500000
 
@@ -25,7 +28,7 @@ PROCESSES = --numprocesses 2 --dist loadscope --no-loadscope-reorder
 # Two jobs: while Spark shows what it loads, the code is checked.
 MAKEFLAGS += --no-builtin-rules --no-print-directory --jobs=2
 .DELETE_ON_ERROR:
-.PHONY: help setup check test test-fast test-whole docs release demo snapshot prove prove-long bench-sinks stack up down lock helm clean
+.PHONY: help setup check test test-fast test-whole docs release demo snapshot prove prove-long bench bench-sinks stack up down lock helm clean
 
 help: ## Say what the verbs are.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-10s %s\n' "$$verb" "$$text"; done
@@ -73,7 +76,8 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.toast_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.large_campaign --rows $(ROWS)
 	$(BIN)/python -m tests.faults.outbox_campaign --minutes $(MINUTES)
-	$(BIN)/python -m tests.faults.failover_campaign --kills 20 --switches 10 --snapshots 5 --behind 5
+	$(BIN)/python -m tests.faults.failover_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.failover_campaign --minutes 10 --cache
 	$(BIN)/python -m tests.faults.mixed_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.mixed --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.broker_campaign --minutes $(MINUTES)
@@ -94,6 +98,9 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/pytest -m long
 	$(BIN)/python -m tests.models --whole
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+bench: setup ## Capture and Debezium side by side, an hour: docs/benchmarks. PARTS='catchup latency' QUICK=0|1 LARGE_ROWS=5000000
+	$(BIN)/python -m tests.bench.public $(PARTS)$(if $(filter 1,$(QUICK)), --quick)$(if $(LARGE_ROWS), --large-rows $(LARGE_ROWS))
 
 bench-sinks: setup ## Rows per second and freshness of each sink, beside its store's plain client. ROWS=500000
 	$(BIN)/python -m tests.bench.sinks --rows $(ROWS)

@@ -23,6 +23,7 @@ VERBS = {
         "snapshot",
         "prove",
         "prove-long",
+        "bench",
         "bench-sinks",
     ),
     *("stack", "up", "down", "lock", "clean", "helm"),
@@ -52,7 +53,7 @@ def test_help_tells_every_verb() -> None:
 
 
 def test_a_verb_prepares_what_it_needs() -> None:
-    for verb in ("test", "test-whole", "demo", "snapshot", "prove", "prove-long", "bench-sinks", "stack"):
+    for verb in ("test", "test-whole", "demo", "snapshot", "prove", "prove-long", "bench", "bench-sinks", "stack"):
         assert re.search(rf"^{verb}: setup", MAKEFILE, re.MULTILINE), verb
 
 
@@ -102,6 +103,14 @@ def test_the_long_proofs_are_the_campaigns_and_the_whole_models() -> None:
     assert "python -m tests.faults.sink_campaign --minutes 5\n" in reported
     assert "python -m tests.faults.rebuild_campaign\n" in reported
     assert "python -m tests.models --whole\n" in reported
+
+
+def test_the_benchmarks_parts_and_size_reach_it() -> None:
+    assert "python -m tests.bench.public \n" in message("-n", "bench")
+    assert "python -m tests.bench.public catchup latency --quick\n" in message(
+        "-n", "bench", "PARTS=catchup latency", "QUICK=1"
+    )
+    assert "python -m tests.bench.public  --large-rows 5000000\n" in message("-n", "bench", "LARGE_ROWS=5000000")
 
 
 def test_one_promise_can_be_asked_for() -> None:

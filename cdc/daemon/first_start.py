@@ -102,8 +102,9 @@ class Bootstrap:
         self._should_stop = should_stop
         self._probe = probe
 
-    def run(self, previous: PositionRecord | None, heal: Heal | None = None) -> PositionRecord:
-        """Runs the first start. `heal`: discard what `previous` says about the source's history, if there is one.
+    def run(self, previous: PositionRecord | None, heal: Heal | None = None) -> None:
+        """Runs the first start, until the position from which to stream is recorded. `heal`: discard what `previous`
+        says about the source's history, if there is one.
 
         Raises LoadStopped after a request to stop; SourceError, BrokerError, GapError, ConnectionLost.
         """
@@ -170,9 +171,6 @@ class Bootstrap:
                 )
                 context = envelope_context(self._config, identity, epoch)
                 load.run(self._table_loads(schemas, reader, context, slot.consistent_point, publication), records)
-        position = read_position(self._config)
-        assert position is not None, "it was recorded a moment ago"
-        return position
 
     def _next_epoch(self, previous: PositionRecord | None, heal: Heal | None) -> int:
         if heal is not None:

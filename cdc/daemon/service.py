@@ -18,6 +18,7 @@ import structlog
 from cdc.capture.consistent_load import LoadStopped
 from cdc.config.settings import PipelineConfig, SourceConfig
 from cdc.daemon.adding_tables import AdditionBarrier
+from cdc.daemon.diverged_heal import DivergedHeal
 from cdc.daemon.first_start import Bootstrap, require_no_slot
 from cdc.daemon.gap_state import Gap, GapTopics, Heal
 from cdc.daemon.matched_tables import matched_at_start, read_matches, with_matches
@@ -386,11 +387,15 @@ class Service:
         if selection is None:
             require_tables(self._config.source, matches)
         config = with_matches(self._config, matches.capturable)
-        bootstrap = Bootstrap(config, self._admin, self._clock, self._stop.is_set, self._probe)
-        position = bootstrap.run(position, self._heal)
+        diverged = DivergedHeal(config, self._admin, self._clock, self._probe)
+        if position is None or self._heal is None or not diverged.run(position, self._heal):
+            bootstrap = Bootstrap(config, self._admin, self._clock, self._stop.is_set, self._probe)
+            bootstrap.run(position, self._heal)
         self._is_loading = False  # the next steps can continue without a table
         self._heal = None
         self._reads_all_again = False
+        position = read_position(self._config)
+        assert position is not None, "it was recorded a moment ago"
         return position
 
     def _position_or_gap(self) -> PositionRecord | None:

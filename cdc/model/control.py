@@ -241,6 +241,8 @@ class SnapshotRecord(PerTableRecord):
     # does not sweep.
     compares: bool = False
     compared: int = 0  # rows that were compared so far
+    # Record keys: only their rows are read, and those that the table has no row of are deleted. Empty: all rows.
+    keys: tuple[str, ...] = ()
     key_order: str | None = None  # digest of the order in which the ranges hold; null before the table is described
     # The snapshot without which committed rows may be missing from the topic, in words: "its initial snapshot". Only a
     # snapshot of all rows that is done clears it. Empty: the topic lacks no row, this snapshot reads rows once more.

@@ -58,6 +58,9 @@ _RESOURCES = "53"  # insufficient memory or disk space
 _DATA_EXCEPTION = "22"  # only expressions of row filters are evaluated
 
 
+NEXT_AFTER_STANDBY: Final = "name the primary in source.dsn, or all servers"
+
+
 class SlotInUseError(SourceError):
     """Another process streams from the slot."""
 
@@ -158,7 +161,7 @@ class ReplicationConnection:
         slot of our name, which is not usable before a promotion."""
         self._row(SET_WHERE_KNOWN)  # a standby instance and the owner of a snapshot are idle for a long time
         if self._row("SELECT pg_is_in_recovery()") == ["t"]:
-            raise StandbyError("PostgreSQL: the server is a standby", "name the primary in source.dsn, or all servers")
+            raise StandbyError("PostgreSQL: the server is a standby, which accepts no watermarks", NEXT_AFTER_STANDBY)
         row = self._row("IDENTIFY_SYSTEM")
         timeline = int(row[1])
         return SystemIdentity(row[0], timeline, row[3], not holds_any_bytes(self._pgconn), self._read_history(timeline))

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, LiteralString
 
 import psycopg
 from psycopg.rows import class_row
@@ -27,7 +27,7 @@ from cdc.postgres.catalog import (
     require_all_rows,
 )
 from cdc.postgres.connection import connect, read_row, says_lost
-from cdc.postgres.replication import ReplicationConnection, SystemIdentity
+from cdc.postgres.replication import NEXT_AFTER_STANDBY, ReplicationConnection, SystemIdentity
 
 OLDEST_VERSION = 150_000
 RAISES_LEVEL_VERSION = 190_000
@@ -46,6 +46,15 @@ class Slot:
     wal_status: str | None
     invalidation: str | None = None  # why the server invalidated it; since PostgreSQL 17
     failover: bool = False  # whether standbys synchronise it; since PostgreSQL 17
+
+
+# Of the tables that exist, whether the role owns all.
+_MAY_CREATE: LiteralString = """
+SELECT has_database_privilege(current_database(), 'CREATE'), coalesce(bool_and(pg_has_role(c.relowner, 'USAGE')), true)
+  FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS t (schema, name)
+  JOIN pg_namespace n ON n.nspname = t.schema
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,8 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         if not is_running_on:
             check_slots(connection, config.slot)
         publication = read_publication(connection, config.publication, config.table_ids)
+        if publication is None:  # before the tables: whoever restored a dump without it should see that first
+            check_may_create(connection, config)
         tables: tuple[SourceTable, ...] = ()
         for table in config.table_ids:
             try:
@@ -85,8 +96,6 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
             )
         if snapshot.method == "chunked" and not is_running_on:
             check_chunkable(connection, [found for found in tables if not config.is_outbox(found.table)])
-        if publication is None:
-            check_may_create(connection, config, tables)
         check_may_mark(connection)
         with closing(ReplicationConnection(config)) as replication:  # raises for a role that may not replicate
             identity = replication.identify()
@@ -114,7 +123,7 @@ def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
         )
         settings: dict[str, str] = dict(rows.fetchall())
     if is_standby:
-        yield SourceError("the server is a standby", "name the primary in source.dsn")
+        yield SourceError("the server is a standby, which accepts no watermarks", NEXT_AFTER_STANDBY)
     if not allows_decoding(settings["wal_level"], version):
         yield SourceError(
             f"wal_level is {settings['wal_level']}, not logical: the WAL does not contain row changes",
@@ -277,10 +286,13 @@ def _check_identities(connection: psycopg.Connection, root: SourceTable) -> None
 
 
 @says_lost()
-def check_may_create(connection: psycopg.Connection, config: SourceConfig, tables: tuple[SourceTable, ...]) -> None:
-    (may_create,) = read_row(connection, "SELECT has_database_privilege(current_database(), 'CREATE')")
+def check_may_create(connection: psycopg.Connection, config: SourceConfig) -> None:
+    """Raises SourceError if the role may not create the publication. Tables that do not exist are not its matter."""
+    tables = config.table_ids
+    schemas, names = [table.schema for table in tables], [table.name for table in tables]
+    may_create, owns_all = read_row(connection, _MAY_CREATE, {"schemas": schemas, "names": names})
     statement = create_publication_statement(config.publication, config.table_ids).as_string(connection)
-    if not may_create or not all(table.is_owned for table in tables):
+    if not may_create or not owns_all:
         grant = "" if may_create else f" -- creating it also requires CREATE on database {connection.info.dbname}"
         raise SourceError(
             f"publication {config.publication} does not exist and the role may not create it",

@@ -420,7 +420,8 @@ class SnapshotEngine:
             rows, size = read.compared or (len(read.lines), sum(map(len, read.lines)))
             job.compared += rows if job.compares else 0
             waited_s = self._now - chunk.asked_at - read.seconds
-            part.size.took(rows, size, read.seconds, waited_s)
+            # Rows that are left out delay nobody: smaller chunks would only make more of them.
+            part.size.took(rows, size, read.seconds, waited_s * len(read.lines) / max(rows, 1))
         else:
             assert isinstance(part, AbsentKeys) and isinstance(read, LookedUp)
             made, count = self._row_records.of_absent(job.schema, part.vanished(read.absent), unseen, position)

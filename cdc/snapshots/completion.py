@@ -9,7 +9,7 @@ of are deleted: their lookups follow the rule of cdc/snapshots/absent_keys.py.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
@@ -19,16 +19,14 @@ from cdc.model.control import IncompleteRowsRecord, RangeRecord, SnapshotRecord
 from cdc.model.events import TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import TRANSACTIONS_MAX, Transactions
-from cdc.snapshots.jobs import SnapshotJob
+from cdc.snapshots.jobs import BATCH_KEYS_MAX, SnapshotJob, asked_keys
 
 log = structlog.get_logger(__name__)
 
-BATCH_KEYS_MAX: Final = 500  # keys in one statement
 # Limits of the noted rows of one table, above which the whole table is read. The record of the notes must fit into the
 # broker's message.max.bytes, 1 MiB by default.
 NOTED_MAX: Final = 10_000
@@ -153,13 +151,6 @@ class CompletionJob(SnapshotJob):
         part = RangeRecord(after=None, up_to=None, keys=tuple(sorted(self._batch)))
         self._record = _reading(self.schema, (part,) if self._batch else ())
         self.key_order, self.rows, self.absent = None, 0, None
-
-
-def asked_keys(schema: TableSchema, keys: Iterable[str]) -> dict[Key, bytes]:
-    """Record keys by their texts; without those that are no keys of the table, as it is now."""
-    records = RecordKeys(schema)
-    read = ((records.texts(key.encode()), key.encode()) for key in keys)
-    return {texts: key for texts, key in read if texts is not None}
 
 
 def _size(key: Key) -> int:

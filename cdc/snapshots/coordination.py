@@ -25,8 +25,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import ChunkReader, KeyPage, ReadTopic, Request, TopicRequest
 from cdc.ports.stream import Signal, Signals
 from cdc.snapshots.chunk_engine import SnapshotEngine
-from cdc.snapshots.completion import asked_keys
-from cdc.snapshots.jobs import SnapshotJob
+from cdc.snapshots.jobs import SnapshotJob, asked_keys
 from cdc.snapshots.signal_answers import Answers, offset_record, refusal
 
 log = structlog.get_logger(__name__)

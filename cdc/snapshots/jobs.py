@@ -1,8 +1,9 @@
 """The snapshot of one table: its ranges, then the keys of rows that vanished without an event."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -10,6 +11,7 @@ from cdc.model.control import ENDED, RangeRecord, SnapshotRecord, TombstonesReco
 from cdc.model.events import TableSchema, pack_version
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
+from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
@@ -17,6 +19,9 @@ from cdc.snapshots.ranges import RETRY_S, ChunkSize, Range
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
+BATCH_KEYS_MAX: Final = 500  # keys in one statement
 RETRY_S_MAX: Final = 5.0  # a table that was altered can be read only when the stream reaches that change
 
 STATUSES_BEFORE: Final = {
@@ -63,6 +68,7 @@ class SnapshotJob:
         self.message = record.message
         self.owes = record.owes
         self.rows_estimated = record.rows_estimated
+        self._keys = asked_keys(schema, record.keys)  # the only ones, if there are any
 
     @classmethod
     def of_tombstones(cls, schema: TableSchema, floor: int) -> "SnapshotJob":
@@ -144,10 +150,16 @@ class SnapshotJob:
             log.warning("the order of the key's index changed: all rows are read again", table=self.table)
             self._restart()
         self.fingerprint = described.fingerprint
-        self.rows_estimated = described.rows_estimated
+        self.rows_estimated = len(self._keys) or described.rows_estimated
         self.key_order = described.order
-        ranges = () if self.below is not None else self._record.ranges or _split(described.bounds)
+        ranges = () if self.below is not None else self._record.ranges or self._parts(described.bounds)
         self.ranges = [Range(part, ChunkSize(*size, described.row_bytes)) for part in ranges]
+
+    def _parts(self, bounds: tuple[Key, ...]) -> tuple[RangeRecord, ...]:
+        if self._keys:
+            return tuple(RangeRecord(after=None, up_to=None, keys=part) for part in batches(sorted(self._keys)))
+        edges = (None, *bounds, None)
+        return tuple(RangeRecord(after=low, up_to=high) for low, high in pairwise(edges))
 
     def _restart(self) -> None:
         """Restarts at the beginning."""
@@ -176,8 +188,10 @@ class SnapshotJob:
         return not self.absent.is_read or self.is_read_out
 
     def look_for_absent(self) -> None:
-        """Begins the lookups of absent keys when every row is published, if they are wanted; the comparison, before any
-        row is read. Idempotent."""
+        """Begins the lookups of absent keys when every row is published, if they are wanted; the comparison, and the
+        lookups of single keys, before any row is read. Idempotent."""
+        if self.absent is None and self._keys:  # rows and lookups may come in any order, each as of its own watermark
+            self.absent = AbsentKeys(None, None, None, is_scanned=True, pages=deque(batches(list(self._keys.values()))))
         if self.absent is None and self.compares:
             self.absent = AbsentKeys(None, None, None, compares=True)
         asked = self._record.deletes_in
@@ -237,6 +251,14 @@ class SnapshotJob:
         )
 
 
-def _split(bounds: tuple[Key, ...]) -> tuple[RangeRecord, ...]:
-    edges = (None, *bounds, None)
-    return tuple(RangeRecord(after=low, up_to=high) for low, high in pairwise(edges))
+def asked_keys(schema: TableSchema, keys: Iterable[str]) -> dict[Key, bytes]:
+    """Record keys by their texts; without those that are no keys of the table, as it is now."""
+    records = RecordKeys(schema)
+    read = ((records.texts(key.encode()), key.encode()) for key in keys)
+    return {texts: key for texts, key in read if texts is not None}
+
+
+def batches(keys: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    """Yields the keys in order, as many at once as one statement may have."""
+    for begin in range(0, len(keys), BATCH_KEYS_MAX):
+        yield tuple(keys[begin : begin + BATCH_KEYS_MAX])

@@ -25,6 +25,8 @@ HADOOP = "3.4.2"  # equals that of PySpark's hadoop-client jars
 AWS_SDK = "2.54.17"  # equals that in Iceberg's bundle
 JETTY = "12.1.14"
 APICURIO = "3.3.3"
+DEBEZIUM = "3.7.0.Final"
+CONNECT_JETTY = "12.0.34"  # equals that in the POM of connect-runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,20 @@ WANTED = (
             f"org.apache.iceberg:iceberg-open-api:{ICEBERG_REST}:test-fixtures",
         ),
         transitive=False,
+    ),
+    # Debezium in Kafka Connect, which `make bench` measures beside capture: one class path for its JVM.
+    JarGroup(
+        "debezium",
+        (
+            f"io.debezium:debezium-connector-postgres:{DEBEZIUM}",
+            f"org.apache.kafka:connect-runtime:{KAFKA}",
+            f"org.apache.kafka:connect-json:{KAFKA}",
+            # Those of connect-runtime's own Jetty, which a dependency of Jersey would raise in parts.
+            f"org.eclipse.jetty.ee10:jetty-ee10-servlet:{CONNECT_JETTY}",
+            f"org.eclipse.jetty:jetty-security:{CONNECT_JETTY}",
+            f"org.eclipse.jetty:jetty-session:{CONNECT_JETTY}",
+            "org.slf4j:slf4j-simple:1.7.36",
+        ),
     ),
     # Apicurio's schema registry as one archive, for tests.
     JarGroup("schema-registry", (f"io.apicurio:apicurio-registry-app:{APICURIO}:all@tar.gz",), transitive=False),

@@ -1,139 +1,208 @@
-"""How long publishing takes to go on after a promotion, and that nothing is lost, doubled or read again.
+"""Promotions of standbys under load: how long publishing takes to go on, and that nothing is lost, doubled, read again,
+or left over that never happened.
 
-    python -m tests.faults.failover_campaign --kills 20 --switches 10 --snapshots 5 --behind 5
+    python -m tests.faults.failover_campaign --minutes 30
+    python -m tests.faults.failover_campaign --version 17 --cache
 
-A primary and a standby on PostgreSQL 18, under a load of some 300 changes/s. Each round promotes the standby, after the
-primary was killed or shut down, and makes a standby of the former primary: so each second round is a failback. A round
-of `--snapshots` promotes while all rows are read again. In the end the judge compares topics with the journal of
-the source: nothing lost, nothing twice, no row read again. Then rounds in which the standby was behind: capture must be
-in state GAP with the range, and topics equal to the source after healing. The result is a JSON object; the exit code
-is 1 where the 95th percentile is above its target.
+A primary with a synchronous and an asynchronous standby, under a load of 300 changes/s. An episode promotes in random
+order: after a planned shutdown, after a kill, twice in a row, back to the former primary, while all rows are read
+again, and behind a backlog. The judge then compares topics with the journal of the source. At last the asynchronous
+standby is promoted that lacks what was published in the last seconds, and the synchronous one once more.
+
+After each promotion the load pauses, and a plain consumer's account of the topic must be equal to the new primary: each
+change of the source published once, no row read again. Where the standby was behind, capture must be in state GAP with
+the range, and after healing no row is left that the new primary does not have. With `--cache` a cache must be equal,
+too.
+
+Each episode is a line in `episodes.jsonl`; a run that is started again goes on behind the last one, and prints a table
+of all of them. The exit code is 1 where the 95th percentile is above its target.
 """
 
 import argparse
 import json
 import random
 import secrets
+import shutil
 import sys
 import time
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Any, Final
 
-from tests.conftest import KafkaBroker, PostgresServer
-from tests.faults.episodes import servers
-from tests.faults.takeover_campaign import Watcher, figures
+from cdc.kafka.state_reader import read_captured
+from cdc.model.events import TableId
+from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer
+from tests.faults.episodes import RESULTS, run_episodes
+from tests.faults.failover_cluster import Cluster, Promotions
+from tests.faults.published import Counts, Published
+from tests.faults.takeover_campaign import figures
 from tests.integration.conftest import ITEMS, SMALL
 from tests.support.captured import Captured, under_capture
-from tests.support.standby_servers import PgServer, StandbyServers, Writer, standby_servers
+from tests.support.sink_job import SinkJob
+from tests.support.standby_servers import StandbyServers, Writer, servers_of
+from tests.support.stores import stored_rows
 from tests.support.waiting import eventually
+from watershed.devstack.stack import Stack
 
 TARGET_S: Final = 10.0
 ROWS: Final = 3_000
+LOAD: Final = 300  # changes that are written after each promotion, and per second at most
+EXACT: Final = ("switch", "kill", "snapshot", "twice", "failback", "backlog", "kill", "switch")
+BEHIND: Final = ("behind", "kill", "behind")
+PROMPT: Final = frozenset(EXACT) - {"backlog"}  # capture runs, and nothing has to be healed
+PROMOTIONS: Final = {"twice": 2, "failback": 2}  # others are one
+CACHE: Final = "cache"
 
 
+@dataclass
 class Rounds:
-    """Promotions of one pair, one after the other."""
+    """Promotions, and what must be true after each."""
 
-    def __init__(self, captured: Captured, pair: StandbyServers, seed: int) -> None:
-        self._captured = captured
-        self._pair = pair
-        self._primary, self._standby = pair.servers
-        self._chance = random.Random(seed)
-        self._watcher = Watcher(captured)
+    captured: Captured
+    promotions: Promotions
+    published: Published
+    writer: Writer
+    job: SinkJob | None
+    results: list[dict[str, Any]] = field(default_factory=list)
+    _journaled: int = ROWS  # the last entry of the source's journal that was looked at
 
-    def ready(self) -> None:
-        """The standby has slot and log, and the primary waits for it."""
-        self._pair.await_synchronised(self._captured.name, [self._standby])
-        self._primary.set(synchronized_standby_slots=self._standby.physical_slot)
-
-    def promote(self, kind: str) -> float:
-        """Seconds from the promotion's begin until a change of the new primary is published."""
-        self.ready()
-        self._watcher.seconds_until_published(time.time() + self._chance.random())  # any moment of the load
-        if kind == "snapshot":
-            self._captured.ask("snapshot", tables=[ITEMS])
-        if kind == "switch":
-            self._primary.stop()
+    def run(self, kind: str) -> None:
+        self.promotions.cluster.ready()
+        counts = Counts()
+        self.published.await_commit(time.time())
+        self.published.counts = counts
+        gaps = self._gaps()
+        began = getattr(self.promotions, kind)()
+        took_s = self.published.await_commit(began)
+        count, since = self.writer.count, time.monotonic()
+        eventually(lambda: self.writer.count > count + LOAD, 60.0, "changes are written")
+        per_s = (self.writer.count - count) / (time.monotonic() - since)
+        with self.writer.paused():
+            lost, phantoms = self._at_rest(is_exact=kind != "behind")
+        if kind == "behind":
+            assert phantoms, "the standby was behind"
         else:
-            self._primary.kill()
-        began = time.time()
-        self._standby.promote()
-        took_s = self._watcher.seconds_until_published(began)
-        print(f"{kind}: {took_s:.2f} s", flush=True)
-        self._swap()
-        return took_s
+            assert self._gaps() == gaps, self.captured.running().said()
+            assert (lost, phantoms, counts.again) == (0, 0, 0), f"{lost} lost, {phantoms} phantoms, {counts}"
+            assert kind == "snapshot" or counts.read == 0, f"{counts.read} rows were read again"
+        found = {"kind": kind, "seconds": round(took_s, 2), "phantoms": phantoms, "load_per_s": round(per_s)}
+        self.results.append(found | {"streamed": counts.streamed, "again": counts.again, "read": counts.read})
+        print(self.results[-1], flush=True)
+        self.promotions.cluster.restore()
 
-    def fall_behind(self) -> bool:
-        """Promotes a standby that lacks what is published. Returns whether there was a gap with a range."""
-        self._pair.await_synchronised(self._captured.name, [self._standby])
-        self._primary.set(synchronized_standby_slots="")
-        self._standby.set(primary_conninfo="")
-        capture = self._captured.running()
-        gaps = capture.said().count("never happened here")
-        self._watcher.seconds_until_published(time.time() + 1.0)
-        self._primary.kill()
-        self._standby.promote()
-        eventually(lambda: capture.said().count("never happened here") > gaps, 60.0, capture.said)
-        self._captured.ask("heal")
-        self._swap()
-        return True
+    def _gaps(self) -> int:
+        return sum(log.read_text().count("state GAP") for log in self.captured.folder.glob("capture-*.log"))
 
-    def _swap(self) -> None:
-        former: PgServer
-        self._primary, former = self._standby, self._primary
-        self._primary.set(synchronized_standby_slots="", primary_conninfo="")
-        former.make_standby_of(self._primary)
-        self._standby = former
+    def _at_rest(self, *, is_exact: bool) -> tuple[int, int]:
+        """Waits until topic and cache are equal to the source. Returns how many writes of this round are not published,
+        and how many published ones never happened."""
+        rows = {int(number): str(name) for number, name in self.captured.query("SELECT id, name FROM items")}
+        self.published.await_rows(rows)
+        eventually(lambda: not self.captured.unfinished(), 120.0, "existing rows are read")
+        self.published.await_rows(rows)
+        if self.job is not None:
+            self._await_cache(self.job, rows)
+        journal = self.captured.query(
+            "SELECT number, (new_key->>'id')::int, new_row->>'name' FROM judge.journal WHERE new_row IS NOT NULL"
+        )
+        happened = {(key, name) for _, key, name in journal}
+        fresh = {(key, name) for number, key, name in journal if number > self._journaled}
+        self._journaled = max(number for number, _, _ in journal)
+        phantoms = self.published.written - happened
+        self.published.written -= phantoms  # they are counted once
+        return len(fresh - self.published.written) if is_exact else 0, len(phantoms)
 
-    def close(self) -> None:
-        self._watcher.close()
+    def _await_cache(self, job: SinkJob, rows: dict[int, str]) -> None:
+        self.captured.await_caught_up()
+        job.wait_applied(self.captured.progress(), CACHE)
+        schema = read_captured(job.config).schemas[TableId.parse(ITEMS)]
+        held = {int(row.row["id"]): row.row["name"] for row in stored_rows(job.config, CACHE, schema)}
+        assert held == rows, f"{list(held.items() ^ rows.items())[:5]} differ in the cache"
+
+
+def episode(seed: int, stack: Stack, folder: Path, version: int, *, has_cache: bool) -> dict[str, Any]:
+    """Promotes in an order that the seed decides."""
+    folder = folder.absolute()
+    folder.mkdir(parents=True)
+    endpoints = stack.start("kafka", *(["redis"] if has_cache else []))
+    chance = random.Random(seed)
+    name = f"failover_{secrets.token_hex(3)}"
+    with ExitStack() as resources:
+        servers = StandbyServers(resources.enter_context(servers_of([version] * 3)))
+        cluster = Cluster(servers, name)
+        server = PostgresServer(servers.dsn(), servers.dsn("postgres"), stack)
+        kafka = KafkaBroker(endpoints.bootstrap_servers, stack)
+        capture = under_capture(server, kafka, servers.dsn(), name, folder, SMALL, [ITEMS])
+        captured = resources.enter_context(capture)
+        captured.settings = {"snapshot": {"chunk_rows_max": 200, "rows_per_s_max": 2_000, "workers": 1}}
+        if has_cache:
+            captured.settings |= {
+                "sinks": {CACHE: {"url": endpoints.redis_url}},
+                "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
+            }
+        captured.query(f"INSERT INTO items SELECT -g, 'row ' || g FROM generate_series(1, {ROWS}) g")
+        captured.start(is_forked=False)
+        captured.await_caught_up()
+        published = Published(captured)
+        resources.callback(published.close)
+        job = resources.enter_context(SinkJob(captured.config(), CACHE)) if has_cache else None
+        writer = resources.enter_context(Writer(servers.dsn()))
+        rounds = Rounds(captured, Promotions(cluster, captured, published, chance), published, writer, job)
+        for kind in chance.sample(EXACT, len(EXACT)):
+            rounds.run(kind)
+        with writer.paused():
+            captured.await_caught_up()
+            report = captured.judge()
+        for kind in BEHIND:
+            rounds.run(kind)
+    shutil.rmtree(folder)
+    return {"seed": seed, "version": version, "changes": len(report.changes), "rounds": rounds.results}
+
+
+def show(results: Path) -> bool:
+    """Prints a table of all episodes. Returns whether the target is met; `prompt` are the kinds that it is for."""
+    by_kind: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    for line in results.read_text(encoding="utf-8").splitlines():
+        found = json.loads(line)
+        for one in found["rounds"]:
+            by_kind[found["version"], one["kind"]].append(one)
+            if one["kind"] in PROMPT:
+                by_kind[found["version"], "prompt"].append(one)
+    are_met = True
+    print(
+        "version  kind            rounds  promotions  p50 s  p95 s  max s  published again  rows read  phantoms  load/s"
+    )
+    for (version, kind), rounds in sorted(by_kind.items()):
+        took = figures([one["seconds"] for one in rounds])
+        promotions = sum(PROMOTIONS.get(one["kind"], 1) for one in rounds)
+        load = round(median(one["load_per_s"] for one in rounds))
+        again, read, phantoms = (sum(one[name] for one in rounds) for name in ("again", "read", "phantoms"))
+        print(
+            f"{version:7}  {kind:14}  {len(rounds):6}  {promotions:10}  {took['p50']:5.2f}  {took['p95']:5.2f}"
+            f"  {took['max']:5.2f}  {again:15}  {read:9}  {phantoms:8}  {load:6}"
+        )
+        are_met = are_met and (kind != "prompt" or took["p95"] <= TARGET_S)
+    return are_met
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    for name, default in (("kills", 20), ("switches", 10), ("snapshots", 5), ("behind", 5)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--folder", type=Path, default=Path(".watershed/failover"))
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
-    asked = parser.parse_args()
-    kinds = ["kill"] * asked.kills + ["switch"] * asked.switches + ["snapshot"] * asked.snapshots
-    random.Random(asked.seed).shuffle(kinds)
-    took: dict[str, list[float]] = {}
-    name = f"failover_{secrets.token_hex(3)}"
-    folder = asked.folder.absolute() / name
-    folder.mkdir(parents=True)
-    with servers(asked.folder.absolute() / "stack") as stack, standby_servers(2) as pair:
-        kafka = KafkaBroker(stack.start("kafka").bootstrap_servers, stack)
-        server = PostgresServer(pair.dsn(), pair.dsn("postgres"), stack)
-        with under_capture(server, kafka, pair.dsn(), name, folder, SMALL, [ITEMS]) as captured:
-            captured.query(f"INSERT INTO items SELECT g, 'before' FROM generate_series(1, {ROWS}) g")
-            captured.start(is_forked=False)
-            captured.await_caught_up()
-            rounds = Rounds(captured, pair, asked.seed)
-            with Writer(pair.dsn()):
-                for kind in kinds:
-                    took.setdefault(kind, []).append(rounds.promote(kind))
-            captured.await_caught_up()
-            report = captured.judge()
-            first_reads = sum(change.op == "r" for change in report.changes)
-            assert asked.snapshots or first_reads == ROWS, f"{first_reads} rows were read"
-            with Writer(pair.dsn()):
-                gaps = sum(rounds.fall_behind() for _ in range(asked.behind))
-            captured.await_caught_up()
-            assert captured.unlike([ITEMS]) == {}
-            rounds.close()
-    everything = [one for some in took.values() for one in some]
-    result = {
-        "seed": asked.seed,
-        "seconds until published": {kind: figures(some) for kind, some in took.items()},
-        "all": figures(everything) if everything else {},
-        "changes": len(report.changes),
-        "epoch": report.epoch,
-        "rows read": first_reads,
-        "gaps with a range": gaps,
-    }
-    print(json.dumps(result, indent=1))
-    return int(bool(everything) and figures(everything)["p95"] > TARGET_S)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--version", type=int, default=18)
+    parser.add_argument("--cache", action="store_true")
+    asked, others = parser.parse_known_args()
+    folder = Path(".watershed/failover")
+    others = ["--folder", str(folder), *others]
+    about = f"{__doc__}\n\nAlso: --version 17, --cache"
+    code = run_episodes(
+        about,
+        folder.name,
+        lambda seed, stack, place: episode(seed, stack, place, asked.version, has_cache=asked.cache),
+        arguments=others,
+    )
+    return int(not show(folder / RESULTS)) or code
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def test_a_standby(server: Server) -> None:
     server.stack.restart("postgres")
     try:
         one = the_one(troubles(server.items), "source", "the server is a standby")
-        assert one.next == "name the primary in source.dsn"
+        assert one.next == "name the primary in source.dsn, or all servers"
     finally:
         signal_file.unlink()
         server.stack.restart("postgres")

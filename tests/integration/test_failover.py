@@ -102,6 +102,9 @@ def test_a_standby_that_was_behind_is_a_gap_with_the_range_and_healing_removes_w
     items.await_caught_up()
     assert items.unlike([ITEMS]) == {}
     assert items.epoch() == 2
+    made = {(change.key["id"], change.op, change.is_streamed) for change in items.changes() if change.epoch == 2}
+    assert made == {(30, "d", False), (1, "r", False), (31, "c", True)}, "no other row is read"
+    assert "healing rows whose changes never happened" in items.running().said()
 
 
 @pytest.mark.promise(4)

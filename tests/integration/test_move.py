@@ -165,6 +165,8 @@ def test_a_database_that_is_not_the_same_is_refused_with_the_figures(
     moving.query("ALTER TABLE other DROP more; DROP TABLE items")
     assert "table public.items does not exist" in move(moving)
     moving.query("CREATE TABLE items (id int, name text PRIMARY KEY, mood mood, moods mood[], price price, doc jsonb)")
+    missing = move(moving, "--check")
+    assert "publication watershed does not exist and the role may not create it" in missing, "before the key"
     moving.query("ALTER TABLE items OWNER TO watershed")
     assert "its key is (name), but its records have (id)" in move(moving)
 

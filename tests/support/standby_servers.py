@@ -1,4 +1,4 @@
-"""A PostgreSQL 18 primary and its standbys, made by `pg_basebackup`, on ports that stay theirs: what a connection
+"""A PostgreSQL primary and its standbys, made by `pg_basebackup`, on ports that stay theirs: what a connection
 string with several hosts names. For tests that promote."""
 
 import shutil
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,10 +86,9 @@ class PgServer:
         """Copies the primary, into this place, and starts. Whatever was here is gone."""
         self.kill()
         shutil.rmtree(self.data, ignore_errors=True)
-        primary.query(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
-            self.physical_slot,
-        )
+        slot: LiteralString = "FROM pg_replication_slots WHERE slot_name = %s"
+        eventually(lambda: not primary.query(f"SELECT 1 {slot} AND active", self.physical_slot), 30.0, "a free slot")
+        primary.query(f"SELECT pg_drop_replication_slot(slot_name) {slot}", self.physical_slot)
         address = f"host={HOST} port={primary.port} user={SUPERUSER} dbname={DATABASE} application_name={application}"
         words: list[str | Path] = [
             "-D",
@@ -104,7 +104,7 @@ class PgServer:
             "-d",
             address,
         ]
-        self.run("pg_basebackup", "--no-sync", *words)
+        self.run("pg_basebackup", "--no-sync", *words, version=18)  # it copies older servers too
         with (self.data / "postgresql.auto.conf").open("a") as settings:
             settings.write("sync_replication_slots = on\nhot_standby_feedback = on\nsynchronized_standby_slots = ''\n")
             settings.write("synchronous_standby_names = ''\n")
@@ -114,11 +114,12 @@ class PgServer:
         """The folder of this version's programs."""
         return programs._programs(self.instance, self.version)
 
-    def run(self, tool: str, *words: str | Path) -> str:
-        """Runs one of PostgreSQL's programs as the server's account; what it said."""
+    def run(self, tool: str, *words: str | Path, version: int | None = None) -> str:
+        """Runs one of PostgreSQL's programs, of the server's version or another one, as the server's account; what it
+        said."""
         self.instance.own()
         done: subprocess.CompletedProcess[str] = subprocess.run(
-            [str(word) for word in (self.programs() / tool, *words)],
+            [str(word) for word in (programs._programs(self.instance, version or self.version) / tool, *words)],
             env=base_environment(self.instance.folder),
             cwd=self.instance.folder,
             capture_output=True,
@@ -179,14 +180,15 @@ class StandbyServers:
 
 
 class Writer:
-    """Inserts, updates and deletes rows of a table `items (id, name)`, at some 300 changes/s, through whichever server
-    is the primary."""
+    """Inserts, updates and deletes rows of a table `items (id, name)`, through whichever server is the primary. No two
+    changes write the same name."""
 
-    def __init__(self, dsn: str, pause_s: float = 0.003) -> None:
-        """`pause_s`: between two changes."""
+    def __init__(self, dsn: str, changes_per_s: float = 300.0) -> None:
+        """`changes_per_s`: at most; a slower server is not caught up with."""
         self._dsn = dsn
-        self._pause_s = pause_s
+        self._interval_s = 1.0 / changes_per_s
         self._is_over = threading.Event()
+        self._writing = threading.Lock()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.count = 0
 
@@ -198,25 +200,34 @@ class Writer:
         self._is_over.set()
         self._thread.join()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is written meanwhile."""
+        with self._writing:
+            yield
+
     def _run(self) -> None:
         while not self._is_over.is_set():
             try:
                 with psycopg.connect(self._dsn, autocommit=True) as connection:
-                    while not self._is_over.wait(self._pause_s):
-                        self._write(connection)
+                    due = time.monotonic()
+                    while not self._is_over.wait(max(due - time.monotonic(), 0.0)):
+                        with self._writing:
+                            self._write(connection)
+                        due = max(due + self._interval_s, time.monotonic() - 0.1)
             except psycopg.OperationalError:
                 self._is_over.wait(0.05)
 
     def _write(self, connection: psycopg.Connection) -> None:
-        number = 1_000 + self.count % 400
-        if self.count % 7 == 6:
+        count, number = self.count, 1_000 + self.count % 400
+        self.count += 1  # even if it fails: it may be committed all the same
+        if count % 7 == 6:
             connection.execute("DELETE FROM items WHERE id = %s", (number - 3,))
         else:
             connection.execute(
                 "INSERT INTO items VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET name = excluded.name",
-                (number, str(self.count)),
+                (number, str(count)),
             )
-        self.count += 1
 
 
 @contextmanager

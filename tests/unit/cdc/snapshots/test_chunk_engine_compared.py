@@ -221,3 +221,19 @@ def test_where_the_table_was_altered_the_topic_is_read_again_with_the_new_schema
     request = made.ask()
     assert isinstance(request, ReadTopic)
     assert request.schema == altered
+
+
+def test_chunks_of_which_little_is_published_do_not_shrink_because_they_wait_for_their_watermarks() -> None:
+    def next_rows(*differing: int) -> int:
+        made = comparing()
+        topic_is_read(made)
+        nonce = compared(made, made.ask(), snapshot(70), *differing, of=1_000, is_end=False)
+        made.now += 2.0
+        made.engine.take([], made.now)
+        made.transaction(901, watermarks=[nonce])
+        chunk = made.ask()
+        assert isinstance(chunk, Chunk)
+        return chunk.rows_max
+
+    assert next_rows(1, 2) == 2_000, "it grows as far as it may"
+    assert next_rows(*range(1_000)) < 200, "what is published delays the stream"

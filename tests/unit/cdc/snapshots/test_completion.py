@@ -7,7 +7,8 @@ import pytest
 from cdc.model.control import IncompleteRowsRecord, RangeRecord
 from cdc.ports.chunk_reader import Chunk, DescribeTable, Key, Lookup, TableDescribed, TransactionBarrier
 from cdc.snapshots import completion
-from cdc.snapshots.completion import BATCH_KEYS_MAX, NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
+from cdc.snapshots.completion import NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
+from cdc.snapshots.jobs import BATCH_KEYS_MAX
 from cdc.snapshots.ranges import RETRY_S
 from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import Beside, deletes, key, noted, rows, snapshot, sweeps, wanted

@@ -92,6 +92,7 @@ LATE = PartialTransaction(commit_lsn=1000, xid=7, next_index=3)
     ("before", "now", "resume"),
     [
         (position(ON_1, 900), TO_2, 900),
+        (position(ON_1, 1), TO_3, 1),  # behind a backlog
         (position(ON_1, 1000), TO_2, 1000),  # the last transaction ends where the branches part
         (position(ON_1, 900, 800), TO_2, 900),
         (position(ON_1, 1010, 1000), TO_2, 1000),  # keepalives alone went on

@@ -1,0 +1,100 @@
+"""The keys of a table's topic whose last record may come from changes that the source does not have, because a standby
+was promoted that was behind.
+
+Such a record has a commit LSN of the former branch, at or behind the point at which the branches part. Two others
+count as well: a record with large values that were read from the table, which may have been newer than the record's
+transaction; and a tombstone of which the delete is not in the topic any more, if no record behind it in its partition
+is of the common past. Records of a partition are in the order of the log.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from cdc.config.settings import KafkaConfig
+from cdc.kafka.record_decoding import record_reader
+from cdc.kafka.topic_keys import QUEUE_KIBIBYTES_MAX
+from cdc.kafka.topic_reader import open_reader
+
+KEYS_MAX: Final = 5_000
+BYTES_MAX: Final = 128 * 1024  # of the keys: the record of their snapshot, which has them twice, has to fit into 1 MiB
+
+_EPOCH: Final = b',"epoch":'
+_PLACE: Final = re.compile(rb',"epoch":(\d+),"seq":\d+,"commit_lsn":(\d+),')
+_FILLED: Final = b',"filled":['
+
+
+class TooManyKeysError(Exception):
+    """There are more keys than a snapshot of single rows may have."""
+
+
+class DivergedKeys:
+    """Collects the keys. Pure."""
+
+    def __init__(self, epoch: int, switch: int) -> None:
+        """`epoch`: of the position. `switch`: the LSN at which the branches part."""
+        self._epoch = epoch
+        self._switch = switch
+        self._found: set[bytes] = set()  # in the partitions before
+        # In the present one. After partitions were added, the older records of a key may be in another one.
+        self._here: set[bytes] = set()
+        self._tombstones: set[bytes] = set()  # without a delete, since the last record of the common past
+        self._last_shared = b""  # key of that record
+        self._bytes = 0  # at least the size of the keys
+        self.has_shared = False  # the epoch has a record of the common past: it began before the branches part
+
+    def end_partition(self) -> None:
+        """The next record is of another partition."""
+        self._found |= self._here | self._tombstones
+        self._here, self._tombstones, self._last_shared = set(), set(), b""
+
+    def take(self, key: bytes, value: bytes | None) -> None:
+        """Takes the next record, as JSON. Raises TooManyKeysError."""
+        if value is not None and not self._is_diverged(value):
+            self._here.discard(key)
+            self._tombstones.clear()
+            self._last_shared = key
+        elif key not in self._here and (value is not None or key != self._last_shared):
+            (self._tombstones if value is None else self._here).add(key)
+            self._bytes += len(key)
+            self._require_few()
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """The keys, after the last `end_partition`."""
+        return frozenset(self._found)
+
+    def _require_few(self) -> None:
+        sets = self._found, self._here, self._tombstones
+        if self._bytes > BYTES_MAX:
+            self._bytes = sum(len(key) for keys in sets for key in keys)  # without those that were given up since
+        if self._bytes > BYTES_MAX or sum(map(len, sets)) > KEYS_MAX:
+            raise TooManyKeysError
+
+    def _is_diverged(self, value: bytes) -> bool:
+        at = value.rfind(_EPOCH)  # it stands behind the user's columns, so the last one is ours
+        place = _PLACE.match(value, at) if at >= 0 else None
+        if place is None or int(place[1]) < self._epoch:
+            return False  # LSNs of earlier epochs mean nothing here; `has_shared` says that both branches have them
+        if int(place[2]) >= self._switch:
+            return True
+        self.has_shared = True
+        return value.find(_FILLED, at) >= 0
+
+
+def read_diverged_keys(kafka: KafkaConfig, topic: str, epoch: int, switch: int) -> DivergedKeys:
+    """Reads the topic to the end that it has now. Raises TooManyKeysError, BrokerError, UnreachableError."""
+    found = DivergedKeys(epoch, switch)
+    for partition in _partitions(kafka, topic):
+        for key, value in partition:
+            found.take(key, value)
+        found.end_partition()
+    return found
+
+
+def _partitions(kafka: KafkaConfig, topic: str) -> Iterator[Iterator[tuple[bytes, bytes | None]]]:
+    plain = record_reader(kafka).plain
+    with open_reader(kafka, settings={"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}) as reader:
+        for number in reader.partitions(topic):
+            messages = reader.read(topic, number)
+            yield ((key, plain(m.value())) for m in messages if (key := plain(m.key())) is not None)
