@@ -105,7 +105,7 @@ function lines(found, newest, stores) {
       newest && !isGone ? value(`topic ${name}`, newest.row?.[name]) : isGone ? value(`topic ${name}`, undefined) : "",
       ...stores.map((store) => {
         const stored = nameIn(store, name);
-        if (stored === undefined) return h("small", {}, "left out");
+        if (stored === undefined) return h("small", {}, Object.keys(store.names ?? {}).length ? "left out" : "–");
         const difference = store.differences?.find((one) => one.column === stored);
         const renamed = stored === name ? "" : h("small", {}, stored);
         return [value(`${store.sink} ${name}`, store.row?.[stored], difference ? `expected ${difference.expected}` : ""), renamed];
