@@ -16,7 +16,7 @@ from starlette.routing import Route
 from cdc.config.config_file import Config
 from cdc.config.http_settings import HttpConfig
 from cdc.kafka.state_reader import read_in_force
-from cdc.model.errors import NotInTimeError, UnreachableError, WatershedError
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
 from watershed.http.access import refused_values
 from watershed.http.answers import count_of, failed, failure, values
@@ -134,7 +134,5 @@ class TableReads:
 def _key(schema: TableSchema, text: str) -> bytes | Response:
     try:
         return record_key(schema, text)
-    except (UnreachableError, NotInTimeError):
-        raise
     except WatershedError as error:
         return failure(400, error.message, error.hint)

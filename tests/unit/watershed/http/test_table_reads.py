@@ -51,6 +51,7 @@ class Tables:
         self.following = 0
         self.is_settled: bool | None = None
         self.new: list[TableRecord] = []
+        self.is_away = False
         self.breaks: Exception | None = None
 
     def schema(self, table: TableId) -> TableSchema:
@@ -88,6 +89,10 @@ class Tables:
         if self.fails is not None:
             raise self.fails
         return [record(number) for number in range(2)]
+
+    def require_answer(self) -> None:
+        if self.is_away:
+            raise UnreachableError("the leader does not answer", "start it")
 
     def poll(self, wait_s: float, records_max: int = 1) -> list[TableRecord]:
         del records_max
@@ -261,6 +266,12 @@ def test_a_stream_that_breaks_says_why_and_ends(port: int, tables: Tables) -> No
     text = answer.read().decode()
     assert text.endswith('event: error\ndata: {"error": "Kafka: no broker answers", "next": "start it"}\n\n')
     eventually(lambda: tables.following == 0, 5.0, "nothing follows the topic any more")
+
+
+def test_a_quiet_stream_notices_that_the_brokers_are_away(port: int, tables: Tables) -> None:
+    answer = opened(port, "public.orders/changes")
+    tables.is_away = True
+    assert "the leader does not answer" in answer.read().decode()
 
 
 def test_a_stream_with_a_defect_ends_too(port: int, tables: Tables) -> None:
