@@ -333,7 +333,30 @@ def test_the_console_of_a_capture_that_runs(opener: Opener, items: Captured) -> 
     expect(page.get_by_text("200 records published")).to_be_visible(timeout=20_000)
     items.query("INSERT INTO items SELECT n, 'y' FROM generate_series(1001, 1500) n")
     expect(page.get_by_text("700 records published")).to_be_visible(timeout=20_000)
-    console.open("tables/public.items")
+    items.cdc("table", "stop", "public.items")
+    expect(page.locator(".attention")).to_contain_text("an operator stopped it")
+    for section in SECTIONS:
+        console.open(section)
+        console.require_sound()
+    # Problems are sampled every five seconds; a shorter one would not be remembered.
+    eventually(lambda: "an operator stopped it" in server.get("/v1/history")[1], 20.0, "the problem is remembered")
+    items.cdc("table", "start", "public.items")
+    server.await_ready()
+    expect(page.locator(".problems.over")).to_contain_text("an operator stopped it", timeout=120_000)
+
+
+@pytest.mark.long
+def test_one_key_of_a_capture_that_runs_is_watched(opener: Opener, items: Captured) -> None:
+    """The routes of a table, of one row, of changes and of the process itself, without a sink."""
+    port = free_port()
+    items.settings = {"http": {"port": port}}
+    items.query("INSERT INTO items SELECT n, 'x' FROM generate_series(1, 20) n")
+    items.start()
+    server = HttpServer(port)
+    server.await_ready()
+    items.query("INSERT INTO items VALUES (21, 'late')")
+    console = opener.at(server)
+    page = console.open("tables/public.items")
     expect(page.get_by_role("table", name="Columns of the table")).to_contain_text("integer")
     expect(page.get_by_role("table", name="Changes of public.items").locator("tbody tr").first).to_contain_text(
         "insert"
@@ -352,14 +375,3 @@ def test_the_console_of_a_capture_that_runs(opener: Opener, items: Captured) -> 
         console.open(f"system/{shown}")
         expect(page.locator("#view")).to_contain_text(text)
         console.require_sound()
-    console.open("overview")
-    items.cdc("table", "stop", "public.items")
-    expect(page.locator(".attention")).to_contain_text("an operator stopped it")
-    for section in SECTIONS:
-        console.open(section)
-        console.require_sound()
-    # Problems are sampled every five seconds; a shorter one would not be remembered.
-    eventually(lambda: "an operator stopped it" in server.get("/v1/history")[1], 20.0, "the problem is remembered")
-    items.cdc("table", "start", "public.items")
-    server.await_ready()
-    expect(page.locator(".problems.over")).to_contain_text("an operator stopped it", timeout=120_000)

@@ -109,6 +109,7 @@ def test_one_row_is_found_in_the_source_its_topic_and_every_store(goods: Capture
     assert (shown["status"], shown["key"], shown["stores"][0]["generation"]) == ("captured", ["id"], 1)
 
 
+@pytest.mark.long
 def test_one_row_is_watched_in_the_console_as_it_arrives_in_every_store(goods: Captured, opener: Opener) -> None:
     console = opener.at(HttpServer(goods.settings["http"]["port"]))
     page = console.open(f"tables/{drift.GOODS}/row/700")
