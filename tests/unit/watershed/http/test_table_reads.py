@@ -49,6 +49,7 @@ class Tables:
         self.goes_on.set()
         self.fails: WatershedError | None = None
         self.following = 0
+        self.is_settled: bool | None = None
         self.new: list[TableRecord] = []
         self.is_away = False
         self.breaks: Exception | None = None
@@ -66,8 +67,9 @@ class Tables:
         self.goes_on.wait(10)
         return {"table": str(self.schema(table).table)}
 
-    def row(self, schema: TableSchema, key: bytes, records: int) -> Mapping[str, Any]:
+    def row(self, schema: TableSchema, key: bytes, records: int, *, is_settled: bool) -> Mapping[str, Any]:
         self.asked.append((schema.table, json.loads(key), records))
+        self.is_settled = is_settled
         self.goes_on.wait(10)
         return {"table": str(schema.table), "source": {"price": float("nan")}}
 
@@ -157,6 +159,11 @@ def test_a_row_is_asked_for_by_its_key_and_its_topic_only_on_request(port: int, 
     assert (code, found["source"]) == (200, {"price": "nan"}), "JSON has no NaN"
     assert get(port, "public.orders/row?key=7&records=3")[0] == 200
     assert tables.asked == [(ORDERS.table, {"id": 7}, 0), (ORDERS.table, {"id": 7}, 3)]
+    assert tables.is_settled
+    assert get(port, "public.orders/row?key=7&wait=false")[0] == 200
+    assert not tables.is_settled
+    code, found = get(port, "public.orders/row?key=7&wait=no")
+    assert (code, found["error"]) == (400, "wait='no' is neither true nor false")
 
 
 @pytest.mark.parametrize(
