@@ -122,7 +122,7 @@ class ScriptedEngine:
     def commit(
         self, opened: OpenTable, files: NewFiles, properties: Mapping[str, str], *, is_guarded: bool
     ) -> Iterator[Snapshot]:
-        raise AssertionError("only statements write")
+        raise AssertionError(f"only statements write: {opened}, {files}, {properties}, {is_guarded}")
 
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
         return iter(self.snapshots[::-1]) if "__deleted" not in table[1] else iter(())
