@@ -40,7 +40,8 @@ FINISH_S_MAX = 3.0
 WAIT_S_MAX = 0.2
 ANSWER_WAIT_S = 0.01
 # End offsets are those of one position (ProgressRecord.is_cut) if nothing was produced between the commit and the
-# answer. Under a steady load something always is: so often, the loop produces nothing until the answer is there.
+# answer. Under a steady load something always is: so often, the loop produces nothing until the answer is there, if a
+# sink needs cuts.
 CUT_INTERVAL_S = 1.0
 CUT_WAIT_S_MAX = 5.0  # brokers that answer later delay no change
 CUT_WAIT_TIMES = 10  # the pause between two such waits is so many times as long as the wait, at least
@@ -79,6 +80,7 @@ class LoopSchedule:
     watch: Callable[[], None] = lambda: None  # checks source and brokers
     heartbeats: Heartbeats | None = None
     check_ends: Callable[[Mapping[str, Sequence[int]]], None] = lambda _: None  # of topics, whenever they are known
+    awaits_cuts: bool = False  # whether it pauses for one where a steady load leaves none
 
 
 class Capture:
@@ -274,7 +276,7 @@ class Capture:
         now = self._clock.monotonic()
         if self._committed.resume_lsn <= self._cut_lsn:
             return
-        is_awaited = now - self._cut_at >= self._cut_pause_s
+        is_awaited = self._schedule.awaits_cuts and now - self._cut_at >= self._cut_pause_s
         if is_awaited or (self._progress_request is None and self._progress_is_due(now)):
             self._request_progress(now, is_awaited=is_awaited)
 

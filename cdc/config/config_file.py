@@ -88,6 +88,10 @@ class Config(PipelineConfig):
     verify: VerifyConfig = VerifyConfig()
     http: HttpConfig = HttpConfig()
 
+    @property
+    def has_sinks_at_cuts(self) -> bool:
+        return any(section.is_at_cuts for section in self.sinks.values())
+
     @model_validator(mode="after")
     def _sinks_can_read(self) -> Self:
         if self.sinks and not self.format_options.suits_sinks:

@@ -333,6 +333,11 @@ class PipelineConfig(BaseSettings):
         return self.model_copy(update={"source": self.source.with_matched(map(TableId.parse, record.tables))})
 
     @property
+    def has_sinks_at_cuts(self) -> bool:
+        """Whether a sink commits at cuts, which capture then makes also under a steady load."""
+        return False
+
+    @property
     def heals_itself(self) -> bool:
         """Whether capture heals a gap without being asked to."""
         return self.source.on_gap == "heal" or self.snapshot.mode == "when_needed"

@@ -81,7 +81,7 @@ class Reloading:
 
 
 def _own(config: PipelineConfig) -> tuple[object, ...]:
-    return tuple(getattr(config, name) for name in PipelineConfig.model_fields)
+    return (*(getattr(config, name) for name in PipelineConfig.model_fields), config.has_sinks_at_cuts)
 
 
 def _other_changes(before: PipelineConfig, now: PipelineConfig) -> Iterator[str]:
@@ -119,6 +119,8 @@ def _checked(before: PipelineConfig, now: PipelineConfig, at: SourceConfig) -> s
             now.source.columns.require_meaning(columns)
         now.source.columns.require_unpublished(known[table] for table in new.source.table_ids if table in known)
     said = [_named("joins", "join", joining), _named("leaves", "leave", leaving)]
+    if now.has_sinks_at_cuts != before.has_sinks_at_cuts:
+        said.append("a sink commits at cuts" if now.has_sinks_at_cuts else "no sink commits at cuts")
     return "; ".join(filter(None, said)) or "options of tables have changed"
 
 

@@ -217,6 +217,7 @@ class Session:
             watch,
             Heartbeats(self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable),
             check_ends,
+            awaits_cuts=self._config.has_sinks_at_cuts,
         )
 
     def _require_continuity(

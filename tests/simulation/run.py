@@ -335,7 +335,7 @@ class Process:
                 ),
             ),
             topics=TOPICS,
-            schedule=LoopSchedule(limits=self._run.limits),
+            schedule=LoopSchedule(limits=self._run.limits, awaits_cuts=True),
             should_stop=self._stops,
         )
         capture.run()

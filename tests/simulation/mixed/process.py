@@ -162,7 +162,7 @@ class Process:
                 publisher=self._publisher(position),
             ),
             topics=TOPICS,
-            schedule=LoopSchedule(limits=run.limits, watch=tracker.watch),
+            schedule=LoopSchedule(limits=run.limits, watch=tracker.watch, awaits_cuts=True),
             should_stop=self._stops,
         )
         capture.run()

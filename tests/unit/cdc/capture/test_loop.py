@@ -51,6 +51,8 @@ def capture(
     script: Script,
     watch: Callable[[], None] = lambda: None,
     heartbeats: Heartbeats | None = None,
+    *,
+    awaits_cuts: bool = False,
     **limits: Any,
 ) -> Capture:
     config = CaptureConfig(**limits)
@@ -80,7 +82,7 @@ def capture(
             publisher=Publisher(constants, config),
         ),
         topics=Topics("shop"),
-        schedule=LoopSchedule(limits=config, watch=watch, heartbeats=heartbeats),
+        schedule=LoopSchedule(limits=config, watch=watch, heartbeats=heartbeats, awaits_cuts=awaits_cuts),
         should_stop=script.should_stop,
     )
 
