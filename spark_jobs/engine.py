@@ -169,6 +169,32 @@ class SparkEngine:
             yield Snapshot(found_snapshot["snapshot-id"], parent_id, found_snapshot["summary"], number)
             snapshot = None if parent_id is None else found.snapshot(parent_id)
 
+    def tags(self, table: tuple[str, ...]) -> Mapping[str, int]:
+        def read() -> dict[str, int]:
+            refs = self._catalog.loadTable(self._identifier(table)).refs()
+            return {str(name): int(ref.snapshotId()) for name, ref in refs.items() if ref.isTag()}
+
+        return self._call(read)
+
+    def tag(self, table: tuple[str, ...], name: str, snapshot: int | None, removed: Sequence[str]) -> None:
+        def work() -> None:
+            loaded = self._catalog.loadTable(self._identifier(table))
+            number = snapshot
+            if number is None:
+                if loaded.currentSnapshot() is not None:
+                    raise Conflict
+                loaded.newFastAppend().commit()
+                loaded.refresh()
+                number = loaded.currentSnapshot().snapshotId()
+            changed = loaded.manageSnapshots()
+            is_there = name in loaded.refs()
+            changed = changed.replaceTag(name, number) if is_there else changed.createTag(name, number)
+            for other in removed:
+                changed = changed.removeTag(other)
+            changed.commit()
+
+        self._call(work)
+
     def open_table(self, table: tuple[str, ...], bounds: Mapping[str, tuple[Json, Json]]) -> OpenTable | None:
         return self._call(lambda: self._open_table(table, bounds))
 

@@ -121,6 +121,13 @@ class Engine(Protocol):
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
         """Yields the table's commits that are kept, newest first."""
 
+    def tags(self, table: tuple[str, ...]) -> Mapping[str, int]:
+        """Returns the table's tags: name → id of the snapshot."""
+
+    def tag(self, table: tuple[str, ...], name: str, snapshot: int | None, removed: Sequence[str]) -> None:
+        """Sets the tag on a snapshot, whatever it was on before, and removes others, in one commit. `snapshot`: None
+        for a table that has none yet: it gets one without rows. Raises Conflict."""
+
     def state(self, table: tuple[str, ...]) -> str | None:
         """Returns a text that changes with each commit to the table; None if the table does not exist. Cheap."""
 

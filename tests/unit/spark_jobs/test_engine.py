@@ -266,3 +266,27 @@ def test_whole_rows_are_read_one_after_the_other_by_that_statement_only(
     for by_row in (True, False):
         engine.run("INSERT INTO watershed.shop.t SELECT id + 1 FROM watershed.shop.t", by_row=by_row)
     assert ["ColumnarToRow" in plan["plan"] for plan in plans] == [False, True]
+
+
+def test_tags_name_snapshots_of_any_table_and_keep_them(engine: SparkEngine, where: CatalogPlace) -> None:
+    engine.tag(TABLE, "first", None, [])  # there is no snapshot yet
+    assert engine.query("SELECT * FROM watershed.shop.t VERSION AS OF 'first'").num_rows == 0
+    insert(engine, 1)
+    one = next(engine.history(TABLE))
+    insert(engine, 2)
+    engine.tag(TABLE, "second", one.id, [])
+    with pytest.raises(Conflict):
+        engine.tag(TABLE, "third", None, [])  # somebody has written meanwhile
+    with where.opened() as catalog:
+        table = catalog.load_table(TABLE)
+        named = table.snapshot_by_name("second")
+        assert named is not None
+        assert table.scan(snapshot_id=named.snapshot_id).to_arrow().column("id").to_pylist() == [1]
+    assert engine.query("SELECT id FROM watershed.shop.t VERSION AS OF 'second'").column("id").to_pylist() == [1]
+    later = Maintenance(engine, lambda: time.time() + 30 * 86_400)
+    assert later._expire(TABLE) == 0, "two are tagged, and one is the newest"
+    assert len(list(engine.history(TABLE))) == 3
+    newest = next(engine.history(TABLE)).id
+    engine.tag(TABLE, "second", newest, ["first"])
+    assert engine.tags(TABLE) == {"second": newest}
+    assert later._expire(TABLE) == 2
