@@ -87,10 +87,6 @@ class SparkEngine:
             **hadoop_settings(catalog.location, catalog.s3),
             prefix: "org.apache.iceberg.spark.SparkCatalog",
             **{f"{prefix}.{name}": value for name, value in catalog.spark_properties.items()},
-            # For each file that Hadoop creates in a local folder, it starts a process that sets permissions; for a file
-            # with checksums beside it, five. The setting is Iceberg's alone, which shares no file system with others.
-            f"{prefix}.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-            f"{prefix}.hadoop.fs.file.impl.disable.cache": "true",
             # Other sessions' commits are seen at once.
             f"{prefix}.cache-enabled": "false",
             # There are many small statements, and each query stage would be a job of its own. Merges set the number of
