@@ -14,6 +14,7 @@ from watershed.http.models import Health, NotShown, Readiness, Shown, Sinks, Tab
 from watershed.http.operations import Operation
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX
 from watershed.status.model import Node, SinkStatus, Status, ViewStatus
+from watershed.status.position import PositionOfStores
 from watershed.status.trend import Recent
 
 # ---- answers that commands print, too, and that have no model there
@@ -209,6 +210,10 @@ _PATHS: Final[Mapping[str, tuple[str, Answers]]] = {
     _TABLE: ("One table, with its names in each store.", {200: TableDescription, **_FAILURES}),
     f"{_TABLE}/row": ("One row in the source, in its topic and in every store.", {200: Row, **_FAILURES}),
     f"{_TABLE}/changes": ("The table's changes as they arrive: each event has one as its data.", _FAILURES),
+    "/v1/position": (
+        "The LSN that every store has applied, and that of each store.",
+        {200: PositionOfStores, 503: Failure},
+    ),
     "/v1/wait": ("Waits until stores show an LSN.", {200: Shown, **_WAIT_ANSWERS}),
     "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
     "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),

@@ -24,6 +24,7 @@ from watershed.http.openapi import description
 from watershed.http.operations import Operations
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, NotShownError, Question, Waits
 from watershed.status.model import Part, Problem, Status
+from watershed.status.position import position_of_stores
 from watershed.status.trend import Recent
 
 
@@ -102,6 +103,12 @@ def application(
     def tables(_: Request) -> Response:
         return json_answer(Tables(tables=status().tables))
 
+    def position(_: Request) -> Response:
+        try:
+            return json_answer(position_of_stores(waits.positions()))
+        except WatershedError as error:
+            return failed(error, 503)
+
     async def wait(request: Request) -> Response:
         asked = request.query_params
         if "lsn" not in asked:
@@ -149,6 +156,7 @@ def application(
             Route("/v1/user", user),
             Route("/v1/status", whole),
             Route("/v1/tables", tables),
+            Route("/v1/position", position),
             Route("/v1/wait", wait),
             Route("/v1/sinks", sinks),
             Route("/v1/sinks/{name}", sink),
