@@ -34,7 +34,7 @@ from sinks.shaping.sink import shaped
 from sinks.slots import FIRST, Slots
 from spark_jobs import stores
 from spark_jobs.batches import SparkBatches
-from spark_jobs.engine import SparkEngine
+from spark_jobs.engine import KnownProperties, SparkEngine
 from spark_jobs.failures import reason
 from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jars.java import spark_java
@@ -271,9 +271,10 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
         folders = f"{place.location}/{FOLDER}/{place.namespace}"
         staging = own_folder(folders)
         delete_leftovers(folders, section.s3)
-        engines = [SparkEngine(spark, place) for _ in range(min(task_count, MERGES_AT_ONCE_MAX))]
+        known: KnownProperties = {}
+        engines = [SparkEngine(spark, place, known) for _ in range(min(task_count, MERGES_AT_ONCE_MAX))]
         sink = WarehouseSink(
-            SparkEngine(spark, place),
+            SparkEngine(spark, place, known),
             engines,
             WarehouseReader(place),
             staging,

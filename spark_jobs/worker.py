@@ -69,6 +69,7 @@ RETRY_S_MAX: Final = 30.0
 FINISH_S_MAX: Final = 6.0
 # At other times, a batch that does not end in this time is abandoned: its late writes are guarded by the version.
 BATCH_S_MAX: Final = 600.0
+BOUNDED_BATCH_S: Final = 10.0  # what a warehouse's batch may take, however often one begins
 # A query that has not failed for this long counts as working, also if nothing is to be written.
 WORKS_S: Final = 3.0
 JVM_END_S_MAX: Final = 2.0  # after a call was cut off, until the end of the Java process shows
@@ -155,6 +156,7 @@ class SinkWorker(ABC):
         self._topics = Topics(config.topics.prefix)
         self._checkpoints = Checkpoints(config.spark.checkpoint_location, config.topics.prefix, name)
         self._section = config.sinks[name]
+        self._written_as = self._section  # whose mappings rows are written with
         self._mappings: dict[str, str] = {}  # see SinkRecord.mappings
         self._sync: SinkSync | None = None
         self._stream: SinkStreamOptions | None = None  # of the present attempt
@@ -169,6 +171,12 @@ class SinkWorker(ABC):
     @property
     def _cut_patience_s(self) -> float:
         return CUT_PATIENCE_S if self._section.is_at_cuts else 0.0
+
+    @property
+    def _batch_s(self) -> float:
+        """How long a batch may take, in seconds, from which nothing is published before it ends."""
+        is_bounded = self._section.has_bounded_batches
+        return max(self._trigger_ms / 1000, BOUNDED_BATCH_S) if is_bounded else 0.0
 
     def run(self) -> None:
         """Runs the thread."""
@@ -367,7 +375,7 @@ class SinkWorker(ABC):
 
     def _complete(self, control: ControlReader, record: SinkRecord) -> SinkRecord:
         excluded = {*map(str, control.excluded), *self._section.excluded_names}
-        self._mappings = recorded_mappings(self._section, control.schema_histories, self._mappings)
+        self._mappings = recorded_mappings(self._written_as, control.schema_histories, self._mappings)
         owed = {table: reason for table, reason in record.owed.items() if table not in excluded}
         shape = {
             "excluded": tuple(sorted(excluded)),
@@ -375,7 +383,7 @@ class SinkWorker(ABC):
             "owed": owed,
             "role": self.role,
             "store": self._section.type,
-            "patience_s": STALLED_S + 2 * self._trigger_ms / 1000 + self._cut_patience_s,
+            "patience_s": STALLED_S + 2 * self._batch_s + self._cut_patience_s,
         }
         return record.model_copy(update=shape)
 

@@ -24,7 +24,7 @@ from sinks.warehouse.naming import table_location
 
 log = structlog.get_logger(__name__)
 
-# Files beyond those that the table's size requires. At a commit every 10 s, this is a compaction every few minutes.
+# Files beyond those that the table's size requires. At a commit every 3 s, this is a compaction every few minutes.
 SMALL_FILE_COUNT_MAX: Final = 50
 # A reader that began at most this long ago still finds its snapshot's files, however many batches there were since.
 HOUR_S: Final = 3600
