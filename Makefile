@@ -85,6 +85,7 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.operator_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.sink_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.warehouse_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.bank_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.drift_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.wild_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.rebuild_campaign
