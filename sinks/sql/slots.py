@@ -108,7 +108,8 @@ class SqlSlots:
             for row in self._rows(connection, own):
                 for place in (_place(row), (own.schema, own.versions_name(row["source"]))):
                     connection.execute(DropTable(_table(place), if_exists=True))
-            connection.execute(DropTable(own.tables, if_exists=True))
+            for table in (own.tables, own.staged):
+                connection.execute(DropTable(table, if_exists=True))
             connection.execute(DropTable(own.sink))
 
         self._server.transaction(drop)
@@ -128,6 +129,7 @@ class SqlSlots:
                 self._rename(connection, versions, target.versions_name(name))
             changed = source.tables.update().where(source.tables.c.source == name)
             connection.execute(changed.values(shape=moved(row["shape"], place)))
+        connection.execute(DropTable(source.staged, if_exists=True))  # is made again for the next batch
         for one, other in ((source.tables, target.tables), (source.sink, target.sink)):
             self._rename(connection, (source.schema, one.name), other.name)
 

@@ -37,6 +37,10 @@ JOB = "watershed.job"
 QUERY_BATCH = "watershed.query_batch"
 TOPIC = "watershed.topic"
 OFFSETS = "watershed.offsets"
+# If batches go up to cuts: INCARNATION of the topic, whose offsets they are; and of the batch that reaches a cut CUT,
+# its epoch and LSN, as of which the table is then.
+INCARNATION = "watershed.incarnation"
+CUT = "watershed.cut"
 
 
 def origin_of(job: str, batch: int, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[str, str]:

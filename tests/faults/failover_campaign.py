@@ -14,8 +14,8 @@ change of the source published once, no row read again. Where the standby was be
 the range, and after healing no row is left that the new primary does not have. With `--cache` a cache must be equal,
 too.
 
-Each episode is a line in `episodes.jsonl`; a run that is started again goes on behind the last one, and prints a table
-of all of them. The exit code is 1 where the 95th percentile is above its target.
+Each round is a line in `rounds.jsonl`, each episode one in `episodes.jsonl`; a run that is started again goes on behind
+the last episode, and prints a table of all rounds. The exit code is 1 where the 95th percentile is above its target.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import sys
 import time
 from collections import defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -35,7 +35,7 @@ from typing import Any, Final
 from cdc.kafka.state_reader import read_captured
 from cdc.model.events import TableId
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer
-from tests.faults.episodes import RESULTS, run_episodes
+from tests.faults.episodes import run_episodes
 from tests.faults.failover_cluster import Cluster, Promotions
 from tests.faults.published import Counts, Published
 from tests.faults.takeover_campaign import figures
@@ -47,6 +47,7 @@ from tests.support.stores import stored_rows
 from tests.support.waiting import eventually
 from watershed.devstack.stack import Stack
 
+ROUNDS: Final = "rounds.jsonl"
 TARGET_S: Final = 10.0
 ROWS: Final = 3_000
 LOAD: Final = 300  # changes that are written after each promotion, and per second at most
@@ -66,7 +67,8 @@ class Rounds:
     published: Published
     writer: Writer
     job: SinkJob | None
-    results: list[dict[str, Any]] = field(default_factory=list)
+    results: Path  # a line of JSON for each round
+    version: int
     _journaled: int = ROWS  # the last entry of the source's journal that was looked at
 
     def run(self, kind: str) -> None:
@@ -88,9 +90,11 @@ class Rounds:
             assert self._gaps() == gaps, self.captured.running().said()
             assert (lost, phantoms, counts.again) == (0, 0, 0), f"{lost} lost, {phantoms} phantoms, {counts}"
             assert kind == "snapshot" or counts.read == 0, f"{counts.read} rows were read again"
-        found = {"kind": kind, "seconds": round(took_s, 2), "phantoms": phantoms, "load_per_s": round(per_s)}
-        self.results.append(found | {"streamed": counts.streamed, "again": counts.again, "read": counts.read})
-        print(self.results[-1], flush=True)
+        found = {"kind": kind, "version": self.version, "seconds": round(took_s, 2), "load_per_s": round(per_s)}
+        line = json.dumps(found | {"phantoms": phantoms, "again": counts.again, "read": counts.read})
+        print(line, flush=True)
+        with self.results.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
         self.promotions.cluster.restore()
 
     def _gaps(self) -> int:
@@ -150,7 +154,8 @@ def episode(seed: int, stack: Stack, folder: Path, version: int, *, has_cache: b
         resources.callback(published.close)
         job = resources.enter_context(SinkJob(captured.config(), CACHE)) if has_cache else None
         writer = resources.enter_context(Writer(servers.dsn()))
-        rounds = Rounds(captured, Promotions(cluster, captured, published, chance), published, writer, job)
+        promotions = Promotions(cluster, captured, published, chance)
+        rounds = Rounds(captured, promotions, published, writer, job, folder.parent / ROUNDS, version)
         for kind in chance.sample(EXACT, len(EXACT)):
             rounds.run(kind)
         with writer.paused():
@@ -159,18 +164,16 @@ def episode(seed: int, stack: Stack, folder: Path, version: int, *, has_cache: b
         for kind in BEHIND:
             rounds.run(kind)
     shutil.rmtree(folder)
-    return {"seed": seed, "version": version, "changes": len(report.changes), "rounds": rounds.results}
+    return {"seed": seed, "version": version, "changes": len(report.changes)}
 
 
 def show(results: Path) -> bool:
-    """Prints a table of all episodes. Returns whether the target is met; `prompt` are the kinds that it is for."""
+    """Prints a table of all rounds. Returns whether the target is met; `prompt` are the kinds that it is for."""
     by_kind: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
-    for line in results.read_text(encoding="utf-8").splitlines():
-        found = json.loads(line)
-        for one in found["rounds"]:
-            by_kind[found["version"], one["kind"]].append(one)
-            if one["kind"] in PROMPT:
-                by_kind[found["version"], "prompt"].append(one)
+    for one in map(json.loads, results.read_text(encoding="utf-8").splitlines()):
+        by_kind[one["version"], one["kind"]].append(one)
+        if one["kind"] in PROMPT:
+            by_kind[one["version"], "prompt"].append(one)
     are_met = True
     print(
         "version  kind            rounds  promotions  p50 s  p95 s  max s  published again  rows read  phantoms  load/s"
@@ -202,7 +205,7 @@ def main() -> int:
         lambda seed, stack, place: episode(seed, stack, place, asked.version, has_cache=asked.cache),
         arguments=others,
     )
-    return int(not show(folder / RESULTS)) or code
+    return int(not show(folder / ROUNDS)) or code
 
 
 if __name__ == "__main__":

@@ -28,7 +28,12 @@ return found
 """
 RESTORE_KEYS: Final = """
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end
-for at = 2, #ARGV, 2 do redis.call('RESTORE', ARGV[at], 0, ARGV[at + 1]) end
+for at = 2, #ARGV, 2 do
+  redis.call('RESTORE', ARGV[at], 0, ARGV[at + 1])
+  -- A replica that took over, or a server that loaded a dump, is another process than the one to which the job bound
+  -- the generation. Without this, what is lost between two notes could not be noticed by anybody.
+  if string.sub(ARGV[at], -10) == ':watershed' then redis.call('HSET', ARGV[at], 'run_id', 'of another server') end
+end
 """
 ROWS_MAX: Final = 1000
 

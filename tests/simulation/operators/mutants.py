@@ -128,7 +128,7 @@ MUTANTS: dict[str, Mutant] = {
     "5: forgets letters that were not published": replaced(LiveReports, "_publish", _forgets_letters),
     "5: publishes before it has read the letters": replaced(SinkSync, "_follow_dead_letters", lambda _: None),
     "5: takes what a late task says of a letter": replaced(OpenLetters, "take", _takes_the_last_record),
-    "5: leaves letters below a finished sweep": replaced(SinkSync, "_look_for_swept_dead_letters", lambda _: None),
+    "5: leaves letters below a finished sweep": replaced(SinkSync, "_look_for_swept_dead_letters", lambda *_: None),
     "6: counts partitions once": _partitions_counted_once,
     "7: answers although a lost write had closed a dead letter": replaced(
         serving, "with_writes_owed", lambda last, _: last

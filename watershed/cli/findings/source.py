@@ -200,9 +200,7 @@ def _publication(
 ) -> Iterator[Finding]:
     about = f"publication {config.publication}"
     if publication is None:
-        yield from _attempt(
-            about, lambda: check_may_create(connection, config, tuple(found)), "will be created at the first start"
-        )
+        yield from _attempt(about, lambda: check_may_create(connection, config), "will be created at the first start")
         return
     missing = [str(one.table) for one in found if one.table not in publication.columns]
     yield Finding(about, "ok", f"will be extended with {', '.join(missing)}" if missing else "exists")
