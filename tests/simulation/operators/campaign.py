@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from cdc.config.store_mapping import TableMapping
+from cdc.config.store_mapping import StoreMasks, TableMapping
 from cdc.config.stores import SqlConfig
 from cdc.model.errors import WatershedError
 from cdc.model.sink_records import newest
@@ -42,6 +42,11 @@ REFUSALS_MAX: Final = 3
 ATTEMPTS: Final = ("once", "once", "retried", "twice", "late")  # of Spark's tasks: in each run as one of these says
 TURNS_MAX: Final = 40  # at the end, until the store is in step
 TURN_S: Final = 5.0  # of each of them
+# What `_mapped` stands for. Where masks change, nothing is written to the serving rows until the table is built again.
+MAPPED: Final = {
+    table: TableMapping(mask=StoreMasks(asterisks={"v": 3})) if number else TableMapping(as_text=("v",))
+    for number, table in enumerate(TABLES)
+}
 GONE: Final = "records that were not read yet are gone"
 
 
@@ -176,7 +181,7 @@ class Campaign(Rules):
     # ---- the sink
 
     def _configured(self) -> SqlConfig:
-        mapping = {str(table): TableMapping(as_text=("v",)) for table in TABLES if str(table) in self._mapped}
+        mapping = {str(table): MAPPED[table] for table in TABLES if str(table) in self._mapped}
         url = SecretStr("sqlite:////nowhere")
         return SqlConfig(url=url, exclude_tables=tuple(sorted(self.excluded)), mapping=mapping)
 
