@@ -10,10 +10,11 @@ stands for another record: offsets of the former incarnation are void, and the t
 Positions of different epochs are ordered by epoch first: LSNs may start again lower after a failover or restore.
 """
 
+import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import gt
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from cdc.model.control import ProgressRecord, SweepRecord, table_key, table_of_key
 from cdc.model.events import TableId
@@ -90,6 +91,7 @@ class AppliedPosition:
         owed: Mapping[str, str] | None = None,
         history: str = "",
         shown: Mapping[str, str] | None = None,
+        cut_offsets: Offsets | None = None,
     ) -> None:
         """Takes the position that an earlier run is known to have reached. `sweeps`: table key → floor of the last
         sweep finished; 0 for a table whose former rows are at version 0 and not removed yet. The others: see
@@ -110,7 +112,11 @@ class AppliedPosition:
         self._covered_topics = self.shown
         self._pending: list[tuple[int, ProgressRecord]] = []  # numbered in order of arrival, not yet covered
         self._arrived = 0
-        self._stride = 1  # of the pending records, those are kept whose number it divides, and the last
+        self._stride = 1  # of the pending records, those are kept whose number it divides, the last, and cuts in use
+        self.cut: ProgressRecord | None = None  # see `choose_cut`
+        self.cut_least: Offsets = dict(cut_offsets or {})  # below which the store may have rows that are not noted
+        self._newest_cut: ProgressRecord | None = None
+        self._former_cut: ProgressRecord | None = None
         self._unfinished: dict[tuple[str, int], SweepRecord] = {}
         # Of these, those that replaced one which this reader never saw: the LSN that it belongs to is not known.
         self._missed: set[tuple[str, int]] = set()
@@ -133,6 +139,7 @@ class AppliedPosition:
             record.owed,
             record.history,
             record.shown,
+            record.cut_offsets,
         )
 
     @property
@@ -153,6 +160,7 @@ class AppliedPosition:
             self.published = max(self.published, _place(record))
             if self._is_of_these_topics(record):
                 self._pending.append((self._arrived, record))
+                self._newest_cut = record if record.is_cut else self._newest_cut
             for table, reason in record.owed.items():
                 if self._owed.get(table, ("", -1))[1] < self._arrived:
                     self._owed[table] = reason, self._arrived
@@ -189,6 +197,10 @@ class AppliedPosition:
                     self.invalidate(topic)
                 self.incarnations[topic] = incarnation
         self._pending = [(number, record) for number, record in self._pending if self._is_of_these_topics(record)]
+        self.cut, self._newest_cut, self._former_cut = (
+            None if cut is None or not self._is_of_these_topics(cut) else cut
+            for cut in (self.cut, self._newest_cut, self._former_cut)
+        )
 
     def _is_of_these_topics(self, record: ProgressRecord) -> bool:
         return all(
@@ -284,6 +296,49 @@ class AppliedPosition:
             if self.invalidations.get(topic, 0) == invalidations.get(topic, 0)
         }
 
+    # ---- cuts
+
+    def choose_cut(self, topics: Collection[str]) -> None:
+        """Sets `cut` to the newest published cut if the one before is reached: the offsets up to which the store is
+        written next. It stays until it is reached, so that a batch that was planned with it ends at it. `topics`: those
+        that can be read."""
+        newest = self._newest_cut
+        if newest is None or (self.cut is not None and not covers(self.written, _only(self.cut.end_offsets, topics))):
+            return
+        if all(covers(newest.end_offsets, _only(held, newest.end_offsets)) for held in (self.written, self.cut_least)):
+            self._former_cut, self.cut = self.cut, newest
+
+    def is_at_cut(self, topics: Collection[str]) -> bool:
+        """Says whether the store has exactly what lies below the cut, of the topics that can be read."""
+        return self._is_at(self.cut, topics)
+
+    def cut_here(self, topics: Collection[str]) -> ProgressRecord | None:
+        """Returns the cut that the store is at: the present one, or the one before as long as nothing was written
+        since. None: it is at none of them."""
+        return next((cut for cut in (self.cut, self._former_cut) if self._is_at(cut, topics)), None)
+
+    def _is_at(self, cut: ProgressRecord | None, topics: Collection[str]) -> bool:
+        if cut is None:
+            return False
+        ends = _only(cut.end_offsets, topics)
+        return covers(self.written, ends) and covers(ends, _only(self.written, ends))
+
+    def is_swept(self, table: TableId, cut: ProgressRecord) -> bool:
+        """Says whether every sweep of the table is done that belongs to the cut."""
+        name = table_key(table)
+        return self.sweeps.get(name) != 0 and not any(
+            other == name and ((other, floor) in self._missed or _as_of(sweep) <= (cut.epoch, cut.lsn))
+            for (other, floor), sweep in self._unfinished.items()
+        )
+
+    def copy(self) -> Self:
+        """Returns a copy that can be changed without effect on this position."""
+        made = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(made, name, copy.copy(value))
+        return made
+
     def adopt(self, record: SinkRecord) -> None:
         """Takes a position that another job of the generation has published, which the store shows."""
         self.sweeps |= {table: max(floor, self.sweeps.get(table, 0)) for table, floor in record.sweeps.items()}
@@ -322,7 +377,12 @@ class AppliedPosition:
 
     def _thin(self) -> None:
         while len(self._pending) > PENDING_MAX:
-            kept = [entry for entry in self._pending[:-1] if entry[0] % self._stride == 0]
+            cuts = self.cut, self._newest_cut  # else sweeps as of their LSNs would seem not to be due there
+            kept = [
+                entry
+                for entry in self._pending[:-1]
+                if entry[0] % self._stride == 0 or any(entry[1] is cut for cut in cuts)
+            ]
             self._pending = [*kept, self._pending[-1]]
             if len(self._pending) > PENDING_MAX:
                 self._stride *= 2
@@ -364,3 +424,7 @@ def _place(record: ProgressRecord) -> Applied:
 
 def _as_of(sweep: SweepRecord) -> tuple[int, int]:
     return sweep.epoch, sweep.as_of_lsn
+
+
+def _only(offsets: Offsets, topics: Collection[str]) -> Offsets:
+    return {topic: ends for topic, ends in offsets.items() if topic in topics}

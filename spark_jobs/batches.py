@@ -155,9 +155,12 @@ class SparkBatches:
         send: Callable[[Record], None],
         *,
         is_live: bool,
+        writer: Callable[..., StoreWriter] = StoreWriter,
     ) -> None:
-        """`number`: of the job, see SinkRecord.job. `send`: publishes a record in the progress topic."""
+        """`number`: of the job, see SinkRecord.job. `send`: publishes a record in the progress topic. `writer`: makes
+        the function of a batch's tasks; its parameters are the fields of StoreWriter."""
         self.is_live = is_live
+        self._writer = writer
         self._job = job
         self._name = f"{number[0]}-{number[1]}"
         self._open_target = open_target
@@ -180,7 +183,7 @@ class SparkBatches:
     def run(self, micro_batch: MicroBatch, ends: Offsets, take: Take) -> BatchReport:
         self._begun += 1
         batch = f"{self._name}-{self._begun}"
-        writer = StoreWriter(self._job, self._catalog, self._open_target, batch, self.is_live, self._open_dead_letters)
+        writer = self._writer(self._job, self._catalog, self._open_target, batch, self.is_live, self._open_dead_letters)
         counts = TotalCounts()
         with self._following(batch, ends, take, counts):
             reports = _collect(micro_batch.frame, writer)

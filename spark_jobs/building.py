@@ -13,13 +13,14 @@ from cdc.config.config_file import Config
 from cdc.daemon.conditions import Conditions
 from cdc.model.errors import WatershedError
 from cdc.model.events import pack_version
+from cdc.model.job_records import RebuildRecord
 from cdc.model.sink_records import SinkRecord, newest
 from sinks.errors import FullError, RefusedError
 from spark_jobs.applied import Applied
 from spark_jobs.failures import reason
 from spark_jobs.generations import reshaped_tables
 from spark_jobs.rebuild import swap_goal
-from spark_jobs.starting import continued, first_position, included_again, parse_position
+from spark_jobs.starting import continued, first_position, included_again, of_tables, parse_position
 from spark_jobs.sync import SinkSync
 from spark_jobs.worker import OpenSink, PipelineConnections, SinkWorker
 
@@ -41,15 +42,16 @@ class Builder(SinkWorker):
         open_sink: Callable[[str | None], OpenSink],
         target: tuple[str, int],
         on_failure: Callable[[str, str], None],
-        *,
-        is_rollback: bool,
+        request: RebuildRecord,
     ) -> None:
-        """`target`: slot and generation; `on_failure`: called at each failure, with a message and the next step."""
+        """`config`: of the tables that are built; `target`: slot and generation; `on_failure`: called at each failure,
+        with a message and the next step."""
         super().__init__(name, config, spark, open_sink, threading.Event(), Conditions())
         self.slot, self.generation = target
         self._on_failure = on_failure
-        self._is_rollback = is_rollback
-        self.role: Literal["building", "kept"] = "kept" if is_rollback else "building"
+        self._is_rollback = request.action == "rollback"
+        self._tables = request.table_ids
+        self.role: Literal["building", "kept"] = "kept" if self._is_rollback else "building"
         self._is_ready = threading.Event()
         self._goal: tuple[tuple[int, int], float] | None = None
         self._thread = threading.Thread(target=self.run, name=f"{name} {self.slot}", daemon=True)
@@ -102,8 +104,11 @@ class Builder(SinkWorker):
         slots = opened.slots
         last = continued(opened.sink.generation(), parse_position(opened.sink.saved_position()), connections.history)
         if last is not None and last.generation == self.generation and self._has_shape_of(last, connections):
-            self._mappings = dict(last.mappings)
-            start = last
+            # A job that was killed just before the swap has saved what the other tables show, too.
+            histories = connections.control.schema_histories
+            topics = {str(table): history.newest.topic for table, history in histories.items()}
+            start = last if self._tables is None else of_tables(last, topics)
+            self._mappings, is_continued = dict(start.mappings), True
         elif self._is_rollback:
             raise RefusedError(
                 f"{self.name}: generation {self.generation} was kept, but can't serve: it is incomplete, was filled "
@@ -111,18 +116,18 @@ class Builder(SinkWorker):
                 "restore the sink's former configuration, or drop the generation: cdc rebuild --drop-old",
             )
         else:
-            self._mappings = {}
+            self._mappings, is_continued = {}, False
             slots.drop(self.slot)
             opened.sink.begin_generation(self.generation)
             start = first_position(self.name, self.generation, connections.history, (), time.time_ns() // 1000)
             opened.sink.save_position(start.encode().decode(), None)
         sync = self._begin_sync(opened, connections, start)
-        log.info("generation is built", sink=self.name, generation=self.generation, goes_on=start is last)
+        log.info("generation is built", sink=self.name, generation=self.generation, goes_on=is_continued)
 
         def is_over() -> bool:
             if not self._is_ready.is_set() and self._has_caught_up(sync, connections):
                 applied = sync.applied
-                removed = slots.remove_unmet(self.slot, pack_version(applied.epoch, applied.seq))
+                removed = slots.remove_unmet(self.slot, pack_version(applied.epoch, applied.seq), self._tables)
                 log.info("generation has caught up", sink=self.name, generation=self.generation, removed=removed)
                 self._is_ready.set()
             return False

@@ -11,7 +11,7 @@ from cdc.kafka.topic_reader import TopicReader
 from cdc.model.control import ProgressRecord, ReloadRecord, SchemaRecord, SweepRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.model.job_records import RebuildRecord
+from cdc.model.job_records import MappingsRecord, RebuildRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from sinks.schema_history import SchemaHistory
@@ -45,6 +45,7 @@ class ControlReader:
         self.schema_histories: dict[TableId, SchemaHistory] = {}
         self.sinks: dict[str, SinkRecord] = {}  # by record key
         self.rebuilds: dict[str, RebuildRecord] = {}  # by sink
+        self.mappings: dict[str, MappingsRecord] = {}  # by sink
         self.reload_us = 0  # of the last ReloadRecord; 0: there is none
         self._topics = topics
         self.excluded: set[TableId] = set()  # published, but not held by the store
@@ -142,6 +143,9 @@ class ControlReader:
             elif key.startswith(RebuildRecord.KEY):
                 rebuild = RebuildRecord.decode(value, where)
                 self.rebuilds[rebuild.sink] = rebuild
+            elif key.startswith(MappingsRecord.KEY):
+                mappings = MappingsRecord.decode(value, where)
+                self.mappings[mappings.sink] = mappings
         elif key.startswith(SchemaRecord.KEY):
             schema = SchemaRecord.decode(value, where).table_schema_of()
             is_held = self._holds(schema.table)

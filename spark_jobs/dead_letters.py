@@ -11,7 +11,8 @@ from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_
 from cdc.kafka.compacted import CompactedTail
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import UnreachableError
-from cdc.model.rejected_rows import RejectedRow, dead_letter_generation
+from cdc.model.events import TableId
+from cdc.model.rejected_rows import RejectedRow, dead_letter_generation, dead_letter_table
 from cdc.model.topics import Topics
 from sinks.records import VERSION_HEADER
 from spark_jobs.rejections import DeadLetterUpdates, Taken
@@ -88,6 +89,11 @@ class OpenLetters:
         else:
             self.versions[key], self._rows[key] = row.version, row
 
+    @property
+    def rows(self) -> Mapping[str, RejectedRow]:
+        """Returns the open dead letters by their keys."""
+        return self._rows
+
     def hidden(self) -> DeadLetterUpdates:
         """Returns what is to be published again."""
         return dict(self._hidden)
@@ -95,6 +101,17 @@ class OpenLetters:
     def _close(self, key: str) -> None:
         self.versions.pop(key, None)
         self._rows.pop(key, None)
+
+
+def adopted_letters(
+    former: Mapping[str, RejectedRow], generation: int, without: Collection[TableId]
+) -> DeadLetterUpdates:
+    """Returns the dead letters of a former generation as those of this one, except for some tables."""
+    return {
+        f"{generation}/{key.partition('/')[2]}": row
+        for key, row in former.items()
+        if dead_letter_table(key) not in without
+    }
 
 
 def record_of(update: RejectedRow | Taken | None) -> tuple[bytes | None, Headers]:
@@ -202,6 +219,11 @@ class DeadLetterTopic:
             self._letters.take(message)
         if hidden := self._letters.hidden():
             self.publish(hidden)
+
+    @property
+    def rows(self) -> Mapping[str, RejectedRow]:
+        """Returns the open dead letters by their keys."""
+        return self._letters.rows
 
     def close_others(self, generations: Collection[int]) -> None:
         """Closes the dead letters of all other generations: their stores are gone. Raises as `publish`."""

@@ -2,8 +2,11 @@
 
 import json
 import sqlite3
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,9 +16,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, Window
 from pyspark.sql.functions import col, row_number
 
+from sinks.contract import Json
 from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
-from sinks.warehouse.engine import Conflict, Snapshot
+from sinks.warehouse.engine import Conflict, DataFile, NewFiles, OpenTable, Snapshot, VectorPlace
 from sinks.warehouse.evolution import Evolution
 from sinks.warehouse.naming import VERSION, quoted
 from sinks.warehouse.object_store import hadoop_settings
@@ -52,13 +56,30 @@ _MISSING: Final = frozenset(
 )
 
 
+KnownProperties = dict[tuple[str, ...], tuple[str, Mapping[str, str]]]  # table → metadata file, its properties
+
+
+@dataclass(frozen=True, slots=True)
+class _Handle:
+    """An open table."""
+
+    name: tuple[str, ...]
+    table: Any  # Java's
+    location: str  # of its metadata file when it was opened
+
+    def state(self) -> str:
+        return str(self.table.operations().current().metadataFileLocation())
+
+
 class SparkEngine:
     """Implements `sinks.warehouse.engine.Engine`. A new session shares only the JVM, so that settings and source views
     of two engines are separate."""
 
-    def __init__(self, spark: SparkSession, catalog: CatalogPlace) -> None:
+    def __init__(self, spark: SparkSession, catalog: CatalogPlace, known: "KnownProperties | None" = None) -> None:
+        """`known`: shared by engines on the same catalog, one of which knows what another has committed."""
         self._session = spark.newSession()
         self._database = catalog.database
+        self._location = catalog.location.rstrip("/")
         if catalog.database is not None:
             catalog.database.parent.mkdir(parents=True, exist_ok=True)
         prefix = f"spark.sql.catalog.{CATALOG}"
@@ -66,6 +87,10 @@ class SparkEngine:
             **hadoop_settings(catalog.location, catalog.s3),
             prefix: "org.apache.iceberg.spark.SparkCatalog",
             **{f"{prefix}.{name}": value for name, value in catalog.spark_properties.items()},
+            # For each file that Hadoop creates in a local folder, it starts a process that sets permissions; for a file
+            # with checksums beside it, five. The setting is Iceberg's alone, which shares no file system with others.
+            f"{prefix}.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+            f"{prefix}.hadoop.fs.file.impl.disable.cache": "true",
             # Other sessions' commits are seen at once.
             f"{prefix}.cache-enabled": "false",
             # There are many small statements, and each query stage would be a job of its own. Merges set the number of
@@ -87,7 +112,7 @@ class SparkEngine:
             )
         )
         self._has_views = catalog.catalog is None or not catalog.is_flat
-        self._known: dict[tuple[str, ...], tuple[str, Mapping[str, str]]] = {}  # table → metadata file, its properties
+        self._known: KnownProperties = {} if known is None else known
         self._opened = catalog.database.stat().st_ino if catalog.database is not None else 0
 
     def run(
@@ -135,6 +160,10 @@ class SparkEngine:
 
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
         found = self._call(lambda: self._catalog.loadTable(self._identifier(table)))
+        yield from self._snapshots(found)
+
+    def _snapshots(self, found: Any) -> Iterator[Snapshot]:
+        """Yields the commits of a loaded table, newest first."""
         snapshot = self._call(found.currentSnapshot)
         while snapshot is not None:
             # One text, because each property would be a call of its own.
@@ -143,6 +172,147 @@ class SparkEngine:
             number = found_snapshot["sequence-number"]
             yield Snapshot(found_snapshot["snapshot-id"], parent_id, found_snapshot["summary"], number)
             snapshot = None if parent_id is None else found.snapshot(parent_id)
+
+    def tags(self, table: tuple[str, ...]) -> Mapping[str, int]:
+        def read() -> dict[str, int]:
+            refs = self._catalog.loadTable(self._identifier(table)).refs()
+            return {str(name): int(ref.snapshotId()) for name, ref in refs.items() if ref.isTag()}
+
+        return self._call(read)
+
+    def tag(self, table: tuple[str, ...], name: str, snapshot: int | None, removed: Sequence[str]) -> None:
+        def work() -> None:
+            loaded = self._catalog.loadTable(self._identifier(table))
+            number = snapshot
+            if number is None:
+                if loaded.currentSnapshot() is not None:
+                    raise Conflict
+                loaded.newFastAppend().commit()
+                loaded.refresh()
+                number = loaded.currentSnapshot().snapshotId()
+            changed = loaded.manageSnapshots()
+            is_there = name in loaded.refs()
+            changed = changed.replaceTag(name, number) if is_there else changed.createTag(name, number)
+            for other in removed:
+                changed = changed.removeTag(other)
+            changed.commit()
+
+        self._call(work)
+
+    def open_table(self, table: tuple[str, ...], bounds: Mapping[str, tuple[Json, Json]]) -> OpenTable | None:
+        return self._call(lambda: self._open_table(table, bounds))
+
+    def _open_table(self, table: tuple[str, ...], bounds: Mapping[str, tuple[Json, Json]]) -> OpenTable | None:
+        found = self._catalog.loadTable(self._identifier(table))
+        new_path, name = found.locationProvider().newDataLocation, uuid.uuid4().hex
+        data_path = new_path(f"{name}.parquet")
+        if (
+            found.spec().isPartitioned()
+            or found.sortOrder().isSorted()
+            or not data_path.startswith(f"{self._location}/")
+            or found.properties().get("write.format.default") not in (None, "parquet")
+        ):
+            return None
+        files = self._files(found, bounds)
+        if files is None:
+            return None
+        iceberg = self._jvm.org.apache.iceberg
+        fields = json.loads(iceberg.SchemaParser.toJson(found.schema()))["fields"]
+        handle = _Handle(table, found, str(found.operations().current().metadataFileLocation()))
+        return OpenTable(
+            snapshots=partial(self._snapshots, found),
+            state=handle.state,
+            fields=fields,
+            files=files,
+            new_data_path=data_path,
+            new_vectors_path=new_path(f"{name}-deletes.puffin"),
+            handle=handle,
+        )
+
+    def _files(self, found: Any, bounds: Mapping[str, tuple[Json, Json]]) -> list[DataFile] | None:
+        """Returns the files with rows within the bounds; None if one of them is of another kind than ours."""
+        iceberg = self._jvm.org.apache.iceberg
+        scan = found.newScan().ignoreResiduals()
+        for name, (low, high) in bounds.items():
+            for kind, value in (("gt-eq", low), ("lt-eq", high)):
+                if value is not None:
+                    text = json.dumps({"type": kind, "term": name, "value": value})
+                    scan = scan.filter(iceberg.expressions.ExpressionParser.fromJson(text))
+        files = []
+        planned = scan.planFiles()
+        try:
+            tasks = planned.iterator()
+            while tasks.hasNext():
+                file = _data_file(json.loads(iceberg.ScanTaskParser.toJson(tasks.next())))
+                if file is None:
+                    return None
+                files.append(file)
+        finally:
+            planned.close()
+        return files
+
+    def commit(
+        self, opened: OpenTable, files: NewFiles, properties: Mapping[str, str], *, is_guarded: bool
+    ) -> Iterator[Snapshot]:
+        self._call(lambda: self._commit(opened, files, properties, is_guarded))
+        self._call(lambda: self._follow(opened.handle))
+        return opened.snapshots()
+
+    def _commit(self, opened: OpenTable, files: NewFiles, properties: Mapping[str, str], is_guarded: bool) -> None:
+        table, iceberg = opened.handle.table, self._jvm.org.apache.iceberg
+        delta = table.newRowDelta()
+        if files.rows is not None:
+            path, size = files.rows
+            written = table.io().newInputFile(path)
+            metrics = iceberg.parquet.ParquetUtil.fileMetrics(written, iceberg.MetricsConfig.forTable(table))
+            made = iceberg.DataFiles.builder(table.spec()).withPath(path).withFormat("parquet")
+            delta.addRows(made.withFileSizeInBytes(size).withMetrics(metrics).build())
+        changed = self._jvm.java.util.ArrayList()
+        former = {file.path: file.vector for file in opened.files}
+        for path, vector in files.vectors.items():
+            changed.add(path)
+            delta.addDeletes(self._vector(table, path, vector))
+            before = former[path]
+            if before is not None:
+                delta.removeDeletes(self._vector(table, path, before))
+        if is_guarded:
+            base = opened.snapshot
+            if base is not None:
+                delta.validateFromSnapshot(base.id)
+            delta.conflictDetectionFilter(iceberg.expressions.Expressions.alwaysTrue())
+            delta.validateDataFilesExist(changed)
+            delta.validateDeletedFiles()
+            delta.validateNoConflictingDataFiles()
+            delta.validateNoConflictingDeleteFiles()
+        for name, value in properties.items():
+            delta.set(name, value)
+        delta.commit()
+
+    def _follow(self, handle: _Handle) -> None:
+        """Keeps the known properties of a table after a commit of files, which leaves them as they are."""
+        known = self._known.get(handle.name)
+        metadata = handle.table.operations().current()
+        former = metadata.previousFiles()
+        if known is not None and former and former[len(former) - 1].file() == known[0] == handle.location:
+            self._known[handle.name] = handle.state(), known[1]
+
+    def _vector(self, table: Any, data_path: str, place: VectorPlace) -> Any:
+        described = {
+            "spec-id": table.spec().specId(),
+            "content": "position-deletes",
+            "file-path": place.path,
+            "file-format": "puffin",
+            "partition": [],
+            "file-size-in-bytes": place.file_bytes,
+            "record-count": place.row_count,
+            "referenced-data-file": data_path,
+            "content-offset": place.offset,
+            "content-size-in-bytes": place.length,
+        }
+        iceberg = self._jvm.org.apache.iceberg
+        return iceberg.ContentFileParser.fromJson(
+            iceberg.util.JsonUtil.mapper().readTree(json.dumps(described)), table.spec()
+        )
 
     def state(self, table: tuple[str, ...]) -> str | None:
         return self._metadata_location(table)
@@ -279,6 +449,25 @@ class SparkEngine:
     def _failure(self, error: Exception) -> SinkError:
         wait_s = JVM_END_S_MAX if is_cut_off(error) else 0.0
         return jvm_failure(self._session, wait_s) or _sink_error(error)
+
+
+def _data_file(task: Mapping[str, Any]) -> DataFile | None:
+    """Returns the file of a task of Iceberg's scan (its JSON); None if it is of another kind than ours."""
+    file, deletes = task["data-file"], task.get("delete-files", [])
+    if file["file-format"] != "parquet" or file.get("partition") or "key-metadata" in file or len(deletes) > 1:
+        return None
+    vector = None
+    for found in deletes:
+        if found["file-format"] != "puffin":
+            return None
+        vector = VectorPlace(
+            found["file-path"],
+            found["file-size-in-bytes"],
+            found["content-offset"],
+            found["content-size-in-bytes"],
+            found["record-count"],
+        )
+    return DataFile(file["file-path"], file["record-count"], vector)
 
 
 def _is_there(location: str) -> bool:

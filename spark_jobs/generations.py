@@ -5,8 +5,7 @@
 checkpoint costs nothing. A lock file beside a local checkpoint, or below `.watershed/sinks` if checkpoints are in an
 object store, says that a process of this machine runs the sink; another one stands by.
 
-Also finds tables whose rows a store holds in another form than the present mapping gives them: these need a new
-generation.
+Also finds tables whose rows a store holds in another form than the present mapping gives them: these are built again.
 """
 
 import fcntl
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from cdc.config.store_mapping import StoredTables
+from cdc.config.store_mapping import IDENTITY, StoredTables, TableMapping
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from sinks.schema_history import SchemaHistory
@@ -98,6 +97,27 @@ def reshaped_tables(
     return sorted(
         schema.table for schema in known if wanted.get(str(schema.table)) != last.mappings.get(str(schema.table))
     )
+
+
+def former_mappings(
+    section: StoredTables, tables: Iterable[TableId], last: SinkRecord, known: Mapping[str, str]
+) -> dict[TableId, TableMapping]:
+    """Returns the mappings with which the store's rows of these tables were written, so that they can be kept up to
+    date until the tables are built again. `known`: see MappingsRecord.
+
+    Returns nothing if one of them is not known, or has other masks than now: nothing more may be written without these.
+    """
+    found = {}
+    for table in tables:
+        now, fingerprint = section.mapped(table)[1], last.mappings.get(str(table))
+        try:
+            former = IDENTITY if fingerprint is None else TableMapping.parsed(known[fingerprint], now.mask)
+        except (KeyError, ValueError):
+            return {}
+        if former.mask != now.mask or (fingerprint is not None and former.fingerprint() != fingerprint):
+            return {}
+        found[table] = former
+    return found
 
 
 def recorded_mappings(section: StoredTables, tables: Collection[TableId], earlier: Mapping[str, str]) -> dict[str, str]:

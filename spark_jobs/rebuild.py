@@ -60,8 +60,8 @@ def swap_goal(published: Applied, serving: SinkRecord | None, now_s: float) -> t
 
 
 ErrorCallback = Callable[[str, str], None]
-# (slot, generation), of failures, whether it was kept
-BuilderFactory = Callable[[tuple[str, int], ErrorCallback, bool], GenerationBuilder]
+# (slot, generation), of failures, the request
+BuilderFactory = Callable[[tuple[str, int], ErrorCallback, RebuildRecord], GenerationBuilder]
 
 
 class Rebuild:
@@ -74,14 +74,17 @@ class Rebuild:
         publish: Callable[[RebuildRecord], None],
         builder: BuilderFactory,
         old_s: float,
+        adopt: Callable[[RebuildRecord], None] = lambda _: None,
     ) -> None:
-        """`old_s`: a generation that was not updated for so long is not taken back."""
+        """`old_s`: a generation that was not updated for so long is not taken back. `adopt`: called before a generation
+        serves of which only some tables were built, when nothing is written to either."""
         self.refusal: WatershedError | None = None  # why the last one failed
         self._sink = sink
         self._slots = slots
         self._publish = publish
         self._open_builder = builder
         self._old_s = old_s
+        self._adopt = adopt
         self._request: RebuildRecord | None = None
         self._slot = ""
         self._builder: GenerationBuilder | None = None
@@ -104,7 +107,7 @@ class Rebuild:
 
     def follow(self, control: RebuildControl) -> bool:
         """Begins a requested rebuild, and ends a cancelled one. Returns is_ready. Raises WatershedError if a rebuild
-        that was not requested by a user can't begin.
+        of all tables that was not requested by a user can't begin.
         """
         request = control.rebuilds.get(self._sink)
         is_open = request is not None and request.is_open and request.request not in self._ended_requests
@@ -138,7 +141,9 @@ class Rebuild:
         self._builder = None
         former = self._slots.generation(self._slots.serving())
         try:
-            self._slots.serve(self._slot)
+            if request.tables:
+                self._adopt(request)
+            self._slots.serve(self._slot, adopts=bool(request.tables))
         except SinkError as error:
             self._publish(request.model_copy(update={"message": error.message, "next": error.hint}))
             raise
@@ -166,15 +171,16 @@ class Rebuild:
                 case "drop":
                     self._drop_others(request)
                 case "rollback":
-                    self._start(request, self._kept(control), is_rollback=True)
+                    self._start(request, self._kept(control))
                 case _:
-                    self._start(request, self._new(request, control), is_rollback=False)
+                    self._start(request, self._new(request, control))
         except WatershedError as error:
-            if not request.keeps_old:
+            if not request.keeps_old and not request.tables:
                 raise
+            self.refusal = error
             self._end_request(request, "failed", error.message, error.hint)
 
-    def _start(self, request: RebuildRecord, target: tuple[str, int], *, is_rollback: bool) -> None:
+    def _start(self, request: RebuildRecord, target: tuple[str, int]) -> None:
         begun = request.model_copy(update={"status": "running", "generation": target[1]})
         self._publish(begun)
 
@@ -182,9 +188,10 @@ class Rebuild:
             self._publish(begun.model_copy(update={"message": message, "next": hint}))
 
         self._request, self._slot = begun, target[0]
-        self._builder = self._open_builder(target, report, is_rollback)
+        self._builder = self._open_builder(target, report, begun)
         self._builder.start()
-        log.info("rebuild begins", sink=self._sink, generation=target[1], rollback=is_rollback)
+        tables = " ".join(request.tables) or "all"
+        log.info("rebuild begins", sink=self._sink, generation=target[1], action=request.action, tables=tables)
 
     def _new(self, request: RebuildRecord, control: RebuildControl) -> tuple[str, int]:
         """Returns the generation to build: the one that was begun, or a new one."""
@@ -201,7 +208,7 @@ class Rebuild:
             )
         for slot in others:  # what was begun and given up, too
             self._slots.drop(slot)
-        self._slots.check_room()
+        self._slots.check_room(request.table_ids)
         generation = next_generation(self._slots.generation(self._slots.serving()), own)
         return slot_of(generation), generation
 
@@ -238,6 +245,8 @@ class Rebuild:
     def _finish(self, request: RebuildRecord, former: int | None) -> None:
         """Completes the rebuild after the swap. `former`: the generation that served before."""
         message = f"generation {request.generation} serves"
+        if request.tables:
+            message += f"; built for it: {', '.join(request.tables)}"
         if self._slots.in_place:
             self._slots.drop(slot_of(request.generation))
         elif not request.keeps_old:

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from cdc.config.config_file import Config
-from cdc.config.stores import StoreConfig, WarehouseConfig, sink_config
+from cdc.config.stores import SqlConfig, StoreConfig, WarehouseConfig, sink_config
 from cdc.daemon.conditions import Conditions
 from cdc.kafka.signals import deliver
 from cdc.model.condition import Condition
@@ -31,10 +31,10 @@ from cdc.model.topics import Topics
 from sinks.errors import SinkError
 from sinks.registry import make_sink, open_slots
 from sinks.shaping.sink import shaped
-from sinks.slots import FIRST
+from sinks.slots import FIRST, Slots
 from spark_jobs import stores
 from spark_jobs.batches import SparkBatches
-from spark_jobs.engine import SparkEngine
+from spark_jobs.engine import KnownProperties, SparkEngine
 from spark_jobs.failures import reason
 from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jars.java import spark_java
@@ -46,6 +46,7 @@ from spark_jobs.query_listener import NewestRecords, SinkQueryListener
 from spark_jobs.serving import ServingWorker, SinkFile
 from spark_jobs.session import is_submitted, spark_session, submitted_session
 from spark_jobs.sinks_file import SinksFile
+from spark_jobs.sync import CutMarks
 from spark_jobs.task_report import SinkTaskConfig
 from spark_jobs.task_slots import SlotWatch, needed_slots
 from spark_jobs.worker import FINISH_S_MAX, OpenSink, Portions
@@ -125,7 +126,7 @@ def run_sinks(
         )
         for name, open_sink in openers.items()
     ]
-    live = [name for name in names if config.sinks[name].type != "warehouse"]
+    live = [name for name in names if not config.sinks[name].has_bounded_batches]
     threads = [threading.Thread(target=worker.run, name=worker.name, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
@@ -184,7 +185,7 @@ def _slot_watch(spark: SparkSession, config: Config, names: Sequence[str]) -> Sl
     publish = NewestRecords(ProgressWriter(config.kafka, Topics(config.topics.prefix)).send)
     listener = SinkQueryListener(config.topics.prefix, publish.put)
     spark.streams.addListener(listener)
-    bounded = {name for name in names if config.sinks[name].type == "warehouse"}
+    bounded = {name for name in names if config.sinks[name].has_bounded_batches}
     return SlotWatch(
         partial(task_slots, spark),
         lambda: needed_slots(listener.running, bounded),
@@ -224,6 +225,8 @@ def _stored(
     if slot is None and slots is not None:
         slot = slots.serving()
     piece_bytes = min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX)
+    if isinstance(section, SqlConfig) and section.is_at_cuts:
+        return _transactional(config, name, section, slots, slot or FIRST, Portions(task_count, piece_bytes))
 
     def batches(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> SparkBatches:
         job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
@@ -232,6 +235,23 @@ def _stored(
     sink = make_sink(name, section, config.topics.prefix, slot)
     portions = Portions(task_count, piece_bytes, live_s=config.spark.live_batch_s)
     return OpenSink(sink, batches, portions, lambda: None, slots, slot or FIRST)
+
+
+def _transactional(
+    config: Config, name: str, section: SqlConfig, slots: Slots | None, slot: str, portions: Portions
+) -> OpenSink:
+    """Opens an SQL sink whose batches the driver merges."""
+    from sinks.sql.sink import SqlSink
+    from spark_jobs.cuts import StagingBatches
+
+    sql = SqlSink.open(section, config.topics.prefix, name=name, slot=slot)
+    sink = shaped(sql, section)
+
+    def batches(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> StagingBatches:
+        job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
+        return StagingBatches(job, number, send, sql, sink)
+
+    return OpenSink(sink, batches, portions, lambda: None, slots, slot)
 
 
 def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
@@ -251,9 +271,10 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
         folders = f"{place.location}/{FOLDER}/{place.namespace}"
         staging = own_folder(folders)
         delete_leftovers(folders, section.s3)
-        engines = [SparkEngine(spark, place) for _ in range(min(task_count, MERGES_AT_ONCE_MAX))]
+        known: KnownProperties = {}
+        engines = [SparkEngine(spark, place, known) for _ in range(min(task_count, MERGES_AT_ONCE_MAX))]
         sink = WarehouseSink(
-            SparkEngine(spark, place),
+            SparkEngine(spark, place, known),
             engines,
             WarehouseReader(place),
             staging,
@@ -272,7 +293,8 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
             for table in sink.take_due():
                 maintenance.run_if_due(table, sink.without_merges(table))
 
-        return OpenSink(shaped(sink, section), batches, portions, maintain, slots, slot or FIRST)
+        marks = None if section.tag_interval_s is None else CutMarks(section.tag_interval_s, sink.tag)
+        return OpenSink(shaped(sink, section), batches, portions, maintain, slots, slot or FIRST, marks)
 
     return open_sink
 

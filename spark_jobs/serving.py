@@ -3,24 +3,32 @@
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config.config_file import Config
+from cdc.config.store_mapping import TableMapping
+from cdc.config.stores import StoreConfig
 from cdc.daemon.conditions import Conditions
 from cdc.model.control import table_key
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.model.job_records import RebuildRecord
+from cdc.model.job_records import MappingsRecord, RebuildRecord
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.sink_records import SinkRecord, newest
 from sinks.errors import RefusedError, SinkError
+from sinks.schema_history import SchemaHistory
+from sinks.slots import Slots, slot_of
+from spark_jobs.build_plan import IN_PLACE, NOT_WRITTEN, UP_TO_DATE, fits
 from spark_jobs.building import Builder
-from spark_jobs.generations import next_generation, reshaped_tables
+from spark_jobs.dead_letters import adopted_letters
+from spark_jobs.generations import former_mappings, next_generation, reshaped_tables
 from spark_jobs.rebuild import ErrorCallback, Rebuild
 from spark_jobs.sinks_file import SinkConfig
 from spark_jobs.starting import (
@@ -39,6 +47,7 @@ from spark_jobs.starting import (
     still_disowned,
     too_old_s,
     why_filled_again,
+    with_adopted,
     with_rows_owed,
     with_writes_owed,
 )
@@ -81,6 +90,7 @@ class ServingWorker(SinkWorker):
         """`file`: what may change while the sink runs; None: nothing."""
         super().__init__(name, config, spark, open_sink, stop, conditions)
         self._file = file
+        self._histories: Mapping[TableId, SchemaHistory] = {}  # of this attempt
 
     def _run_once(self) -> None:
         self._take_up()
@@ -104,7 +114,7 @@ class ServingWorker(SinkWorker):
     def _work(self, stack: ExitStack, connections: PipelineConnections) -> None:
         if self._is_outdated(connections):  # a standby begins with what is in force now
             return
-        opened = self._open_sink(None)
+        opened = self._opened(connections)
         stack.enter_context(closing(opened))
         self._rebuild = rebuild = self._rebuild_of(opened, connections)
         if rebuild is not None:
@@ -140,6 +150,112 @@ class ServingWorker(SinkWorker):
         if rebuild is not None and rebuild.is_ready and not self._stop.is_set():
             self._replace(rebuild, sync, connections)
 
+    # ---- tables whose mapping has changed
+
+    def _opened(self, connections: PipelineConnections) -> OpenSink:
+        """Opens the store. Until tables whose mapping has changed are built again, their serving rows are written as
+        they are."""
+        self._histories, self._written_as = connections.control.schema_histories, self._section
+        opened = self._open_sink(None)
+        try:
+            former = self._former_mappings(opened, connections)
+        except BaseException:
+            opened.close()
+            raise
+        if not former:
+            return opened
+        opened.close()
+        self._written_as = self._section.with_mappings(former)
+        return self._opener(self._written_as)(None)
+
+    def _former_mappings(self, opened: OpenSink, connections: PipelineConnections) -> dict[TableId, TableMapping]:
+        """Returns the mappings of tables that are built beside what readers see, which is written meanwhile; nothing if
+        there are none, or if all tables must be built."""
+        slots, sink = opened.slots, opened.sink
+        if self._file is None or slots is None or slots.in_place or (marker := sink.generation()) is None:
+            return {}
+        if connections.published is None and not self._wait_for_history(connections):
+            return {}
+        last = continued(marker, parse_position(sink.saved_position()), connections.history)
+        if last is None or self._must_build_all(last, connections):
+            return {}
+        reshaped = reshaped_tables(self._section, self._histories.values(), last)
+        known = connections.control.mappings.get(self.name)
+        former = former_mappings(self._section, reshaped, last, {} if known is None else known.mappings)
+        is_fit = fits(self.name, self._section.with_mappings(former), self._histories.values())
+        return former if is_fit else {}
+
+    def _must_build_all(self, last: SinkRecord, connections: PipelineConnections) -> bool:
+        """Says whether only another generation of all tables can be in step."""
+        return (
+            bool(included_again(last, self._section.holds))
+            or must_be_built_again(last)
+            or is_too_old(last, connections.published, _now_us(), self._old_s)
+        )
+
+    def _is_permanent(self, error: Exception) -> TypeGuard[WatershedError]:
+        """A former mapping that does not fit its altered table any more is no reason to stop: the next attempt does
+        without it."""
+        is_former = self._written_as is not self._section
+        is_unfit = is_former and not fits(self.name, self._written_as, self._histories.values())
+        return super()._is_permanent(error) and not is_unfit
+
+    def _opener(self, section: StoreConfig) -> Callable[[str | None], OpenSink]:
+        """Returns what opens the store with another section."""
+        return self._open_sink if self._file is None else self._file.opener(self._config_with(section))
+
+    def _config_with(self, section: StoreConfig) -> Config:
+        return self._config.model_copy(update={"sinks": {**self._config.sinks, self.name: section}})
+
+    def _publish_mappings(self, last: SinkRecord | None, connections: PipelineConnections) -> None:
+        """Publishes the mappings that rows have and get, before a position names them by their fingerprints."""
+        known = connections.control.mappings.get(self.name)
+        used = set() if last is None else set(last.mappings.values())
+        wanted = {mark: text for mark, text in (known.mappings if known else {}).items() if mark in used}
+        wanted |= {one.fingerprint(): one.to_json() for one in self._section.mapping.values() if not one.is_identity}
+        if wanted != (known.mappings if known else {}):
+            record = MappingsRecord(sink=self.name, mappings=wanted)
+            connections.writer.send(record)
+            connections.control.mappings[self.name] = record
+
+    def _withdraw_rebuild(self, slots: Slots, connections: PipelineConnections) -> None:
+        """Ends a rebuild of tables whose mapping is the former one again, unless its generation serves already."""
+        request = connections.control.rebuilds.get(self.name)
+        if request is None or not request.is_open or not request.tables:
+            return
+        if request.generation:
+            if slots.generation(slots.serving()) == request.generation:
+                return
+            slots.drop(slot_of(request.generation))
+        ended = request.model_copy(update={"status": "cancelled", "message": "the mapping is the former one again"})
+        connections.writer.send(ended)
+        connections.control.rebuilds[self.name] = ended
+        log.info("rebuild ended", sink=self.name, status=ended.status, because=ended.message)
+
+    def _adopt(self, request: RebuildRecord, opened: OpenSink, connections: PipelineConnections) -> None:
+        """Prepares a generation of which some tables were built to serve: gives it the position and the dead letters of
+        the other tables, which it adopts. Nothing is written to either generation. Can be repeated."""
+        former = parse_position(opened.sink.saved_position())
+        with closing(self._opener(self._section)(slot_of(request.generation))) as building:
+            built = parse_position(building.sink.saved_position())
+            is_expected = former is not None and built is not None and built.generation == request.generation
+            if former is None or built is None or not is_expected or built.history != former.history:
+                raise SinkError(
+                    f"{self.name}: the store lacks the position of one of two generations",
+                    "nothing to do: readers keep the former generation, and the sink tries again",
+                )
+            histories = {str(table): history for table, history in connections.control.schema_histories.items()}
+            topics = {table: histories[table].newest.topic for table in request.tables if table in histories}
+            with (
+                closing(self._open_dead_letters(former.generation)) as served_letters,
+                closing(self._open_dead_letters(built.generation)) as letters,
+            ):
+                letters.publish(adopted_letters(served_letters.rows, built.generation, request.table_ids or ()))
+            position = with_adopted(built, former, topics, secrets.token_hex(4))
+            building.sink.save_position(position.encode().decode(), None)
+
+    # ---- rebuilds
+
     def _follow(self, rebuild: Rebuild, opened: OpenSink, connections: PipelineConnections) -> bool:
         ended_before = rebuild.ended_count
         is_ready = rebuild.follow(connections.control)
@@ -166,14 +282,19 @@ class ServingWorker(SinkWorker):
         if opened.slots is None:
             return None
 
-        def builder(target: tuple[str, int], on_error: ErrorCallback, is_rollback: bool) -> Builder:
-            name, config = self.name, self._config
-            return Builder(name, config, self._spark, self._open_sink, target, on_error, is_rollback=is_rollback)
+        def builder(target: tuple[str, int], on_error: ErrorCallback, request: RebuildRecord) -> Builder:
+            tables = request.table_ids
+            section = self._section if tables is None else self._section.only(sorted(tables))
+            open_sink = self._open_sink if tables is None else self._opener(section)
+            return Builder(self.name, self._config_with(section), self._spark, open_sink, target, on_error, request)
 
         def publish(record: RebuildRecord) -> None:
             connections.writer.send(record)
 
-        return Rebuild(self.name, opened.slots, publish, builder, self._old_s)
+        def adopt(request: RebuildRecord) -> None:
+            self._adopt(request, opened, connections)
+
+        return Rebuild(self.name, opened.slots, publish, builder, self._old_s, adopt)
 
     def _begin(self, opened: OpenSink, connections: PipelineConnections) -> tuple[SinkSync, int] | None:
         """Decides the generation, and prepares the store for it. Returns None after a request to stop, or if another
@@ -191,8 +312,12 @@ class ServingWorker(SinkWorker):
             reason = why_filled_again(marker, held, saved, connections.history)
         else:
             reason = RESHAPED if reshaped else INCLUDED if included else ""
-        if reason and held is not None and slots is not None and not slots.in_place:
-            self._request_rebuild(connections, reason)
+        part = [] if last is None or self._must_build_all(last, connections) else reshaped
+        is_beside = slots is not None and not slots.in_place
+        if is_beside:
+            self._publish_mappings(last, connections)
+        if reason and held is not None and is_beside and not (part and self._written_as is not self._section):
+            self._request_rebuild(connections, reason, part, NOT_WRITTEN)
             self._generation = held
             self._keep_checkpoints(held, connections)
             self._publish_held(held, last, connections)
@@ -204,7 +329,10 @@ class ServingWorker(SinkWorker):
             start = self._continued(opened, connections, last, is_old=is_old)
             is_old = is_old or must_be_built_again(last)  # and the request for it was cancelled, or has failed
             if is_old or reshaped:
-                self._request_rebuild(connections, TOO_OLD if is_old else RESHAPED)
+                reason, readers = TOO_OLD if is_old else RESHAPED, UP_TO_DATE if is_beside else IN_PLACE
+                self._request_rebuild(connections, reason, part, readers, is_added=not is_beside)
+            elif slots is not None and is_beside:
+                self._withdraw_rebuild(slots, connections)
         self._generation = start.generation
         self._keep_checkpoints(start.generation, connections)
         sync = self._begin_sync(opened, connections, start)
@@ -295,22 +423,40 @@ class ServingWorker(SinkWorker):
             | ({rebuild_request.generation} if rebuild_request is not None and rebuild_request.is_open else set())
         )
 
-    def _request_rebuild(self, connections: PipelineConnections, why: str) -> None:
-        """Requests a rebuild that no user has requested, unless one is in progress."""
-        rebuild_request = connections.control.rebuilds.get(self.name)
-        if rebuild_request is None or not rebuild_request.is_open or rebuild_request.action != "rebuild":
-            log.info("the store is built again beside the serving one", sink=self.name, because=why)
-            rebuild_request = RebuildRecord(
-                sink=self.name,
-                request=secrets.token_hex(8),
-                action="rebuild",
-                status="running",
-                keeps_old=False,
-                message=why,
-                asked_us=time.time_ns() // 1000,
-            )
-            connections.writer.send(rebuild_request)
-            connections.control.rebuilds[self.name] = rebuild_request
+    def _request_rebuild(
+        self,
+        connections: PipelineConnections,
+        why: str,
+        part: Iterable[TableId],
+        readers: str,
+        *,
+        is_added: bool = False,
+    ) -> None:
+        """Requests a rebuild that no user has requested, unless one of all tables, or of just these, is in progress.
+        `part`: the tables; empty: all. `readers`: what they see meanwhile. `is_added`: those of the rebuild in progress
+        are still to be built."""
+        last = connections.control.rebuilds.get(self.name)
+        is_building = last is not None and last.is_open and last.action == "rebuild"
+        tables = set(map(str, part))
+        if last is not None and is_building:
+            tables |= set(last.tables) if tables and is_added else set()
+            if not last.tables or set(last.tables) == tables:
+                return
+        names = tuple(sorted(tables))
+        tables_built = " ".join(names) or "all"
+        log.info("tables are built again", sink=self.name, because=why, tables=tables_built, meanwhile=readers)
+        rebuild_request = RebuildRecord(
+            sink=self.name,
+            request=secrets.token_hex(8),
+            action="rebuild",
+            status="running",
+            keeps_old=False,
+            tables=names,
+            message=why,
+            asked_us=time.time_ns() // 1000,
+        )
+        connections.writer.send(rebuild_request)
+        connections.control.rebuilds[self.name] = rebuild_request
 
     def _reshaped(self, connections: PipelineConnections, serving: SinkRecord | None) -> list[TableId]:
         """Returns the tables whose rows the store holds in another shape than the mapping's."""
@@ -324,7 +470,7 @@ class ServingWorker(SinkWorker):
                     f"{self.name}: another job fills the store with a different mapping (generation {last.generation})",
                     "a sink must have only one configuration: stop one of the two jobs",
                 )
-            log.info("mapping changed: the store is filled again", sink=self.name, tables=" ".join(map(str, reshaped)))
+            log.info("mapping changed", sink=self.name, tables=" ".join(map(str, reshaped)))
         return reshaped
 
     def _replace(self, rebuild: Rebuild, sync: SinkSync | None, connections: PipelineConnections) -> None:
@@ -348,6 +494,7 @@ class ServingWorker(SinkWorker):
                     "nothing to do: readers keep the former generation, and the rebuild continues",
                 )
         rebuild.complete()
+        self._generation = None  # the next attempt takes that which the store has now
 
     def _end(self, query: StreamingQuery, sync: SinkSync) -> None:
         if self._stop.is_set() and self._rebuild is not None:

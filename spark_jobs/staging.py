@@ -1,19 +1,21 @@
 """The warehouse's batches: tasks write rows as files, the driver merges the files into the tables."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from cdc.config.stores import WarehouseConfig
 from cdc.config.warehouse_catalog import S3Config
+from cdc.model.control import ProgressRecord
 from cdc.model.events import TableId, TableSchema
+from cdc.model.lsn import Lsn, format_lsn
 from sinks.contract import Change, Result
 from sinks.schema_history import SchemaHistory
 from sinks.shaping.sink import apply_shaped
 from sinks.shaping.table import TableShapes
-from sinks.warehouse.properties import origin_of
+from sinks.warehouse.properties import CUT, INCARNATION, origin_of
 from sinks.warehouse.staging import Staged, Stager, delete_staged
 from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
 
@@ -74,6 +76,9 @@ class MergingBatches:
         self._topics: dict[TableId, str] = {}
         self._sink = sink
         self._s3 = s3
+        # Of a sink that is written up to cuts: the one to which the running batch goes, and whether a batch with this
+        # report reaches it.
+        self.cut_of: Callable[[BatchReport], tuple[ProgressRecord, bool] | None] = lambda _: None
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
         self._topics = {history.newest.table: topic for topic, history in schema_histories.items()}
@@ -107,12 +112,20 @@ class MergingBatches:
 
     def _origins(self, report: "BatchReport", number: int) -> dict[TableId, dict[str, str]]:
         """Returns for each staged table where its rows came from: `begins` and `offsets` of its topic's partitions."""
-        origins = {}
+        origins, cut = {}, self.cut_of(report)
         for table in {part.table for part in report.staged}:
             topic = self._topics[table]
             begins = report.begins.get(topic, {})
             ranges = {
                 partition: (begins.get(partition, 0), end) for partition, end in report.offsets.get(topic, {}).items()
             }
-            origins[table] = origin_of(self._job, number, topic, ranges)
+            origins[table] = origin_of(self._job, number, topic, ranges) | _cut_of(topic, cut)
         return origins
+
+
+def _cut_of(topic: str, cut: tuple[ProgressRecord, bool] | None) -> dict[str, str]:
+    if cut is None:
+        return {}
+    record, is_reached = cut
+    reached = {CUT: f"{record.epoch} {format_lsn(Lsn(record.lsn))}"} if is_reached else {}
+    return {INCARNATION: record.incarnations.get(topic, ""), **reached}

@@ -10,7 +10,7 @@ older one. Such a store is foreign: it is built again beside the one that reader
 its rows lose against every later write and are removed if none comes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from pydantic import ValidationError
@@ -105,6 +105,46 @@ def why_filled_again(marker: int | None, held: int | None, saved: SinkRecord | N
     if marker is None and held is not None:
         return "tables are gone, or their shapes have changed"
     return "it does not hold the position that belongs to its rows"
+
+
+def of_tables(record: SinkRecord, tables: Mapping[str, str]) -> SinkRecord:
+    """Returns the part of a position that concerns these tables. `tables`: their topics by schema.table."""
+    parts = {
+        field: {name: value for name, value in getattr(record, field).items() if name in names}
+        for field, names in _names_in_position(tables).items()
+    }
+    return record.model_copy(update=parts)
+
+
+def with_adopted(built: SinkRecord, former: SinkRecord, tables: Mapping[str, str], job: str) -> SinkRecord:
+    """Returns the position of a generation that adopts the other tables of the former one. `built`: of the tables that
+    were built for it; `tables`: their topics by schema.table; `job`: the random text of SinkRecord.job.
+
+    It shows what both show. It is as old as the older one: what the former one may have missed, it has missed too.
+    """
+    own, shown = of_tables(built, tables), min(built, former, key=lambda one: (one.epoch, one.applied_lsn))
+    joined = {
+        field: {name: value for name, value in getattr(former, field).items() if name not in names}
+        | getattr(own, field)
+        for field, names in _names_in_position(tables).items()
+    }
+    numbers = {
+        "generation": built.generation,
+        "job": (max(built.job[0], former.job[0]) + 1, job),
+        "applied_lsn": shown.applied_lsn,
+        "epoch": shown.epoch,
+        "commit_ts_us": shown.commit_ts_us,
+        "shown": shown.shown,
+        "applied_ts_us": min(built.applied_ts_us, former.applied_ts_us),
+    }
+    return former.model_copy(update=joined | numbers)
+
+
+def _names_in_position(tables: Mapping[str, str]) -> dict[str, set[str]]:
+    """Returns the names of tables in each field of SinkRecord that has one entry for each table."""
+    topics, names = set(tables.values()), set(tables)
+    keys = {table_key(TableId.parse(table)) for table in tables}
+    return {"end_offsets": topics, "incarnations": topics, "sweeps": keys, "mappings": names, "owed": names}
 
 
 def first_position(sink: str, generation: int, history: str, reset: Iterable[TableId], now_us: int) -> SinkRecord:

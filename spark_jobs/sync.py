@@ -19,6 +19,7 @@ import structlog
 from cdc.model.control import ProgressRecord, table_key
 from cdc.model.errors import BrokerError, UnreachableError
 from cdc.model.events import TableId, pack_version
+from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.rejected_rows import RejectedRow, dead_letter_table
 from cdc.model.sink_records import SinkRecord
 from sinks.contract import Sink, lost_writes
@@ -28,6 +29,7 @@ from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Invalidations, Offsets
 from spark_jobs.batches import Batches, BatchReport
 from spark_jobs.control_reader import ControlUpdate
+from spark_jobs.cuts import CutBatches
 from spark_jobs.dead_letters import DeadLetterQueue
 from spark_jobs.rejections import DeadLetterUpdates
 
@@ -64,8 +66,20 @@ class JobEnvironment:
     dead_letters_max: int  # open dead letters, with more of which the sink stops
 
 
+@dataclass(frozen=True, slots=True)
+class CutMarks:
+    """How a store marks cuts that it is at."""
+
+    interval_s: float  # between two, at least
+    set: Callable[[ProgressRecord, Mapping[TableId, str]], bool]  # marks tables, each with its topic; see Tags.set
+
+
 class QueryStopped(Exception):  # noqa: N818
     """Raised when the query was requested to end; records that the batch did not read yet are left to the next one."""
+
+
+class _NotAtCut(Exception):  # noqa: N818
+    """Raised to roll back what was read up to another position."""
 
 
 class SinkSync:
@@ -80,9 +94,13 @@ class SinkSync:
         batches: Batches,
         *,
         may_hold_more: bool = False,
+        at_cuts: bool = False,
+        transactional: CutBatches | None = None,
+        marks: CutMarks | None = None,
     ) -> None:
         """`may_hold_more`: the store may have rows of tables that this generation has never read, from former
-        topics."""
+        topics. `at_cuts`: batches go from one cut to the next (ProgressRecord.is_cut). `transactional`: `batches`, if
+        they are also merged in one transaction of the store; then `at_cuts`."""
         self.failure: Exception | None = None  # why the last batch failed
         self.reports_taken = 0
         self.has_new_writes = threading.Event()  # something was written since the watching thread worked last
@@ -92,6 +110,11 @@ class SinkSync:
         self._environment = environment
         self._batches = batches
         self._may_hold_more = may_hold_more
+        self._at_cuts = at_cuts
+        self._transactional = transactional
+        self._marks = marks
+        self._marked_us: int | None = None  # when the last mark was set
+        self._marked: tuple[int, int] = (0, 0)  # epoch and LSN of it
         self._active_query = 0  # the number of the query whose batches may begin; 0: none
         self._queries_started = 0
         self._schema_histories: dict[str, SchemaHistory] = {}  # by topic; prepared
@@ -148,10 +171,15 @@ class SinkSync:
         self._prepare(schema_histories)
         # An earlier job may have been killed between a write and making it readable.
         self._sink.make_readable({schema_history.newest.table for schema_history in schema_histories})
-        self._find_topics()
+        ends = self._find_topics()
         with self._store:
             with self._state:
-                self._close_swept_dead_letters()
+                self._close_swept_dead_letters(self._position)
+                if self._at_cuts:
+                    # A job that did not read up to cuts may have written more than it has noted, up to these ends.
+                    if self._position.written and not self._position.cut_least:
+                        self._position.cut_least = ends
+                    self._position.choose_cut(self.topics)
             self._publish_dead_letters()
         self._publish()
 
@@ -196,11 +224,18 @@ class SinkSync:
             take = partial(self._add_interim_report, query_number, invalidations)
             try:
                 report = self._batches.run(frame, ends, take)
+                if self._transactional is None:
+                    self._add_report(report, invalidations)
+                else:
+                    report = self._merge_cut(self._transactional, report, invalidations)
             except RefusedError as error:
                 raise RefusedError(f"{self._sink.name}: {error.message}", error.hint) from error
-            self._add_report(report, invalidations)
         # Before Spark notes that the batch is done: the next one is planned with the position that is published here.
         self._make_readable()
+        if self._mark_is_due:
+            self._sweep(self._position)
+            self._publish()
+            self._mark_cut()
         self._read_control()  # this process may have been stopped for a while, and another job may have taken over
         self._publish()
         self._wait_for_schema(report)
@@ -261,10 +296,7 @@ class SinkSync:
         offsets, begins = _as_offsets(report.offsets), _as_offsets(report.begins)
         with self._state:
             is_contiguous = self._position.mark_written(offsets, invalidations, begins)
-            for topic, reason in report.lost.items():
-                if self._position.invalidations.get(topic, 0) == invalidations.get(topic, 0):
-                    self._position.invalidate(topic)
-                    log.warning("topic is read from its beginning", sink=self._sink.name, because=reason)
+            self._give_up_lost(report, invalidations)
             self._written_tables |= {
                 self._schema_histories[topic].newest.table for topic in report.topics if topic in self._schema_histories
             }
@@ -285,6 +317,61 @@ class SinkSync:
                 write_ms=round(report.write_s * 1000),
             )
         return is_contiguous
+
+    def _give_up_lost(self, report: BatchReport, invalidations: Invalidations) -> None:
+        """To be called with the lock of the state."""
+        for topic, reason in report.lost.items():
+            if self._position.invalidations.get(topic, 0) == invalidations.get(topic, 0):
+                self._position.invalidate(topic)
+                log.warning("topic is read from its beginning", sink=self._sink.name, because=reason)
+
+    def _merge_cut(self, batches: CutBatches, staged: BatchReport, invalidations: Invalidations) -> BatchReport:
+        """Writes a batch that goes up to the cut, with what belongs to that position, in one transaction of the store.
+        Returns what was read. A batch that ends elsewhere is not written: what it lacks is read with the next one."""
+        merged = BatchReport()
+        if not staged.staged:  # Spark begins a query with a batch, also of nothing
+            return merged
+
+        def merge(position: AppliedPosition) -> None:
+            nonlocal merged
+            merged = batches.merge(staged)
+            offsets = _as_offsets(merged.offsets)
+            position.mark_written(offsets, invalidations, _as_offsets(merged.begins))
+            if merged.lost or not position.is_at_cut(self.topics):
+                raise _NotAtCut
+            position.mark_readable(position.written, invalidations)
+            with self._state:
+                self._readable_dead_letters |= merged.dead_letters
+                self._written += merged.written
+                self._stale += merged.stale
+
+        try:
+            self._commit(batches, merge)
+        except _NotAtCut:
+            with self._state:
+                self._give_up_lost(merged, invalidations)
+            log.info("a batch does not end at its cut, and is read again", sink=self._sink.name)
+        else:
+            self.reports_taken += 1
+            self.has_new_writes.set()
+        return merged
+
+    def _commit(self, batches: CutBatches, write: Callable[[AppliedPosition], None] | None = None) -> None:
+        """Writes, sweeps and notes the position in one transaction of the store, then publishes the position. This
+        object has the former position until the transaction is committed."""
+        with self._store:
+            with self._state:
+                position = self._position.copy()
+            with batches.transaction():
+                if write is not None:
+                    write(position)
+                self._sweep(position)
+                record = self._note(position)
+            with self._state:
+                self._position = position
+            if record is not None:
+                self._environment.publish(record)
+                self._published = record
 
     def _wait_for_schema(self, report: BatchReport) -> None:
         """Waits for a schema. Raises SinkError if the control topic still lacks it after SCHEMA_WAIT_S_MAX, in which
@@ -316,7 +403,10 @@ class SinkSync:
                 self._look_for_topics()
         self._make_readable()
         self._read_control()
-        self._sweep()
+        if self._transactional is None:
+            self._sweep(self._position)
+        elif self._position.due_sweeps():
+            self._commit(self._transactional)
         self._publish()
         if (self._unprepared or self._readable_dead_letters) and self._writing.acquire(blocking=False):
             try:  # otherwise the query's thread does it before its next batch
@@ -325,6 +415,48 @@ class SinkSync:
                     self._publish_dead_letters()
             finally:
                 self._writing.release()
+        if self._mark_is_due and self._writing.acquire(blocking=False):
+            try:  # otherwise the query's thread does it after its batch
+                self._mark_cut()
+            finally:
+                self._writing.release()
+
+    @property
+    def _mark_is_due(self) -> bool:
+        if self._marks is None:
+            return False
+        since = self._marked_us
+        return since is None or self._environment.now_us() - since >= self._marks.interval_s * 1_000_000
+
+    def _mark_cut(self) -> None:
+        """Marks the cut that the store is at. To be called while no batch writes."""
+        with self._store:
+            with self._state:
+                position, topics = self._position, self.topics
+                cut = position.cut_here(topics)
+                if cut is None or (cut.epoch, cut.lsn) <= self._marked or position.offsets != position.written:
+                    return
+                tables = {
+                    history.newest.table: topic
+                    for topic, history in self._schema_histories.items()
+                    if topic in topics
+                    and topic in cut.end_offsets
+                    and str(history.newest.table) not in position.owed
+                    and position.is_swept(history.newest.table, cut)
+                }
+            if self._marks is not None and tables and self._marks.set(cut, tables):
+                self._marked_us, self._marked = self._environment.now_us(), (cut.epoch, cut.lsn)
+                log.info("marked", sink=self._sink.name, lsn=format_lsn(Lsn(cut.lsn)), tables=len(tables))
+
+    def cut_of(self, report: BatchReport) -> tuple[ProgressRecord, bool] | None:
+        """Returns the cut up to which batches go now, and whether the store is at it when it has a batch with this
+        report. Called by the query's thread."""
+        with self._state:
+            position = self._position.copy()
+        if position.cut is None:
+            return None
+        position.mark_written(_as_offsets(report.offsets), position.invalidations, _as_offsets(report.begins))
+        return position.cut, position.is_at_cut(self.topics)
 
     def _look_for_topics(self) -> None:
         """Notices within seconds that a topic has gone, or lost records, while a batch reads it: the batch ends."""
@@ -333,10 +465,10 @@ class SinkSync:
         except (BrokerError, UnreachableError) as error:  # the batches have it too, if it lasts
             log.debug("topics can't be looked at", sink=self._sink.name, because=error.message)
 
-    def _sweep(self) -> None:
+    def _sweep(self, position: AppliedPosition) -> None:
         with self._state:
             unprepared = {schema_history.newest.table for schema_history in self._unprepared}
-        for sweep in self._position.due_sweeps():
+        for sweep in position.due_sweeps():
             if sweep.table in unprepared:  # an empty table's sweep may be due as soon as the table is known
                 continue
             with self._store:
@@ -344,13 +476,13 @@ class SinkSync:
                 self._sink.make_readable({sweep.table})
                 self._follow_dead_letters()
                 with self._state:
-                    self._position.finish(sweep)
-                    self._close_swept_dead_letters()
+                    position.finish(sweep)
+                    self._close_swept_dead_letters(position)
             log.info("swept", sink=self._sink.name, table=str(sweep.table), rows=swept)
 
-    def _close_swept_dead_letters(self) -> None:
+    def _close_swept_dead_letters(self, position: AppliedPosition) -> None:
         """Closes the dead letters whose rows a sweep has removed. To be called with both locks."""
-        floors = self._position.sweeps
+        floors = position.sweeps
         self._close_dead_letters(
             {
                 dead_letter: version
@@ -472,13 +604,13 @@ class SinkSync:
             self._environment.dead_letters.read_to_end()
             self._followed = written
 
-    def _look_for_swept_dead_letters(self) -> None:
+    def _look_for_swept_dead_letters(self, position: AppliedPosition) -> None:
         """Closes those that were published after the sweep: records of a topic are read again, or a task that Spark has
         given up went on. To be called with the lock of the store."""
         found = dict(self._environment.dead_letters.open)
         if found != self._looked_at:
             with self._state:
-                self._close_swept_dead_letters()
+                self._close_swept_dead_letters(position)
             self._looked_at = found
 
     def _check_dead_letter_count(self) -> None:
@@ -495,24 +627,34 @@ class SinkSync:
     def _publish(self) -> None:
         """Notes the position in the store, then publishes it: a store that loses its last writes loses the note."""
         with self._store:
-            if not self._batches.is_live:
-                self._publish_dead_letters()
-            self._follow_dead_letters()
-            self._look_for_swept_dead_letters()
-            self._check_dead_letter_count()
-            with self._state:
-                record = self._environment.complete(self._record())
-            last = self._published
-            if last is None or record.model_copy(update={"applied_ts_us": last.applied_ts_us}) != last:
-                text, before = record.encode().decode(), self._saved_text
-                self._saved_text = None  # while it is not known which text the store holds
-                self._sink.save_position(text, before)
-                self._saved_text = text
+            record = self._note(self._position)
+            if record is not None:
                 self._environment.publish(record)
                 self._published = record
 
-    def _record(self) -> SinkRecord:
-        position, applied = self._position, self._position.applied
+    def _note(self, position: AppliedPosition) -> SinkRecord | None:
+        """Publishes dead letters, then notes the position in the store. Returns the record to publish, None if it says
+        nothing new. To be called with the lock of the store."""
+        if not self._batches.is_live:
+            self._publish_dead_letters()
+        self._follow_dead_letters()
+        self._look_for_swept_dead_letters(position)
+        self._check_dead_letter_count()
+        with self._state:
+            record = self._environment.complete(self._record(position))
+        last = self._published
+        if last is not None and record.model_copy(update={"applied_ts_us": last.applied_ts_us}) == last:
+            return None
+        text, before = record.encode().decode(), self._saved_text
+        self._saved_text = None  # while it is not known which text the store holds
+        self._sink.save_position(text, before)
+        self._saved_text = text
+        return record
+
+    def _record(self, position: AppliedPosition) -> SinkRecord:
+        applied, cut = position.applied, position.cut if self._at_cuts else None
+        now_us, last = self._environment.now_us(), self._published or self._former_job
+        is_same = last is not None and (last.epoch, last.applied_lsn) == applied[:2]
         owed = position.owed | {
             str(self._schema_histories[topic].newest.table): reason for topic, reason in self._unreadable.items()
         }
@@ -523,7 +665,8 @@ class SinkSync:
             applied_lsn=applied.lsn,
             epoch=applied.epoch,
             commit_ts_us=applied.commit_ts_us,
-            applied_ts_us=self._environment.now_us(),
+            applied_ts_us=now_us,
+            applied_since_us=last.applied_since_us if last is not None and is_same else now_us,
             sweeps=dict(position.sweeps),
             written=self._written,
             stale=self._stale,
@@ -535,6 +678,7 @@ class SinkSync:
             incarnations={topic: position.incarnations.get(topic, "") for topic in position.offsets},
             owed=owed,
             shown=position.shown,
+            cut_offsets={} if cut is None else cut.end_offsets,
             job=self._environment.job,
         )
 
@@ -546,10 +690,12 @@ class SinkSync:
             self._close_dead_letters_of_removed(update.progress)
             if self._may_hold_more:
                 self._reset_new_tables(update.schema_histories)
-        with self._state:
-            self._check_history(update)
-            self._unprepared += update.schema_histories
-            self._position.add_published(update.progress, update.sweeps)
+            with self._state:
+                self._check_history(update)
+                self._unprepared += update.schema_histories
+                self._position.add_published(update.progress, update.sweeps)
+                if self._at_cuts:
+                    self._position.choose_cut(self.topics)
 
     def _reset_new_tables(self, schema_histories: Iterable[SchemaHistory]) -> None:
         """Lets former rows lose against all later writes, and a sweep remove the others. To be called with the lock of

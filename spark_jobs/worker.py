@@ -37,6 +37,7 @@ from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition
 from spark_jobs.batches import Batches, MicroBatch
 from spark_jobs.control_reader import ControlReader, ControlUpdate
+from spark_jobs.cuts import StagingBatches
 from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
@@ -45,7 +46,8 @@ from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.query_listener import query_name
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
-from spark_jobs.sync import JobEnvironment, SinkSync
+from spark_jobs.staging import MergingBatches
+from spark_jobs.sync import CutMarks, JobEnvironment, SinkSync
 from spark_jobs.task_errors import error_of_task
 
 log = structlog.get_logger(__name__)
@@ -58,6 +60,8 @@ HOUSEKEEPING_PAUSE_S_MAX: Final = 2.0
 # While a backlog is worked off, nobody waits for the newest row, and each refresh makes a segment that is merged later.
 HOUSEKEEPING_PAUSE_BEHIND_S: Final = 2.0
 MAINTAIN_S: Final = 20.0
+CUT_TRIGGER_MS: Final = 200  # between looks for a cut
+CUT_PATIENCE_S: Final = 60.0  # for one transaction, in which a backlog is merged
 STANDBY_POLL_S: Final = 0.1
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
@@ -65,6 +69,7 @@ RETRY_S_MAX: Final = 30.0
 FINISH_S_MAX: Final = 6.0
 # At other times, a batch that does not end in this time is abandoned: its late writes are guarded by the version.
 BATCH_S_MAX: Final = 600.0
+BOUNDED_BATCH_S: Final = 10.0  # what a warehouse's batch may take, however often one begins
 # A query that has not failed for this long counts as working, also if nothing is to be written.
 WORKS_S: Final = 3.0
 JVM_END_S_MAX: Final = 2.0  # after a call was cut off, until the end of the Java process shows
@@ -92,6 +97,7 @@ class OpenSink:
     maintain: Callable[[], None]  # maintenance of the store beside batches
     slots: Slots | None = None  # None: of this store there can only be one generation
     slot: str = FIRST  # that `sink` writes
+    marks: CutMarks | None = None  # see SinkSync
 
     def close(self) -> None:
         self.sink.close()
@@ -150,6 +156,7 @@ class SinkWorker(ABC):
         self._topics = Topics(config.topics.prefix)
         self._checkpoints = Checkpoints(config.spark.checkpoint_location, config.topics.prefix, name)
         self._section = config.sinks[name]
+        self._written_as = self._section  # whose mappings rows are written with
         self._mappings: dict[str, str] = {}  # see SinkRecord.mappings
         self._sync: SinkSync | None = None
         self._stream: SinkStreamOptions | None = None  # of the present attempt
@@ -157,7 +164,19 @@ class SinkWorker(ABC):
     @property
     def _trigger_ms(self) -> int:
         """Milliseconds from one batch's begin to the next one's, at least. A live batch follows at once."""
-        return self._config.spark.warehouse_trigger_ms if self._section.type == "warehouse" else 0
+        if self._section.type == "warehouse":
+            return self._config.spark.warehouse_trigger_ms
+        return CUT_TRIGGER_MS if self._section.has_bounded_batches else 0
+
+    @property
+    def _cut_patience_s(self) -> float:
+        return CUT_PATIENCE_S if self._section.is_at_cuts else 0.0
+
+    @property
+    def _batch_s(self) -> float:
+        """How long a batch may take, in seconds, from which nothing is published before it ends."""
+        is_bounded = self._section.has_bounded_batches
+        return max(self._trigger_ms / 1000, BOUNDED_BATCH_S) if is_bounded else 0.0
 
     def run(self) -> None:
         """Runs the thread."""
@@ -322,6 +341,7 @@ class SinkWorker(ABC):
             piece_bytes=opened.portions.piece_bytes,
             live_s=opened.portions.live_s,
             task_bytes=opened.portions.task_bytes,
+            at_cuts=self._section.is_at_cuts,
         )
         sync = SinkSync(
             opened.sink,
@@ -330,7 +350,12 @@ class SinkWorker(ABC):
             environment,
             batches,
             may_hold_more=self.role == "serving" and is_filled_in_place(opened),
+            at_cuts=self._section.is_at_cuts,
+            transactional=batches if isinstance(batches, StagingBatches) else None,
+            marks=opened.marks,
         )
+        if isinstance(batches, MergingBatches) and self._section.is_at_cuts:
+            batches.cut_of = sync.cut_of
         sync.begin(update.schema_histories)
         # Of tables that the configuration excludes now: after the position that says so, from which they are read again
         # when they are included.
@@ -350,7 +375,7 @@ class SinkWorker(ABC):
 
     def _complete(self, control: ControlReader, record: SinkRecord) -> SinkRecord:
         excluded = {*map(str, control.excluded), *self._section.excluded_names}
-        self._mappings = recorded_mappings(self._section, control.schema_histories, self._mappings)
+        self._mappings = recorded_mappings(self._written_as, control.schema_histories, self._mappings)
         owed = {table: reason for table, reason in record.owed.items() if table not in excluded}
         shape = {
             "excluded": tuple(sorted(excluded)),
@@ -358,7 +383,7 @@ class SinkWorker(ABC):
             "owed": owed,
             "role": self.role,
             "store": self._section.type,
-            "patience_s": STALLED_S + 2 * self._trigger_ms / 1000,
+            "patience_s": STALLED_S + 2 * self._batch_s + self._cut_patience_s,
         }
         return record.model_copy(update=shape)
 

@@ -59,8 +59,12 @@ class StoreWriter:
         """Yields the report. Raises TaskError."""
         context = TaskContext.get()
         number = 0 if context is None else context.partitionId()
-        report = write_pieces(self, to_pieces(rows), number)
-        yield pa.RecordBatch.from_arrays([one_binary(pickle.dumps(report))], names=["report"])
+        yield report_row(write_pieces(self, to_pieces(rows), number))
+
+
+def report_row(report: TaskReport) -> pa.RecordBatch:
+    """Returns the report as a row for the driver."""
+    return pa.RecordBatch.from_arrays([one_binary(pickle.dumps(report))], names=["report"])
 
 
 @dataclass(frozen=True, slots=True)

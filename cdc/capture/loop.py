@@ -39,6 +39,11 @@ WATCH_INTERVAL_S = 3.0
 FINISH_S_MAX = 3.0
 WAIT_S_MAX = 0.2
 ANSWER_WAIT_S = 0.01
+# End offsets are those of one position (ProgressRecord.is_cut) if nothing was produced between the commit and the
+# answer. Under a steady load something always is: so often, the loop produces nothing until the answer is there.
+CUT_INTERVAL_S = 1.0
+CUT_WAIT_S_MAX = 5.0  # brokers that answer later delay no change
+CUT_WAIT_TIMES = 10  # the pause between two such waits is so many times as long as the wait, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,18 @@ class Pipeline:
     snapshots: Snapshots
     publisher: Publisher
     broker: Broker
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressRequest:
+    """A request for end offsets, and what they are to be published with."""
+
+    answer: EndOffsetsRequest
+    state: StreamState  # the committed one when it was made
+    owed: Mapping[str, str]
+    produced: int | None  # how often records had been produced then; None: some are not committed
+    asked_at: float  # monotonic seconds
+    is_awaited: bool  # nothing is produced until it is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +115,12 @@ class Capture:
         self._progress_lsn = Lsn(0)
         self._watched_at = self._clock.monotonic()
         self._progress_owed: Mapping[str, str] = {}
-        self._progress_request: tuple[EndOffsetsRequest, StreamState, Mapping[str, str]] | None = None
+        self._progress_request: ProgressRequest | None = None
+        self._cut_at = float("-inf")  # monotonic seconds, when a cut was published or awaited last
+        self._cut_lsn = Lsn(0)
+        self._cut_pause_s = CUT_INTERVAL_S
+        self._produced = 0  # how often records of the source were produced
+        self._produced_committed = 0  # of these, up to the last commit
         self._committed = self._assembler.state
         if self._committed.partial is not None:
             self._publisher.on_committed(is_begun=True)
@@ -129,6 +151,10 @@ class Capture:
         self._send_status()
 
     def _step(self) -> None:
+        now = self._clock.monotonic()
+        if self._awaits_cut(now):
+            self._await_cut(now)
+            return
         frames = self._stream.read(READ_MESSAGES_MAX, READ_BYTES_MAX)
         now = self._clock.monotonic()
         # Before the frames, because the answer to a watermark among them is available by now.
@@ -194,6 +220,7 @@ class Capture:
 
     def _produce(self, records: Sequence[TopicRecord], *, is_begun: bool = False) -> None:
         if records:
+            self._produced += 1
             self._publisher.on_produced(records, self._clock.monotonic(), is_begun=is_begun)
             self._broker.produce(records, self._while_waiting)
 
@@ -225,10 +252,12 @@ class Capture:
         self._publisher.on_committed(self._clock.monotonic(), is_begun=state.partial is not None)
         self._snapshots.on_committed()
         self._position_at = self._clock.monotonic()
-        self._committed = state
+        self._committed, self._produced_committed = state, self._produced
         # ---- 3. confirm what the committed record covers
         self._confirmation.on_recorded(Lsn(state.resume_lsn))
         self._send_status()
+        if state.partial is None:
+            self._request_cut()
 
     def _idle_position_is_due(self, now: float) -> bool:
         """Returns whether keepalives moved the position while there was nothing to publish."""
@@ -240,32 +269,70 @@ class Capture:
 
     # ---- 4. progress: the offsets below which everything up to an LSN lies
 
-    def _ask_progress(self, now: float) -> None:
+    def _request_cut(self) -> None:
+        """Requests end offsets where they can be those of one position: right after a commit."""
+        now = self._clock.monotonic()
+        if self._committed.resume_lsn <= self._cut_lsn:
+            return
+        is_awaited = now - self._cut_at >= self._cut_pause_s
+        if is_awaited or (self._progress_request is None and self._progress_is_due(now)):
+            self._request_progress(now, is_awaited=is_awaited)
+
+    def _awaits_cut(self, now: float) -> bool:
+        request = self._progress_request
+        return request is not None and request.is_awaited and now - request.asked_at < CUT_WAIT_S_MAX
+
+    def _await_cut(self, now: float) -> None:
         if self._progress_request is not None:
+            waited_s = now - self._progress_request.asked_at
+            self._cut_pause_s = max(CUT_INTERVAL_S, CUT_WAIT_TIMES * waited_s)
+        self._while_waiting()
+        self._ask_progress(now)
+        if self._awaits_cut(now):
+            self._stream.wait(ANSWER_WAIT_S)
+
+    def _progress_is_due(self, now: float) -> bool:
+        return (now - self._progress_asked_at) * 1000 >= self._limits.progress_interval_ms
+
+    def _request_progress(self, now: float, *, is_awaited: bool = False) -> None:
+        # Requested after the commit of this LSN has returned, so the answer is above all of its records. The last
+        # stable offset can still be below them: a commit returns before its markers are written.
+        # What is owed is taken at the same time: what was paid later may be above the offsets.
+        is_clean = self._produced == self._produced_committed and self._committed.partial is None
+        self._progress_request = ProgressRequest(
+            self._broker.request_end_offsets(),
+            self._committed,
+            self._snapshots.owed,
+            self._produced if is_clean else None,
+            now,
+            is_awaited,
+        )
+        self._progress_asked_at = now
+        if is_awaited:
+            self._cut_at = now
+
+    def _ask_progress(self, now: float) -> None:
+        request = self._progress_request
+        if request is not None:
             try:
-                end_offsets = self._progress_request[0].result()
+                end_offsets = request.answer.result()
             except ConnectionLost:
                 # The partitions may have other leaders now: request them again. A permanent error reaches the producer.
                 self._progress_request = None
                 return
             if end_offsets is not None:
-                (_, covered, owed), self._progress_request = self._progress_request, None
+                self._progress_request = None
                 self._schedule.check_ends(end_offsets)
                 self._publisher.on_end_offsets(end_offsets)
-                self._publish_progress(covered, owed, end_offsets)
-        elif (self._committed.resume_lsn > self._progress_lsn or self._snapshots.owed != self._progress_owed) and (
-            now - self._progress_asked_at
-        ) * 1000 >= self._limits.progress_interval_ms:
-            # Requested after the commit of this LSN has returned, so the answer is above all of its records. The last
-            # stable offset can still be below them: a commit returns before its markers are written.
-            # What is owed is taken at the same time: what was paid later may be above the offsets.
-            self._progress_request = self._broker.request_end_offsets(), self._committed, self._snapshots.owed
-            self._progress_asked_at = now
+                self._publish_progress(request, end_offsets)
+        elif (
+            self._committed.resume_lsn > self._progress_lsn or self._snapshots.owed != self._progress_owed
+        ) and self._progress_is_due(now):
+            self._request_progress(now)
 
-    def _publish_progress(
-        self, state: StreamState, owed: Mapping[str, str], end_offsets: Mapping[str, Sequence[int]]
-    ) -> None:
-        constants = self._publisher.constants
+    def _publish_progress(self, request: ProgressRequest, end_offsets: Mapping[str, Sequence[int]]) -> None:
+        constants, state, owed = self._publisher.constants, request.state, request.owed
+        is_cut = request.produced == self._produced
         progress = ProgressRecord(
             epoch=constants.epoch,
             seq=state.seq,
@@ -282,9 +349,12 @@ class Capture:
             starts={
                 topic: state.start_offsets for topic, state in constants.topics.items() if any(state.start_offsets)
             },
+            is_cut=is_cut,
         )
         self._produce_aside(progress.to(self._topics.progress))
         self._progress_lsn, self._progress_owed = state.resume_lsn, owed
+        if is_cut:
+            self._cut_at, self._cut_lsn = self._clock.monotonic(), Lsn(state.resume_lsn)
 
     # ---- status updates
 

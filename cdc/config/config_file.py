@@ -39,7 +39,7 @@ class SparkConfig(Section):
     checkpoint_location: str = ".watershed/checkpoints"
     driver_memory: str = "1g"
     live_batch_s: Annotated[float, Field(ge=1, le=3600)] = 30.0  # of every store but the warehouse
-    warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 10_000
+    warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 3_000
     bytes_per_write_max: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
     options: dict[str, OptionText] = Field(default_factory=dict)  # spark.* properties
 

@@ -8,7 +8,7 @@ are not merged.
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
@@ -16,7 +16,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, field
 from cdc.config.masking import Mask, MaskOptions
 from cdc.config.row_condition import parse_condition
 from cdc.config.section import Section
-from cdc.config.table_choice import is_pattern, matches, require_patterns
+from cdc.config.table_choice import is_pattern, matches, pattern_of, require_patterns
 from cdc.model.events import TableId
 
 BIGINT: Final = 1 << 63
@@ -79,6 +79,18 @@ class TableMapping(Section):
         """Says whether rows stay as they are."""
         return self == IDENTITY
 
+    def to_json(self) -> str:
+        """Returns the mapping for `parsed`, without the key of hashes."""
+        return self.model_dump_json(exclude={"mask": {"hash_key"}}, exclude_defaults=True)
+
+    @classmethod
+    def parsed(cls, text: str, mask: StoreMasks) -> Self:
+        """Returns a mapping from its JSON form. `mask`: has the key of its hashes. Raises ValueError."""
+        content = json.loads(text)
+        if mask.hash_key is not None and (held := content.get("mask")):
+            held["hash_key"] = mask.hash_key.get_secret_value()
+        return cls.model_validate(content)
+
     def fingerprint(self) -> str:
         """Returns a digest that differs for mappings that make different rows. It does not depend on the key of
         hashes."""
@@ -129,6 +141,15 @@ class StoredTables(Section):
     def mapped(self, table: TableId) -> tuple[str, TableMapping]:
         """The entry for the table: its pattern, and its mapping. Of a table without an entry rows stay as they are."""
         return next(((p, entry) for p, entry in self.mapping.items() if matches(p, table)), (str(table), IDENTITY))
+
+    def with_mappings(self, mappings: Mapping[TableId, TableMapping]) -> Self:
+        """Returns a copy in which these tables have other mappings."""
+        entries = {pattern_of(table): entry for table, entry in mappings.items()}
+        return self.model_copy(update={"mapping": entries | self.mapping})
+
+    def only(self, tables: Iterable[TableId]) -> Self:
+        """Returns a copy that holds these tables only."""
+        return self.model_copy(update={"tables": tuple(map(pattern_of, tables))})
 
     def fingerprints(self, tables: Iterable[TableId]) -> dict[str, str]:
         """Returns the fingerprints of tables whose rows do not stay as they are, by schema.table."""

@@ -156,6 +156,9 @@ class WarehouseOptions(Section):
     tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
     # How long readers can go back. Of snapshots that are older than an hour, one for each hour is kept.
     snapshot_days: Annotated[float, Field(gt=0, le=3650)] = SNAPSHOT_DAYS
+    # Seconds between two tags of one position of the source on all tables, at least; null: none are set.
+    tag_interval_s: Annotated[float, Field(ge=1)] | None = None
+    tags_kept: Annotated[int, Field(ge=1, le=1_000)] = 24  # of these on each table
     # Whether the sink's job compacts tables that have too many small files; else `cdc warehouse maintain` alone does.
     compacts: bool = True
     s3: S3Config | None = None  # how a location s3://BUCKET/PATH is reached

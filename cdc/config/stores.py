@@ -37,6 +37,17 @@ class StoreConfig(StoredTables):
         raise TypeError(f"{type(self).__name__} does not say where it writes, for {topic_prefix}")
 
     @property
+    def has_bounded_batches(self) -> bool:
+        """Says whether a batch ends where it was planned to, and its rows become visible together; otherwise rows flow
+        while it lasts."""
+        return False
+
+    @property
+    def is_at_cuts(self) -> bool:
+        """Says whether batches end at positions of the source only (ProgressRecord.is_cut)."""
+        return False
+
+    @property
     def no_rebuild(self) -> str | None:
         """Says why the store can't be built again while it serves, as the end of a sentence; None if it can."""
         return None if self.has_slots else "whose store can't hold two generations at once"
@@ -160,6 +171,14 @@ class WarehouseConfig(StoreConfig, WarehouseOptions):
         return self.catalog or CatalogConfig(type="jdbc", uri=self.catalog_uri)
 
     @property
+    def has_bounded_batches(self) -> bool:
+        return True
+
+    @property
+    def is_at_cuts(self) -> bool:
+        return self.tag_interval_s is not None
+
+    @property
     def is_flat(self) -> bool:
         return self.iceberg_catalog.is_flat
 
@@ -202,11 +221,22 @@ class SqlConfig(StoreConfig):
 
     type: Literal["sql"] = "sql"
     url: SecretStr  # postgresql://user:password@host:5432/database, sqlite:////folder/file.db
+    # `transactional`: rows of all tables are committed together, and only where a position of the source ends, so that
+    # readers see none of its transactions in part; `eventual`: each row as soon as it was read.
+    consistency: Literal["eventual", "transactional"] = "eventual"
     own_schema: str | None = None  # of the sink's own tables; default: watershed_<topic prefix>
     # Pattern over schema.table, such as public.*: the shape of these tables. The first that matches counts.
     shapes: dict[str, SqlShape] = Field(default_factory=dict)
     # How long a deleted row's version is remembered, in which time no older change of the row may still be on its way.
     tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
+
+    @property
+    def has_bounded_batches(self) -> bool:
+        return self.is_at_cuts
+
+    @property
+    def is_at_cuts(self) -> bool:
+        return self.consistency == "transactional"
 
     def beginning(self, topic_prefix: str) -> str:
         """The schema of the sink's own tables; where there are no schemas, what their names begin with."""

@@ -32,6 +32,11 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
+def pattern_of(table: TableId) -> str:
+    """Returns a pattern that matches this table and no other, whatever characters its name has."""
+    return f"^{re.escape(str(table))}$"
+
+
 def require_patterns(patterns: Iterable[str]) -> None:
     """Raises ValueError for what is neither a table's name nor a pattern over `schema.table`."""
     for pattern in patterns:

@@ -129,6 +129,11 @@ class ViewConfig(Section):
                         "changes are computed as one: leave mode out, and keep the tables' history in a sink of type "
                         "warehouse"
                     )
+            if self.target.tag_interval_s is not None:
+                raise ValueError(
+                    "target.tag_interval_s: a view's rows are not those of one position of the source: set it in a "
+                    "sink of type warehouse"
+                )
         if self.target.mapping:
             raise ValueError(
                 "target.mapping is not for views: the query chooses columns and rows; leave the mapping out"

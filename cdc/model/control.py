@@ -514,3 +514,6 @@ class ProgressRecord(Record):
     # schema.table → why rows that were committed up to `lsn` may not be below `end_offsets` yet: rows that are still to
     # be read, a table that is stopped. Changes of other tables, and of these tables after they were read, are there.
     owed: dict[str, str] = {}
+    # Nothing that was committed after `lsn` is below `end_offsets` either: these are the offsets of one position of the
+    # source. Of other records the offsets may lie within a later transaction.
+    is_cut: bool = False

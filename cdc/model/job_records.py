@@ -3,6 +3,7 @@
 from typing import Literal
 
 from cdc.model.control import Record
+from cdc.model.events import TableId
 
 
 class PerSinkRecord(Record):
@@ -73,6 +74,14 @@ class QueryRecord(PerGenerationRecord):
     shortage_next: str = ""
 
 
+class MappingsRecord(PerSinkRecord):
+    """The mappings with which the rows of a sink's store were written, and are to be written. While a table is built
+    again for a changed mapping, its serving rows are written with the one that they have."""
+
+    KEY = "sink-mappings/"
+    mappings: dict[str, str]  # TableMapping.fingerprint → the mapping as JSON, without the key of hashes
+
+
 class RebuildRecord(PerSinkRecord):
     """The last request to build a sink's store again, and what became of it. `cdc rebuild` writes it with status
     `asked`, the sink's job writes every later status."""
@@ -82,10 +91,18 @@ class RebuildRecord(PerSinkRecord):
     action: Literal["rebuild", "rollback", "drop"]
     status: Literal["asked", "running", "done", "failed", "cancelled"]
     keeps_old: bool = True  # whether the replaced generation stays for a rollback
+    # schema.table of the tables that are built, whose mapping has changed; the new generation adopts the others as they
+    # are. Empty: all tables are built.
+    tables: tuple[str, ...] = ()
     generation: int = 0  # that is being built; 0 until it is known
     message: str = ""
     next: str = ""
     asked_us: int  # µs since 1970
+
+    @property
+    def table_ids(self) -> frozenset[TableId] | None:
+        """Returns the tables that are built; None: all."""
+        return frozenset(map(TableId.parse, self.tables)) or None
 
     @property
     def is_open(self) -> bool:

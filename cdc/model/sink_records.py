@@ -23,6 +23,7 @@ class SinkRecord(PerGenerationRecord):
     epoch: int  # of applied_lsn; 0 before the first progress
     commit_ts_us: int  # commit time that belongs to applied_lsn
     applied_ts_us: int  # our clock when it was readable in the store
+    applied_since_us: int = 0  # our clock when applied_lsn was readable first; 0: not known
     sweeps: dict[str, U64]  # table key → floor of the last sweep finished
     written: int  # changes written since the job started
     stale: int  # changes that were already there, or superseded
@@ -38,6 +39,9 @@ class SinkRecord(PerGenerationRecord):
     shown: dict[str, str] = Field(default_factory=dict)
     # ProgressRecord.owed at applied_lsn, of the tables that the store holds: rows up to applied_lsn that it lacks.
     owed: dict[str, str] = Field(default_factory=dict)
+    # Of a sink that is written up to cuts (ProgressRecord.is_cut): the end offsets of the one up to which it is written
+    # next, or is. Empty: it is not, or none was published yet.
+    cut_offsets: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     store: str = ""  # the type of its store: search, cache, warehouse, sql, or one of another package
     patience_s: float = 0.0  # for which it may publish nothing although records wait, by its trigger
     job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one continues

@@ -10,8 +10,10 @@ A client keeps no connection and no lock: any number of threads, or of tasks of 
 from watershed_client.asking import (
     HistoryChangedError,
     NotShownInTimeError,
+    Position,
     RefusedError,
     SetupError,
+    StorePosition,
     UnreachableError,
     WaitError,
 )
@@ -24,8 +26,10 @@ __all__ = [
     "Client",
     "HistoryChangedError",
     "NotShownInTimeError",
+    "Position",
     "RefusedError",
     "SetupError",
+    "StorePosition",
     "UnreachableError",
     "WaitError",
     "Written",

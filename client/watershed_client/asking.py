@@ -7,7 +7,8 @@ is not taken for one of another history. A request that is lost before an epoch 
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -75,6 +76,71 @@ class Address:
     def headers(self) -> dict[str, str]:
         found = {"Host": self.name, "Accept": "application/json", "Connection": "close"}
         return found if self._token is None else {**found, "Authorization": f"Bearer {self._token}"}
+
+
+class ConnectionFailure(Exception):  # noqa: N818 - never leaves this package
+    """Raised for an answer that did not come. `is_asked`: the request may have reached the server."""
+
+    def __init__(self, why: str, *, is_asked: bool) -> None:
+        super().__init__(why)
+        self.is_asked = is_asked
+
+
+@dataclass(frozen=True)
+class StorePosition:
+    """How far one store is."""
+
+    sink: str
+    lsn: str | None  # up to which it shows all transactions; None: it shows none yet
+    epoch: int | None
+    since: float | None  # seconds since 1970, since it shows this LSN
+    owed: Mapping[str, str]  # table → why rows up to the LSN may be missing
+    dead_letters: int  # rows that the store rejected
+
+
+@dataclass(frozen=True)
+class Position:
+    """The LSN up to which every store shows all transactions."""
+
+    lsn: str | None  # None: a store shows none yet, or there is no store
+    epoch: int | None  # to which it belongs: LSNs of different epochs can't be compared
+    since: float | None  # seconds since 1970, since every store shows at least this LSN
+    is_complete: bool  # no store owes rows below it, or has rejected any
+    stores: tuple[StorePosition, ...]
+
+
+def position_path(address: Address) -> str:
+    return f"{address.path}/v1/position"
+
+
+def position_of(address: Address, code: int, body: bytes) -> Position:
+    """Returns what an answer says. Raises UnreachableError, SetupError."""
+    found = _object(body)
+    message, hint = str(found.get("error", "")), str(found.get("next", ""))
+    if code in (502, 503, 504):
+        raise UnreachableError(
+            message or f"{address.name}: the answer is {code}, and not of Watershed", hint or "ask again later"
+        )
+    try:
+        if code == 200:
+            stores = tuple(
+                StorePosition(
+                    store["sink"],
+                    store["lsn"],
+                    store["epoch"],
+                    store["since_unix_seconds"],
+                    dict(store["owed"]),
+                    store["dead_letters"],
+                )
+                for store in found["stores"]
+            )
+            return Position(found["lsn"], found["epoch"], found["since_unix_seconds"], found["is_complete"], stores)
+    except (KeyError, TypeError):
+        message = ""
+    raise SetupError(
+        message or f"the answer {code} is not one of Watershed",
+        hint or "name a process of Watershed that has /v1/position",
+    )
 
 
 class Wait:

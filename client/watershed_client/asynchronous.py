@@ -7,7 +7,17 @@ import ssl
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
-from watershed_client.asking import TIMEOUT_S, Address, Wait
+from watershed_client.asking import (
+    ANSWER_S,
+    TIMEOUT_S,
+    Address,
+    ConnectionFailure,
+    Position,
+    UnreachableError,
+    Wait,
+    position_of,
+    position_path,
+)
 from watershed_client.blocking import CONNECT_S
 from watershed_client.commits import Written
 
@@ -39,27 +49,45 @@ class AsyncClient:
             if wait.pause_s:
                 await asyncio.sleep(wait.pause_s)
 
+    async def position(self) -> Position:
+        """As watershed_client.Client.position."""
+        try:
+            code, body = await self._get(position_path(self._address), ANSWER_S)
+        except ConnectionFailure as error:
+            raise UnreachableError(
+                f"{self._address.name}: {error}", "check the address, and that `cdc run` is running"
+            ) from None
+        return position_of(self._address, code, body)
+
     async def _ask(self, wait: Wait) -> None:
-        path, address = wait.begin(), self._address
+        path = wait.begin()
+        try:
+            code, body = await self._get(path, wait.answer_s)
+        except ConnectionFailure as error:
+            wait.failed(str(error), is_asked=error.is_asked)
+            return
+        wait.answer(code, body)
+
+    async def _get(self, path: str, answer_s: float) -> tuple[int, bytes]:
+        """Returns code and body of the answer. Raises ConnectionFailure."""
+        address = self._address
         context = (self._tls or ssl.create_default_context()) if address.is_tls else None
         try:
             opening = asyncio.open_connection(address.host, address.port, ssl=context)
             reader, writer = await asyncio.wait_for(opening, CONNECT_S)
         except (OSError, TimeoutError) as error:
-            wait.failed(str(error) or "no connection in time", is_asked=False)
-            return
+            raise ConnectionFailure(str(error) or "no connection in time", is_asked=False) from None
         try:
             lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in address.headers.items())]
             writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
             # The server closes the connection after its answer.
-            content = await asyncio.wait_for(_read(reader), wait.answer_s)
-            code, body = _parsed(content)
+            content = await asyncio.wait_for(_read(reader), answer_s)
+            return _parsed(content)
         except (OSError, TimeoutError, http.client.HTTPException) as error:
-            wait.failed(f"the connection was lost: {error or type(error).__name__}")
-            return
+            why = f"the connection was lost: {error or type(error).__name__}"
+            raise ConnectionFailure(why, is_asked=True) from None
         finally:
             writer.close()
-        wait.answer(code, body)
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:

@@ -5,7 +5,17 @@ import ssl
 import time
 from collections.abc import Collection, Sequence
 
-from watershed_client.asking import TIMEOUT_S, Address, Wait
+from watershed_client.asking import (
+    ANSWER_S,
+    TIMEOUT_S,
+    Address,
+    ConnectionFailure,
+    Position,
+    UnreachableError,
+    Wait,
+    position_of,
+    position_path,
+)
 from watershed_client.commits import Written
 
 CONNECT_S = 5.0
@@ -42,8 +52,29 @@ class Client:
             if wait.pause_s:
                 time.sleep(wait.pause_s)
 
+    def position(self) -> Position:
+        """Returns the LSN up to which every store shows all transactions, and that of each store. Raises
+        UnreachableError, SetupError."""
+        try:
+            code, body = self._get(position_path(self._address), ANSWER_S)
+        except ConnectionFailure as error:
+            raise UnreachableError(
+                f"{self._address.name}: {error}", "check the address, and that `cdc run` is running"
+            ) from None
+        return position_of(self._address, code, body)
+
     def _ask(self, wait: Wait) -> None:
-        path, address = wait.begin(), self._address
+        path = wait.begin()
+        try:
+            code, body = self._get(path, wait.answer_s)
+        except ConnectionFailure as error:
+            wait.failed(str(error), is_asked=error.is_asked)
+            return
+        wait.answer(code, body)
+
+    def _get(self, path: str, answer_s: float) -> tuple[int, bytes]:
+        """Returns code and body of the answer. Raises ConnectionFailure."""
+        address = self._address
         if address.is_tls:
             context = self._tls or ssl.create_default_context()
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
@@ -55,16 +86,14 @@ class Client:
             try:
                 connection.connect()
             except OSError as error:
-                wait.failed(str(error), is_asked=False)
-                return
-            connection.sock.settimeout(wait.answer_s)
+                raise ConnectionFailure(str(error), is_asked=False) from None
+            connection.sock.settimeout(answer_s)
             try:
                 connection.request("GET", path, headers=address.headers)
                 answer = connection.getresponse()
-                body = answer.read()
+                return answer.status, answer.read()
             except (OSError, http.client.HTTPException) as error:
-                wait.failed(f"the connection was lost: {error or type(error).__name__}")
-                return
+                why = f"the connection was lost: {error or type(error).__name__}"
+                raise ConnectionFailure(why, is_asked=True) from None
         finally:
             connection.close()
-        wait.answer(answer.status, body)

@@ -82,6 +82,14 @@ class SavedPosition:
         return lost_writes(f"Redis at {self._server.name}")
 
 
+def joined(former: bytes | None, new: bytes) -> bytes:
+    """Returns the new note, with the counts of tables that the former one alone has."""
+    if former is None:
+        return new
+    text, counts = _parsed(new)
+    return f"{json.dumps(_parsed(former)[1] | counts)}\n{text}".encode()
+
+
 def _parsed(held: Any) -> tuple[str, Counts]:
     counts, _, text = bytes(held).decode().partition("\n")
     return text, json.loads(counts)

@@ -7,7 +7,7 @@ the rows up to that version that it did not write are removed.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from sinks.cache.keys import (
     cache_keys,
     version_text,
 )
+from sinks.cache.saved_position import joined
 from sinks.cache.scripts import REMOVE_UNSEEN
 from sinks.cache.sink import tables_of
 from sinks.errors import SinkError
@@ -55,9 +56,9 @@ class CacheSlots:
         held = self._server.run("HGET", self._keys.generation, REBUILDING if slot else "generation")
         return None if held is None else int(held)
 
-    def check_room(self) -> None:
+    def check_room(self, tables: Collection[TableId] | None = None) -> None:
         wanted: Counter[str] = Counter()
-        for table in self._tables():
+        for table in self._tables(tables):
             versions = self._keys.table(table)
             wanted[self._server.place(versions)] += int(self._server.run("HLEN", versions)) * MET_BYTES
         for place, memory in self._server.infos("memory").items():
@@ -69,14 +70,16 @@ class CacheSlots:
                     "raise maxmemory, then start the rebuild again",
                 )
 
-    def remove_unmet(self, slot: str, version: int) -> int:
+    def remove_unmet(self, slot: str, version: int, tables: Collection[TableId] | None = None) -> int:
         del slot
-        return sum(self._remove_unmet(table, version) for table in self._tables())
+        return sum(self._remove_unmet(table, version) for table in self._tables(tables))
 
-    def serve(self, slot: str) -> None:
+    def serve(self, slot: str, *, adopts: bool = False) -> None:
+        """There is one set of keys: all tables are the new generation's, whether it has written them or not."""
+        del adopts
         generation, key = generation_of(slot), self._keys.generation
-        note = self._server.run("HGET", key, REBUILDING_NOTE)
-        fields = ("generation", generation) if note is None else ("generation", generation, NOTE, note)
+        held, note = self._server.run("HMGET", key, NOTE, REBUILDING_NOTE)
+        fields = ("generation", generation) if note is None else ("generation", generation, NOTE, joined(held, note))
         self._server.run("HSET", key, *fields)
         self.drop(slot)
 
@@ -90,8 +93,9 @@ class CacheSlots:
     def close(self) -> None:
         self._server.close()
 
-    def _tables(self) -> list[TableId]:
-        return tables_of(self._server.run("HKEYS", self._keys.generation), self._keys)
+    def _tables(self, only: Collection[TableId] | None = None) -> list[TableId]:
+        held = tables_of(self._server.run("HKEYS", self._keys.generation), self._keys)
+        return [table for table in held if only is None or table in only]
 
     def _remove_unmet(self, table: TableId, version: int) -> int:
         versions, met = self._keys.table(table), self._keys.met(table)

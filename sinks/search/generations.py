@@ -2,7 +2,8 @@
 
 Each generation has a marker index. An alias names the marker of the generation that readers see; it moves together with
 the aliases for readers, in one step. The marker index has a document `generation`, and one document for each prepared
-table. The latter is named like the table's first index, and contains name and UUID of the present one: an index that
+table. The latter is named like the table's first index, contains name and UUID of the present one, and says whether it
+was adopted from another generation: an index that
 was deleted has no UUID, and one that another program created instead has another UUID. It also contains the UUID of
 each primary shard's history, which the server replaces where a shard does not continue what it held: a snapshot that
 was restored into a closed index, and a copy that lacks writes and was made the primary by force.
@@ -156,6 +157,19 @@ class Generations:
             for name, document in self._documents().items()
             if name != _GENERATION_ID and "table" in document
         }
+
+    def adopt(self, other: "Generations") -> dict[TableId, str]:
+        """Records that the indexes of another generation belong to this one too, except those of tables that it has an
+        index of its own for. Returns the index of each such table. Can be repeated after a kill."""
+        held = self._documents().values()
+        own = {document["table"] for document in held if "table" in document and "adopted" not in document}
+        adopted = {}
+        for document in other._documents().values():
+            if "table" in document and document["table"] not in own:
+                table = TableId.parse(document["table"])
+                self._put(self._names.index(table), {**document, "adopted": True}, {})
+                adopted[table] = str(document["index"])
+        return adopted
 
     def _changed(self, documents: dict[str, dict[str, Any]]) -> dict[str, str]:
         """Returns names and UUIDs of the indexes whose tables are configured with another shape."""

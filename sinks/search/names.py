@@ -12,7 +12,8 @@
 | `<prefix>.watershed.serving`          | alias | the marker of the generation that readers see           |
 
 A generation that is built beside the serving one has a slot, `g<number>`: it is part of the names of its marker and of
-its indexes (`<prefix>.watershed.g7`, `….documents.g7`). The names stay when readers are moved to it.
+its indexes (`<prefix>.watershed.g7`, `….documents.g7`). The names stay when readers are moved to it. An index that a
+generation has adopted from the one before keeps its name, and has the new generation's `….own` alias.
 
 A table's shape may set other names for alias and index. Names are in lower case; characters that OpenSearch does not
 allow in a name become `_`. When two tables would share a name, the second one that is prepared is refused.

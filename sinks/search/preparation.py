@@ -281,8 +281,8 @@ class Preparation:
         )
 
     def _owned(self, table: TableId) -> list[_Index]:
-        name = self._names.index(table)
-        pattern = f"{name},{self._names.moved_pattern(table)}"
+        # The index that the job writes to may have been adopted from an earlier generation, whose names it has.
+        pattern = f"{self._names.index(table)},{self._names.moved_pattern(table)},{self._names.own(table)}"
         held = self._server.call(
             lambda client: client.indices.get(index=pattern, params={"ignore_unavailable": "true"})
         )

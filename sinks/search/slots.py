@@ -1,10 +1,12 @@
 """The generations of one search store, of which readers see one. Each is shown, kept and deleted as a whole."""
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from opensearchpy.exceptions import NotFoundError, RequestError
 
 from cdc.config.stores import SearchConfig
+from cdc.model.events import TableId
 from sinks.errors import SinkError
 from sinks.retries import Retries
 from sinks.search.generations import Generations, serving_slot
@@ -39,9 +41,9 @@ class SearchSlots:
     def generation(self, slot: str) -> int | None:
         return self._generations(slot).current(any_shape=True)
 
-    def check_room(self) -> None:
-        names = self._names.in_slot(self.serving())
-        indexes = sorted(self._generations(names.slot).indexes().values())
+    def check_room(self, tables: Collection[TableId] | None = None) -> None:
+        held = self._generations(self.serving()).indexes()
+        indexes = sorted(index for table, index in held.items() if tables is None or table in tables)
         if not indexes:
             return
         # Statistics of all indexes are read, because a URL with one name for each table could be too long.
@@ -61,14 +63,20 @@ class SearchSlots:
                 "free space or add a node, then start the rebuild again; readers keep their present generation",
             )
 
-    def remove_unmet(self, slot: str, version: int) -> int:
+    def remove_unmet(self, slot: str, version: int, tables: Collection[TableId] | None = None) -> int:
         """Returns 0: the indexes of the slot hold only documents that the rebuild has written."""
-        del slot, version
+        del slot, version, tables
         return 0
 
-    def serve(self, slot: str) -> None:
+    def serve(self, slot: str, *, adopts: bool = False) -> None:
         generations, names = self._generations(slot), self._names.in_slot(slot)
         actions: list[dict[str, Any]] = []
+        if adopts and (former := self._names.in_slot(self.serving())).slot != slot:
+            # After a kill behind this, both markers name these indexes, and `drop` deletes none that readers see.
+            for table, index in generations.adopt(self._generations(former.slot)).items():
+                actions.append({"add": {"index": index, "alias": names.own(table)}})
+                if index in aliased(self._server, former.own(table)):
+                    actions.append({"remove": {"index": index, "alias": former.own(table)}})
         for table, index in generations.indexes().items():
             alias = names.alias(table)
             shown = [other for other in aliased(self._server, alias) if other != index]
@@ -88,8 +96,9 @@ class SearchSlots:
     def drop(self, slot: str) -> None:
         assert slot != self.serving(), "readers see it"
         names = self._names.in_slot(slot)
-        indexes = self._generations(slot).indexes().values()
-        for index in [*indexes, names.marker]:
+        indexes = set(self._generations(slot).indexes().values())
+        adopted = set(self._generations(self.serving()).indexes().values())
+        for index in [*sorted(indexes - adopted), names.marker]:
             self._delete(index)
 
     def close(self) -> None:

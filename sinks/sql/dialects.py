@@ -52,6 +52,7 @@ class Dialect:
     fill: Callable[[Connection, StagedForm, Sequence[Any]], None]  # writes packed rows into the stage
     # Reads one column of a packed row as `fill` does, to find the column that is refused.
     probe: Probe
+    empty: str  # what a statement that deletes all rows of a table begins with
     begin: str | None  # the statement that begins a writing transaction; None: the driver begins it
     settings: tuple[str, ...]  # statements for each new connection
     # Reads a value that each start of a server has for itself, also where a pooler hides that another one has taken
@@ -214,6 +215,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
         pack=_pack_as_json,
         fill=_fill_from_json,
         probe=_probe_json,
+        empty="TRUNCATE TABLE",
         begin=None,
         settings=(
             "SET client_encoding = 'UTF8'",
@@ -244,6 +246,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
         pack=_pack_as_values,
         fill=_fill_by_rows,
         probe=_probe_nothing,
+        empty="DELETE FROM",
         begin="BEGIN IMMEDIATE",
         settings=("PRAGMA busy_timeout = 30000", "PRAGMA journal_mode = WAL"),
         process=None,

@@ -29,7 +29,7 @@ def sql_contents(section: SqlConfig, prefix: str, tables: Collection[TableId], *
                 for row in connection.execute(own.tables.select().order_by(own.tables.c.source)).mappings():
                     schema, name = json.loads(row["shape"])["place"]
                     places += [(schema, name), (own.schema, own.versions_name(row["source"]))]
-                places += [(own.schema, own.tables.name), (own.schema, own.sink.name)]
+                places += [(own.schema, table.name) for table in (own.tables, own.sink, own.staged)]
             found = [(schema, name) for schema, name in places if known.has_table(name, schema)]
             if removes:
                 for schema, name in found:

@@ -4,6 +4,7 @@ secrets.
 
 import re
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,6 +71,8 @@ class SqlServer:
         self._has_lost_connection = False
         self._process: object = None  # the server's, when it was observed last
         self._file = Path(parsed.database or "") if self.dialect.process is None else None
+        self._joined: Connection | None = None  # of `one_transaction`
+        self._joined_thread = 0  # whose transactions are part of it
         self._file_id: tuple[int, int] | None = None  # of the file that connections have open; None: it is not known
         event.listen(self._engine, "connect", self._connected)
         if self.dialect.begin is not None:
@@ -79,6 +82,8 @@ class SqlServer:
         """Returns the result of `work` after a commit. Raises RefusedValue and LostTable; SinkError for all other
         failures.
         """
+        if self._joined is not None and self.is_one_transaction:
+            return self._within(self._joined, work)
 
         def once() -> T:
             self._follow_file()
@@ -91,11 +96,53 @@ class SqlServer:
                     raise
 
         def is_transient(error: Exception) -> bool:
-            self._has_lost_connection = self._has_lost_connection or _has_lost_connection(error)
+            self._note_loss(error)
             return _is_transient(error)
 
         with self._explained():
             return self._retries.call(once, is_transient)
+
+    @contextmanager
+    def one_transaction(self) -> Iterator[None]:
+        """Makes all transactions of this thread within the context savepoints of one, which is not repeated if it
+        fails. Only one thread at a time may do so. Raises as `transaction`."""
+        with self._explained():
+            self._follow_file()
+            try:
+                with self._engine.begin() as connection:
+                    info = connection.info
+                    self._joined, self._joined_thread = connection, threading.get_ident()
+                    try:
+                        yield
+                    except BaseException:
+                        info.pop(STAGES, None)
+                        raise
+                    finally:
+                        self._joined = None
+            except DBAPIError as error:
+                self._note_loss(error)
+                raise
+
+    @property
+    def is_one_transaction(self) -> bool:
+        """Says whether this thread is within `one_transaction`."""
+        return self._joined is not None and self._joined_thread == threading.get_ident()
+
+    def _within(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        info = connection.info
+        with self._explained():
+            try:
+                with connection.begin_nested():
+                    return work(connection)
+            except BaseException as error:
+                info.pop(STAGES, None)
+                self._note_loss(error)
+                raise
+
+    def _note_loss(self, error: BaseException) -> None:
+        self._has_lost_connection = self._has_lost_connection or (
+            isinstance(error, Exception) and _has_lost_connection(error)
+        )
 
     def take_loss(self) -> bool:
         """Says, once, whether a connection was lost since the last call, or the server or the file was replaced: the

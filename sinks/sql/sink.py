@@ -27,6 +27,7 @@ from sinks.slots import FIRST
 from sinks.sql.dialects import Dialect, Row
 from sinks.sql.preparation import Preparation, later, lost
 from sinks.sql.server import STAGES, LostTable, RefusedStatement, RefusedValue, SqlServer
+from sinks.sql.staged import StagedPieces
 from sinks.sql.tables import OwnTables, TableForm, shape_text
 
 # The limits of one transaction. A single row may be larger.
@@ -216,6 +217,11 @@ class SqlSink:
     def server(self) -> SqlServer:
         return self._server
 
+    @property
+    def staged(self) -> StagedPieces:
+        """The records that are staged for the generation."""
+        return StagedPieces(self._server, self._own)
+
     def form(self, table: TableId) -> TableForm:
         """The table in the store. The table was prepared or attached."""
         form = self._forms.get(table)
@@ -255,6 +261,8 @@ class SqlSink:
         if form.stage.name not in made:
             connection.execute(CreateTable(form.stage, if_not_exists=True))
             made.add(form.stage.name)
+        if self._server.is_one_transaction:  # otherwise a commit has emptied it
+            connection.exec_driver_sql(f"{self._server.dialect.empty} {form.stage.name}")
         self._server.dialect.fill(connection, form, packed)
 
     def fence(self, connection: Connection, form: TableForm) -> None:

@@ -7,6 +7,8 @@ their transactions, and whoever comes later finds another table, or another shap
 
 import json
 import re
+from collections.abc import Collection
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -15,6 +17,7 @@ from sqlalchemy.schema import DropTable
 
 from cdc.config.store_shapes import SqlShape, shape_of
 from cdc.config.stores import SqlConfig
+from cdc.model.control import table_key
 from cdc.model.events import TableId
 from sinks.errors import SinkError
 from sinks.retries import Retries
@@ -54,24 +57,28 @@ class SqlSlots:
             return None
         return None if held is None else int(held["generation"])
 
-    def check_room(self) -> None:
+    def check_room(self, tables: Collection[TableId] | None = None) -> None:
         """Raises RefusedError if objects depend on the readers' tables and would stay with the former generation. The
         free space of a database can't be queried.
         """
-        self._server.transaction(self._check_dependents)
+        sources = None if tables is None else set(map(table_key, tables))
+        self._server.transaction(partial(self._check_dependents, sources=sources))
 
-    def remove_unmet(self, slot: str, version: int) -> int:
+    def remove_unmet(self, slot: str, version: int, tables: Collection[TableId] | None = None) -> int:
         """Its tables hold nothing but what the rebuild has met."""
-        del slot, version
+        del slot, version, tables
         return 0
 
-    def serve(self, slot: str) -> None:
+    def serve(self, slot: str, *, adopts: bool = False) -> None:
         def swap(connection: Connection) -> None:
             for statement in self._server.dialect.swap_settings:
                 connection.exec_driver_sql(statement)
             former, new = self._own(FIRST), self._own(slot)
             if not self._is_there(connection, (new.schema, new.sink.name)):
                 return  # it serves already
+            if adopts and self._is_there(connection, (former.schema, former.sink.name)):
+                self._replace_tables(connection, new, former)
+                return
             rights: dict[str, list[str]] = {}
             if self._is_there(connection, (former.schema, former.sink.name)):
                 self._check_dependents(connection)
@@ -101,7 +108,8 @@ class SqlSlots:
             for row in self._rows(connection, own):
                 for place in (_place(row), (own.schema, own.versions_name(row["source"]))):
                     connection.execute(DropTable(_table(place), if_exists=True))
-            connection.execute(DropTable(own.tables, if_exists=True))
+            for table in (own.tables, own.staged):
+                connection.execute(DropTable(table, if_exists=True))
             connection.execute(DropTable(own.sink))
 
         self._server.transaction(drop)
@@ -121,8 +129,35 @@ class SqlSlots:
                 self._rename(connection, versions, target.versions_name(name))
             changed = source.tables.update().where(source.tables.c.source == name)
             connection.execute(changed.values(shape=moved(row["shape"], place)))
+        connection.execute(DropTable(source.staged, if_exists=True))  # is made again for the next batch
         for one, other in ((source.tables, target.tables), (source.sink, target.sink)):
             self._rename(connection, (source.schema, one.name), other.name)
+
+    def _replace_tables(self, connection: Connection, new: OwnTables, former: OwnTables) -> None:
+        """Put the tables of the new generation in the place of the former one's; the others of that stay as they are,
+        and belong to the new generation."""
+        rows = self._rows(connection, new)
+        sources = {row["source"] for row in rows}
+        self._check_dependents(connection, sources)
+        rights = self._rights(connection, former)
+        held = {row["source"]: row for row in self._rows(connection, former) if row["source"] in sources}
+        for name, row in held.items():
+            for place in (_place(row), (former.schema, former.versions_name(name))):
+                connection.execute(DropTable(_table(place), if_exists=True))
+        connection.execute(former.tables.delete().where(former.tables.c.source.in_(sorted(sources))))
+        for row in rows:
+            place = self._named(row["source"])
+            self._rename(connection, _place(row), place[1])
+            self._rename(
+                connection, (new.schema, new.versions_name(row["source"])), former.versions_name(row["source"])
+            )
+            connection.execute(former.tables.insert(), {**row, "shape": moved(row["shape"], place)})
+            for statement in rights.get(row["source"], ()):
+                connection.exec_driver_sql(statement)
+        connection.execute(former.sink.delete())
+        connection.execute(former.sink.insert(), dict(connection.execute(new.sink.select()).mappings().one()))
+        for table in (new.tables, new.sink):
+            connection.execute(DropTable(table))
 
     def _rename(self, connection: Connection, place: QualifiedName, name: str) -> None:
         preparer = connection.dialect.identifier_preparer
@@ -130,11 +165,14 @@ class SqlSlots:
             f"ALTER TABLE {preparer.format_table(_table(place))} RENAME TO {preparer.quote(name)}"
         )
 
-    def _check_dependents(self, connection: Connection) -> None:
+    def _check_dependents(self, connection: Connection, sources: Collection[str] | None = None) -> None:
+        """`sources`: the tables that are replaced, as in `tables`; None: all."""
         own = self._own(FIRST)
         if not self._is_there(connection, (own.schema, own.tables.name)):
             return
         for row in self._rows(connection, own):
+            if sources is not None and row["source"] not in sources:
+                continue
             query = text(self._server.dialect.dependents)
             found = list(connection.execute(query, _parameters(row)).scalars())
             if found:

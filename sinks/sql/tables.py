@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, FromClause, MetaData, Table, Text, and_
+from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, FromClause, LargeBinary, MetaData, Table, Text, and_
 from sqlalchemy.types import UserDefinedType
 
 from cdc.config.store_shapes import SqlShape
@@ -76,6 +76,18 @@ class OwnTables:
             Column("columns", Text, nullable=False),  # JSON: [[name, type], …]
             Column("key_columns", Text, nullable=False),  # JSON
             Column("batches", BigInteger, nullable=False),
+        )
+        # Of a transactional sink: the records of a batch until they are merged, see sinks/sql/staged.py.
+        self.staged = Table(
+            f"{self._beginning}staged",
+            meta,
+            Column("batch", Text, primary_key=True),
+            *(
+                Column(name, BigInteger, primary_key=True, autoincrement=False)
+                for name in ("task", "attempt", "number")
+            ),
+            Column("content", LargeBinary, nullable=False),
+            prefixes=["UNLOGGED"] if dialect.has_schemas else [],
         )
 
     def versions_name(self, source: str) -> str:

@@ -5,7 +5,7 @@ A change of such a key that is older than its deletion must not restore the row.
 keys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sinks.warehouse import statements
 from sinks.warehouse.engine import Engine
@@ -31,11 +31,11 @@ class DeletedKeys:
             known = self._highest[table] = (state, int(found))
         return known[1]
 
-    def note(self, engine: Engine, table: Name, key: Sequence[str], staged: Sequence[Staged]) -> None:
-        """Adds the deletes of the staged rows. Committing them twice is harmless."""
+    def note(self, engine: Engine, table: Name, staged: Sequence[Staged], add: Callable[[], None]) -> None:
+        """Adds the deletes of the staged rows, by `add`. Committing them twice is harmless."""
         before = next(engine.history(table), None)
         highest = self.highest(engine, table)
-        engine.run(statements.note_deleted(table, key))
+        add()
         state, after = engine.state(table), next(engine.history(table), None)
         if after is not None and after.parent_id == (before.id if before else None) and state == engine.state(table):
             self._highest[table] = (state, max(highest, *(part.highest for part in staged)))

@@ -24,7 +24,7 @@ from sinks.warehouse.naming import table_location
 
 log = structlog.get_logger(__name__)
 
-# Files beyond those that the table's size requires. At a commit every 10 s, this is a compaction every few minutes.
+# Files beyond those that the table's size requires. At a commit every 3 s, this is a compaction every few minutes.
 SMALL_FILE_COUNT_MAX: Final = 50
 # A reader that began at most this long ago still finds its snapshot's files, however many batches there were since.
 HOUR_S: Final = 3600
@@ -143,7 +143,9 @@ class Maintenance:
         """Expires old snapshots and returns their number."""
         found = self._engine.query(statements.snapshots(table)).to_pylist()
         now_s, days = self._now(), self._options.snapshot_days
-        gone = expired([(row["snapshot_id"], row["at_s"]) for row in found], now_s, days)
+        tagged = set(self._engine.tags(table).values())  # Iceberg refuses to expire these
+        old = expired([(row["snapshot_id"], row["at_s"]) for row in found], now_s, days)
+        gone = [snapshot for snapshot in old if snapshot not in tagged]
         if gone:
             self._engine.run(statements.expire(table, gone, _timestamp(now_s - days * DAY_S)))
         return len(gone)

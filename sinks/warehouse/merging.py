@@ -3,20 +3,25 @@
 import math
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Final
+
+import pyarrow as pa
 
 from cdc.config.store_shapes import WarehouseMode
 from sinks.contract import Json
 from sinks.errors import SinkError
 from sinks.warehouse import every_change, properties, statements
 from sinks.warehouse.deleted_keys import DeletedKeys
-from sinks.warehouse.engine import Conflict, Engine, Snapshot
+from sinks.warehouse.direct import DirectMerge
+from sinks.warehouse.engine import Conflict, Engine, OpenTable, Snapshot
 from sinks.warehouse.every_change import HistoryTable
 from sinks.warehouse.maintenance import needs_compaction
 from sinks.warehouse.naming import VERSION, TableLocation
+from sinks.warehouse.saved_position import Commits, as_saved
 from sinks.warehouse.staging import KEYS_MAX, Staged, TableForm
 
 # A zombie job loses or wins a few commits, then it ends; each attempt costs about a second.
@@ -72,6 +77,7 @@ class Merged:
 
     written: int  # rows; the others were stale
     needs_compaction: bool
+    commits: Commits | None = None  # None if others committed meanwhile
 
 
 class Merger:
@@ -84,10 +90,13 @@ class Merger:
     table finds the same in the snapshot's summary.
     """
 
-    def __init__(self, engine: Engine, pause: Callable[[float], None], deleted: DeletedKeys) -> None:
+    def __init__(
+        self, engine: Engine, pause: Callable[[float], None], deleted: DeletedKeys, direct: DirectMerge
+    ) -> None:
         self._engine = engine
         self._pause = pause
         self._deleted = deleted
+        self._direct = direct
 
     def merge(
         self, table: PreparedTable, staged: Sequence[Staged], *, lacks: bool, origin: Mapping[str, str] | None = None
@@ -97,42 +106,96 @@ class Merger:
         properties for the snapshot's summary. Raises SinkError when other writers win ATTEMPT_COUNT_MAX times.
         """
         batch = uuid.uuid4().hex
-        condition = _condition(table, staged)
-        is_noted = not any(part.delete_count for part in staged)
+        rows = self._direct.rows(staged) if self._direct.suits(table.form, staged) else None
         for attempt in range(ATTEMPT_COUNT_MAX):
-            planned = self._settled(table)
-            partitions = _partitions(staged, 0 if condition or planned is None else _total(planned, "total-records"))
-            self._engine.staged_source(
-                statements.SOURCE,
-                [part.path for part in staged],
-                statements.source_columns(table.form.types, table.form.staged_columns(lacks=lacks)),
-                table.key if table.form.has_float_key and table.mode == "current" else None,
-                is_small=partitions == 1,
-            )
-            statement = self._statement(table, staged, condition, lacks=lacks)
-            if not is_noted:
-                self._deleted.note(self._engine, table.place.deleted, table.key, staged)
-                is_noted = True
+            opened = None if rows is None else self._direct.open(table.place.rows, table.form, rows)
+            planned = self._settled(table, opened)
+            summary = {
+                **(origin or {}),
+                properties.BATCH: batch,
+                properties.PLANNED: str(_id(planned) or 0),
+            }
             try:
-                self._engine.run(
-                    statement,
-                    {**(origin or {}), properties.BATCH: batch, properties.PLANNED: str(planned.id if planned else 0)},
-                    by_row=lacks or table.mode == "history",
-                    partitions=partitions,
-                )
+                commits = None
+                if opened is not None and rows is not None:
+                    commits = self._merge_directly(table, opened, staged, rows, summary)
+                is_direct = commits is not None
+                if commits is None:
+                    commits = self._merge_by_statement(table, staged, planned, summary, lacks=lacks)
             except Conflict:
                 # A random pause keeps two writers from conflicting in step again.
                 self._pause(random.random() * min(2.0, 0.1 * 2**attempt))  # noqa: S311
                 continue
-            merged, is_alone = self._look_back(table, batch, planned)
-            if is_alone:
-                return replace(merged, written=merged.written + sum(part.delete_count for part in staged))
+            merged = _look_back(table, batch, planned, commits)
+            if merged.commits is not None:
+                state = opened.state() if is_direct and opened is not None else None
+                return replace(
+                    merged,
+                    written=merged.written + sum(part.delete_count for part in staged),
+                    commits=merged.commits._replace(state=state),
+                )
+            self._open_source(table, staged, lacks=lacks, is_small=_partitions(staged, 0) == 1)
             self._mend(table, of_source=True)
             return merged
         raise SinkError(
             f"warehouse: table {'.'.join(table.place.rows)}: the merge conflicted with other writers' commits "
             f"{ATTEMPT_COUNT_MAX} times",
             "only one job may write a warehouse: stop the others",
+        )
+
+    def _merge_directly(
+        self,
+        table: PreparedTable,
+        opened: OpenTable,
+        staged: Sequence[Staged],
+        rows: pa.Table,
+        summary: Mapping[str, str],
+    ) -> Iterator[Snapshot] | None:
+        """Returns the table's commits after this merge, newest first; None if a statement must merge the rows. Raises
+        Conflict."""
+        deleted, lowest = table.place.deleted, min(part.lowest for part in staged)
+        has_deletes = any(part.delete_count for part in staged)
+        if has_deletes or self._deleted.highest(self._engine, deleted) >= lowest:
+            # Read after the rows' table was opened: who adds deletes later, commits to that table later.
+            keys = self._direct.open_deleted(deleted, lowest)
+            kept = None if keys is None else self._direct.without_deleted(keys, table.form, rows)
+            if keys is None or kept is None:
+                return None
+            if has_deletes:
+                add = partial(self._direct.add_deleted, keys, table.form, rows)
+                self._deleted.note(self._engine, deleted, staged, add)
+            rows = kept
+        return self._direct.merge(opened, table.form, rows, summary)
+
+    def _merge_by_statement(
+        self,
+        table: PreparedTable,
+        staged: Sequence[Staged],
+        planned: Snapshot | None,
+        summary: Mapping[str, str],
+        *,
+        lacks: bool,
+    ) -> Iterator[Snapshot]:
+        """Returns the table's commits after this merge, newest first. Raises Conflict."""
+        condition = _condition(table, staged)
+        partitions = _partitions(staged, 0 if condition or planned is None else _total(planned, "total-records"))
+        self._open_source(table, staged, lacks=lacks, is_small=partitions == 1)
+        statement = self._statement(table, staged, condition, lacks=lacks)
+        if any(part.delete_count for part in staged):
+            deleted = table.place.deleted
+            add = partial(self._engine.run, statements.note_deleted(deleted, table.key))
+            self._deleted.note(self._engine, deleted, staged, add)
+        self._engine.run(statement, summary, by_row=lacks or table.mode == "history", partitions=partitions)
+        return self._engine.history(table.place.rows)
+
+    def _open_source(self, table: PreparedTable, staged: Sequence[Staged], *, lacks: bool, is_small: bool) -> None:
+        """Makes the staged rows readable for statements."""
+        self._engine.staged_source(
+            statements.SOURCE,
+            [part.path for part in staged],
+            statements.source_columns(table.form.types, table.form.staged_columns(lacks=lacks)),
+            table.key if table.form.has_float_key and table.mode == "current" else None,
+            is_small=is_small,
         )
 
     def _statement(self, table: PreparedTable, staged: Sequence[Staged], condition: str, *, lacks: bool) -> str:
@@ -151,9 +214,10 @@ class Merger:
             source = statements.without_deleted(deleted, table.key, lowest)
         return statements.merge(rows, table.columns, table.key, condition, source)
 
-    def _settled(self, table: PreparedTable) -> Snapshot | None:
-        """Returns the newest snapshot, after repairing what a writer that was killed has left unfinished."""
-        recent = self._engine.history(table.place.rows)
+    def _settled(self, table: PreparedTable, opened: OpenTable | None) -> Snapshot | None:
+        """Returns the newest snapshot, after repairing what a writer that was killed has left unfinished; then a table
+        that was opened before is behind, and a commit to it is a conflict."""
+        recent = self._engine.history(table.place.rows) if opened is None else opened.snapshots()
         planned = last = next(recent, None)
         for _ in range(HISTORY_MAX):  # skips compactions
             if last is None or properties.REPAIRED in last.summary or properties.PLANNED in last.summary:
@@ -163,22 +227,6 @@ class Merger:
             return planned
         self._mend(table, of_source=False)
         return next(self._engine.history(table.place.rows), None)
-
-    def _look_back(self, table: PreparedTable, batch: str, planned: Snapshot | None) -> tuple[Merged, bool]:
-        """Returns the result of this merge's commit, and whether it directly follows the snapshot on which it was
-        planned. If another commit came between, the catalog may have missed a conflict: two MERGEs that match nothing
-        are both appends, and keys that were deleted meanwhile are in another table.
-        """
-        recent = islice(self._engine.history(table.place.rows), HISTORY_MAX)
-        ours = next((snapshot for snapshot in recent if snapshot.summary.get(properties.BATCH) == batch), None)
-        if ours is None:
-            return Merged(0, needs_compaction=True), False
-        files, size = _total(ours, "total-data-files"), _total(ours, "total-files-size")
-        written = _total(ours, "added-records")
-        if table.mode == "history":  # ends of rows that were there are deletions by position, and added again
-            written -= _total(ours, "added-position-deletes")
-        merged = Merged(max(0, written), needs_compaction(files, size))
-        return merged, ours.parent_id == (planned.id if planned else None)
 
     def _mend(self, table: PreparedTable, *, of_source: bool) -> None:
         """Deletes all but the newest row of each identity (`of_source`: only of those that the source has), and rows
@@ -203,6 +251,28 @@ class Merger:
             f"warehouse: table {'.'.join(table.place.rows)}: duplicate rows can't be removed because of other writers",
             "only one job may write a warehouse: stop the others",
         )
+
+
+def _look_back(table: PreparedTable, batch: str, planned: Snapshot | None, commits: Iterator[Snapshot]) -> Merged:
+    """Returns the result of this merge's commit, with commits if it directly follows the snapshot on which it was
+    planned. If another commit came between, the catalog may have missed a conflict: two MERGEs that match nothing are
+    both appends, and keys that were deleted meanwhile are in another table.
+    """
+    recent = islice(commits, HISTORY_MAX)
+    ours = next((snapshot for snapshot in recent if snapshot.summary.get(properties.BATCH) == batch), None)
+    if ours is None:
+        return Merged(0, needs_compaction=True)
+    files, size = _total(ours, "total-data-files"), _total(ours, "total-files-size")
+    written = _total(ours, "added-records")
+    if table.mode == "history":  # ends of rows that were there are deletions by position, and added again
+        written -= _total(ours, "added-position-deletes")
+    is_alone = ours.parent_id == _id(planned)
+    commits_alone = Commits(as_saved(planned), as_saved(ours), None) if is_alone else None
+    return Merged(max(0, written), needs_compaction(files, size), commits_alone)
+
+
+def _id(snapshot: Snapshot | None) -> int | None:
+    return None if snapshot is None else snapshot.id
 
 
 def merges(staged: Sequence[Staged]) -> list[Sequence[Staged]]:

@@ -61,8 +61,11 @@ class Preparation:
         noted = self._engine.namespace_properties(self._namespace) or {}
         marker, tables = noted.get(properties.GENERATION), properties.listed_tables(noted)
         found = self._engine.table_properties(where.rows)
-        if marker is None or (schema.table in tables and (found is None or found.get(properties.GENERATION) != marker)):
+        is_ours = found is not None and found.get(properties.GENERATION) in properties.markers(noted)
+        if marker is None or (schema.table in tables and not is_ours):
             raise _lost(where)
+        if found is not None and is_ours and schema.table in tables:
+            marker = found[properties.GENERATION]  # an adopted table keeps its own
         shape = {
             properties.TABLE: table_key(schema.table),
             properties.KEY: json.dumps(schema.key),

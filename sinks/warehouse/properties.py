@@ -15,6 +15,8 @@ NOTE = "watershed.note"
 NO_NOTE = "0"
 NOTE_PART_CHARS = 900
 TABLES = "watershed.tables"  # of the namespace: JSON list of [schema, name] of those tables
+# Of the namespace: JSON list of the earlier generations from which it has adopted tables, as they are.
+ADOPTED = "watershed.adopted"
 TABLE = "watershed.table"  # of a table: the source table
 KEY = "watershed.key"  # JSON list of the key's columns, in key order
 COLUMNS = "watershed.columns"  # JSON list of [name, Spark type]
@@ -35,6 +37,10 @@ JOB = "watershed.job"
 QUERY_BATCH = "watershed.query_batch"
 TOPIC = "watershed.topic"
 OFFSETS = "watershed.offsets"
+# If batches go up to cuts: INCARNATION of the topic, whose offsets they are; and of the batch that reaches a cut CUT,
+# its epoch and LSN, as of which the table is then.
+INCARNATION = "watershed.incarnation"
+CUT = "watershed.cut"
 
 
 def origin_of(job: str, batch: int, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[str, str]:
@@ -51,6 +57,12 @@ def origin_of(job: str, batch: int, topic: str, ranges: Mapping[int, tuple[int, 
 def listed_tables(namespace: Mapping[str, str]) -> list[TableId]:
     """Returns the tables prepared in the generation that the namespace holds."""
     return [TableId(*name) for name in json.loads(namespace.get(TABLES, "[]"))]
+
+
+def markers(namespace: Mapping[str, str]) -> frozenset[str]:
+    """Returns what GENERATION of a table of the namespace's generation may be."""
+    adopted = map(str, json.loads(namespace.get(ADOPTED, "[]")))
+    return frozenset({*adopted, *([namespace[GENERATION]] if GENERATION in namespace else [])})
 
 
 class Note(NamedTuple):

@@ -16,7 +16,7 @@ from sinks.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.every_change import SWEPT
 from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION
-from sinks.warehouse.properties import GENERATION, KEY, MODE, listed_tables
+from sinks.warehouse.properties import GENERATION, KEY, MODE, listed_tables, markers
 
 
 class WarehouseReader:
@@ -42,7 +42,7 @@ class WarehouseReader:
                 marker = str(noted.get(GENERATION, ""))
                 for table in listed_tables(noted):
                     found = catalog.load_table(self._place.place(table).rows)
-                    if found.properties.get(GENERATION) != marker:
+                    if found.properties.get(GENERATION) not in markers(noted):
                         return None
         except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError):
             return None

@@ -7,17 +7,33 @@ longer among the predecessors of the current one.
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from cdc.model.control import table_key, table_of_key
 from cdc.model.events import TableId
 from sinks.contract import lost_writes
 from sinks.warehouse import properties, statements
-from sinks.warehouse.engine import Engine
+from sinks.warehouse.engine import Engine, Snapshot
 from sinks.warehouse.naming import TableLocation
 
 SavedSnapshot = tuple[int, int]  # its sequence number and its id; _NONE: the table had none
 _NONE: Final = (0, 0)
+
+
+class Commits(NamedTuple):
+    """Commits to a table, each directly after the one before."""
+
+    before: SavedSnapshot  # the table's snapshot before the first
+    after: SavedSnapshot  # after the last
+    state: str | None  # see Engine.state, after the last; None: not known
+
+    def and_then(self, later: "Commits | None") -> "Commits | None":
+        """Returns these and later commits; None if there was another between."""
+        return later and (Commits(self.before, later.after, later.state) if later.before == self.after else None)
+
+
+def as_saved(snapshot: Snapshot | None) -> SavedSnapshot:
+    return _NONE if snapshot is None else (snapshot.sequence_number, snapshot.id)
 
 
 class SavedPosition:
@@ -28,14 +44,19 @@ class SavedPosition:
         self._namespace = (namespace,)
         self._place = place
         self._state = threading.Lock()  # guards _written
-        self._written: set[TableId] = set()  # since the last note
+        self._written: dict[TableId, Commits | None] = {}  # since the last note; None: not only the sink's own
         # Table → its state, and the noted snapshot that it agreed with.
         self._verified: dict[str, tuple[str | None, SavedSnapshot]] = {}
 
     def written(self, tables: Iterable[TableId]) -> None:
-        """Records that the tables have new snapshots. Thread-safe."""
+        """Records that the tables have, or will have, new snapshots. Thread-safe."""
         with self._state:
-            self._written.update(tables)
+            self._written.update(dict.fromkeys(tables))
+
+    def committed(self, table: TableId, commits: Commits | None) -> None:
+        """Records which commits made the new snapshots, so that the note needs no look at the table. Thread-safe."""
+        with self._state:
+            self._written[table] = commits
 
     def write(self, text: str, before: str | None) -> None:
         """Implements Sink.save_position."""
@@ -44,10 +65,12 @@ class SavedPosition:
         if before is not None and (last is None or last.text not in (before, text)):
             raise lost_writes("the warehouse")
         with self._state:
-            written, self._written = self._written, set()
+            written, self._written = self._written, {}
         try:
             snapshots = {} if last is None else dict(last.snapshots)
-            snapshots |= {table: self._kept(table, snapshots.get(table)) for table in map(table_key, written)}
+            for table, commits in written.items():
+                name = table_key(table)
+                snapshots[name] = self._kept(name, snapshots.get(name), commits)
             for changed in properties.note_writes(properties.Note(text, snapshots), held):
                 self._engine.run(statements.set_namespace_properties(self._namespace, changed))
         except BaseException:
@@ -72,7 +95,11 @@ class SavedPosition:
         self._verified[table] = state, noted
         return False
 
-    def _kept(self, table: str, noted: SavedSnapshot | None) -> SavedSnapshot:
+    def _kept(self, table: str, noted: SavedSnapshot | None, commits: Commits | None) -> SavedSnapshot:
+        if commits is not None and noted == commits.before:
+            if commits.state is not None:
+                self._verified[table] = commits.state, commits.after
+            return commits.after
         newest = self._newest(table, noted)
         if newest is None:
             raise lost_writes(f"the warehouse's table {table}")

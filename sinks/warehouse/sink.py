@@ -8,12 +8,14 @@ from contextlib import AbstractContextManager
 from queue import SimpleQueue
 
 from cdc.config.store_shapes import WarehouseMode, WarehouseOptions
+from cdc.model.control import ProgressRecord
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Result, StoredRow
 from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
 from sinks.warehouse import properties, statements
 from sinks.warehouse.deleted_keys import DeletedKeys
+from sinks.warehouse.direct import DirectMerge, FileContents
 from sinks.warehouse.engine import Conflict, Engine
 from sinks.warehouse.every_change import sweep_log
 from sinks.warehouse.layout import layout_of
@@ -23,6 +25,7 @@ from sinks.warehouse.preparation import Preparation
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.saved_position import SavedPosition
 from sinks.warehouse.staging import Staged, Stager, TableForm, delete_staged
+from sinks.warehouse.tags import Tags
 
 
 class WarehouseSink:
@@ -55,8 +58,9 @@ class WarehouseSink:
         self._saved_position = SavedPosition(self._engine, self._namespace, self._place)
         self._threads = ThreadPoolExecutor(len(merging), "merge")
         self._mergers: SimpleQueue[Merger] = SimpleQueue()
+        contents = FileContents()
         for one in merging:
-            self._mergers.put(Merger(one, pause, self._deleted))
+            self._mergers.put(Merger(one, pause, self._deleted, DirectMerge(one, contents, self._options.s3)))
         self._state = threading.Lock()  # guards the two attributes below
         self._locks: dict[tuple[str, ...], threading.Lock] = {}  # by table
         self._due: set[tuple[str, ...]] = set()  # tables that need compaction
@@ -71,7 +75,7 @@ class WarehouseSink:
         marker = noted[properties.GENERATION]
         for table in properties.listed_tables(noted):
             found = self._engine.table_properties(self._place(table).rows)
-            if found is None or found.get(properties.GENERATION) != marker:
+            if found is None or found.get(properties.GENERATION) not in properties.markers(noted):
                 return None
         return int(marker)
 
@@ -80,7 +84,12 @@ class WarehouseSink:
         if self.generation() == generation:
             return
         self._engine.run(statements.create_namespace((self._namespace,)))
-        marker = {properties.GENERATION: str(generation), properties.TABLES: "[]", properties.NOTE: properties.NO_NOTE}
+        marker = {
+            properties.GENERATION: str(generation),
+            properties.TABLES: "[]",
+            properties.ADOPTED: "[]",
+            properties.NOTE: properties.NO_NOTE,
+        }
         self._engine.run(statements.set_namespace_properties((self._namespace,), marker))
 
     def save_position(self, text: str, before: str | None) -> None:
@@ -163,6 +172,10 @@ class WarehouseSink:
                 ]
         finally:
             self._mergers.put(merger)
+        commits = merged[0].commits
+        for later in merged[1:]:
+            commits = commits and commits.and_then(later.commits)
+        self._saved_position.committed(table_id, commits)
         with self._state:
             if merged[-1].needs_compaction:
                 self._due.add(table.place.rows)
@@ -198,6 +211,11 @@ class WarehouseSink:
 
     def make_readable(self, tables: Collection[TableId]) -> None:
         """Does nothing: a commit is visible at once."""
+
+    def tag(self, cut: ProgressRecord, topics: Mapping[TableId, str]) -> bool:
+        """Tags tables that have everything up to the cut, see Tags. `topics`: table → its topic."""
+        tags = Tags(self._engine, self._options.tags_kept)
+        return tags.set(cut, {self._place(table).rows: topic for table, topic in topics.items()})
 
     def take_due(self) -> set[tuple[str, ...]]:
         """Returns the tables that have become due for compaction since the last call. Thread-safe."""

@@ -23,6 +23,7 @@ class SinkStreamOptions(msgspec.Struct, frozen=True):
     piece_bytes: int  # of a row, roughly
     # A live batch lasts for so long, and its rows flow while it lasts; 0: a bounded batch, up to the topics' ends.
     live_s: float = 0.0
+    at_cuts: bool = False  # a bounded batch goes up to SinkRecord.cut_offsets instead
     task_bytes: int | None = None  # that a task reads of a bounded batch, roughly; None: no limit
 
     def encoded(self) -> str:

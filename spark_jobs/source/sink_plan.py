@@ -11,6 +11,7 @@ guard by version makes that harmless.
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
 from cdc.config.settings import KafkaConfig
@@ -19,7 +20,7 @@ from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from cdc.tables.continuity import topic_id_of
-from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
+from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets, covers
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.source.reading import Partition
 from spark_jobs.source.shares import Share
@@ -103,15 +104,18 @@ class Planner:
         """Plans the next batch: the topics that are those that capture has published, from the sink's position on.
         Raises WatershedError."""
         record = self._position()
+        if self._options.at_cuts and covers(record.end_offsets, record.cut_offsets):
+            return BatchPlan({}, {}, {}, {})
         self._ends.set_topics(sorted(schemas.newest.topic for schemas in self._control.schema_histories.values()))
         found = self._ends.ask()
         position = AppliedPosition.of(record)
         position.add_published([self._progress] if self._progress is not None else [], ())
         readable = {topic: there for topic, there in found.items() if position.check_topic(topic, there) is None}
         starts = {topic: _starts(position.written.get(topic, ()), there) for topic, there in readable.items()}
+        ends: Offsets = {topic: there.ends for topic, there in readable.items()}
         return BatchPlan(
             starts,
-            {topic: there.ends for topic, there in readable.items()},
+            _up_to_cut(record.cut_offsets, starts, ends) if self._options.at_cuts else ends,
             dict(position.incarnations),
             {Partition(topic, 0): offset for topic, offset in self._control.reached().items()},
             {topic: there.starts for topic, there in readable.items()},
@@ -139,3 +143,13 @@ class Planner:
 
 def _starts(written: tuple[int, ...], found: FoundTopic) -> tuple[int, ...]:
     return tuple(written[number] if number < len(written) else 0 for number in range(len(found.ends)))
+
+
+def _up_to_cut(cut: Offsets, starts: Offsets, ends: Offsets) -> Offsets:
+    """Returns the ends of a batch that reads to the cut. Nothing is read while a part of it is not readable: a commit
+    returns before its markers are in all partitions."""
+    wanted = {
+        topic: tuple(max(begin, end) for begin, end in zip_longest(begins, cut.get(topic, ()), fillvalue=0))
+        for topic, begins in starts.items()
+    }
+    return wanted if covers(ends, wanted) else starts

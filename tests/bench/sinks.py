@@ -288,8 +288,14 @@ def _sampled(
             f"{name}_{message}_ms": round(percentile(values, share) * 1000)
             for name, values in spread.items()
             for message, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-        } | {"samples": len(samples), "lost": lost}
+        } | {"samples": len(samples), "lost": lost, "applied_p50_ms_by_third": _thirds(applied[store])}
     return found
+
+
+def _thirds(lags: Sequence[float]) -> list[int]:
+    """Returns the medians, in milliseconds, of a run's beginning, middle and end: whether the lag grows."""
+    size = max(1, len(lags) // 3)
+    return [round(statistics.median(lags[at : at + size]) * 1000) for at in (0, size, 2 * size) if lags[at : at + size]]
 
 
 def _applied_lags(captured: Captured, stores: Sequence[str], seconds: float) -> dict[str, list[float]]:
@@ -404,9 +410,10 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
                         console.print(store, run, highlight=False)
                         found[store][f"alone_{rate}"] = run
             if "together" in arguments.parts and not arguments.only:
-                run = freshness(bench, STORES, TABLES, 300, arguments.seconds)
-                console.print(run, highlight=False)
-                found["together_300"] = run
+                for rate in arguments.rates:
+                    run = freshness(bench, STORES, TABLES, rate, arguments.seconds)
+                    console.print(f"together at {rate}", run, highlight=False)
+                    found[f"together_{rate}"] = run
             if "restarts" in arguments.parts:
                 found["restarts"] = killed(bench, stores, arguments.kills)
                 console.print("restarts", found["restarts"], highlight=False)

@@ -170,7 +170,7 @@ class _Parting:
 
 def progress_is_true(progress: Sequence[Record], records: Sequence[Record], changes: Sequence[Change]) -> Complaints:
     """Everything that was committed below a progress record's LSN lies below its end offsets, tombstones too; LSNs
-    never go back within an epoch."""
+    never go back within an epoch. Of a cut, nothing that was committed later lies below its end offsets."""
     partitions: dict[tuple[str, int], list[tuple[int, tuple[int, int]]]] = {}
     for record, commit in _commits(records, changes):
         partitions.setdefault((record.topic, record.partition), []).append((record.offset, commit))
@@ -191,7 +191,9 @@ def progress_is_true(progress: Sequence[Record], records: Sequence[Record], chan
             if ends is None and topic in known:
                 continue
             end = ends[partition] if ends is not None else 0
-            _, oldest = parting.at(end - 1)
+            newest, oldest = parting.at(end - 1)
+            if told.get("is_cut") and newest is not None and newest >= now:
+                yield f"{record}: the cut {now} has {newest} in {topic}/{partition} below end offset {end}"
             if oldest is not None and oldest < now:
                 yield f"{record}: (epoch, lsn) {now} covers {oldest} in {topic}/{partition}, end offset {end} does not"
 

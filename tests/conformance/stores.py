@@ -23,7 +23,12 @@ from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink
 from sinks.search.sink import SearchSink
 from sinks.sql.sink import SqlSink
-from tests.conformance.warehouse_store import warehouse, warehouse_in_postgresql, warehouse_in_rest
+from tests.conformance.warehouse_store import (
+    warehouse,
+    warehouse_by_statements,
+    warehouse_in_postgresql,
+    warehouse_in_rest,
+)
 from tests.support.elasticsearch import elasticsearch_face
 from tests.support.redis_cluster import cluster_client
 
@@ -437,8 +442,9 @@ STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextMa
     "sql-sqlite": _sqlite,
     "jsonlines": _jsonlines,
     "warehouse": warehouse,
+    "warehouse-statements": warehouse_by_statements,
     "warehouse-rest": warehouse_in_rest,
     "warehouse-postgresql": warehouse_in_postgresql,
 }
 # Their cases differ from another store's in one part only, which `test_warehouse_catalogs.py` covers in each run.
-LONG: Final = frozenset({"warehouse-rest", "warehouse-postgresql", "cache-cluster"})
+LONG: Final = frozenset({"warehouse-statements", "warehouse-rest", "warehouse-postgresql", "cache-cluster"})

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from cdc.config.stores import WarehouseConfig
 from cdc.model.events import TableId
 from sinks.contract import Change, Sink
+from sinks.warehouse import direct
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
@@ -80,6 +81,14 @@ class WarehouseStore:
 def warehouse(request: pytest.FixtureRequest, unique: str) -> Iterator[WarehouseStore]:
     with _folder(unique) as folder:
         yield WarehouseStore(request.getfixturevalue("spark"), folder)
+
+
+@contextmanager
+def warehouse_by_statements(request: pytest.FixtureRequest, unique: str) -> Iterator[WarehouseStore]:
+    """As it merges rows that are too many for the direct way."""
+    request.getfixturevalue("monkeypatch").setattr(direct, "ROWS_MAX", 0)
+    with warehouse(request, unique) as store:
+        yield store
 
 
 @contextmanager

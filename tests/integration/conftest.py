@@ -1,21 +1,37 @@
-"""Databases under capture and bases of views, for the tests on real servers."""
+"""Databases under capture and bases of views, for the tests on real servers; and a browser for the console."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import LiteralString
 
 import pytest
+from playwright.sync_api import Browser
 
 from cdc.config.stores import SqlConfig
 from sinks.sql.sink import SqlSink
 from tests.conftest import KafkaBroker, PostgresServer, new_database
+from tests.support.browser import opened_browser
 from tests.support.captured import Captured, under_capture
+from tests.support.console_browser import Opener
 from tests.support.view_tables import SHOP
 from tests.support.views import Views, base_config, base_sink
 from tests.support.workload import SCHEMA, TABLES
 
 ITEMS, OTHER = "public.items", "public.other"
 SMALL: LiteralString = "CREATE TABLE items (id int PRIMARY KEY, name text); CREATE TABLE other (id int PRIMARY KEY);"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with opened_browser() as found:
+        yield found
+
+
+@pytest.fixture
+def opener(browser: Browser) -> Iterator[Opener]:
+    with ExitStack() as closing:
+        yield Opener(browser, closing)
 
 
 @pytest.fixture

@@ -3,22 +3,18 @@
 The pictures of docs/assets are made here: WATERSHED_PICTURES=docs/assets pytest tests/integration/test_console.py
 """
 
-import base64
-import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
+from playwright.sync_api import Route, expect
 from pydantic import SecretStr
 
 from cdc.config.http_settings import HttpConfig, HttpUser
-from tests.support.browser import opened_browser, violations
+from tests.support.browser import violations
 from tests.support.captured import Captured
+from tests.support.console_browser import Opener, picture
 from tests.support.console_pipeline import (
     EVIL,
     ShownPipeline,
@@ -35,11 +31,7 @@ from watershed.status.model import Problem
 
 pytestmark = pytest.mark.whole
 
-expect.set_options(timeout=60_000)  # how long an expectation may take on a busy machine; the default is 5 s
-
 SECTIONS = ("overview", "tables", "stores", "letters", "problems")
-PICTURE_BYTES_MAX = 150_000
-PICTURES = os.environ.get("WATERSHED_PICTURES", "")
 MASKED = letter("search", "public.customers", 9, "email is too long", {"id": 9, "email": "x@example.org"})
 REJECTED = letter(
     "search", "public.orders", 7, "failed to parse field [note] of type [date]", {"id": 7, "note": "soon"}
@@ -55,76 +47,8 @@ PROBLEMS = (
 )
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with opened_browser() as found:
-        yield found
-
-
-class Console:
-    """A page of the console, and whatever the browser complained about."""
-
-    def __init__(self, page: Page, server: HttpServer) -> None:
-        self.page = page
-        self.server = server
-        self.complaints: list[str] = []
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", self._note)
-
-    def _note(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
-
-    def open(self, section: str) -> Page:
-        self.page.goto(f"http://127.0.0.1:{self.server.port}/console/#{section}")
-        expect(self.page.locator("#view section").first).to_be_visible()
-        return self.page
-
-    def require_sound(self) -> None:
-        assert violations(self.page) == []
-        assert self.complaints == []
-
-
-class Opener:
-    """Opens consoles of pipelines; closes them at the end of the test."""
-
-    def __init__(self, browser: Browser, closing: ExitStack) -> None:
-        self._browser = browser
-        self._closing = closing
-
-    def of(self, pipeline: ShownPipeline, **options: Any) -> Console:
-        return self.at(self._closing.enter_context(served(pipeline)), **options)
-
-    def at(self, server: HttpServer, width: int = 1280, height: int = 800, **options: Any) -> Console:
-        context = self._browser.new_context(
-            viewport={"width": width, "height": height}, locale="en-GB", reduced_motion="reduce", **options
-        )
-        self._closing.callback(context.close)
-        context.set_default_timeout(60_000)
-        return Console(context.new_page(), server)
-
-
-@pytest.fixture
-def opener(browser: Browser) -> Iterator[Opener]:
-    with ExitStack() as closing:
-        yield Opener(browser, closing)
-
-
 def shop() -> ShownPipeline:
     return ShownPipeline(tables=shop_tables(), problems=PROBLEMS, letters=(REJECTED, MASKED)).live()
-
-
-def picture(page: Page, folder: Path, name: str) -> None:
-    """Takes a picture of the whole page, as WebP, which has a quarter of the bytes of PNG."""
-    size = page.evaluate("({width: innerWidth, height: Math.min(1600, document.documentElement.scrollHeight)})")
-    browser = page.context.new_cdp_session(page)
-    clip = {"x": 0, "y": 0, "scale": 1, **size}
-    options = {"format": "webp", "quality": 88, "captureBeyondViewport": True, "clip": clip}
-    taken = base64.b64decode(browser.send("Page.captureScreenshot", options)["data"])
-    assert 10_000 < len(taken) < PICTURE_BYTES_MAX
-    path = (Path(PICTURES) if PICTURES else folder) / f"console-{name}.webp"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(taken)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -132,7 +56,7 @@ def test_every_section_is_drawn_and_axe_finds_nothing(opener: Opener, theme: str
     console = opener.of(shop(), color_scheme=theme)
     for section in SECTIONS:
         page = console.open(section)
-        expect(page.locator(".nav [aria-current=page]")).to_have_attribute("href", f"#{section}")
+        expect(page.locator(".nav [aria-current=page]")).to_have_attribute("href", f"#/{section}")
         if section == "letters":
             expect(page.locator(".letter")).to_have_count(2)
         console.require_sound()
@@ -286,8 +210,8 @@ def test_views_are_shown_where_there_are_some(opener: Opener) -> None:
     console.require_sound()
     without = opener.of(shop())
     page = without.open("views")
-    expect(page.locator("#nav a")).to_have_count(5)
-    expect(page.locator(".nav [aria-current=page]")).to_have_attribute("href", "#overview")
+    expect(page.locator("#nav a")).to_have_count(6)
+    expect(page.locator(".nav [aria-current=page]")).to_have_attribute("href", "#/overview")
 
 
 def test_a_server_with_users_asks_for_a_token(opener: Opener, tmp_path: Path) -> None:
@@ -306,7 +230,7 @@ def test_a_server_with_users_asks_for_a_token(opener: Opener, tmp_path: Path) ->
         expect(page.locator("#health")).to_contain_text("1 warning")
         page.reload()
         expect(page.locator("#health")).to_contain_text("1 warning")
-        page.goto(f"http://127.0.0.1:{server.port}/console/#letters")
+        page.goto(f"http://127.0.0.1:{server.port}/console/#/letters")
         expect(page.locator(".withheld").last).to_contain_text("role operate")
         page.get_by_role("button", name="Log out").click()
         expect(field).to_be_visible()
@@ -419,3 +343,35 @@ def test_the_console_of_a_capture_that_runs(opener: Opener, items: Captured) -> 
     items.cdc("table", "start", "public.items")
     server.await_ready()
     expect(page.locator(".problems.over")).to_contain_text("an operator stopped it", timeout=120_000)
+
+
+@pytest.mark.long
+def test_one_key_of_a_capture_that_runs_is_watched(opener: Opener, items: Captured) -> None:
+    """The routes of a table, of one row, of changes and of the process itself, without a sink."""
+    port = free_port()
+    items.settings = {"http": {"port": port}}
+    items.query("INSERT INTO items SELECT n, 'x' FROM generate_series(1, 20) n")
+    items.start()
+    server = HttpServer(port)
+    server.await_ready()
+    items.query("INSERT INTO items VALUES (21, 'late')")
+    console = opener.at(server)
+    page = console.open("tables/public.items")
+    expect(page.get_by_role("table", name="Columns of the table")).to_contain_text("integer")
+    expect(page.get_by_role("table", name="Changes of public.items").locator("tbody tr").first).to_contain_text(
+        "insert"
+    )
+    console.require_sound()
+    console.open("tables/public.items/row/1")
+    name = page.locator('.comparison tr[data-key="column/name"] td')
+    expect(name.first).to_have_text("x")
+    items.query("UPDATE items SET name = 'seen' WHERE id = 1")
+    expect(name).to_have_text(["seen", "seen"])
+    expect(page.locator(".arrivals li").first).to_be_visible()
+    page.get_by_role("button", name="Read the topic").click()
+    expect(page.get_by_role("table", name="Records of this key").locator("tbody tr").first).to_contain_text("seen")
+    console.require_sound()
+    for shown, text in (("configuration", "topics.prefix"), ("log", "listening"), ("audit", "no record matches")):
+        console.open(f"system/{shown}")
+        expect(page.locator("#view")).to_contain_text(text)
+        console.require_sound()

@@ -103,7 +103,7 @@ def drive_console(port: int) -> None:
             ("letters", "No store has rejected a row"),
             ("problems", "Now"),
         ):
-            page.goto(f"http://127.0.0.1:{port}/console/#{section}")
+            page.goto(f"http://127.0.0.1:{port}/console/#/{section}")
             expect(page.locator("#view")).to_contain_text(shows, timeout=30_000)
             assert violations(page) == []
 

@@ -153,7 +153,7 @@ def test_a_mapping_that_changed_fills_the_store_again(people: Captured, redis: s
     before = sink_record(load_config(path), "active")
     assert before is not None
     with SinkJob(path, "active") as job:
-        job.wait_said("mapping changed: the store is filled again")
+        job.wait_said("mapping changed")
         eventually(lambda: getattr(job.record("active"), "generation", 0) > before.generation, DEADLINE_S, "generation")
         wanted = expected(people, "id, status, 'shop' AS origin", "status <> 'active' AND id > 10")
         becomes(lambda: cached(people.name, redis), wanted, "the mapping of today")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from playwright.sync_api import expect
 from typer.testing import CliRunner
 
 from sinks.warehouse.engine import Engine
@@ -14,8 +15,9 @@ from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support import drift
 from tests.support.captured import Captured, under_capture
+from tests.support.console_browser import Opener
 from tests.support.forked import run
-from tests.support.http_server import free_port
+from tests.support.http_server import HttpServer, free_port
 from tests.support.sink_job import SinkJob
 from tests.support.stores import sinks_section
 from tests.support.waiting import eventually
@@ -58,6 +60,7 @@ def goods(
         sections["cache"]["shapes"] = drift.shapes(name)
         sections["sql"] = {"url": url_of(target)}
         made.settings = {
+            "http": {"port": free_port()},
             "sinks": sections | {"idle": {"type": "cache", "url": redis, "key_prefix": f"{name}-idle"}},
             "verify": {"every": "1d"},
             "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
@@ -104,6 +107,22 @@ def test_one_row_is_found_in_the_source_its_topic_and_every_store(goods: Capture
     assert names["search"]["alias"].endswith(".public.goods")
     assert names["sql"] == {"table": "public.goods"}
     assert (shown["status"], shown["key"], shown["stores"][0]["generation"]) == ("captured", ["id"], 1)
+
+
+@pytest.mark.long
+def test_one_row_is_watched_in_the_console_as_it_arrives_in_every_store(goods: Captured, opener: Opener) -> None:
+    console = opener.at(HttpServer(goods.settings["http"]["port"]))
+    page = console.open(f"tables/{drift.GOODS}/row/700")
+    verdicts = page.locator(".comparison thead .pill")
+    expect(verdicts).to_have_text(["equal", "equal", "equal", "not compared"])
+    console.require_sound()
+    goods.query("UPDATE goods SET note = 'seen here' WHERE id = 700")
+    note = page.locator('.comparison tr[data-key="column/note"] td')
+    expect(note).to_have_text(["seen here", "seen here", "see", "seen here", "seen here", "–"])
+    expect(verdicts).to_have_text(["equal", "equal", "equal", "not compared"])
+    for place in ("the source", "the topic", "search", "cache", "sql"):
+        expect(page.locator(".arrivals li").filter(has_text=f"{place} shows another row").first).to_be_visible()
+    expect(page.locator('.comparison tr[data-key="column/price"] td').nth(2)).to_contain_text("cost")
 
 
 def nobody() -> Engine:

@@ -7,7 +7,7 @@ from typing import Any
 from cdc.capture.assembler import Assembler
 from cdc.capture.consistent_load import InitialLoad
 from cdc.capture.kafka_transaction import Publisher
-from cdc.capture.loop import Capture
+from cdc.capture.loop import Capture, ProgressRequest
 from cdc.capture.stream_state import StreamState
 from cdc.capture.toast_batch import BatchRecord
 from cdc.model.control import PositionRecord
@@ -58,6 +58,14 @@ class AsksForOffsetsTooEarly(Capture):
         covered, self._committed = self._committed, self._assembler.state
         super()._ask_progress(now)
         self._committed = covered
+
+    def _request_cut(self) -> None:
+        pass  # that is asked right after a commit
+
+
+class TakesEachPositionForACut(Capture):
+    def _publish_progress(self, request: ProgressRequest, end_offsets: Mapping[str, Sequence[int]]) -> None:
+        super()._publish_progress(replace(request, produced=self._produced), end_offsets)
 
 
 class ForgetsWhatIsHalfPublished(Publisher):
@@ -130,6 +138,7 @@ MUTANTS: dict[str, Parts] = {
     "commits the position before the data": Parts(capture=CommitsThePositionBeforeTheData),
     "falls silent while it waits": Parts(capture=FallsSilentWhileItWaits),
     "asks for end offsets before the commit": Parts(capture=AsksForOffsetsTooEarly),
+    "takes each position for a cut": Parts(capture=TakesEachPositionForACut),
     "forgets what is half published": Parts(publisher=ForgetsWhatIsHalfPublished),
     "counts one change too many": Parts(publisher=CountsOneChangeTooMany),
     "counts one change too few": Parts(publisher=CountsOneChangeTooFew),

@@ -18,7 +18,7 @@ from watershed.client.applied import Positions
 from watershed.client.dead_letters import DeadLetter
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.operations import Operations
-from watershed.http.routes import CAPTURE, application
+from watershed.http.routes import CAPTURE, Routed, application
 from watershed.http.server import http_server
 from watershed.http.signals import signal_operations
 from watershed.http.waits import Waits
@@ -253,11 +253,16 @@ def _refused(record: SignalRecord) -> SignalAnswer:
 
 
 @contextmanager
-def served(pipeline: ShownPipeline, port: int | None = None, http: HttpConfig = SETTINGS.http) -> Iterator[HttpServer]:
-    """The server of the routes and of the console."""
+def served(
+    pipeline: ShownPipeline,
+    port: int | None = None,
+    http: HttpConfig = SETTINGS.http,
+    parts: Sequence[Routed] = (),
+) -> Iterator[HttpServer]:
+    """The server of the routes and of the console. `parts`: have further routes."""
     waits = Waits(lambda: source_end(10_000), lambda: Positions((applied(500),), position(500)))
     letters = DeadLetterReader(SETTINGS, lambda sinks: [one for one in pipeline.letters if one.sink in sinks])
     operations = Operations(signal_operations(_refused), RecordedAudit().audit)
-    app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters, operations)
+    app = application(pipeline.status, CAPTURE, waits, pipeline.trend.recent, letters, *parts, operations)
     with running(http_server(app, http), port) as listening:
         yield HttpServer(listening)

@@ -32,6 +32,7 @@ COMMANDS = {
         "watershed.cli.status:status", "Show the state of the source, WAL budget, capture, tables, sinks and views."
     ),
     "wait": Entry("watershed.cli.wait:wait", "Wait until stores show all changes up to an LSN."),
+    "position": Entry("watershed.cli.position:position", "Show the LSN that every store has applied."),
     "verify": Entry(
         "watershed.cli.verify:verify", "Compare stores with the source, row by row, while both are being written."
     ),
@@ -54,7 +55,7 @@ COMMANDS = {
     ),
     "outbox": Entry("watershed.cli.outbox:app", "Create, prune and republish the tables and functions of the outbox."),
     "warehouse": Entry(
-        "watershed.cli.warehouse:app", "Maintain warehouse tables: merge small files, expire snapshots."
+        "watershed.cli.warehouse:app", "Maintain warehouse tables: merge small files, expire snapshots; list tags."
     ),
     "view": Entry("watershed.cli.view:app", "Check, run and rebuild views: tables that a query derives from tables."),
     "dlq": Entry("watershed.cli.dlq:app", "List, show, replay and discard dead letters: rows that stores rejected."),

@@ -11,8 +11,10 @@ import typer
 from rich.console import Console
 
 from cdc.config.config_file import Config
+from cdc.model.control import ProgressRecord
 from cdc.model.errors import NotInTimeError
 from cdc.model.job_records import RebuildRecord
+from cdc.model.topics import Topics
 from sinks.errors import SinkError
 from spark_jobs.generations import Checkpoints
 from watershed.cli.interrupts import interrupted, sigterm_as_interrupt
@@ -140,11 +142,20 @@ class _RebuildCommand:
             return FillProgress("sink", self.sink, "waiting", 0, 0, 0.0, "the sink's job has not answered yet")
         sinks = [one for one in watch.sinks() if one.sink == self.sink and one.generation == record.generation]
         built = sinks[-1] if sinks else None
-        published = watch.published()
+        published = self._published(watch, record)
         goal = HistoryPosition(1 << 62, 0)  # the job says when it is done
         now = sink_progress(self.sink, built, published, goal, self.rate, time.monotonic())
         status = "running" if record.is_open else record.status
         return replace(now, status=status, message=record.message)
+
+    def _published(self, watch: SnapshotWatch, record: RebuildRecord) -> ProgressRecord | None:
+        """Returns what capture has published of the tables that are built."""
+        published, tables = watch.published(), record.table_ids
+        if published is None or tables is None:
+            return published
+        topics = Topics(self.config.topics.prefix)
+        ends = {topic: published.end_offsets.get(topic, ()) for topic in map(topics.table, tables)}
+        return published.model_copy(update={"end_offsets": ends})
 
     def _end(self, record: RebuildRecord) -> None:
         self.screen.close()

@@ -6,15 +6,11 @@ from typing import Annotated, Final
 
 import typer
 
-from cdc.config.config_file import Config
-from cdc.kafka.compacted import read_latest
-from cdc.kafka.state_reader import read_captured, records_of
+from cdc.kafka.state_reader import read_captured
 from cdc.model.control import SignalRecord
 from cdc.model.errors import WatershedError
-from cdc.model.sink_records import SinkRecord, newest
 from cdc.model.topics import Topics
-from sinks.schema_history import SchemaHistory
-from spark_jobs.generations import reshaped_tables
+from watershed.cli.findings.builds import build_plans
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
 from watershed.client.signal_sender import await_answer, send_signal
 
@@ -27,30 +23,18 @@ def reload(
     config: ConfigFile = CONFIG,
 ) -> None:
     """Let capture and the running sinks read their configuration file again. With a mistake in it, the configuration in
-    force stays, and the command says why. Says which tables sinks fill again because their mapping changed."""
+    force stays, and the command says why. Says which tables sinks build again because their configuration changed."""
     loaded = configuration(config)
     topics = Topics(loaded.topics.prefix)
-    filled = _filled_again(loaded)
+    plans = build_plans(loaded, read_captured(loaded).schemas)
     record = SignalRecord(action="reload", requested_us=time.time_ns() // 1000)
     answer = await_answer(loaded.kafka, topics, send_signal(loaded.kafka, topics, record), timeout)
     if not answer.is_accepted:
         raise WatershedError(f"refused: {answer.message}", answer.next)
     if as_json:
+        filled = {plan.sink: list(map(str, plan.tables)) for plan in plans}
         typer.echo(json.dumps({"answer": answer.message, "filled_again": filled}))
         return
     typer.echo(answer.message)
-    for sink, tables in filled.items():
-        typer.echo(f"sink {sink} fills {', '.join(tables)} again, whose mapping has changed")
-
-
-def _filled_again(config: Config) -> dict[str, list[str]]:
-    """Returns the tables of each sink that its store holds in another shape than the file's mapping gives them."""
-    topic = Topics(config.topics.prefix).progress
-    records = records_of(SinkRecord, topic, read_latest(config.kafka, topic))
-    histories = [SchemaHistory.of([schema]) for schema in read_captured(config).schemas.values()]
-    found = {}
-    for name, section in config.sinks.items():
-        held = [history for history in histories if section.holds(history.newest.table)]
-        if tables := reshaped_tables(section, held, newest(records, name)):
-            found[name] = list(map(str, tables))
-    return found
+    for plan in plans:
+        typer.echo(f"sink {plan.sink} {plan}")

@@ -1,4 +1,4 @@
-"""`cdc warehouse`: maintenance of the tables in a warehouse."""
+"""`cdc warehouse`: maintenance of the tables in a warehouse, and the list of their tags."""
 
 import dataclasses
 import json
@@ -45,6 +45,37 @@ def maintain(
                     f"{name}: {done.table}: {done.rewritten_files} files became {done.added_files}, "
                     f"{done.expired_snapshots} snapshots expired{left}"
                 )
+
+
+@app.command()
+def tags(
+    sink: Annotated[
+        list[str] | None,
+        typer.Option("--sink", metavar="NAME", help="A sink of type warehouse; all such sinks by default."),
+    ] = None,
+    config: ConfigFile = CONFIG,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each tag.")] = False,
+) -> None:
+    """List the tags that name a position of the source, the newest first: tables with the same tag are as of the same
+    position. The sink sets them if tag_interval_s is set. --json prints the ids of the tables' snapshots, too, for
+    engines that do not read tags by name."""
+    from sinks.warehouse.catalog import catalog_place
+    from sinks.warehouse.tag_list import read_tags
+
+    settings = configuration(config, log_level="error")
+    for (kind, name), (section, prefix) in _chosen(settings, sink, None).items():
+        if kind != "sink":
+            continue
+        found = read_tags(catalog_place(section, prefix))
+        for tag in found:
+            if as_json:
+                typer.echo(json.dumps({"sink": name, **dataclasses.asdict(tag)}))
+                continue
+            without = f"; not on {', '.join(tag.missing)}" if tag.missing else ""
+            typer.echo(f"{name}: {tag.name}: LSN {tag.lsn} of epoch {tag.epoch}, {len(tag.snapshots)} tables{without}")
+        if not found and not as_json:
+            why = "no tag is set yet" if section.tag_interval_s else "no tag: tag_interval_s is not set"
+            typer.echo(f"{name}: {why}")
 
 
 def _chosen(

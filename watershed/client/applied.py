@@ -119,16 +119,27 @@ def obstacle(target: WaitTarget, sink: str, positions: Positions) -> str | None:
         raise WaitError(f"sink {sink} does not hold {names}", "wait for a sink that does: cdc status lists them")
     if record.epoch != target.epoch or record.applied_lsn < target.lsn:
         return f"it is at {format_lsn(Lsn(record.applied_lsn))}"
-    progress, capture = positions.progress, positions.capture
-    if not _shows_topics_of(record, capture) or (progress is not None and not _is_of_these_topics(record, progress)):
+    progress = positions.progress
+    if not shows_these_topics(record, positions):
         return "it has not begun to read the topics that exist now"
-    owed = {**(progress.owed if progress is not None else {}), **record.owed}
-    for table, reason in sorted(owed.items()):
+    for table, reason in sorted(owed_by(record, positions).items()):
         if _concerns(target, record, table):
             return f"rows of {table} are owed: {reason}"
     if not target.accepts_rejected:
         _require_none_rejected(target, record, progress)
     return None
+
+
+def shows_these_topics(record: SinkRecord, positions: Positions) -> bool:
+    """Says whether the sink's position is one in the topics that exist now."""
+    progress = positions.progress
+    return _shows_topics_of(record, positions.capture) and (progress is None or _is_of_these_topics(record, progress))
+
+
+def owed_by(record: SinkRecord, positions: Positions) -> dict[str, str]:
+    """Returns schema.table → why the store may lack rows up to its position, for the tables that it holds."""
+    owed = {**(positions.progress.owed if positions.progress is not None else {}), **record.owed}
+    return {table: reason for table, reason in owed.items() if table not in record.excluded}
 
 
 def is_reached(target: WaitTarget, sink: str, positions: Positions) -> bool:

@@ -7,6 +7,7 @@ that reads slowly costs a bounded memory.
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import closing, contextmanager, suppress
@@ -43,6 +44,7 @@ class Followed(Protocol):
 
     def begin(self, count: int) -> list[TableRecord]: ...
     def poll(self, wait_s: float, records_max: int = ...) -> list[TableRecord]: ...
+    def require_answer(self) -> None: ...
 
 
 Follow = Callable[[TableSchema, bytes | None], Any]
@@ -124,12 +126,16 @@ class ChangeStreams:
         try:
             with self._follow(schema, key) as followed:
                 stream.put(followed.begin(last))
+                looked = time.monotonic()
                 while not stream.has_ended.is_set():
                     if records := followed.poll(POLL_S, POLLED_MAX):
                         stream.put(records)
+                    elif time.monotonic() - looked > self._heartbeat_s:
+                        looked = time.monotonic()
+                        followed.require_answer()
         except WatershedError as error:
             stream.put(error)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the client would wait for ever
             if not stream.loop.is_closed():
                 log.exception("a stream of changes has failed", table=str(schema.table))
                 stream.put(WatershedError(f"the stream has failed: {error}", "the log of the server has more"))

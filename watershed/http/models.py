@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from cdc.config.http_settings import Role
 from watershed.http.answers import Failure
 from watershed.status.model import Node, Problem, SinkStatus, TableStatus, ViewStatus
 
@@ -29,6 +30,13 @@ class Sinks(Node):
 
 class Views(Node):
     views: tuple[ViewStatus, ...]
+
+
+class User(Node):
+    """Whose token the request carries. A server without users has one without a name, who reads."""
+
+    name: str
+    role: Role
 
 
 class Shown(Node):

@@ -10,10 +10,11 @@ from cdc import __version__
 from watershed.http.answers import Failure
 from watershed.http.comparisons import Run
 from watershed.http.dead_letters import DeadLetters
-from watershed.http.models import Health, NotShown, Readiness, Shown, Sinks, Tables, Views
+from watershed.http.models import Health, NotShown, Readiness, Shown, Sinks, Tables, User, Views
 from watershed.http.operations import Operation
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX
 from watershed.status.model import Node, SinkStatus, Status, ViewStatus
+from watershed.status.position import PositionOfStores
 from watershed.status.trend import Recent
 
 # ---- answers that commands print, too, and that have no model there
@@ -23,6 +24,14 @@ class ColumnOfTable(Node):
     name: str
     type: str
     nullable: bool
+    mask: str | None  # the action, and of some its length: asterisks(5)
+
+
+class SchemaOfTable(Node):
+    """The columns of one version of a table's schema."""
+
+    version: int
+    columns: tuple[str, ...]
 
 
 class StoreOfTable(Node):
@@ -51,6 +60,7 @@ class TableDescription(Node):
     schema_version: int
     columns: tuple[ColumnOfTable, ...]
     stores: tuple[StoreOfTable, ...]
+    schema_versions: tuple[SchemaOfTable, ...]  # the oldest first
 
 
 class Change(Node):
@@ -78,6 +88,14 @@ class RecordsOfKey(Node):
     records: tuple[RecordOfKey, ...]
 
 
+class DifferenceOfColumn(Node):
+    """A column of a store that differs, by the store's name."""
+
+    column: str
+    expected: str
+    stored: str
+
+
 class StoredRow(Node):
     """The row in one store, and whether it is what it should be."""
 
@@ -89,6 +107,8 @@ class StoredRow(Node):
     version: int | None
     applied_lsn: str | None
     row: dict[str, Any] | None
+    names: dict[str, str]  # the source's name of a column → the store's
+    differences: tuple[DifferenceOfColumn, ...]
 
 
 class Row(Node):
@@ -164,6 +184,7 @@ _PARAMETERS: Final = {
         ("key", _KEY, "string"),
         ("records", "The key's last records of the topic, which is then read from its beginning; 0 by default.",
          "integer"),
+        ("wait", "false: don't wait for changes under way. A store that differs is then pending.", "string"),
     ),
     f"{_TABLE}/changes": (
         ("key", f"Only changes of this key. {_KEY}", "string"),
@@ -183,11 +204,16 @@ _FAILURES: Final[Answers] = dict.fromkeys((400, 403, 404, 429, 502, 503), Failur
 _PATHS: Final[Mapping[str, tuple[str, Answers]]] = {
     "/healthz": ("Whether the process is alive.", {200: Health}),
     "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
+    "/v1/user": ("The user of the token, and its role.", {200: User}),
     "/v1/status": ("The whole status: source, slot, capture, tables, sinks, views, problems.", {200: Status}),
     "/v1/tables": ("Each configured table.", {200: Tables}),
     _TABLE: ("One table, with its names in each store.", {200: TableDescription, **_FAILURES}),
     f"{_TABLE}/row": ("One row in the source, in its topic and in every store.", {200: Row, **_FAILURES}),
     f"{_TABLE}/changes": ("The table's changes as they arrive: each event has one as its data.", _FAILURES),
+    "/v1/position": (
+        "The LSN that every store has applied, and that of each store.",
+        {200: PositionOfStores, 503: Failure},
+    ),
     "/v1/wait": ("Waits until stores show an LSN.", {200: Shown, **_WAIT_ANSWERS}),
     "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
     "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),

@@ -19,11 +19,12 @@ from watershed.http.access import caller_of
 from watershed.http.answers import Failure, failed, json_answer
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.metrics import CONTENT_TYPE, metrics_text
-from watershed.http.models import Health, NotShown, Readiness, Shown, Sinks, Tables, Views
+from watershed.http.models import Health, NotShown, Readiness, Shown, Sinks, Tables, User, Views
 from watershed.http.openapi import description
 from watershed.http.operations import Operations
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, NotShownError, Question, Waits
 from watershed.status.model import Part, Problem, Status
+from watershed.status.position import position_of_stores
 from watershed.status.trend import Recent
 
 
@@ -91,11 +92,22 @@ def application(
         shown = () if caller_of(request).role == "none" else reasons
         return json_answer(Readiness(is_ready=not reasons, reasons=shown), 503 if reasons else 200)
 
+    def user(request: Request) -> Response:
+        caller = caller_of(request)
+        assert caller.role != "none", "CheckedAccess has refused it"
+        return json_answer(User(name=caller.name, role=caller.role))
+
     def whole(_: Request) -> Response:
         return json_answer(status())
 
     def tables(_: Request) -> Response:
         return json_answer(Tables(tables=status().tables))
+
+    def position(_: Request) -> Response:
+        try:
+            return json_answer(position_of_stores(waits.positions()))
+        except WatershedError as error:
+            return failed(error, 503)
 
     async def wait(request: Request) -> Response:
         asked = request.query_params
@@ -141,8 +153,10 @@ def application(
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),
+            Route("/v1/user", user),
             Route("/v1/status", whole),
             Route("/v1/tables", tables),
+            Route("/v1/position", position),
             Route("/v1/wait", wait),
             Route("/v1/sinks", sinks),
             Route("/v1/sinks/{name}", sink),

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from cdc.config.config_file import Config
 from cdc.config.http_settings import HttpConfig
 from cdc.kafka.state_reader import read_in_force
-from cdc.model.errors import NotInTimeError, UnreachableError, WatershedError
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
 from watershed.http.access import refused_values
 from watershed.http.answers import count_of, failed, failure, values
@@ -41,7 +41,7 @@ class TableSource(Protocol):
 
     def schema(self, table: TableId) -> TableSchema: ...
     def description(self, table: TableId) -> Mapping[str, Any]: ...
-    def row(self, schema: TableSchema, key: bytes, records: int) -> Mapping[str, Any]: ...
+    def row(self, schema: TableSchema, key: bytes, records: int, *, is_settled: bool) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class PipelineTables:
     def description(self, table: TableId) -> Mapping[str, Any]:
         return read_description(self.config(), table)
 
-    def row(self, schema: TableSchema, key: bytes, records: int) -> Mapping[str, Any]:
-        deadline = time.monotonic() + ROW_S_MAX
-        return read_row(read_in_force(self.config()), schema, key, records, deadline=deadline).as_json()
+    def row(self, schema: TableSchema, key: bytes, records: int, *, is_settled: bool) -> Mapping[str, Any]:
+        deadline, config = time.monotonic() + ROW_S_MAX, read_in_force(self.config())
+        return read_row(config, schema, key, records, deadline=deadline, is_settled=is_settled).as_json()
 
 
 class TableReads:
@@ -110,11 +110,14 @@ class TableReads:
         records = count_of(request, "records", 0, 0, RECORDS_MAX)
         if isinstance(records, Response):
             return records
+        wait = request.query_params.get("wait", "true")
+        if wait not in ("true", "false"):
+            return failure(400, f"wait={wait[:40]!r} is neither true nor false", "leave wait out, or correct it")
         schema = await self._rows.run(partial(self._source.schema, table))
         key = _key(schema, text)
         if isinstance(key, Response):
             return key
-        return values(await self._rows.run(partial(self._source.row, schema, key, records)))
+        return values(await self._rows.run(partial(self._source.row, schema, key, records, is_settled=wait == "true")))
 
     async def _changes(self, request: Request, table: TableId) -> Response:
         last = count_of(request, "last", LAST, 0, LAST_MAX)
@@ -131,7 +134,5 @@ class TableReads:
 def _key(schema: TableSchema, text: str) -> bytes | Response:
     try:
         return record_key(schema, text)
-    except (UnreachableError, NotInTimeError):
-        raise
     except WatershedError as error:
         return failure(400, error.message, error.hint)

@@ -54,6 +54,10 @@ class Waits:
         self._waiting = 0
         self._limiter: anyio.CapacityLimiter | None = None  # is made in the server's event loop
 
+    def positions(self) -> Positions:
+        """Returns the published positions of a few milliseconds ago. Raises WatershedError."""
+        return self._positions()
+
     async def wait_for(self, question: Question, timeout_s: float) -> tuple[str, ...]:
         """Returns the sinks when all of them show the LSN. Raises NotShownError after the timeout, and WatershedError
         as watershed.wait_for does."""

@@ -9,7 +9,7 @@ from cdc.model.condition import Condition
 from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.model.job_records import QueryRecord, SinkErrorRecord
+from cdc.model.job_records import QueryRecord, RebuildRecord, SinkErrorRecord
 from cdc.model.lost_events import LostEventsRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.table_state import SelectionRecord, TableRecord
@@ -33,6 +33,7 @@ class TopicFacts:
     lost_events: tuple[LostEventsRecord, ...] = ()
     sinks: tuple[SinkRecord, ...] = ()
     sink_errors: Mapping[str, SinkErrorRecord] = field(default_factory=dict)  # by the sink's name
+    rebuilds: Mapping[str, RebuildRecord] = field(default_factory=dict)  # likewise
     queries: tuple[QueryRecord, ...] = ()
     comparisons: Mapping[str, ComparisonRecord] = field(default_factory=dict)  # likewise
     prefixes: tuple[str, ...] = ()  # whose topics exist; read only while this prefix has no position

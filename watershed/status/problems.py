@@ -6,10 +6,10 @@ from typing import Final
 from cdc.config.config_file import Config
 from cdc.model.condition import Condition
 from cdc.model.errors import NEXT_AFTER_GAP, WatershedError
-from cdc.model.sink_records import STALLED_S
-from cdc.model.topics import unknown_slot
+from cdc.model.sink_records import STALLED_S, newest
+from cdc.model.topics import Topics, unknown_slot
 from watershed.client.source_facts import SourceFacts
-from watershed.status.facts import Reading
+from watershed.status.facts import Reading, TopicFacts
 from watershed.status.model import Part, Problem, SinkStatus, Status, TableStatus
 from watershed.status.views import view_problems
 
@@ -183,6 +183,7 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
             message = f"{sink.sink} may be late: {sink.query.shortage}"
             yield _problem("sink", message, sink.query.next, sink.sink, is_warning=True)
         yield from _comparison(config, sink, status.unix_seconds)
+        yield from _former_mappings(config, reading.topics, sink.sink)
         unread_s = sink.unread_seconds or 0.0
         kept_s = config.topics.config.deletes_kept_s
         if unread_s > kept_s / 2 and sink.sink in config.sinks:
@@ -207,6 +208,30 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 # The record of a sink that is used no more stays where it is.
                 is_warning=sink.sink not in config.sinks,
             )
+
+
+def _former_mappings(config: Config, topics: TopicFacts, sink: str) -> Iterator[Problem]:
+    """Rows that were written with another mapping than the configuration's, and that no rebuild replaces."""
+    section, record, request = config.sinks.get(sink), newest(topics.sinks, sink), topics.rebuilds.get(sink)
+    if section is None or record is None or (request is not None and request.is_open):
+        return
+    names = Topics(config.topics.prefix)
+    held = [one for one in config.source.stored_table_ids if names.table(one) in record.end_offsets]
+    wanted = section.fingerprints(held)
+    former = [str(one) for one in held if section.holds(one) and record.mappings.get(str(one)) != wanted.get(str(one))]
+    if not former:
+        return
+    hint = (
+        f"cdc reload, or start `cdc sink run {sink}` again: it builds them again, and cdc check says how much that is"
+    )
+    why = ""
+    if request is not None and request.tables and request.status in ("failed", "cancelled"):
+        why = f"; building them again was not completed ({request.message or request.status})"
+        hint = f"{request.next}; then start `cdc sink run {sink}` again" if request.next else hint
+    message = (
+        f"{sink} has rows of {', '.join(former)} that were written with another mapping than the configuration's{why}"
+    )
+    yield _problem("sink", message, hint, sink, is_warning=True)
 
 
 def _comparison(config: Config, sink: SinkStatus, now_s: float) -> Iterator[Problem]:

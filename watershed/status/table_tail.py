@@ -23,6 +23,7 @@ class Reader(Protocol):
     def end(self, topic: str, partition: int = 0) -> int: ...
     def follow(self, topic: str, partition: int = 0, start: int | None = None) -> None: ...
     def read_to(self, topic: str, end: int, partition: int = 0) -> Iterator[Message]: ...
+    def require_leader(self, topic: str, partition: int = 0) -> None: ...
     def arrivals(self, wait_s: float, records_max: int = 5_000) -> list[Message]: ...
 
 
@@ -63,6 +64,10 @@ class TableTail:
     def poll(self, wait_s: float, records_max: int = POLLED_MAX) -> list[TableRecord]:
         """Returns the records that have arrived; waits for the first one."""
         return list(self._taken(self._reader.arrivals(wait_s, records_max)))
+
+    def require_answer(self) -> None:
+        """Raises UnreachableError if the brokers do not answer, which `poll` does not notice."""
+        self._reader.require_leader(self._topic)
 
     def _taken(self, messages: Iterable[Message]) -> Iterator[TableRecord]:
         for message in messages:

@@ -8,7 +8,7 @@ from cdc.kafka.state_reader import record_of, records_of
 from cdc.model.comparisons import ComparisonRecord
 from cdc.model.control import UnpublishedRecord
 from cdc.model.errors import GapError
-from cdc.model.job_records import QueryRecord, SinkErrorRecord
+from cdc.model.job_records import QueryRecord, RebuildRecord, SinkErrorRecord
 from cdc.model.lost_events import LostEventsRecord
 from cdc.model.table_state import SelectionRecord, TableRecord
 from cdc.model.topics import Topics
@@ -61,6 +61,7 @@ class KafkaTopicReader:
             sinks=watch.sinks(),
             comparisons={one.sink: one for one in records_of(ComparisonRecord, *progress)},
             sink_errors={one.sink: one for one in records_of(SinkErrorRecord, *progress)},
+            rebuilds={one.sink: one for one in records_of(RebuildRecord, *progress)},
             queries=records_of(QueryRecord, *progress),
             prefixes=watch.tail.prefixes() if position is None and damage is None else (),
         )

@@ -30,7 +30,7 @@ from sinks.schema_history import SchemaHistory
 from watershed.client.dead_letters import read_dead_letters
 from watershed.status.table_records import TableRecord, payload, read_table_record
 from watershed.verify.expected import plain_key, published_texts
-from watershed.verify.model import RowDifference
+from watershed.verify.model import ColumnDifference, RowDifference
 from watershed.verify.pipeline_reader import PipelineReader, SinkStalledError
 from watershed.verify.settling import Side, settle
 from watershed.verify.sides import not_filled, side_of
@@ -47,6 +47,7 @@ class Verdict(StrEnum):
     EXPIRED = "expired"  # absent from a store whose rows may expire
     BEHIND = "behind"  # the store has not applied what the source has
     DIFFERS = "differs"
+    PENDING = "pending"  # differs at this moment, and was not waited for: perhaps a change is under way
     UNDECIDED = "undecided"  # the row changes too often, or its transactions do not end
     NOT_COMPARED = "not compared"
 
@@ -64,6 +65,7 @@ class StoreRow:
     applied_lsn: int | None = None  # of the sink
     row: Mapping[str, Any] | None = None  # by the store's names of columns
     names: Mapping[str, str] = field(default_factory=dict)  # the source's name of a column → the store's
+    differences: Sequence[ColumnDifference] = ()  # of PENDING and DIFFERS
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -75,6 +77,8 @@ class StoreRow:
             "version": self.version,
             "applied_lsn": None if self.applied_lsn is None else format_lsn(Lsn(self.applied_lsn)),
             "row": self.row,
+            "names": dict(self.names),
+            "differences": [{"column": d.column, "expected": d.source, "stored": d.store} for d in self.differences],
         }
 
 
@@ -115,6 +119,7 @@ class RowEverywhere:
         }
 
 
+Judgement = tuple[Verdict, str, str, StoredEntry | None, Sequence[ColumnDifference]]
 _REPAIR: Final = "cdc repair --sink {sink} --table {table} corrects it"
 
 
@@ -125,14 +130,17 @@ def read_row(
     records: int,
     stalled_s: float = STALLED_S,
     deadline: float | None = None,
+    *,
+    is_settled: bool = True,
 ) -> RowEverywhere:
     """Returns the row with this record key. `records`: of the topic, at most so many; 0 reads it not at all, otherwise
-    it is read from its beginning. `deadline`: for reading the topic, monotonic seconds. `config`: that in force. Raises
+    it is read from its beginning. `deadline`: for reading the topic, monotonic seconds. `is_settled`: a store
+    that differs is waited for until it is known whether a change under way explains it. `config`: that in force. Raises
     WatershedError, NotInTimeError after the deadline."""
     history = read_schema_histories(config)[schema.table]
     with PipelineReader(config, stalled_s) as pipeline, VerifiedTable(config.source, history.newest) as source:
         reader = KeyReader(config, history, source, pipeline, key)
-        row, stores = reader.source(), list(reader.stores())
+        row, stores = reader.source(), list(reader.stores(is_settled=is_settled))
         found = reader.topic(records, deadline)  # what a store has is in it by then
     floor = read_captured(config).floors.get(schema.table, 0)
     return RowEverywhere(schema, json.loads(key), row, found, stores, floor)
@@ -185,7 +193,7 @@ class KeyReader:
                         found = [*found, record][-count:]
         return found
 
-    def stores(self) -> Iterator[StoreRow]:
+    def stores(self, *, is_settled: bool = True) -> Iterator[StoreRow]:
         """Yields the row of each sink that holds the table."""
         table = self._history.newest.table
         for sink, section in self._config.sinks.items():
@@ -193,7 +201,7 @@ class KeyReader:
                 record = self._pipeline.record(sink)
                 try:
                     self._pipeline.require_sink(sink)
-                    yield self._stored(sink, record)
+                    yield self._stored(sink, record, is_settled=is_settled)
                 except (SinkError, SinkStalledError) as error:
                     yield StoreRow(sink, Verdict.NOT_COMPARED, error.message, error.hint)
 
@@ -208,7 +216,7 @@ class KeyReader:
     def _row(self) -> SourceRow | None:
         return self._source.by_keys([self._asked]).get(self._asked)
 
-    def _stored(self, sink: str, record: SinkRecord | None) -> StoreRow:
+    def _stored(self, sink: str, record: SinkRecord | None, *, is_settled: bool) -> StoreRow:
         table = self._history.newest.table
         with closing(open_contents(sink, self._config.sinks[sink], self._config.topics.prefix)) as contents:
             side = side_of(self._config, sink, contents, self._history, self._source)
@@ -220,7 +228,8 @@ class KeyReader:
                 for column in self._history.newest.columns
                 if (stored := side.expected.stored_name(column.name)) is not None
             }
-            verdict, why, hint, entry = self._judged(side, record)
+            judged = self._judged(side, record, is_settled=is_settled)
+        verdict, why, hint, entry, differences = judged
         return StoreRow(
             sink,
             verdict,
@@ -231,33 +240,37 @@ class KeyReader:
             None if record is None else record.applied_lsn,
             None if entry is None else entry.row,
             names,
+            differences,
         )
 
-    def _judged(self, side: Side, record: SinkRecord | None) -> tuple[Verdict, str, str, StoredEntry | None]:
-        """Returns the verdict, why, the next step, and the store's entry that was read last."""
+    def _judged(self, side: Side, record: SinkRecord | None, *, is_settled: bool) -> Judgement:
+        """Returns the verdict, why, the next step, the store's entry that was read last, and what differs in it."""
         table = self._history.newest.table
         if reason := not_filled(side.sink, self._config.sinks[side.sink], record, table):
             hint = "restart the sink, which fills the table again"
-            return Verdict.NOT_COMPARED, reason, hint, side.held([self._key])[self._key]
+            return Verdict.NOT_COMPARED, reason, hint, side.held([self._key])[self._key], ()
         row = self._row()
         entry = side.held([self._key])[self._key]
-        if side.difference(self._key, row, entry, self._pipeline.ceiling()) is not None:
+        difference = side.difference(self._key, row, entry, self._pipeline.ceiling())
+        if difference is not None and not is_settled:
+            return Verdict.PENDING, "", "", entry, difference.columns
+        if difference is not None:
             with Suspects() as suspects:
                 suspects.add(self._key)
                 try:
                     found = [one for page in settle(side, self._pipeline, suspects) for one in page]
                 except SinkStalledError as error:
-                    return Verdict.BEHIND, error.message, error.hint, entry
+                    return Verdict.BEHIND, error.message, error.hint, entry, ()
                 undecided = len(suspects)
             row = self._row()
             entry = side.held([self._key])[self._key]
             if found:
                 why = self._rejection(side.sink) or _said(found[0])
-                return Verdict.DIFFERS, why, _REPAIR.format(sink=side.sink, table=table), entry
+                return Verdict.DIFFERS, why, _REPAIR.format(sink=side.sink, table=table), entry, found[0].columns
             if undecided:
                 why = self._pipeline.unsettled(table, 0.0) or "the row changes at each reading"
-                return Verdict.UNDECIDED, why, "ask again later", entry
-        return *_equal(side, row, entry), entry
+                return Verdict.UNDECIDED, why, "ask again later", entry, ()
+        return *_equal(side, row, entry), entry, ()
 
     def _rejection(self, sink: str) -> str:
         """Returns why the store has rejected the row; "" if it has not."""

@@ -5,6 +5,8 @@ from contextlib import closing
 from typing import Any
 
 from cdc.config.config_file import Config
+from cdc.config.masking import Mask
+from cdc.formats.masks import masks_of
 from cdc.kafka.state_reader import read_captured, read_in_force, read_state
 from cdc.kafka.topic_reader import TopicReader
 from cdc.model.errors import ConfigError, WatershedError
@@ -15,6 +17,7 @@ from cdc.model.table_state import TableRecord
 from sinks.places import reader_names
 from sinks.shaping.check import planned_tables
 from watershed.client.pipeline_watch import PipelineWatch
+from watershed.verify.verifier import read_schema_histories
 
 
 class UnknownTableError(ConfigError):
@@ -53,7 +56,12 @@ def read_description(config: Config, table: TableId) -> dict[str, Any]:
     with closing(PipelineWatch.of(config)) as watch:
         watch.read_to_end()
         sinks = watch.sinks()
-    return describe_table(config, schema, record, partitions, sinks)
+    versions = read_schema_histories(config)[table].versions
+    return describe_table(config, schema, record, partitions, sinks) | {
+        "schema_versions": [
+            {"version": one.version, "columns": [column.name for column in one.columns]} for one in versions
+        ]
+    }
 
 
 def describe_table(
@@ -62,6 +70,7 @@ def describe_table(
     """Returns the description. `sinks`: the records of all generations. Raises ConfigError for a
     mapping that does not fit the table, RefusedError for a name that a store can't have."""
     planned = {one.sink: one for one in planned_tables(config.sinks, [schema])}
+    masks = masks_of(schema, config.masking.masks(config.source))
     return {
         "table": str(schema.table),
         "status": "not captured yet" if record is None else record.status,
@@ -72,7 +81,13 @@ def describe_table(
         "key": list(schema.key),
         "schema_version": schema.version,
         "columns": [
-            {"name": column.name, "type": column.type_name, "nullable": column.nullable} for column in schema.columns
+            {
+                "name": column.name,
+                "type": column.type_name,
+                "nullable": column.nullable,
+                "mask": _mask_text(masks.get(column.name)),
+            }
+            for column in schema.columns
         ],
         "stores": [
             {
@@ -88,3 +103,9 @@ def describe_table(
             for name, section in config.sinks.items()
         ],
     }
+
+
+def _mask_text(mask: Mask | None) -> str | None:
+    if mask is None:
+        return None
+    return mask.action if mask.action == "hash" else f"{mask.action}({mask.length})"

@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -42,15 +43,8 @@ from watershed.devstack.stack import Stack
 
 ROOT: Final = Path(__file__).parents[3]
 FOLDER: Final = ROOT / ".watershed" / "bench"
-# What is missing, and how it is measured.
-COMPARED: Final[
-    Mapping[str, tuple[Callable[[RawData, int], list[tuple[str, str, int]]], Callable[[Bench, RawData], None]]]
-] = {
-    "catchup": (catchup.wanted, catchup.catchup),
-    "latency": (latency.wanted, latency.latency),
-    "snapshot": (snapshots.wanted, snapshots.snapshot),
-    "restart": (restart.wanted, restart.restart),
-}
+# Modules that say which runs are `wanted`, and `measure` them.
+COMPARED: Final = {"catchup": catchup, "latency": latency, "snapshot": snapshots, "restart": restart}
 PARTS: Final = (*COMPARED, *others.MODULES)
 
 
@@ -59,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="one small run of each")
     parser.add_argument("--large-rows", type=int, help="rows of the one large transaction: 500,000 by default")
+    parser.add_argument("--cases", nargs="+", default=[], help="only these cases of parts that compare")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where runs are kept")
     given = parser.parse_args(arguments)
     console = Console(stderr=True)
@@ -67,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         size = replace(size, large_rows=given.large_rows)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is running ends as after Ctrl-C
     try:
-        folder = measured(given.parts or PARTS, size, given.folder, console)
+        folder = measured(given.parts or PARTS, size, given.folder, given.cases, console)
         write(published(folder), folder / "page")
     except KeyboardInterrupt:
         print("interrupted\n  next: start it again: it continues after the last complete run", file=sys.stderr)
@@ -85,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measured(parts: Sequence[str], size: Size, folder: Path, console: Console) -> Path:
+def measured(parts: Sequence[str], size: Size, folder: Path, cases: Sequence[str], console: Console) -> Path:
     """Measures what is missing, and returns the folder of the raw data. Raises WatershedError."""
     require(parts, console)
     for_all = environment(size)
@@ -95,31 +90,40 @@ def measured(parts: Sequence[str], size: Size, folder: Path, console: Console) -
         for part in PARTS
         if part in parts
     }
-    with tempfile.TemporaryDirectory(prefix="watershed-bench-", ignore_cleanup_errors=True) as name:
-        place = Path(name)
-        place.chmod(0o711)  # PostgreSQL may run under another account
-        for part, raw in raws.items():
-            console.rule(part)
-            began = time.monotonic()
-            if part in COMPARED:
-                compare(part, raw, size, place / part, console)
-            else:
-                others.measure(part, size, raw, console)
-            console.print(f"{part} took {(time.monotonic() - began) / 60:.1f} minutes", highlight=False)
+    compare({part: raw for part, raw in raws.items() if part in COMPARED}, size, cases, console)
+    for part in others.MODULES:
+        if part in raws:
+            with timed(part, console):
+                others.measure(part, size, raws[part], console)
     return runs
 
 
-def compare(part: str, raw: RawData, size: Size, folder: Path, console: Console) -> None:
-    """Measures what is missing of a part, on new servers."""
-    wanted, measure = COMPARED[part]
-    if not wanted(raw, size.rounds):
+def compare(raws: Mapping[str, RawData], size: Size, cases: Sequence[str], console: Console) -> None:
+    """Measures what is missing, on servers of its own; starts none if nothing is."""
+    found = {part: COMPARED[part].wanted(raw, size.rounds) for part, raw in raws.items()}
+    wanted = {part: [run for run in found[part] if not cases or run[0] in cases] for part in found}
+    if not any(wanted.values()):
         return
-    folder.mkdir()
-    folder.chmod(0o711)
-    with Stack(folder / "stack", given={}, progress=console) as stack:
-        endpoints = stack.start("postgres", "kafka")
-        servers = stack.pid("postgres"), stack.pid("kafka")
-        measure(Bench(folder, endpoints, servers, size, console), raw)
+    with tempfile.TemporaryDirectory(prefix="watershed-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        folder.chmod(0o711)  # PostgreSQL may run under another account
+        with Stack(folder / "stack", given={}, progress=console) as stack:
+            endpoints = stack.start("postgres", "kafka")
+            servers = stack.pid("postgres"), stack.pid("kafka")
+            bench = Bench(folder, endpoints, servers, size, console)
+            for part, runs in wanted.items():
+                if runs:
+                    with timed(part, console):
+                        COMPARED[part].measure(bench, raws[part], runs)
+
+
+@contextmanager
+def timed(part: str, console: Console) -> Iterator[None]:
+    """Prints the part's name, and at its end how long it took."""
+    console.rule(part)
+    began = time.monotonic()
+    yield
+    console.print(f"{part} took {(time.monotonic() - began) / 60:.1f} minutes", highlight=False)
 
 
 def require(parts: Sequence[str], console: Console) -> None:

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from tests.bench.public.bench import Bench, Size, watched
 from tests.bench.public.evaluation import CONTROL, DEBEZIUM, PRODUCER, READER, WATERSHED
-from tests.bench.public.raw_data import RawData, missing
+from tests.bench.public.raw_data import RawData, Wanted, missing
 from tests.bench.public.systems import FOR_RATE, Committed, System, delete_topics
 from tests.bench.public.workloads import BACKLOGS, LARGE_TRANSACTION, Workload
 from watershed.devstack.instance import package_folder
@@ -32,17 +32,15 @@ SLOT: LiteralString = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')
 FREE: LiteralString = "SELECT pg_drop_replication_slot(%s)"
 
 
-def wanted(raw: RawData, rounds: int) -> list[tuple[str, str, int]]:
-    """Returns (case, arm, round) of the runs that are still to be made."""
+def wanted(raw: RawData, rounds: int) -> list[Wanted]:
     arms = {one.name: (*ARMS, PRODUCER) if one.name == PRODUCED_IN else ARMS for one in BACKLOGS}
     return [run for case in arms for run in missing(raw, [case], arms[case], rounds)]
 
 
-def catchup(bench: Bench, raw: RawData) -> None:
+def measure(bench: Bench, raw: RawData, runs: Sequence[Wanted]) -> None:
     for workload in backlogs(bench.size):
-        runs = [run for run in wanted(raw, bench.size.rounds) if run[0] == workload.name]
-        if runs:
-            _measure(bench, raw, workload, runs)
+        if own := [run for run in runs if run[0] == workload.name]:
+            _measure(bench, raw, workload, own)
 
 
 def backlogs(size: Size) -> list[Workload]:
@@ -54,7 +52,7 @@ def backlogs(size: Size) -> list[Workload]:
     ]
 
 
-def _measure(bench: Bench, raw: RawData, workload: Workload, runs: Sequence[tuple[str, str, int]]) -> None:
+def _measure(bench: Bench, raw: RawData, workload: Workload, runs: Sequence[Wanted]) -> None:
     """Creates a slot for each run before the backlog is written, so that all read the same part of the log."""
     bench.install()
     table = sql.Identifier(workload.table)

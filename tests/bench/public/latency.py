@@ -1,11 +1,12 @@
 """Part `latency`: from just before a commit until a `read_committed` consumer in another process has the record."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from tests.bench.public.bench import Bench, milliseconds
 from tests.bench.public.catchup import SETTINGS, SYSTEMS
 from tests.bench.public.live import RetainedLog, Writer, reading
-from tests.bench.public.raw_data import RawData, missing
+from tests.bench.public.raw_data import RawData, Wanted, missing
 from tests.bench.public.systems import FOR_LATENCY
 from tests.bench.public.workloads import LIVE
 
@@ -19,16 +20,14 @@ def case(rate: int) -> str:
     return f"{rate}_per_s"
 
 
-def wanted(raw: RawData, rounds: int) -> list[tuple[str, str, int]]:
-    """Returns (case, arm, round) of the runs that are still to be made. One start of a system serves all rates, whose
-    runs are added together, so the case is the first rate's.
-    """
+def wanted(raw: RawData, rounds: int) -> list[Wanted]:
+    """One start of a system serves all rates, whose runs are added together, so the case is the first rate's."""
     return missing(raw, [case(RATES[0])], SYSTEMS, rounds)
 
 
-def latency(bench: Bench, raw: RawData) -> None:
+def measure(bench: Bench, raw: RawData, runs: Sequence[Wanted]) -> None:
     bench.install()
-    for _, arm, number in wanted(raw, bench.size.rounds):
+    for _, arm, number in runs:
         _measure(bench, raw, arm, number)
 
 

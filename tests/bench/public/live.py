@@ -43,9 +43,9 @@ def parse(value: bytes) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def read(bootstrap_servers: str, topic: str, counted: Any, stop: Any, results: Any) -> None:
-    """Reads a topic with isolation level `read_committed` until `stop` is set. Keeps `counted` at the number of
-    different ids, and puts (id, t_us, readable) of each record into `results`.
+def read(bootstrap_servers: str, topic: str, ready: Any, counted: Any, stop: Any, results: Any) -> None:
+    """Reads a topic with isolation level `read_committed` until `stop` is set; sets `ready` when it begins. Keeps
+    `counted` at the number of different ids, and puts (id, t_us, readable) of each record into `results`.
     """
     consumer = Consumer(
         {
@@ -59,6 +59,7 @@ def read(bootstrap_servers: str, topic: str, counted: Any, stop: Any, results: A
         }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
+    ready.set()
     found: list[tuple[int, int, float]] = []
     known: set[int] = set()
     while not stop.is_set():
@@ -81,10 +82,13 @@ class Reader:
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._counted, self._stop, self._results = context.Value("q", 0), context.Event(), context.Queue()
+        ready = context.Event()
         self._process = context.Process(
-            target=read, args=(bootstrap_servers, topic, self._counted, self._stop, self._results), daemon=True
+            target=read, args=(bootstrap_servers, topic, ready, self._counted, self._stop, self._results), daemon=True
         )
         self._process.start()
+        # Its start takes a second, or many beside other programs: nothing is written meanwhile.
+        eventually(ready.is_set, START_S_MAX, "the consumer reads")
 
     @property
     def count(self) -> int:

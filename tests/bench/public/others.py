@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from tests.bench.public.raw_data import RawData
 
 ARMS: Final = (WATERSHED, CONTROL)
 S_MAX: Final = 1800.0
+ROOT: Final = Path(__file__).parents[3]
 MODULES: Final = {"stores": "tests.bench.sinks", "views": "tests.bench.views"}
 
 
@@ -35,7 +37,7 @@ def measure(part: str, size: Size, raw: RawData, console: Console) -> None:
         if any(run.arm == arm for run in raw.runs):
             continue
         command = [sys.executable, "-m", MODULES[part], *arguments(part, size)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=S_MAX, check=False)
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=S_MAX, check=False)
         if done.returncode:
             raise StackError(
                 f"`{' '.join(command[1:])}` ended with exit code {done.returncode}", "see what it wrote above"

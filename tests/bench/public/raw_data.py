@@ -100,8 +100,11 @@ def read_all(folder: Path) -> dict[str, RawData]:
     return {path.stem: read(path) for path in sorted(folder.glob("*.jsonl"))}
 
 
-def missing(raw: RawData, cases: Sequence[str], arms: Sequence[str], rounds: int) -> list[tuple[str, str, int]]:
-    """Returns (case, arm, round) of the runs that are still to be made."""
+Wanted = tuple[str, str, int]  # case, arm and round of a run that is still to be made
+
+
+def missing(raw: RawData, cases: Sequence[str], arms: Sequence[str], rounds: int) -> list[Wanted]:
+    """Returns the runs of these cases that are still to be made, in turns."""
     return [
         (case, arm, number)
         for case in cases

@@ -10,7 +10,7 @@ from typing import Final
 from tests.bench.public.bench import Bench
 from tests.bench.public.catchup import SETTINGS, SYSTEMS
 from tests.bench.public.live import Arrival, Writer, reading
-from tests.bench.public.raw_data import RawData, missing
+from tests.bench.public.raw_data import RawData, Wanted, missing
 from tests.bench.public.systems import FOR_LATENCY, FOR_RESTART
 from tests.bench.public.workloads import LIVE
 
@@ -20,14 +20,13 @@ KILLED_AFTER: Final = 0.5  # of the rows
 SECONDS_PER_LIVE: Final = 2.0  # of load, for each second of a rate in part `latency`
 
 
-def wanted(raw: RawData, rounds: int) -> list[tuple[str, str, int]]:
-    """Returns (case, arm, round) of the runs that are still to be made."""
+def wanted(raw: RawData, rounds: int) -> list[Wanted]:
     return missing(raw, [CASE], SYSTEMS, rounds)
 
 
-def restart(bench: Bench, raw: RawData) -> None:
+def measure(bench: Bench, raw: RawData, runs: Sequence[Wanted]) -> None:
     bench.install()
-    for _, arm, number in wanted(raw, bench.size.rounds):
+    for _, arm, number in runs:
         raw.add(CASE, arm, number, _killed(bench, arm))
         bench.say(raw)
 

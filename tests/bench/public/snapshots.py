@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import psycopg
@@ -10,7 +11,7 @@ from tests.bench.public.bench import Bench, milliseconds, watched
 from tests.bench.public.catchup import SETTINGS, SYSTEMS
 from tests.bench.public.evaluation import COPY
 from tests.bench.public.live import Reader, RetainedLog, Stream, reading
-from tests.bench.public.raw_data import RawData, missing
+from tests.bench.public.raw_data import RawData, Wanted, missing
 from tests.bench.public.systems import FOR_RATE, System
 from tests.bench.public.workloads import BACKLOGS, LIVE, NARROW, SIGNALS
 
@@ -29,18 +30,17 @@ TUNING: Final[dict[str, dict[str, str]]] = {
 }
 
 
-def wanted(raw: RawData, rounds: int) -> list[tuple[str, str, int]]:
-    """Returns (case, arm, round) of the runs that are still to be made."""
+def wanted(raw: RawData, rounds: int) -> list[Wanted]:
     return [run for case, arms in ARMS.items() for run in missing(raw, [case], arms, rounds)]
 
 
-def snapshot(bench: Bench, raw: RawData) -> None:
+def measure(bench: Bench, raw: RawData, runs: Sequence[Wanted]) -> None:
     rows = round(ROWS * bench.size.scale)
     bench.install()
     bench.query("CALL fill(%s, %s, %s, 10000)", NARROW, BACKLOGS[0].row, rows)
     bench.query("VACUUM ANALYZE narrow")
     bench.query("CHECKPOINT")
-    for case, arm, number in wanted(raw, bench.size.rounds):
+    for case, arm, number in runs:
         if arm == COPY:
             raw.add(case, arm, number, _copied(bench, rows))
         elif case == INITIAL:

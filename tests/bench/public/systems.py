@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
@@ -274,13 +274,13 @@ class Committed:
     """
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
-        self._servers = bootstrap_servers
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
                 "group.id": "bench-committed",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
+                "enable.partition.eof": True,
                 "log_level": 0,
             }
         )
@@ -296,14 +296,17 @@ class Committed:
 
     def count(self) -> int:
         """Returns the number of records, by reading them."""
-        end, count = self(), 0
+        count = 0
         self._consumer.assign([TopicPartition(self._partition.topic, 0, 0)])
         while True:
-            messages = self._consumer.consume(10_000, 1.0)
-            count += sum(message.error() is None for message in messages)
-            (place,) = self._consumer.position([self._partition])
-            if not messages and place.offset >= end:
-                return count
+            for message in self._consumer.consume(10_000, 1.0):
+                error = message.error()
+                if error is None:
+                    count += 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return count
+                else:
+                    raise KafkaException(error)
 
     def close(self) -> None:
         self._consumer.close()

@@ -1,10 +1,11 @@
 """The two defects that the mixture is for, put back: tests that mixed nothing had let them pass."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from cdc.capture.stream_state import StreamState
+from cdc.capture.loop import ProgressRequest
 from cdc.model.topic_record import TopicRecord
 from cdc.snapshots.change_memory import ChangeMemory
 from tests.simulation.mixed.process import TABLE_TOPICS, MeteredCapture, Parts
@@ -67,8 +68,11 @@ class RecountingMemory(ChangeMemory):
 class ClaimsWhatWasPaidSince(MeteredCapture):
     """What is owed is looked up when the end offsets are there: rows that were published since are above them."""
 
-    def _publish_progress(self, state: StreamState, _: Mapping[str, str], end_offsets: Any) -> None:
-        super()._publish_progress(state, self._snapshots.owed, end_offsets)
+    def _awaits_cut(self, now: float) -> bool:  # noqa: ARG002
+        return False  # while it does, nothing is published
+
+    def _publish_progress(self, request: ProgressRequest, end_offsets: Any) -> None:
+        super()._publish_progress(replace(request, owed=self._snapshots.owed), end_offsets)
 
 
 MUTANTS: dict[str, Parts] = {

@@ -20,7 +20,13 @@ from spark_jobs.applied import BUILT_AGAIN
 from tests.simulation.operators.brokers import Brokers
 from tests.simulation.operators.capture import Capture
 from tests.simulation.operators.job import NAME, SinkJob, is_rebuilt, open_dead_letters, patched
-from tests.simulation.operators.judge import Finding, claimed, require_letters_of_rejected_rows, require_not_early
+from tests.simulation.operators.judge import (
+    Finding,
+    claimed,
+    require_letters_of_rejected_rows,
+    require_not_early,
+    require_one_form,
+)
 from tests.simulation.operators.rules import ALWAYS, CHECK_S, LATER, SHARE, WEIGHTS, Rules
 from tests.simulation.operators.source import (
     BAD,
@@ -101,6 +107,9 @@ class Campaign(Rules):
         if not self._is_blind:
             dead_letters = self._lost_letters | open_dead_letters(self.brokers)
             require_not_early(self.capture, self.source, self.store, self._held(), dead_letters, self._lost_letters)
+            # A job that went on beside another one, and a task beside its successor, know a former mapping.
+            if self.has_slots and not self.events["thaw_sink"] and self._attempts != "late":
+                require_one_form(self.capture, self.store, self._held())
 
     def _settle(self) -> None:
         """Nothing goes wrong any more, and the operator does what documentation and messages say."""
@@ -135,7 +144,7 @@ class Campaign(Rules):
             pass
         record = newest(self.capture.sinks(), NAME)
         must_be_built_again = record is not None and any(why.startswith(BUILT_AGAIN) for why in record.owed.values())
-        is_idle = must_be_built_again and not is_rebuilt(self.brokers)
+        is_idle = (must_be_built_again or not self._is_mapped) and not is_rebuilt(self.brokers)
         if self.job is not None and (self.job.does_nothing or is_idle):  # a rebuild that is required was cancelled
             self.kill_sink()
         if self.job is None:
@@ -149,7 +158,17 @@ class Campaign(Rules):
             and not self.capture.owes
             and not (self._is_blind and held)
             and held == wanted
+            and self._is_mapped
             and claimed(self.capture, self.source.end, held) == held
+        )
+
+    @property
+    def _is_mapped(self) -> bool:
+        """Says whether the store holds all tables as the configuration maps them."""
+        record = newest(self.capture.sinks(), NAME)
+        return record is None or all(
+            record.mappings.get(str(table)) == self._section.fingerprints([table]).get(str(table))
+            for table in self._held()
         )
 
     _last_error = ""

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import InputPartition
 
 from cdc.config.settings import KafkaConfig
+from cdc.config.store_mapping import StoredTables
 from cdc.config.stores import CacheConfig, SqlConfig
 from cdc.config.topic_settings import TopicSettings
 from cdc.daemon.conditions import Conditions
@@ -141,6 +142,13 @@ class Attempts:
                 task()
 
 
+class _Config(SimpleNamespace):
+    """What workers read of a Config."""
+
+    def model_copy(self, update: Mapping[str, Any]) -> "_Config":
+        return _Config(**{**vars(self), **update})
+
+
 class _Run:
     """What belongs to the run that is under way."""
 
@@ -206,6 +214,10 @@ class FakeLetters:
     @property
     def open(self) -> Mapping[str, int]:
         return self._letters.versions
+
+    @property
+    def rows(self) -> Mapping[str, RejectedRow]:
+        return self._letters.rows
 
     def follow(self) -> None:
         """What was published may arrive later."""
@@ -354,7 +366,7 @@ class SinkJob:
         self._builder: SimulatedBuilder | None = None
         self.watch_failed: WatershedError | None = None
         self.refusal: WatershedError | None = None
-        config: Any = SimpleNamespace(
+        config: Any = _Config(
             kafka=KAFKA,
             topics=SimpleNamespace(prefix=PREFIX, config=TopicSettings()),
             spark=SimpleNamespace(checkpoint_location="/nowhere", warehouse_trigger_ms=1000),
@@ -364,9 +376,13 @@ class SinkJob:
         stop.wait = self._waited  # type: ignore[method-assign, assignment]
         self._config = config
         self._number = 0  # of the configuration
-        file = SinkFile(lambda: SinkConfig(self._number, self._config), lambda _: self._open_sink, lambda _: None)
+
+        def opener(now: Any) -> Callable[[str | None], OpenSink]:
+            return partial(self._open_sink, now.sinks[NAME])
+
+        file = SinkFile(lambda: SinkConfig(self._number, self._config), opener, lambda _: None)
         spark: Any = None
-        self._worker = SimulatedWorker(NAME, self._config, spark, self._open_sink, stop, Conditions(), file)
+        self._worker = SimulatedWorker(NAME, self._config, spark, opener(self._config), stop, Conditions(), file)
         self._worker.brokers = brokers
         self._worker._checkpoints = SimpleNamespace(keep_only=lambda _: None)  # type: ignore[assignment]
 
@@ -377,19 +393,19 @@ class SinkJob:
         self._environment.now_s += seconds
         return False
 
-    def _open_sink(self, slot: str | None) -> OpenSink:
+    def _open_sink(self, section: SqlConfig | CacheConfig, slot: str | None) -> OpenSink:
         slots = FakeSlots(self._store) if self._has_slots else None
         slot = (self._store.serving if slots is not None else "") if slot is None else slot
-        sink = FakeSink(self._store, slot)
+        sink = FakeSink(self._store, slot, section)
 
         def opened(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> SparkBatches:
-            job = SinkTaskConfig(NAME, KAFKA, self._section, PREFIX, generation, slot=slot)
+            job = SinkTaskConfig(NAME, KAFKA, section, PREFIX, generation, slot=slot)
             return SparkBatches(job, number, lambda *_: FakeTarget(sink), send, is_live=True)
 
         return OpenSink(sink, opened, Portions(1, 1 << 20, live_s=BATCH_S), lambda: None, slots, slot)
 
-    def _link(self) -> PipelineConnections:
-        control = ControlReader(KAFKA, TOPICS, self._section.holds)
+    def _link(self, section: StoredTables | None = None) -> PipelineConnections:
+        control = ControlReader(KAFKA, TOPICS, (section or self._section).holds)
         update = control.read()
         writer = Writer(self._brokers, self._on_published)
         return PipelineConnections(control, writer, partial(FakeLetters, self._brokers), update)  # type: ignore[arg-type]
@@ -419,7 +435,7 @@ class SinkJob:
     def reload(self, section: SqlConfig) -> bool:
         """The sink has another configuration from its next attempt on, which begins now. As `begin`."""
         self._section = section
-        self._config = SimpleNamespace(**vars(self._config) | {"sinks": {NAME: section}})
+        self._config = self._config.model_copy(update={"sinks": {NAME: section}})
         self._number += 1
         worker, sync = self._worker, self._worker._sync
         if sync is not None:
@@ -471,7 +487,7 @@ class SinkJob:
             raise rebuild.refusal
         builder = None if rebuild is None else rebuild._builder
         if isinstance(builder, SimulatedBuilder):
-            builder.link = self._link
+            builder.link = partial(self._link, builder._section)
             builder.brokers = self._brokers
             builder._checkpoints = self._worker._checkpoints
             builder.turn()

@@ -9,7 +9,7 @@ from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord, newest
 from tests.simulation.operators.capture import Capture
 from tests.simulation.operators.job import NAME
-from tests.simulation.operators.source import KEYS, TABLES, Row, Source
+from tests.simulation.operators.source import KEYS, TABLES, Row, Source, topic_of
 from tests.simulation.operators.store import Store
 from watershed.client.applied import Positions, WaitTarget, obstacle
 
@@ -66,6 +66,19 @@ def require_not_early(
     for table in claimed(capture, lsn, held, accepts_rejected=False):
         if on_error := first_difference(source, store, table, lsn, of_generation(lost_letters, record.generation)):
             raise Finding("early", f"LSN {lsn} counts as shown with no row rejected, but {on_error}")
+
+
+def require_one_form(capture: Capture, store: Store, held: Iterable[TableId]) -> None:
+    """Readers see the rows of a table as one mapping makes them, and it is the one that the position names; except for
+    a table of which all rows are still to come."""
+    record = newest(capture.sinks(), NAME)
+    if record is None or record.generation != store.serving_generation:
+        return
+    for table in claimed(capture, record.applied_lsn, held):
+        if topic_of(table) not in record.end_offsets:
+            continue
+        if (forms := store.forms(table)) - {record.mappings.get(str(table), "")}:
+            raise Finding("mixed", f"{table} has rows of {forms}, the position {record.mappings}; {_on_error(record)}")
 
 
 def first_difference(source: Source, store: Store, table: TableId, lsn: int, dead_letters: dict[str, int]) -> str:

@@ -8,8 +8,9 @@ from unittest import mock
 from cdc.model.control import ProgressRecord, SweepRecord, table_key
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
+from cdc.model.sink_records import SinkRecord
 from cdc.tables import continuity
-from spark_jobs import serving
+from spark_jobs import serving, starting
 from spark_jobs.applied import AppliedPosition
 from spark_jobs.dead_letters import OpenLetters
 from spark_jobs.live_reports import LiveReports
@@ -103,6 +104,16 @@ def _takes_the_last_record(letters: OpenLetters, message: Any) -> None:
     TAKE(letters, message)
 
 
+def _continues_where_the_former_was(built: SinkRecord, former: SinkRecord, *more: Any) -> SinkRecord:
+    return WITH_ADOPTED(built, former, *more).model_copy(update={"end_offsets": former.end_offsets})
+
+
+def _shows_what_was_built(built: SinkRecord, former: SinkRecord, *more: Any) -> SinkRecord:
+    shown = {name: getattr(built, name) for name in ("epoch", "applied_lsn", "commit_ts_us", "shown")}
+    return WITH_ADOPTED(built, former, *more).model_copy(update=shown)
+
+
+WITH_ADOPTED: Final = starting.with_adopted
 TAKE: Final = OpenLetters.take
 BEGIN_EPOCH: Final = Capture._begin_epoch
 
@@ -128,7 +139,7 @@ MUTANTS: dict[str, Mutant] = {
     "5: forgets letters that were not published": replaced(LiveReports, "_publish", _forgets_letters),
     "5: publishes before it has read the letters": replaced(SinkSync, "_follow_dead_letters", lambda _: None),
     "5: takes what a late task says of a letter": replaced(OpenLetters, "take", _takes_the_last_record),
-    "5: leaves letters below a finished sweep": replaced(SinkSync, "_look_for_swept_dead_letters", lambda _: None),
+    "5: leaves letters below a finished sweep": replaced(SinkSync, "_look_for_swept_dead_letters", lambda *_: None),
     "6: counts partitions once": _partitions_counted_once,
     "7: lets a generation that is not continued promise the former": replaced(
         ServingWorker, "_publish_held", lambda *_: None
@@ -137,6 +148,14 @@ MUTANTS: dict[str, Mutant] = {
         serving, "with_writes_owed", lambda last, _: last
     ),
     "7: does not look at the store again": replaced(SinkSync, "_check_generation", lambda _: None),
+    "8: continues built tables where the former generation was": replaced(
+        serving, "with_adopted", _continues_where_the_former_was
+    ),
+    "8: shows as much as was built": replaced(serving, "with_adopted", _shows_what_was_built),
+    "8: leaves dead letters of adopted tables behind": replaced(serving, "adopted_letters", lambda *_: {}),
+    "8: writes serving rows with the new mapping": replaced(
+        ServingWorker, "_opener", lambda worker, _: worker._open_sink
+    ),
 }
 
 FOUND_AT: Final = {

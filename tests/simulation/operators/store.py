@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cdc.config.store_mapping import StoredTables
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Outcome, Result, StoredRow
 from sinks.errors import SinkError
@@ -24,11 +25,13 @@ class Content:
     rows: dict[TableId, Rows] = field(default_factory=dict)
     readable: dict[TableId, Rows] = field(default_factory=dict)
     prepared: dict[TableId, int] = field(default_factory=dict)  # generation in which it was
+    forms: dict[TableId, dict[int, str]] = field(default_factory=dict)  # of each row the fingerprint of its mapping
 
     def copied(self) -> "Content":
         rows = {table: dict(held) for table, held in self.rows.items()}
         readable = {table: dict(held) for table, held in self.readable.items()}
-        return Content(self.generation, self.noted, rows, readable, dict(self.prepared))
+        forms = {table: dict(held) for table, held in self.forms.items()}
+        return Content(self.generation, self.noted, rows, readable, dict(self.prepared), forms)
 
 
 class Store:
@@ -61,15 +64,21 @@ class Store:
         rows = (content.readable if self.refreshes else content.rows).get(table, {})
         return {key: row for key, (_, row) in rows.items() if row is not None}
 
+    def forms(self, table: TableId) -> set[str]:
+        """Returns the fingerprints of the mappings with which the rows that readers see were written."""
+        forms = self.slots[self.serving].forms.get(table, {})
+        return {forms[key] for key in self.shown(table)}
+
 
 class FakeSink:
     """Implements sinks.contract.Sink on one slot."""
 
     name = "store"
 
-    def __init__(self, store: Store, slot: str) -> None:
+    def __init__(self, store: Store, slot: str, section: StoredTables) -> None:
         self._store = store
         self._slot = slot
+        self._section = section
 
     @property
     def _content(self) -> Content:
@@ -150,6 +159,8 @@ class FakeSink:
         if change.row is not None and str(change.row["v"]).startswith(BAD):
             return Result(Outcome.REJECTED, "column v: too odd")
         rows[key] = change.version, change.row
+        form = self._section.fingerprints([change.table]).get(str(change.table), "")
+        self._content.forms.setdefault(change.table, {})[key] = form
         return Result(Outcome.WRITTEN)
 
     def sweep(self, table: TableId, floor: int) -> int:
@@ -220,18 +231,28 @@ class FakeSlots:
         content = self._store.slots.get(slot)
         return None if content is None else content.generation
 
-    def check_room(self) -> None:
+    def check_room(self, tables: Collection[TableId] | None = None) -> None:
         """There is room."""
 
-    def remove_unmet(self, slot: str, version: int) -> int:
-        del slot, version
+    def remove_unmet(self, slot: str, version: int, tables: Collection[TableId] | None = None) -> int:
+        del slot, version, tables
         return 0
 
-    def serve(self, slot: str) -> None:
+    def serve(self, slot: str, *, adopts: bool = False) -> None:
         def effect() -> None:
+            if adopts and slot != self._store.serving:
+                self._adopt(self._store.slots[slot], self._store.slots[self._store.serving])
             self._store.serving = slot
 
         self._store.world.call("store", effect)
+
+    def _adopt(self, new: Content, former: Content) -> None:
+        for table in former.prepared.keys() - new.prepared.keys():
+            for mine, other in ((new.rows, former.rows), (new.readable, former.readable), (new.forms, former.forms)):
+                if table in other:
+                    mine[table] = other.pop(table)  # type: ignore[assignment]
+            assert new.generation is not None
+            new.prepared[table] = new.generation
 
     def drop(self, slot: str) -> None:
         def effect() -> None:

@@ -1,6 +1,7 @@
 """Rules of the state, progress and control topics, each broken once."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,6 +152,16 @@ def test_progress_with_an_end_offset_too_low_is_seen(log: Log, lsn: int) -> None
         if end:
             low = (*true[:partition], end - 1, *true[partition + 1 :])
             assert len(progress_told(log, progress(0, lsn, low))) == 1
+
+
+def test_a_cut_that_has_something_later_below_its_end_offsets_is_seen(log: Log) -> None:
+    def cut(lsn: int, of: int) -> Record:
+        made = progress(0, lsn, ends(log, of))
+        return replace(made, value=(made.value or b"").replace(b"{", b'{"is_cut": true, ', 1))
+
+    assert progress_told(log, *(cut(lsn, lsn) for lsn in (101, 201, 301))) == []
+    assert progress_told(log, cut(201, 301)) != []
+    assert progress_told(log, progress(0, 201, ends(log, 301))) == []
 
 
 def test_progress_that_leaves_a_tombstone_above_is_seen() -> None:

@@ -15,11 +15,13 @@ from watershed_client import (
     Client,
     HistoryChangedError,
     NotShownInTimeError,
+    Position,
     RefusedError,
     SetupError,
     UnreachableError,
     Written,
 )
+from watershed_client.asking import Address, position_of
 
 from cdc.config.http_settings import HttpConfig
 from tests.support.http_server import free_port, running
@@ -235,3 +237,25 @@ def test_a_server_that_is_away_is_waited_for(connect: Callable[..., WaitFor], pi
         waiting: Any = pool.submit(wait_for, "search", "0/1F4", timeout=30)
         with running(http_server(pipeline.application(), USERS), port):
             waiting.result(30)
+
+
+def positions_of(url: str, token: str | None = TOKEN) -> list[Position]:
+    return [Client(url, token).position(), asyncio.run(AsyncClient(url, token).position())]
+
+
+def test_the_position_of_all_stores_is_told(pipeline: Pipeline, url: str) -> None:
+    pipeline.records = (applied(0x500, applied_since_us=3_000_000), applied(0x400, sink="cache", dead_letters=2))
+    for found in positions_of(url):
+        assert (found.lsn, found.epoch, found.since, found.is_complete) == ("0/400", 1, None, False)
+        assert [(store.sink, store.lsn, store.since, store.dead_letters) for store in found.stores] == [
+            ("cache", "0/400", None, 2),
+            ("search", "0/500", 3.0, 0),
+        ]
+
+
+def test_a_position_that_nobody_tells_is_an_error(url: str) -> None:
+    for client in (Client(f"http://127.0.0.1:{free_port()}"), Client(url, None)):
+        with pytest.raises((UnreachableError, SetupError)):
+            client.position()
+    with pytest.raises(SetupError, match="has /v1/position"):
+        position_of(Address("http://shop", None), 200, b"{}")

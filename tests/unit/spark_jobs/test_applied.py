@@ -621,3 +621,93 @@ def test_nothing_is_applied_while_rows_at_version_0_may_be_there() -> None:
     (removal,) = position.due_sweeps()
     position.finish(removal)
     assert position.applied.lsn == 200
+
+
+def cut(lsn: int, epoch: int = 1, **ends: tuple[int, ...]) -> ProgressRecord:
+    return progress(lsn, epoch, **ends).model_copy(update={"is_cut": True})
+
+
+def lsn_of(position: AppliedPosition) -> int | None:
+    return None if position.cut is None else position.cut.lsn
+
+
+def test_the_next_cut_is_the_newest_one_when_the_one_before_is_reached() -> None:
+    position, topics = AppliedPosition(), ["t", "u"]
+    position.add_published([progress(50, t=(1,), u=(1,))], ())
+    position.choose_cut(topics)
+    assert lsn_of(position) is None
+    position.add_published([cut(100, t=(2,), u=(1,)), cut(200, t=(3,), u=(1,)), progress(250, t=(4,), u=(1,))], ())
+    position.choose_cut(topics)
+    assert lsn_of(position) == 200
+    position.add_published([cut(300, t=(5,), u=(2,))], ())
+    position.mark_written({"t": (3,)}, {})
+    position.choose_cut(topics)
+    assert lsn_of(position) == 200 and not position.is_at_cut(topics)
+    position.mark_written({"t": (3,), "u": (1,)}, {})
+    assert position.is_at_cut(topics)
+    position.choose_cut(topics)
+    assert lsn_of(position) == 300
+    position.mark_written({"t": (5,), "u": (3,)}, {})
+    assert not position.is_at_cut(topics), "beyond it is not at it"
+    position.choose_cut(topics)
+    assert lsn_of(position) == 300, "none is known that lies beyond"
+
+
+def test_a_topic_that_can_not_be_read_holds_no_other_up() -> None:
+    position = AppliedPosition()
+    position.add_published([cut(100, t=(2,), u=(1,))], ())
+    position.choose_cut(["t"])
+    position.mark_written({"t": (2,)}, {})
+    assert position.is_at_cut(["t"])
+    position.add_published([cut(200, t=(3,), u=(1,))], ())
+    position.choose_cut(["t"])
+    assert lsn_of(position) == 200
+    assert position.applied.lsn == 0, "but its rows are not applied"
+
+
+def test_a_cut_of_a_former_incarnation_is_none() -> None:
+    position = AppliedPosition({"t": (1,)}, incarnations={"t": "a"})
+    former = cut(100, t=(5,)).model_copy(update={"incarnations": {"t": "a"}})
+    position.add_published([former], ())
+    position.choose_cut(["t"])
+    assert lsn_of(position) == 100
+    position.add_published([progress(200, t=(1,)).model_copy(update={"incarnations": {"t": "b"}})], ())
+    assert lsn_of(position) is None
+    position.choose_cut(["t"])
+    assert lsn_of(position) is None
+
+
+def test_no_cut_is_below_what_the_store_may_have() -> None:
+    position = AppliedPosition({"t": (3,)}, cut_offsets={"t": (5,)})
+    for lsn, end in ((100, 2), (200, 4)):
+        position.add_published([cut(lsn, t=(end,))], ())
+        position.choose_cut(["t"])
+        assert lsn_of(position) is None
+    position.add_published([cut(300, t=(5,))], ())
+    position.choose_cut(["t"])
+    assert lsn_of(position) == 300
+
+
+def test_a_cut_in_use_is_not_thinned_out() -> None:
+    """Else sweeps as of its LSN would not be due where the store is at it."""
+    position = AppliedPosition()
+    position.add_published([progress(1, t=(1,)), cut(2, t=(2,))], ())
+    position.choose_cut(["t"])
+    position.add_published([progress(lsn, t=(lsn,)) for lsn in range(3, 4 * PENDING_MAX)], [sweep(2, 7)])
+    assert len(position._pending) <= PENDING_MAX + 2
+    position.mark_readable({"t": (2,)})
+    assert [each.floor for each in position.due_sweeps()] == [7]
+
+
+def test_a_copy_changes_nothing() -> None:
+    position = AppliedPosition()
+    position.add_published([cut(10, t=(2,))], [sweep(10, 5)])
+    made = position.copy()
+    made.mark_readable({"t": (2,)})
+    for each in made.due_sweeps():
+        made.finish(each)
+    made.invalidate("t")
+    assert (made.applied.lsn, position.applied.lsn) == (10, 0)
+    assert (position.offsets, position.written, position.sweeps, position.invalidations) == ({}, {}, {}, {})
+    position.mark_readable({"t": (2,)})
+    assert [each.floor for each in position.due_sweeps()] == [5]

@@ -9,14 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 
 from sinks.errors import SinkError
 from sinks.warehouse import maintenance
 from sinks.warehouse.catalog import CatalogPlace
-from sinks.warehouse.engine import Conflict
+from sinks.warehouse.engine import Conflict, DataFile, NewFiles, VectorPlace
 from sinks.warehouse.evolution import Evolution
 from sinks.warehouse.maintenance import Maintenance
+from sinks.warehouse.vectors import puffin_file
 from spark_jobs.engine import SparkEngine
 
 TABLE = ("shop", "t")
@@ -31,7 +33,9 @@ def where(tmp_path: Path) -> CatalogPlace:
 def engine(spark: SparkSession, where: CatalogPlace) -> SparkEngine:
     made = SparkEngine(spark, where)
     made.run("CREATE NAMESPACE watershed.shop")
-    made.run("CREATE TABLE watershed.shop.t (id bigint) USING iceberg TBLPROPERTIES ('a' = 'b')")
+    made.run(
+        "CREATE TABLE watershed.shop.t (id bigint) USING iceberg TBLPROPERTIES ('a' = 'b', 'format-version' = '3')"
+    )
     return made
 
 
@@ -176,6 +180,47 @@ def test_columns_and_properties_change_at_once_or_not_at_all(engine: SparkEngine
     assert dict(engine.table_columns(TABLE)) == {"id": "bigint", "price": "decimal(9,2)", "tags": "array<string>"}
 
 
+def written(folder: Path, *numbers: int) -> tuple[str, int]:
+    """Path and size of a data file of the table with one column, its first."""
+    column = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    file = folder / f"{uuid.uuid4().hex}.parquet"
+    pq.write_table(pa.table([pa.array(numbers)], schema=pa.schema([column])), file)
+    return file.as_uri(), file.stat().st_size
+
+
+def test_files_are_committed_or_another_writer_was_faster(engine: SparkEngine, tmp_path: Path) -> None:
+    opened, late = engine.open_table(TABLE, {}), engine.open_table(TABLE, {})
+    assert opened is not None and late is not None and opened.snapshot is None
+    before = engine.table_properties(TABLE)
+    (newest,) = engine.commit(opened, NewFiles(written(tmp_path, 1, 5, 7), {}), {"batch": "first"}, is_guarded=True)
+    assert (newest.summary["batch"], newest.summary["added-records"]) == ("first", "3")
+    assert (opened.state(), engine.table_properties(TABLE)) == (engine.state(TABLE), before)
+    with pytest.raises(Conflict):
+        engine.commit(late, NewFiles(written(tmp_path, 8), {}), {}, is_guarded=True)
+    again = engine.open_table(TABLE, {"id": (6, 7)})
+    assert again is not None and [file.row_count for file in again.files] == [3]
+    content, places = puffin_file({again.files[0].path: BitMap64([1])})
+    (tmp_path / "1.puffin").write_bytes(content)
+    (offset, length), path = places[again.files[0].path], (tmp_path / "1.puffin").as_uri()
+    vector = VectorPlace(path, len(content), offset, length, 1)
+    engine.commit(again, NewFiles(None, {again.files[0].path: vector}), {}, is_guarded=True)
+    assert engine.query("SELECT id FROM watershed.shop.t ORDER BY id").column("id").to_pylist() == [1, 7]
+    read = engine.open_table(TABLE, {"id": (8, None)})
+    assert read is not None and read.files == [], "its bounds say so"
+    read = engine.open_table(TABLE, {"id": (None, 1)})
+    assert read is not None and read.files == [DataFile(again.files[0].path, 3, vector)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["ADD PARTITION FIELD bucket(4, id)", "WRITE ORDERED BY id", "SET TBLPROPERTIES ('write.format.default' = 'orc')"],
+)
+def test_a_table_of_another_form_is_not_opened_for_files(engine: SparkEngine, change: str) -> None:
+    assert engine.open_table(TABLE, {}) is not None
+    engine.run(f"ALTER TABLE watershed.shop.t {change}")
+    assert engine.open_table(TABLE, {}) is None
+
+
 def test_a_table_whose_metadata_is_gone_can_be_dropped(engine: SparkEngine, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "tables")
     assert engine.table_properties(TABLE) is None
@@ -221,3 +266,27 @@ def test_whole_rows_are_read_one_after_the_other_by_that_statement_only(
     for by_row in (True, False):
         engine.run("INSERT INTO watershed.shop.t SELECT id + 1 FROM watershed.shop.t", by_row=by_row)
     assert ["ColumnarToRow" in plan["plan"] for plan in plans] == [False, True]
+
+
+def test_tags_name_snapshots_of_any_table_and_keep_them(engine: SparkEngine, where: CatalogPlace) -> None:
+    engine.tag(TABLE, "first", None, [])  # there is no snapshot yet
+    assert engine.query("SELECT * FROM watershed.shop.t VERSION AS OF 'first'").num_rows == 0
+    insert(engine, 1)
+    one = next(engine.history(TABLE))
+    insert(engine, 2)
+    engine.tag(TABLE, "second", one.id, [])
+    with pytest.raises(Conflict):
+        engine.tag(TABLE, "third", None, [])  # somebody has written meanwhile
+    with where.opened() as catalog:
+        table = catalog.load_table(TABLE)
+        named = table.snapshot_by_name("second")
+        assert named is not None
+        assert table.scan(snapshot_id=named.snapshot_id).to_arrow().column("id").to_pylist() == [1]
+    assert engine.query("SELECT id FROM watershed.shop.t VERSION AS OF 'second'").column("id").to_pylist() == [1]
+    later = Maintenance(engine, lambda: time.time() + 30 * 86_400)
+    assert later._expire(TABLE) == 0, "two are tagged, and one is the newest"
+    assert len(list(engine.history(TABLE))) == 3
+    newest = next(engine.history(TABLE)).id
+    engine.tag(TABLE, "second", newest, ["first"])
+    assert engine.tags(TABLE) == {"second": newest}
+    assert later._expire(TABLE) == 2

@@ -1,6 +1,7 @@
 """Requests for a rebuild: begun, gone on with, cancelled, refused; with a store and a builder of dictionaries."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import pytest
@@ -24,6 +25,8 @@ class Store:
     now: str = ""
     in_place: bool = False
     is_full: bool = False
+    checked: Collection[TableId] | None = None  # the tables that room was looked for
+    adopts: bool = False  # whether the last swap did
 
     def serving(self) -> str:
         return self.now
@@ -34,15 +37,16 @@ class Store:
     def generation(self, slot: str) -> int | None:
         return self.held.get(slot)
 
-    def check_room(self) -> None:
+    def check_room(self, tables: Collection[TableId] | None = None) -> None:
+        self.checked = tables
         if self.is_full:
             raise SinkError("the disk is full", "make room")
 
-    def remove_unmet(self, slot: str, version: int) -> int:
-        raise AssertionError((slot, version))
+    def remove_unmet(self, slot: str, version: int, tables: Collection[TableId] | None = None) -> int:
+        raise AssertionError((slot, version, tables))
 
-    def serve(self, slot: str) -> None:
-        self.now = slot
+    def serve(self, slot: str, *, adopts: bool = False) -> None:
+        self.now, self.adopts = slot, adopts
 
     def drop(self, slot: str) -> None:
         assert slot != self.now
@@ -54,12 +58,12 @@ class Store:
 class Fake:
     """A builder that does nothing."""
 
-    def __init__(self, store: Store, target: tuple[str, int], *, is_rollback: bool) -> None:
+    def __init__(self, store: Store, target: tuple[str, int], request: RebuildRecord) -> None:
         self.refusal: WatershedError | None = None
         self.is_ready = False
         self.is_stopped = False
         self.ends = True
-        self.target, self.is_rollback = target, is_rollback
+        self.target, self.request = target, request
         store.held[target[0]] = target[1]
 
     def start(self) -> None: ...
@@ -83,16 +87,17 @@ class World:
         self.rebuilds: dict[str, RebuildRecord] = {}
         self.schema_histories: dict[TableId, SchemaHistory] = {}
         self.builders: list[Fake] = []
+        self.adopted: list[RebuildRecord] = []
         self.record(1, "serving")
         self.rebuild = self.restarted()
 
     def restarted(self) -> Rebuild:
-        def builder(target: tuple[str, int], on_error: object, is_rollback: bool) -> Fake:
+        def builder(target: tuple[str, int], on_error: object, request: RebuildRecord) -> Fake:
             del on_error
-            self.builders.append(Fake(self.store, target, is_rollback=is_rollback))
+            self.builders.append(Fake(self.store, target, request))
             return self.builders[-1]
 
-        self.rebuild = Rebuild("search", self.store, self.publish, builder, DELETES_KEPT_S / 2)
+        self.rebuild = Rebuild("search", self.store, self.publish, builder, DELETES_KEPT_S / 2, self.adopted.append)
         return self.rebuild
 
     def publish(self, record: RebuildRecord) -> None:
@@ -150,6 +155,31 @@ def test_a_generation_is_built_beside_the_serving_one_and_takes_its_place(world:
     assert len(world.builders) == 1
 
 
+def test_only_some_tables_are_built_and_the_others_go_over_to_the_new_generation(world: World) -> None:
+    world.ask(tables=["public.a"], keeps_old=False)
+    assert world.store.checked == {TableId("public", "a")}
+    world.builders[0].is_ready = True
+    world.rebuild.follow(world)
+    assert world.adopted == []
+    world.rebuild.complete()
+    assert [one.generation for one in world.adopted] == [2], "before it serves"
+    assert (world.store.now, world.store.adopts, world.store.held) == ("g2", True, {"g2": 2})
+    assert (world.said.status, world.said.message) == ("done", "generation 2 serves; built for it: public.a")
+    world.ask(request="r2")
+    world.rebuild.complete()
+    assert not world.store.adopts and len(world.adopted) == 1
+
+
+def test_tables_that_can_not_be_built_leave_the_serving_generation_alone(world: World) -> None:
+    """Their former rows are kept up to date, which an error of the attempt would end."""
+    world.store.is_full = True
+    world.ask(tables=["public.a"], keeps_old=False)
+    assert (world.said.status, world.said.message, world.said.next) == ("failed", "the disk is full", "make room")
+    assert world.rebuild.refusal is not None, "for a job that writes nothing until they are built"
+    with pytest.raises(SinkError, match="the disk is full"):
+        world.ask(keeps_old=False, request="r2")
+
+
 def test_a_job_that_was_killed_goes_on_with_the_generation_that_it_had_begun(world: World) -> None:
     world.ask()
     world.restarted().follow(world)
@@ -174,7 +204,7 @@ def test_a_builder_that_does_not_end_swaps_nothing(world: World) -> None:
 def test_a_swap_that_the_store_refuses_is_told_and_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.ask()
 
-    def refuse(_: str) -> None:
+    def refuse(_: str, **__: object) -> None:
         raise SinkError("another session holds a lock", "end it")
 
     with monkeypatch.context() as patched:
@@ -194,7 +224,7 @@ def test_a_swap_that_the_store_refuses_is_told_and_tried_again(world: World, mon
 def test_a_kept_generation_serves_again_and_can_be_dropped(world: World) -> None:
     swapped(world)
     world.ask("rollback", request="r2")
-    assert (world.builders[-1].target, world.builders[-1].is_rollback) == (("", 1), True)
+    assert (world.builders[-1].target, world.builders[-1].request.action) == (("", 1), "rollback")
     world.rebuild.complete()
     assert (world.store.now, world.store.held) == ("", {"": 1, "g2": 2})
     world.ask("drop", request="r3")

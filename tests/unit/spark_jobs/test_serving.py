@@ -113,7 +113,7 @@ class Kept:
         worker._checkpoints = cast("Any", SimpleNamespace(keep_only=lambda _: None))
         sink = SimpleNamespace(generation=lambda: 1, saved_position=lambda: saved and saved.encode().decode())
         slots = SimpleNamespace(in_place=False, generation=lambda _: 1)
-        control = SimpleNamespace(sinks={}, schema_histories={B.table: SchemaHistory((B,))}, rebuilds={})
+        control = SimpleNamespace(sinks={}, schema_histories={B.table: SchemaHistory((B,))}, rebuilds={}, mappings={})
         self.record = first_position("cache", 1, "h", [], 1).model_copy(update={"epoch": 1, "excluded": ("public.a",)})
         self.answers: list[SinkRecord] = []
         shown = self.record.model_copy(update={"applied_lsn": 500, "job": (4, "former")})
@@ -170,7 +170,7 @@ def test_a_store_that_must_be_built_again_is_at_each_start_until_it_is(tmp_path:
     saved = with_rows_owed(first_position("cache", 1, "h", [], now_us), [items])
     sink = SimpleNamespace(generation=lambda: 1, saved_position=saved.encode().decode)
     opened = SimpleNamespace(sink=sink, slots=SimpleNamespace(in_place=False, generation=lambda _: 1), slot="")
-    control = SimpleNamespace(sinks={}, schema_histories={}, rebuilds={})
+    control = SimpleNamespace(sinks={}, schema_histories={}, rebuilds={}, mappings={})
     published = ProgressRecord(epoch=1, seq=1, lsn=1, commit_ts_us=1, published_ts_us=now_us, end_offsets={})
     connections = SimpleNamespace(
         control=control, writer=SimpleNamespace(send=asked.append), history="h", published=published
@@ -202,7 +202,9 @@ class Attempt:
         self.config = config
         file = SinkFile(self.configured, lambda now: cast("Any", ("opens", now)), self.calls_follow)
         self.worker = ServingWorker("cache", config, cast("Any", None), opener, self.stop, Conditions(), file)
-        self.slots = SimpleNamespace(others=lambda: {"2": 6})
+        self.slots = SimpleNamespace(others=lambda: {"2": 6}, in_place=True)
+        self.sink = self
+        self.schema_histories: dict[TableId, SchemaHistory] = {}
         worker = cast("Any", self.worker)
         worker._rebuild_of = lambda _opened, _link: self if has_rebuild else None
         worker._begin = lambda _opened, _link: ("sync", 3) if begins else None
@@ -318,12 +320,12 @@ def test_a_store_with_slots_can_be_built_again(tmp_path: Path, monkeypatch: pyte
     connections = cast("Any", SimpleNamespace(writer=SimpleNamespace(send=sent.append)))
     rebuild_of = ServingWorker._rebuild_of
     assert rebuild_of(attempt.worker, cast("Any", SimpleNamespace(slots=None)), connections) is None
-    monkeypatch.setattr(serving, "Builder", lambda *fields, is_rollback: (fields[0], fields[4], is_rollback))
+    monkeypatch.setattr(serving, "Builder", lambda *fields: (fields[0], *fields[4:]))
     rebuild = rebuild_of(attempt.worker, cast("Any", attempt), connections)
     assert rebuild is not None
-    builder: Any = rebuild._open_builder(("2", 7), cast("Any", None), True)
-    assert builder == ("cache", ("2", 7), True)
     rebuild_request = RebuildRecord(sink="cache", request="r", action="rebuild", status="running", asked_us=1)
+    builder: Any = rebuild._open_builder(("2", 7), cast("Any", None), rebuild_request)
+    assert builder == ("cache", ("2", 7), None, rebuild_request)
     rebuild._publish(rebuild_request)
     assert sent == [rebuild_request]
 

@@ -14,7 +14,7 @@ from cdc.config.config_file import load_config
 from cdc.daemon.conditions import Conditions
 from cdc.model.control import ProgressRecord
 from cdc.model.events import Column, TableId, TableSchema
-from cdc.model.job_records import RebuildRecord
+from cdc.model.job_records import MappingsRecord, RebuildRecord
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import DELETES_KEPT_S
 from sinks.errors import RefusedError
@@ -70,6 +70,7 @@ class Started:
         self.in_place, self.held = in_place, held
         self.rebuilds: dict[str, RebuildRecord] = {}
         self.sinks: dict[str, SinkRecord] = {}
+        self.mappings: dict[str, MappingsRecord] = {}
         self.schema_histories = {A: schema_history(A), B: schema_history(B)}
         self.excluded: set[TableId] = set()
         self.progress: tuple[ProgressRecord, ...] = (PUBLISHED,)

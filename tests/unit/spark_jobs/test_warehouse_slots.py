@@ -1,7 +1,7 @@
 """Two generations of a warehouse: readers see one of them by the tables' names, and a swap is one transaction."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
 from sinks.warehouse.slots import WarehouseSlots, in_slot
 from spark_jobs.engine import SparkEngine
-from tests.conformance.tables import LABELS, PAIRS
+from tests.conformance.tables import LABELS, PAIRS, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,9 @@ class Warehouse:
         self.engine = SparkEngine(spark, self.place)
         self.slots = stack.enter_context(closing(WarehouseSlots(self.engine, self.place)))
 
-    def open(self, slot: str = FIRST, begins: int | None = None) -> WarehouseSink:
+    def open(
+        self, slot: str = FIRST, begins: int | None = None, tables: Sequence[Table] = (LABELS, PAIRS)
+    ) -> WarehouseSink:
         place = in_slot(self.place, slot)
         engines = [SparkEngine(self._spark, place) for _ in range(2)]
         staging = (self.folder / "staged").as_uri()
@@ -42,7 +44,7 @@ class Warehouse:
         self._stack.callback(sink.close)
         if begins is not None:
             sink.begin_generation(begins)
-        for table in (LABELS, PAIRS):
+        for table in tables:
             sink.prepare(table.schema)
         return sink
 
@@ -84,6 +86,40 @@ def test_readers_see_the_other_generation_after_one_step_and_the_former_again_af
     assert list(warehouse.folder.glob("tables/shop__g2/**/*.parquet")) == []
     filled(warehouse.open(), 5)
     assert warehouse.read() == {"a": 5, "b": 5}
+
+
+def test_tables_that_were_built_take_their_places_and_the_others_stay_as_they_are(warehouse: Warehouse) -> None:
+    former, slots = warehouse.open(begins=1), warehouse.slots
+    filled(former, 1)
+    former.apply([PAIRS.upsert(V, left="x", right="y", weight=1)])
+    former.save_position("of the former", None)
+    new = warehouse.open("g2", begins=2, tables=(LABELS,))
+    filled(new, 2)
+    new.save_position("of both", None)
+    slots.check_room([LABELS.id])
+    for _ in range(2):  # idempotent
+        slots.serve("g2", adopts=True)
+        assert (slots.others(), slots.generation(FIRST), warehouse.read()) == ({"g1": None}, 2, {"a": 2, "b": 2})
+    serving = warehouse.open()
+    assert (serving.generation(), WarehouseReader(warehouse.place).generation()) == (2, 2)
+    assert serving.saved_position() == "of both"
+    serving.apply(
+        [
+            PAIRS.upsert(V, left="x", right="y", weight=1),
+            PAIRS.upsert(V + 1, left="y", right="y", weight=1),
+            LABELS.delete(V + 3, name="b"),
+        ]
+    )
+    assert sorted(row.key["left"] for row in serving.rows(PAIRS.id)) == ["x", "y"]
+    assert warehouse.read() == {"a": 2}
+    for _ in range(2):
+        slots.drop("g1")
+        assert slots.others() == {}
+    filled(warehouse.open("g3", begins=3), 5)
+    slots.serve("g3")
+    assert (slots.generation(FIRST), warehouse.read()) == (3, {"a": 5, "b": 5})
+    slots.serve("g2")
+    assert warehouse.open().generation() == 2, "what it had adopted goes with it"
 
 
 def test_a_swap_fails_as_a_whole_and_without_room_none_is_begun(

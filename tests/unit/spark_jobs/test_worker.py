@@ -36,7 +36,7 @@ def worker(folder: Path, conditions: Conditions, process: Any = None, sink: str 
     def refuse(_: object) -> NoReturn:
         raise AssertionError("nothing is opened")
 
-    config = load_config(write_config(folder, "127.0.0.1:1", "shop", SINKS, warehouse_trigger_ms=9_000))
+    config = load_config(write_config(folder, "127.0.0.1:1", "shop", SINKS, warehouse_trigger_ms=12_000))
     return ServingWorker(sink, config, session(process), refuse, threading.Event(), conditions)
 
 
@@ -60,7 +60,7 @@ def test_a_java_process_that_was_killed_is_named_and_not_the_call_that_it_interr
     assert condition.next.startswith("start the command again: it continues where it was")
 
 
-@pytest.mark.parametrize(("sink", "store", "patience_s"), [("cache", "cache", 0.0), ("lake", "warehouse", 18.0)])
+@pytest.mark.parametrize(("sink", "store", "patience_s"), [("cache", "cache", 0.0), ("lake", "warehouse", 24.0)])
 def test_the_published_record_names_the_store_and_how_long_it_may_be_silent(
     tmp_path: Path, sink: str, store: str, patience_s: float
 ) -> None:

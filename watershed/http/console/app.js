@@ -3,26 +3,36 @@
 import { h, pill, s, show } from "./dom.js";
 import { clock, count, plural } from "./format.js";
 import { every, hasToken, poll, state, useToken } from "./data.js";
+import { showResults, clearResults } from "./actions.js";
+import { followTerms, glossary, loadGlossary } from "./glossary.js";
 import { keptViews } from "./kept-views.js";
 import { letters } from "./letters.js";
 import { login } from "./login.js";
 import { overview } from "./overview.js";
-import { problems } from "./problems.js";
+import { oneTable } from "./one-table.js";
+import { presentProblems, problems } from "./problems.js";
+import { link, parts } from "./route.js";
 import { stores } from "./stores.js";
+import { system } from "./system.js";
 import { tables } from "./tables.js";
+import { closeTail } from "./tail.js";
 
+// Name, title, its page of the rest of the address, and the number beside it.
 const SECTIONS = [
   ["overview", "Overview", overview, () => null],
-  ["tables", "Tables", tables, (status) => status.tables.length],
+  ["tables", "Tables", (announce, rest) => (rest.length ? oneTable(announce, rest) : tables(announce)), (status) => status.tables.length],
   ["stores", "Stores", stores, (status) => status.sinks.length],
   ["views", "Views", keptViews, (status) => status.views.length],
   ["letters", "Dead letters", letters, (status) => status.sinks.reduce((sum, one) => sum + one.dead_letters, 0)],
-  ["problems", "Problems", problems, (status) => status.problems.length],
+  ["problems", "Problems", problems, () => presentProblems().length],
+  ["system", "System", system, () => null],
+  ["glossary", "Glossary", glossary, () => null],
 ];
+const UNLISTED = ["glossary"]; // words lead to it
 const byId = (id) => document.getElementById(id);
 // A pipeline without views has no section of them.
 const sections = () => SECTIONS.filter(([name]) => name !== "views" || state.status?.views.length);
-const chosen = () => sections().find(([name]) => `#${name}` === location.hash) ?? SECTIONS[0];
+const chosen = () => sections().find(([name]) => name === parts()[0]) ?? SECTIONS[0];
 
 function announce(text) {
   byId("announcer").textContent = text;
@@ -93,14 +103,18 @@ function skeleton() {
 
 function draw() {
   const [name, title, view] = chosen();
+  const rest = parts().slice(1).filter((part, number) => part !== "" || number === 2);
+  if (name !== "tables" || !rest.length) closeTail();
   const { status } = state;
-  show(byId("nav"), h("ul", {}, sections().map(([id, text, , number]) => {
+  show(byId("nav"), h("ul", {}, sections().filter(([id]) => !UNLISTED.includes(id)).map(([id, text, , number]) => {
     const badge = status ? number(status) : null;
-    return h("li", {}, h("a", { href: `#${id}`, "aria-current": id === name ? "page" : null }, text, badge ? h("span", { class: "badge" }, count(badge)) : null));
+    return h("li", {}, h("a", { href: link(id), "aria-current": id === name ? "page" : null }, text, badge ? h("span", { class: "badge" }, count(badge)) : null));
   })));
   document.title = `${title} · Watershed`;
   show(byId("notice"), ...notice());
+  showResults(byId("results"));
   byId("logout").hidden = !hasToken() || Boolean(state.needsToken);
+  byId("logout").title = state.user ? `${state.user.name}, role ${state.user.role}` : "";
   byId("raw").hidden = hasToken() || Boolean(state.needsToken); // links can't send a token
   if (state.needsToken) show(byId("view"), ...login(refresh));
   else if (status) {
@@ -110,7 +124,7 @@ function draw() {
     byId("where").textContent = status.source.database ? `${status.prefix} · database ${status.source.database}` : status.prefix;
     byId("age").textContent = `Status of ${clock(status.unix_seconds)}`;
     byId("view").classList.toggle("stale", Boolean(state.awaySince));
-    show(byId("view"), ...view(announce));
+    show(byId("view"), ...[view(announce, rest)].flat(Infinity));
   } else if (!state.awaySince) show(byId("view"), skeleton());
   else show(byId("view"), h("section", { class: "panel empty" }, h("h2", {}, "Nothing to show yet"), h("p", {}, "The page is loaded, but the process behind it does not answer. Is it running?"), h("code", {}, "cdc run")));
   speak();
@@ -131,7 +145,7 @@ document.addEventListener("redraw", draw);
 addEventListener("resize", draw);
 addEventListener("keydown", (event) => {
   const isTyping = event.target instanceof HTMLInputElement;
-  if (event.key === "/" && !isTyping && chosen()[0] === "tables") {
+  if (event.key === "/" && !isTyping && byId("filter")) {
     event.preventDefault();
     byId("filter").focus();
   }
@@ -139,8 +153,12 @@ addEventListener("keydown", (event) => {
 
 byId("logout").onclick = () => {
   useToken("");
+  clearResults();
+  closeTail();
   refresh();
 };
 setTheme(stored());
+followTerms();
+loadGlossary();
 draw();
 every(refresh);

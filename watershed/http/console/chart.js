@@ -1,12 +1,18 @@
-// Line charts, drawn by hand: axes with round numbers, lines that differ in dashes as well as in colour, a crosshair.
+// Line charts, drawn by hand: round numbers of one unit on each axis, lines that differ in dashes as well as in colour, a cursor that all
+// charts share, a linear or logarithmic scale, and a part of the time that is chosen by dragging.
 
-import { h, s } from "./dom.js";
-import { minute, clock } from "./format.js";
+import { h, redraw, s } from "./dom.js";
+import { axisNumber, clock, minute } from "./format.js";
 
-const HEIGHT = 172;
-const MARGIN = { top: 10, right: 12, bottom: 24, left: 60 };
+const HEIGHT = 188;
+const MARGIN = { top: 26, right: 12, bottom: 24, left: 52 };
 const DASHES = ["none", "6 3", "2 3", "9 3 2 3", "1 4", "12 4"];
 const STYLES = 6;
+const LEAST_DRAG = 8; // pixels; less is a click
+
+// What all charts of the page share: the scale, the time that was chosen by dragging, and the plots that are drawn.
+export const shared = { isLogarithmic: false, zoom: null };
+const plots = new Map(); // element → (time or null) → shows the cursor there
 
 export const style = (number) => number % STYLES;
 
@@ -16,12 +22,18 @@ function roundUp(value, steps) {
 }
 
 /** Round values from 0 to at least `top`. */
-export function ticksTo(top, base = 10) {
-  const unit = base === 10 ? 1 : base ** Math.max(0, Math.floor(Math.log(top) / Math.log(base)));
-  const step = roundUp(Math.max(top / unit, 1e-9) / 4, [1, 2, 2.5, 5, 10]) * unit;
+export function ticksTo(top) {
+  const step = roundUp(Math.max(top, 1e-9) / 4, [1, 2, 2.5, 5, 10]);
   const found = [];
-  for (let value = 0; value < top + step * 0.999; value += step) found.push(value);
+  for (let number = 0; (number - 1) * step < top - step * 0.001; number += 1) found.push(Number((number * step).toPrecision(12)));
   return found;
+}
+
+/** Powers of ten that enclose all values between `least` and `top`, eight at most. */
+export function powersTo(least, top) {
+  const high = Math.ceil(Math.log10(Math.max(top, 1e-9)) - 1e-9);
+  const low = Math.max(high - 7, Math.min(high - 1, Math.floor(Math.log10(Math.max(least, 1e-9)) + 1e-9)));
+  return Array.from({ length: high - low + 1 }, (_, number) => Number((10 ** (low + number)).toPrecision(12)));
 }
 
 function timeTicks(from, to, width) {
@@ -52,31 +64,76 @@ function summary(chart, series) {
     if (!values.length) return `${one.name}: no values yet`;
     return `${one.name}: now ${chart.format(values.at(-1))}, at most ${chart.format(values.reduce((a, b) => Math.max(a, b)))}`;
   });
-  return `${chart.title}, the last ${Math.round(chart.seconds / 60)} minutes. ${said.join(". ")}.`;
+  const time = shared.zoom ? `from ${clock(shared.zoom[0])} to ${clock(shared.zoom[1])}` : `the last ${Math.round(chart.seconds / 60)} minutes`;
+  return `${chart.title}, ${time}. ${said.join(". ")}.`;
 }
 
-function crosshair(svg, place, series, chart) {
-  const { x, y, from, to, inner } = place;
+/** The time at a pointer's place. */
+const timeAt = (event, svg, { from, to, inner }) => from + Math.min(1, Math.max(0, (event.clientX - svg.getBoundingClientRect().left - MARGIN.left) / inner)) * (to - from);
+
+function pointAll(at) {
+  pointed = at;
+  for (const [element, point] of plots) {
+    if (element.isConnected) point(at);
+    else plots.delete(element);
+  }
+}
+
+/** Lets the pointer show the values at one time in all charts, and choose a part of the time by dragging. */
+function interact(svg, place, series, chart) {
+  const { x, y } = place;
   const group = s("g", { class: "crosshair", visibility: "hidden" });
-  svg.append(group);
-  svg.onpointerleave = () => group.setAttribute("visibility", "hidden");
+  const chosen = s("rect", { class: "chosen", y: MARGIN.top, height: HEIGHT - MARGIN.top - MARGIN.bottom, visibility: "hidden" });
+  svg.append(chosen, group);
+  let begun = null;
+  svg.onpointerleave = () => pointAll(null);
+  svg.onpointerdown = (event) => {
+    if (event.button || event.pointerType === "touch") return; // a finger scrolls the page
+    begun = timeAt(event, svg, place);
+    svg.setPointerCapture(event.pointerId);
+    isDragging = true;
+  };
   svg.onpointermove = (event) => {
-    const at = from + ((event.clientX - svg.getBoundingClientRect().left - MARGIN.left) / inner) * (to - from);
-    const hits = series.map((one) => [one, nearest(one.points, at)]).filter(([, point]) => point !== null);
-    if (!hits.length) return;
-    const when = hits[0][1][0];
-    const words = [clock(when), ...hits.map(([one, point]) => `${one.name}  ${chart.format(point[1])}`)];
-    const width = Math.max(...words.map((word) => word.length)) * 6.6 + 16;
-    const left = x(when) + 10 + width > MARGIN.left + inner ? x(when) - 10 - width : x(when) + 10;
-    group.replaceChildren(
-      s("line", { x1: x(when), x2: x(when), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }),
-      ...hits.map(([one, point]) => s("circle", { class: `series-${style(one.number)}`, cx: x(point[0]), cy: y(point[1]), r: 3.5 })),
-      s("rect", { class: "tip", x: left, y: MARGIN.top, width, height: words.length * 17 + 8, rx: 6 }),
-      ...words.map((word, row) => s("text", { x: left + 8, y: MARGIN.top + 17 + row * 17, class: row ? "" : "strong" }, word)),
-    );
-    group.setAttribute("visibility", "visible");
+    const at = timeAt(event, svg, place);
+    pointAll(at);
+    if (begun === null) return;
+    const [left, right] = [x(Math.min(begun, at)), x(Math.max(begun, at))];
+    for (const [name, value] of [["x", left], ["width", right - left], ["visibility", "visible"]]) chosen.setAttribute(name, value);
+  };
+  svg.onpointerup = (event) => {
+    isDragging = false;
+    const at = timeAt(event, svg, place);
+    if (begun !== null && Math.abs(x(at) - x(begun)) >= LEAST_DRAG) shared.zoom = [Math.min(begun, at), Math.max(begun, at)];
+    begun = null;
+    redraw();
+  };
+  svg.onpointercancel = () => {
+    isDragging = false;
+    begun = null;
+    redraw();
+  };
+  return (at) => {
+    const hits = at === null ? [] : series.map((one) => [one, nearest(one.points, at)]).filter(([, point]) => point !== null);
+    group.setAttribute("visibility", hits.length ? "visible" : "hidden");
+    if (hits.length) group.replaceChildren(...tip(hits, place, chart, y));
   };
 }
+
+function tip(hits, { x, inner }, chart, y) {
+  const when = hits[0][1][0];
+  const words = [clock(when), ...hits.map(([one, point]) => `${one.name}  ${chart.format(point[1])}`)];
+  const width = Math.max(...words.map((word) => word.length)) * 6.6 + 16;
+  const left = x(when) + 10 + width > MARGIN.left + inner ? x(when) - 10 - width : x(when) + 10;
+  return [
+    s("line", { x1: x(when), x2: x(when), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }),
+    ...hits.map(([one, point]) => s("circle", { class: `series-${style(one.number)}`, cx: x(point[0]), cy: y(point[1]), r: 3.5 })),
+    s("rect", { class: "tip-box", x: left, y: MARGIN.top, width, height: words.length * 17 + 8, rx: 6 }),
+    ...words.map((word, row) => s("text", { x: left + 8, y: MARGIN.top + 17 + row * 17, class: row ? "" : "strong" }, word)),
+  ];
+}
+
+let isDragging = false; // a plot that is drawn again would lose the drag
+let pointed = null;
 
 function nearest(points, at) {
   let found = null;
@@ -84,39 +141,50 @@ function nearest(points, at) {
   return found;
 }
 
+/** The values of the axis with their texts, all in one unit. */
+function axis(values, chart) {
+  const highest = values.reduce((a, b) => Math.max(a, b), chart.least);
+  const unit = chart.unit(highest);
+  const least = values.reduce((a, b) => (b > 0 ? Math.min(a, b) : a), highest);
+  const ticks = shared.isLogarithmic ? powersTo(least / unit.size, highest / unit.size) : ticksTo(highest / unit.size);
+  return { ticks: ticks.map((tick) => ({ value: tick * unit.size, text: axisNumber(tick) })), unit: unit.name };
+}
+
 function draw(element, chart) {
+  if (isDragging && element.firstChild) return;
   const width = Math.max(240, element.clientWidth);
-  const to = chart.now;
-  const from = to - chart.seconds;
-  const series = chart.series.map((one, number) => ({ ...one, number, points: one.points.filter(([at]) => at >= from) }));
-  const tops = series.flatMap((one) => one.points.map((point) => point[1] ?? 0));
-  const highest = tops.reduce((a, b) => Math.max(a, b), chart.least);
-  const ticks = ticksTo(highest, chart.base);
-  const top = ticks.at(-1);
+  const [from, to] = shared.zoom ?? [chart.now - chart.seconds, chart.now];
+  const series = chart.series.map((one, number) => ({ ...one, number, points: one.points.filter(([at]) => at >= from && at <= to) }));
+  const { ticks, unit } = axis(series.flatMap((one) => one.points.map((point) => point[1] ?? 0)), chart);
+  const [bottom, top] = [ticks[0].value, ticks.at(-1).value];
   const inner = width - MARGIN.left - MARGIN.right;
   const x = (at) => MARGIN.left + ((at - from) / (to - from)) * inner;
-  const y = (value) => HEIGHT - MARGIN.bottom - (value / top) * (HEIGHT - MARGIN.top - MARGIN.bottom);
+  const share = (value) => (shared.isLogarithmic ? Math.log(Math.max(value, bottom) / bottom) / Math.log(top / bottom) : value / top);
+  const y = (value) => HEIGHT - MARGIN.bottom - share(value) * (HEIGHT - MARGIN.top - MARGIN.bottom);
   const svg = s("svg", { class: "plot", width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": summary(chart, series) },
-    ...ticks.map((value) => s("g", { class: value ? "grid" : "grid base" },
+    ...ticks.map(({ value, text }, number) => s("g", { class: number ? "grid" : "grid base" },
       s("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }),
-      s("text", { x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" }, chart.format(value)))),
+      s("text", { x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" }, text))),
+    s("text", { class: "unit", x: MARGIN.left - 8, y: 12, "text-anchor": "end" }, unit),
     ...timeTicks(from, to, inner).map((at) => s("text", { class: "time", x: x(at), y: HEIGHT - 6, "text-anchor": x(at) < MARGIN.left + 18 ? "start" : x(at) > width - 30 ? "end" : "middle" }, minute(at))),
-    chart.limit && chart.limit <= top ? s("line", { class: "limit", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(chart.limit), y2: y(chart.limit) }) : null,
+    chart.limit && chart.limit >= bottom && chart.limit <= top ? s("line", { class: "limit", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(chart.limit), y2: y(chart.limit) }) : null,
     ...series.map((one) => {
       const line = pathOf(one.points, x, y);
       const known = one.points.filter((point) => point[1] !== null);
-      const area = series.length === 1 && known.length > 1 ? `${line}L${x(known.at(-1)[0])},${y(0)}L${x(known[0][0])},${y(0)}Z` : "";
+      const area = series.length === 1 && known.length > 1 ? `${line}L${x(known.at(-1)[0])},${y(bottom)}L${x(known[0][0])},${y(bottom)}Z` : "";
       return s("g", { class: `series-${style(one.number)}` },
         area && s("path", { class: "area", d: area }),
         s("path", { class: "line", d: line, "stroke-dasharray": DASHES[style(one.number)] }));
     }));
-  crosshair(svg, { x, y, from, to, inner }, series, chart);
+  const point = interact(svg, { x, y, from, to, inner }, series, chart);
+  plots.set(element, point);
   element.replaceChildren(svg);
+  if (pointed !== null) point(pointed);
 }
 
 /**
- * A figure. `chart`: title, series ({name, points}), format, seconds that it spans, now, least (the axis reaches at
- * least so far), base (of the units), limit and limitText.
+ * A figure. `chart`: title, series ({name, points}), format, unit (of a highest value: {size, name}), seconds that it spans, now, least
+ * (the axis reaches at least so far), limit and limitText.
  */
 export function figure(chart) {
   const legend = chart.series.map((one, number) => {
@@ -126,7 +194,7 @@ export function figure(chart) {
       h("span", { class: "name" }, one.name), h("b", {}, chart.format(value)));
   });
   return h("figure", { class: "chart panel" },
-    h("figcaption", {}, h("h3", {}, chart.title), h("p", { class: "hint" }, chart.hint)),
+    h("figcaption", {}, h("h3", {}, chart.title), chart.hint && h("p", { class: "hint" }, chart.hint)),
     h("div", { class: "canvas", "data-island": true, island: (element) => draw(element, chart) }),
     h("ul", { class: "legend" }, legend, chart.limit ? h("li", { class: "limit-key" }, chart.limitText) : null));
 }

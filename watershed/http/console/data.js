@@ -1,11 +1,16 @@
 // What the server says, and the last half hour of it: samples from the server, then those of this page.
 
+import { redraw } from "./dom.js";
+
 const KEPT_S = 1800;
 const POLL_MS = 2000;
 const WAIT_MS = 8000;
 const SILENT_POLLS = 2;
+const OPERATION_MS = 190000; // a heal waits for transactions that run
+const FORGOTTEN_MS = 60000;
 
 export const state = {
+  user: null, // {name, role} of the token
   status: null,
   letters: null,
   lettersError: "",
@@ -33,19 +38,107 @@ export const hasToken = () => token !== "";
 /** Sends this token from now on; "" for none. */
 export function useToken(given) {
   token = given;
+  state.user = null;
+  answers.clear();
   try {
     if (given) sessionStorage.setItem(TOKEN, given);
     else sessionStorage.removeItem(TOKEN);
   } catch { /* a browser that keeps nothing: it is asked for again after a reload */ }
 }
 
-async function get(path) {
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const answer = await fetch(`../v1/${path}`, { signal: AbortSignal.timeout(WAIT_MS), cache: "no-store", headers });
-  const found = await answer.json();
+const headers = () => (token ? { Authorization: `Bearer ${token}` } : {});
+
+// A number with more digits than this page's can keep becomes an object that is written with all of its digits.
+const EXACT_DIGITS = 15;
+const kept = (_, value, context) => (typeof value === "number" && context?.source && context.source.replace(/\D/g, "").length > EXACT_DIGITS && String(value) !== context.source ? JSON.rawJSON(context.source) : value);
+
+async function read(answer) {
+  const found = JSON.parse(await answer.text(), kept);
   state.needsToken = answer.status === 401 ? found.error : "";
-  if (!answer.ok) throw new Error(`${found.error}; ${found.next}`);
+  if (!answer.ok) throw new Error(found.next ? `${found.error}; next: ${found.next}` : found.error);
   return found;
+}
+
+/** What the server says at /v1/`path`. Throws an Error with its sentence. */
+export async function get(path, waitMs = WAIT_MS) {
+  return read(await fetch(`../v1/${path}`, { signal: AbortSignal.timeout(waitMs), cache: "no-store", headers: headers() }));
+}
+
+/** Has the server do something. Throws an Error with its sentence. */
+export async function post(path, body) {
+  const asked = { method: "POST", headers: { ...headers(), "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  return read(await fetch(`../v1/${path}`, { signal: AbortSignal.timeout(OPERATION_MS), ...asked }));
+}
+
+// ---- what only some pages show: asked for while they are open
+
+const answers = new Map(); // path → {value, error, atMs, isAsking, usedMs}
+
+/**
+ * What the server said last at /v1/`path`: {value, error}. It is asked again every `everyMs` while the page that calls this is shown, and
+ * the page is drawn again for each answer.
+ */
+export function watched(path, everyMs, waitMs = WAIT_MS) {
+  const nowMs = Date.now();
+  for (const [other, { usedMs }] of answers) if (usedMs < nowMs - FORGOTTEN_MS) answers.delete(other);
+  const one = answers.get(path) ?? { value: null, error: "", atMs: 0, isAsking: false, usedMs: nowMs };
+  answers.set(path, one);
+  one.usedMs = nowMs;
+  if (!one.isAsking && !document.hidden && nowMs - one.atMs >= everyMs) ask(path, one, everyMs, waitMs);
+  return one;
+}
+
+async function ask(path, one, everyMs, waitMs) {
+  one.isAsking = true;
+  try {
+    one.value = await get(path, waitMs);
+    one.error = "";
+  } catch (error) {
+    one.error = sentence(error);
+  }
+  one.isAsking = false;
+  one.atMs = Date.now();
+  redraw();
+  setTimeout(redraw, everyMs + 5);
+}
+
+export const sentence = (error) => (error.name === "TimeoutError" ? "the server has not answered in time" : error instanceof TypeError ? "the server does not answer" : String(error.message ?? error));
+
+/**
+ * Calls `receive` with each object of an event stream at /v1/`path`, and `failed` with a sentence when it breaks off. Returns a function
+ * that ends it. (EventSource can't send a token.)
+ */
+export function follow(path, receive, failed) {
+  const ending = new AbortController();
+  const run = async () => {
+    try {
+      const answer = await fetch(`../v1/${path}`, { signal: ending.signal, cache: "no-store", headers: headers() });
+      if (!answer.ok) await read(answer);
+      await events(answer.body.pipeThrough(new TextDecoderStream()).getReader(), receive);
+      failed("the stream has ended");
+    } catch (error) {
+      if (!ending.signal.aborted) failed(sentence(error));
+    }
+  };
+  run();
+  return () => ending.abort();
+}
+
+async function events(reader, receive) {
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).replaceAll("\r\n", "\n").split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const lines = block.split("\n");
+      const data = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5)).join("\n");
+      const found = data && JSON.parse(data, kept);
+      if (lines.some((line) => /^event: *error$/.test(line))) throw new Error(found.next ? `${found.error}; next: ${found.next}` : found.error);
+      if (found) receive(found);
+    }
+  }
 }
 
 function sampleOf(status) {
@@ -98,6 +191,7 @@ let polls = 0;
 export async function poll(wantsLetters) {
   try {
     const status = await get("status");
+    if (!state.user || state.failures) state.user = await get("user");
     // The first poll, and one after silence, has a past that this page has not seen; problems end between polls.
     if (polls % 3 === 0 || state.failures) await history();
     polls += 1;
@@ -108,7 +202,7 @@ export async function poll(wantsLetters) {
     if (wantsLetters) await readLetters(status);
   } catch {
     if (state.needsToken) {
-      Object.assign(state, { status: null, letters: null, samples: [], problems: [], failures: 0, awaySince: null });
+      Object.assign(state, { user: null, status: null, letters: null, samples: [], problems: [], failures: 0, awaySince: null });
       return;
     }
     state.failures += 1;
@@ -127,6 +221,7 @@ export function every(action) {
 
 // ---- series, each a list of [unix seconds, value or null]
 
+export const canOperate = () => state.user?.role === "operate";
 export const lagOf = (sink) => state.samples.map((one) => [one.unix_seconds, sink ? (one.sinks[sink]?.lag_seconds ?? null) : one.lag_seconds]);
 export const retained = () => state.samples.map((one) => [one.unix_seconds, one.retained_bytes]);
 

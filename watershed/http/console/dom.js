@@ -18,7 +18,7 @@ function build(element, properties, children) {
 export const h = (tag, properties, ...children) => build(document.createElement(tag), properties, children);
 export const s = (tag, properties, ...children) => build(document.createElementNS(SVG, tag), properties, children);
 
-const HANDLERS = ["onclick", "oninput", "onchange", "onkeydown", "onpointermove", "onpointerleave", "onsubmit", "ontoggle"];
+const HANDLERS = ["onclick", "oninput", "onchange", "onkeydown", "onpointerdown", "onpointermove", "onpointerup", "onpointerleave", "onsubmit", "ontoggle"];
 
 function isSame(old, fresh) {
   if (old.nodeType !== fresh.nodeType) return false;
@@ -37,16 +37,25 @@ function morph(old, fresh) {
   }
   for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   for (const name of HANDLERS) old[name] = fresh[name];
-  if (old.nodeName === "INPUT" && document.activeElement !== old) old.value = fresh.value;
+  if (old.nodeName === "INPUT" && document.activeElement !== old && !old.hasAttribute("data-own")) old.value = fresh.value;
   old.island = fresh.island;
   if (!fresh.island) children(old, [...fresh.childNodes]);
 }
 
+/** Nodes with a data-key are found again wherever they stand, so that a line that is added above moves no other. */
 function children(parent, fresh) {
+  const known = new Map([...parent.childNodes].filter((node) => node.dataset?.key).map((node) => [node.dataset.key, node]));
+  const kept = new Set(fresh.map((node) => node.dataset?.key).filter(Boolean));
   fresh.forEach((node, number) => {
-    const old = parent.childNodes[number];
+    let old = parent.childNodes[number];
+    const same = known.get(node.dataset?.key);
+    if (same && same !== old) {
+      parent.insertBefore(same, old ?? null);
+      old = same;
+    }
     if (old === undefined) parent.append(node);
     else if (isSame(old, node)) morph(old, node);
+    else if (kept.has(old.dataset?.key)) parent.insertBefore(node, old);
     else parent.replaceChild(node, old);
   });
   while (parent.childNodes.length > fresh.length) parent.lastChild.remove();
@@ -100,5 +109,24 @@ export function bar(share) {
     inner.style.width = `${(share * 100).toFixed(1)}%`;
   } });
 }
+
+/**
+ * A table of records. `columns`: {label, isNumber, head}, `head` instead of the label as the heading; `rows`: {key, cells}, the first cell
+ * is the heading of its row. On a narrow screen each row becomes a list, in which each cell has its column's label.
+ */
+export function grid(caption, columns, rows) {
+  const kind = (number) => (columns[number].isNumber ? "number" : "");
+  return h("table", { class: "grid-table", role: "table" }, h("caption", { class: "unseen" }, caption),
+    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map((one, number) => one.head ?? h("th", { scope: "col", role: "columnheader", class: kind(number) }, one.label)))),
+    h("tbody", { role: "rowgroup" }, rows.map(({ key, cells }) => h("tr", { role: "row", "data-key": key },
+      cells.map((cell, number) => h(number ? "td" : "th", { role: number ? "cell" : "rowheader", scope: number ? null : "row", class: kind(number), "data-label": number ? columns[number].label : null }, number ? h("div", {}, cell) : cell))))));
+}
+
+/** Buttons of which one is chosen. `options`: [value, text, number of what it shows]. */
+export const segments = (label, options, chosen, choose) => h("div", { class: "segments", role: "group", "aria-label": label }, options.map(([value, text, number]) =>
+  h("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => { choose(value); redraw(); } }, text, number !== undefined && h("span", { class: "badge" }, number))));
+
+/** Asks for the page to be drawn again. */
+export const redraw = () => document.dispatchEvent(new Event("redraw"));
 
 export const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));

@@ -1,14 +1,17 @@
-// The picture of the pipeline: source, capture, brokers and stores, joined by pipes that move while records flow.
+// The picture of the pipeline: source, capture, brokers, stores and the views of bases, joined by pipes that move while records flow.
 
 import { h, s } from "./dom.js";
 import { bytesRate, count, plural, rate, seconds } from "./format.js";
 import { newest, publishedRates, writtenRates } from "./data.js";
+import { link } from "./route.js";
 
 const NODE_HEIGHT = 104;
 const STORE_HEIGHT = 82;
 const BUS = 14; // where the pipe to the stores runs in the picture from top to bottom
 const GAP = 14;
 const WIDE = 860; // below this the picture is drawn from top to bottom
+const WIDE_WITH_VIEWS = 1040;
+const SHOWN_MAX = 12; // stores, and views
 
 const STORES = { search: "search index", cache: "cache", warehouse: "warehouse", sql: "SQL tables" };
 const ICONS = {
@@ -18,6 +21,7 @@ const ICONS = {
   search: "M10.5 17a6.5 6.5 0 1 0 0-13 6.5 6.5 0 0 0 0 13ZM15.3 15.3 21 21",
   cache: "M13 2 5 13.5h6L10 22l8.5-12H12.5Z",
   warehouse: "M3 9.5 12 4l9 5.5V21H3ZM8 21v-7.5h8V21M8 17h8",
+  view: "M2.5 12S6 5.5 12 5.5 21.5 12 21.5 12 18 18.5 12 18.5 2.5 12 2.5 12ZM12 9a3 3 0 1 0 0 6 3 3 0 0 0 0-6",
   sql: "M3.5 5h17v14.5h-17ZM3.5 10h17M3.5 14.8h17M9.5 10v9.5",
 };
 
@@ -35,6 +39,13 @@ export function storeTone(status, sink) {
   const own = status.problems.filter((one) => one.part === "sink" && one.name === sink.sink);
   if (own.some((one) => one.severity === "error")) return "error";
   return own.length || sink.error ? "warning" : sink.is_catching_up ? "busy" : "good";
+}
+
+export function viewTone(status, view) {
+  const own = status.problems.filter((one) => one.part === "view" && one.name === view.view);
+  if (own.some((one) => one.severity === "error")) return "error";
+  if (own.length) return "warning";
+  return { serving: "good", filling: "busy", rebuild: "busy" }[view.state] ?? "idle";
 }
 
 export const storeState = (status, sink) => ({ good: "in step", busy: "catching up", warning: "needs attention", error: "has an error" })[storeTone(status, sink)];
@@ -57,9 +68,14 @@ function nodesOf(status) {
       icon: "brokers", tone: !brokers.is_reachable ? "error" : "good", title: "Kafka", state: brokers.is_reachable ? `prefix ${status.prefix}` : "does not answer",
       lines: [`${rate(newest(publishedRates()))} records`, plural(tables, "table")],
     },
-    stores: status.sinks.map((sink) => ({
+    stores: status.sinks.slice(0, SHOWN_MAX).map((sink) => ({
+      sink: sink.sink,
       icon: sink.type, tone: storeTone(status, sink), title: sink.sink, state: `${storeName(sink.type)}, ${storeState(status, sink)}`,
-      lines: [`${seconds(sink.lag_seconds)} behind, ${rate(newest(writtenRates(sink.sink)))}`], rate: newest(writtenRates(sink.sink)), isStore: true,
+      lines: [`${seconds(sink.lag_seconds)} behind, ${rate(newest(writtenRates(sink.sink)))}`], rate: newest(writtenRates(sink.sink)),
+    })),
+    views: status.views.slice(0, SHOWN_MAX).map((view) => ({
+      base: view.base, icon: "view", tone: viewTone(status, view), title: view.view, state: `view, ${view.state}`,
+      lines: [view.waiting_changes ? `${plural(view.waiting_changes, "change")} ${view.waiting_changes === 1 ? "waits" : "wait"}` : `from ${view.base}`],
     })),
   };
 }
@@ -97,41 +113,54 @@ function pipe(d, perSecond, tone) {
     s("path", { class: "pipe-bed", d, "stroke-width": width + 3 }), s("path", { class: "pipe-flow", d, "stroke-width": Math.max(2, width - 2) }));
 }
 
-function layout(width, stores) {
-  const isDown = width < WIDE;
+const column = (number) => number * (STORE_HEIGHT + GAP) - GAP;
+
+/** The boxes of source, capture and brokers, of the stores and of the views. */
+function layout(width, stores, views) {
+  const isDown = width < (views ? WIDE_WITH_VIEWS : WIDE);
+  const rows = (number, x, y, boxWidth) => Array.from({ length: number }, (_, n) => ({ x, y: y + n * (STORE_HEIGHT + GAP), width: boxWidth, height: STORE_HEIGHT }));
   if (isDown) {
     const first = 3 * (NODE_HEIGHT + 26);
+    const second = first + column(stores) + (views ? 26 : 0);
     return {
-      isDown, height: first + stores.length * (STORE_HEIGHT + GAP),
+      isDown, height: second + Math.max(0, column(views)),
       boxes: [0, 1, 2].map((row) => ({ x: 0, y: row * (NODE_HEIGHT + 26), width, height: NODE_HEIGHT })),
-      stores: stores.map((_, n) => ({ x: 36, y: first + n * (STORE_HEIGHT + GAP), width: width - 36, height: STORE_HEIGHT })),
+      stores: rows(stores, 36, first, width - 36), views: rows(views, 72, second, width - 72),
     };
   }
-  const height = Math.max(NODE_HEIGHT + 16, stores.length * (STORE_HEIGHT + GAP) - GAP);
-  const store = Math.min(300, Math.max(232, width * 0.235));
-  const node = Math.min(240, Math.max(186, width * 0.19));
-  const space = (width - 3 * node - store) / 3;
-  const top = (height - (stores.length * (STORE_HEIGHT + GAP) - GAP)) / 2;
+  const height = Math.max(NODE_HEIGHT + 16, column(stores), column(views));
+  const store = Math.min(300, Math.max(212, width * (views ? 0.19 : 0.235)));
+  const view = views ? store - 12 : 0;
+  const node = Math.min(240, Math.max(160, width * (views ? 0.15 : 0.19)));
+  const space = (width - 3 * node - store - view) / (views ? 4 : 3);
   return {
     isDown, height,
     boxes: [0, 1, 2].map((n) => ({ x: n * (node + space), y: (height - NODE_HEIGHT) / 2, width: node, height: NODE_HEIGHT })),
-    stores: stores.map((_, n) => ({ x: width - store, y: top + n * (STORE_HEIGHT + GAP), width: store, height: STORE_HEIGHT })),
+    stores: rows(stores, width - store - (views ? view + space : 0), (height - column(stores)) / 2, store),
+    views: rows(views, width - view, (height - column(views)) / 2, view),
   };
 }
 
 function draw(element, status) {
   const width = Math.max(280, element.clientWidth);
   const nodes = nodesOf(status);
-  const place = layout(width, nodes.stores);
+  const place = layout(width, nodes.stores.length, nodes.views.length);
   const [source, capture, brokers] = place.boxes;
   const published = newest(publishedRates());
-  const said = [nodes.source, nodes.capture, nodes.brokers, ...nodes.stores].map((node) => `${node.title}: ${node.state}, ${node.lines.filter(Boolean).join(", ")}`);
+  const said = [nodes.source, nodes.capture, nodes.brokers, ...nodes.stores, ...nodes.views].map((node) => `${node.title}: ${node.state}, ${node.lines.filter(Boolean).join(", ")}`);
+  const bases = nodes.views.map((view) => nodes.stores.findIndex((store) => store.sink === view.base));
   element.replaceChildren(s("svg", { class: "flow", width, height: place.height + 4, viewBox: `-2 -2 ${width + 4} ${place.height + 4}`, role: "img", "aria-label": `From the source to the stores. ${said.join(". ")}.` },
     pipe(pathBetween(source, capture, place.isDown), published, nodes.source.tone),
     pipe(pathBetween(capture, brokers, place.isDown), published, nodes.capture.tone),
     ...place.stores.map((box, n) => pipe(pathBetween(brokers, box, place.isDown, true), nodes.stores[n].rate, nodes.stores[n].tone)),
+    ...place.views.map((box, n) => bases[n] >= 0 && pipe(pathBetween(place.stores[bases[n]], box, place.isDown, true), nodes.views[n].tone === "good" ? nodes.stores[bases[n]].rate : 0, nodes.views[n].tone)),
     drawNode(nodes.source, source), drawNode(nodes.capture, capture), drawNode(nodes.brokers, brokers),
-    ...nodes.stores.map((node, n) => drawNode(node, place.stores[n]))));
+    ...nodes.stores.map((node, n) => drawNode(node, place.stores[n])), ...nodes.views.map((node, n) => drawNode(node, place.views[n]))));
+}
+
+function more(status) {
+  const hidden = [[status.sinks, "store", "stores"], [status.views, "view", "views"]].filter(([all]) => all.length > SHOWN_MAX);
+  return hidden.length ? h("p", { class: "hint" }, "and ", hidden.map(([all, one, section], n) => [n ? " and " : "", h("a", { href: link(section) }, `${plural(all.length - SHOWN_MAX, one)} more`)])) : null;
 }
 
 export function flow(status) {
@@ -139,5 +168,5 @@ export function flow(status) {
   return h("section", { class: "panel flow-panel", "aria-labelledby": "flow-title" },
     h("div", { class: "panel-head" }, h("h2", { id: "flow-title" }, "From source to stores"),
       h("p", { class: "hint" }, `${count(status.capture.seq)} records published in epoch ${status.capture.epoch ?? "–"}`)),
-    h("div", { class: "canvas", "data-island": true, island: (element) => draw(element, status) }), none);
+    h("div", { class: "canvas", "data-island": true, island: (element) => draw(element, status) }), more(status), none);
 }

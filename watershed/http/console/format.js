@@ -46,6 +46,17 @@ export function compact(value) {
   return `${short(number, number < 10 ? 1 : 0)}${unit}`;
 }
 
+// ---- the unit of an axis, by its highest value
+
+const unitOf = (units) => (highest) => {
+  const [size, name] = units.findLast(([size]) => highest >= size) ?? units[0];
+  return { size, name };
+};
+export const secondsUnit = unitOf([[0.001, "ms"], [1, "s"], [60, "min"], [3600, "h"], [86400, "days"]]);
+export const bytesUnit = unitOf(["B", "KiB", "MiB", "GiB", "TiB"].map((name, power) => [1024 ** power, name]));
+export const rateUnit = unitOf(["/s", "k/s", "M/s", "G/s"].map((name, power) => [1000 ** power, name]));
+export const axisNumber = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 6 });
+
 export const rate = (value) => (isKnown(value) ? `${compact(value)}/s` : "–");
 export const bytesRate = (value) => (isKnown(value) ? `${bytes(value)}/s` : "–");
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;

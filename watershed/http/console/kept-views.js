@@ -3,22 +3,17 @@
 import { command, fact, h, pill } from "./dom.js";
 import { commandsOf, count, plural, seconds } from "./format.js";
 import { state } from "./data.js";
+import { viewTone } from "./flow.js";
+import { term } from "./glossary.js";
 
 const KINDS = { search: "search index", cache: "cache", sql: "SQL table", warehouse: "warehouse", topic: "topic" };
 
-function tone(status, view) {
-  const own = status.problems.filter((one) => one.part === "view" && one.name === view.view);
-  if (own.some((one) => one.severity === "error")) return "error";
-  if (own.length) return "warning";
-  return { serving: "good", filling: "busy", rebuild: "busy" }[view.state] ?? "idle";
-}
-
 function card(status, view, announce) {
   const id = `view-${view.view}`;
-  const how = tone(status, view);
+  const how = viewTone(status, view);
   const note = view.error ? [view] : status.problems.filter((one) => one.part === "view" && one.name === view.view).map((one) => ({ error: one.message, next: one.next }));
   return h("article", { class: `panel store ${how}`, "aria-labelledby": id, "data-key": view.view },
-    h("div", { class: "store-head" }, h("div", {}, h("h3", { id }, view.view), h("p", { class: "hint" }, `${KINDS[view.target] ?? view.target}, from base ${view.base}`)), pill(how, view.state)),
+    h("div", { class: "store-head" }, h("div", {}, h("h3", { id }, view.view), h("p", { class: "hint" }, `${KINDS[view.target] ?? view.target}, from `, term("base"), ` ${view.base}`)), pill(how, view.state)),
     h("dl", { class: "facts" },
       view.target === "event log" ? fact("Records behind", count(view.behind_records)) : [
         fact("Oldest change", view.waiting_changes === 0 ? "none waits" : seconds(view.oldest_change_seconds)),

@@ -1,8 +1,11 @@
 // Rows that stores rejected. A row's values are shown when the reader asks for them.
 
-import { command, h } from "./dom.js";
+import { command, grid, h } from "./dom.js";
+import { OPERATIONS, button } from "./actions.js";
 import { count, moment, plural } from "./format.js";
-import { state } from "./data.js";
+import { canOperate, state } from "./data.js";
+import { link } from "./route.js";
+import { keyText as askedKey } from "./tail.js";
 
 const WITHHELD = {
   masked: "The row is not shown: the configuration masks columns of this table. `cdc dlq show` prints it.",
@@ -16,10 +19,11 @@ const keyText = (key) => Object.entries(key).map(([name, value]) => `${name} = $
 
 function letter(one) {
   return h("li", { class: "letter", "data-key": `${one.sink}/${one.topic}/${one.partition}/${one.offset}` },
-    h("div", { class: "letter-head" }, h("span", { class: "mono name" }, one.table), one.key && h("span", { class: "mono" }, keyText(one.key)), h("span", { class: "when" }, moment(one.rejected_unix_seconds))),
+    h("div", { class: "letter-head" }, h("a", { class: "mono name", href: link("tables", one.table) }, one.table), one.key && h("a", { class: "mono", href: link("tables", one.table, "row", askedKey(one.key)) }, keyText(one.key)), h("span", { class: "when" }, moment(one.rejected_unix_seconds))),
     h("p", { class: "message" }, one.reason),
     h("p", { class: "hint" }, `version ${one.version}, topic ${one.topic}, partition ${one.partition}, offset ${count(one.offset)}`),
-    one.withheld ? h("p", { class: "hint withheld" }, WITHHELD[one.withheld].replaceAll("`", "")) : h("details", {}, h("summary", {}, "Show the row"), h("pre", { tabindex: "0", "aria-label": `Row of ${one.table}` }, JSON.stringify(one.row, null, 2))));
+    one.withheld ? h("p", { class: "hint withheld" }, WITHHELD[one.withheld].replaceAll("`", "")) : h("details", {}, h("summary", {}, "Show the row"), h("pre", { tabindex: "0", "aria-label": `Row of ${one.table}` }, JSON.stringify(one.row, null, 2))),
+    one.key && canOperate() && h("div", { class: "actions" }, button("Replay…", OPERATIONS.replay(one.sink, [one.table], [askedKey(one.key)])), button("Discard…", OPERATIONS.discard(one.sink, [one.table], [askedKey(one.key)]))));
 }
 
 export function letters(announce) {
@@ -30,14 +34,15 @@ export function letters(announce) {
     ...sinks.map((sink) => h("section", { class: "panel", "aria-labelledby": `letters-${sink.sink}`, "data-key": sink.sink },
       h("div", { class: "panel-head" }, h("h2", { id: `letters-${sink.sink}` }, `Rejected by ${sink.sink}`), h("p", { class: "hint" }, sink.letters.length < sink.total ? `the last ${count(sink.letters.length)} of ${count(sink.total)}` : plural(sink.total, "row"))),
       h("p", { class: "hint" }, "When the cause is removed, the rows are published again by:"), command(`cdc dlq replay ${sink.sink}`, announce),
+      canOperate() && sink.letters.length > 0 && h("div", { class: "actions" }, button("Replay all…", OPERATIONS.replay(sink.sink)), button("Discard all…", OPERATIONS.discard(sink.sink))),
       h("ul", { class: "letters" }, sink.letters.map(letter)))),
     (unread || !sinks.length) && h("section", { class: "panel", "aria-labelledby": "letters-title" }, h("h2", { id: "letters-title" }, "Rows that stores rejected"),
       unread || h("p", { class: "empty-line" }, "No store has rejected a row.")),
     h("section", { class: "panel", "aria-labelledby": "left-title" },
       h("div", { class: "panel-head" }, h("h2", { id: "left-title" }, "Changes that capture could not publish"), h("p", { class: "hint" }, "since the table was first captured")),
-      tables.length ? h("table", { class: "grid-table" }, h("caption", { class: "unseen" }, "Changes that were left out, of each table"),
-        h("thead", {}, h("tr", {}, ["Table", "Dead letters", "Skipped"].map((text, n) => h("th", { scope: "col", class: n ? "number" : "" }, text)))),
-        h("tbody", {}, tables.map((one) => h("tr", { "data-key": one.table }, h("th", { scope: "row", class: "mono" }, one.table), h("td", { class: "number" }, count(one.dead_letters)), h("td", { class: "number" }, count(one.skipped))))))
+      tables.length ? h("div", { class: "scroll", role: "region", "aria-labelledby": "left-title", tabindex: "0" },
+        grid("Changes that were left out, of each table", [{ label: "Table" }, { label: "Dead letters", isNumber: true }, { label: "Skipped", isNumber: true }],
+          tables.map((one) => ({ key: one.table, cells: [h("a", { class: "mono", href: link("tables", one.table) }, one.table), count(one.dead_letters), count(one.skipped)] }))))
         : h("p", { class: "empty-line" }, "Every change was published.")),
   ];
 }

@@ -16,7 +16,7 @@ export function login(done) {
   };
   return [h("section", { class: "panel login", "aria-labelledby": "login-title", "data-key": "login" },
     h("h2", { id: "login-title" }, "Log in"),
-    h("p", { class: "hint" }, "This server has users. The token is that of one of http.users; this tab keeps it until it is closed."),
+    h("p", { class: "hint" }, "This server has users. The token is that of one of http.users, or one of the provider in http.oidc; this tab keeps it until it is closed."),
     h("form", { onsubmit: send },
       h("label", { for: "token" }, "Token"),
       h("input", { id: "token", type: "password", autocomplete: "current-password", required: true }),

@@ -1,12 +1,15 @@
 // The first section: the picture, the charts, the WAL budget, and what the tables do.
 
-import { bar, fact, h } from "./dom.js";
-import { figure } from "./chart.js";
+import { bar, fact, h, redraw, segments } from "./dom.js";
+import { OPERATIONS, button } from "./actions.js";
+import { figure, shared } from "./chart.js";
 import { flow } from "./flow.js";
-import { bytes, bytesRate, count, plural, rate, seconds } from "./format.js";
+import { bytes, bytesRate, bytesUnit, count, plural, rate, rateUnit, seconds, secondsUnit } from "./format.js";
+import { term } from "./glossary.js";
 import { lagOf, publishedRates, retained, state, writtenRates } from "./data.js";
-import { problemItem } from "./problems.js";
-import { progress } from "./tables.js";
+import { presentProblems, problemItem } from "./problems.js";
+import { link } from "./route.js";
+import { STATES, progress } from "./tables.js";
 
 const SPANS = [[300, "5 min"], [900, "15 min"], [1800, "30 min"]];
 const SHOWN_PROBLEMS = 3;
@@ -16,10 +19,11 @@ let span = 900;
 
 function attention(status, announce) {
   if (!status.problems.length) return null;
-  const sorted = [...status.problems].sort((a, b) => (a.severity === b.severity ? 0 : a.severity === "error" ? -1 : 1));
+  const sorted = presentProblems();
   const more = sorted.length - SHOWN_PROBLEMS;
   return h("section", { class: "panel attention", "aria-labelledby": "attention-title" },
-    h("div", { class: "panel-head" }, h("h2", { id: "attention-title" }, "Needs attention"), more > 0 && h("a", { href: "#problems" }, `${count(more)} more`)),
+    h("div", { class: "panel-head" }, h("h2", { id: "attention-title" }, "Needs attention"), more > 0 && h("a", { href: link("problems") }, `${count(more)} more`)),
+    state.status.capture.state === "gap" && h("div", { class: "actions" }, button("Heal the gap…", OPERATIONS.heal())),
     h("ul", { class: "problems" }, sorted.slice(0, SHOWN_PROBLEMS).map((problem) => problemItem(problem, announce))));
 }
 
@@ -30,7 +34,7 @@ function budget(status) {
   const share = limit && left !== null ? Math.min(1, Math.max(0, 1 - left / limit)) : null;
   const tone = share === null ? "good" : share > 0.8 ? "error" : share > 0.5 ? "warning" : "good";
   return h("section", { class: "panel", "aria-labelledby": "wal-title" },
-    h("div", { class: "panel-head" }, h("h2", { id: "wal-title" }, "WAL budget"), h("p", { class: "hint" }, `slot ${slot.name}, ${slot.exists ? (slot.wal_status ?? "state unknown") : "does not exist"}`)),
+    h("div", { class: "panel-head" }, h("h2", { id: "wal-title" }, term("WAL budget")), h("p", { class: "hint" }, `slot ${slot.name}, ${slot.exists ? (slot.wal_status ?? "state unknown") : "does not exist"}`)),
     h("p", { class: "figure" }, time === null ? (limit ? "–" : "no limit is set") : seconds(time), h("small", {}, time === null ? "" : "left if capture confirmed nothing from now on")),
     share !== null && h("div", { class: `meter ${tone}`, role: "meter", "aria-label": "WAL budget in use", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(share * 100) },
       bar(share)),
@@ -38,29 +42,32 @@ function budget(status) {
 }
 
 function tables(status) {
-  const states = ["streaming", "not streaming", "snapshotting", "stopped", "not captured"].map((name) => [name, status.tables.filter((one) => one.state === name).length]);
+  const states = STATES.map((name) => [name, status.tables.filter((one) => one.state === name).length]);
   const running = status.tables.filter((one) => one.state === "snapshotting" && one.snapshot);
   return h("section", { class: "panel", "aria-labelledby": "tables-title" },
-    h("div", { class: "panel-head" }, h("h2", { id: "tables-title" }, "Tables"), h("a", { href: "#tables" }, `All ${plural(status.tables.length, "table")}`)),
+    h("div", { class: "panel-head" }, h("h2", { id: "tables-title" }, "Tables"), h("a", { href: link("tables") }, `All ${plural(status.tables.length, "table")}`)),
     h("dl", { class: "states" }, states.map(([name, number]) => h("div", { class: number ? `state-${name.replace(" ", "-")}` : "none" }, h("dt", {}, name), h("dd", {}, count(number))))),
-    running.length ? h("ul", { class: "runs" }, running.slice(0, SHOWN_SNAPSHOTS).map((one) => h("li", {}, h("span", { class: "mono" }, one.table), progress(one)))) : h("p", { class: "hint" }, "No snapshot is running."),
+    running.length ? h("ul", { class: "runs" }, running.slice(0, SHOWN_SNAPSHOTS).map((one) => h("li", {}, h("a", { class: "mono", href: link("tables", one.table) }, one.table), progress(one)))) : h("p", { class: "hint" }, "No snapshot is running."),
     running.length > SHOWN_SNAPSHOTS && h("p", { class: "hint" }, `and ${count(running.length - SHOWN_SNAPSHOTS)} more snapshots`));
 }
 
 function charts(status) {
   const stores = status.sinks.map((sink) => sink.sink);
-  const shared = { seconds: span, now: status.unix_seconds };
+  const time = { seconds: span, now: status.unix_seconds };
   const budgetOf = status.source.slot?.budget;
   return h("section", { class: "charts-section", "aria-labelledby": "charts-title" },
     h("div", { class: "section-head" }, h("h2", { id: "charts-title" }, "Lag and rate"),
-      h("div", { class: "segments", role: "group", "aria-label": "Time that the charts show" }, SPANS.map(([length, text]) =>
-        h("button", { type: "button", "aria-pressed": String(span === length), onclick: () => { span = length; document.dispatchEvent(new Event("redraw")); } }, text)))),
+      h("div", { class: "chart-tools" },
+        shared.zoom && h("button", { type: "button", class: "text-button", onclick: () => { shared.zoom = null; redraw(); } }, "Whole time"),
+        segments("Scale of the charts", [[false, "linear"], [true, "logarithmic"]], shared.isLogarithmic, (isLogarithmic) => { shared.isLogarithmic = isLogarithmic; }),
+        segments("Time that the charts show", SPANS, shared.zoom ? null : span, (length) => { span = length; shared.zoom = null; }))),
+    h("p", { class: "hint charts-hint" }, "Drag across a chart to choose a part of the time."),
     h("div", { class: "charts" },
-      figure({ ...shared, title: "Behind the source", hint: "seconds", least: 1, format: seconds,
+      figure({ ...time, title: "Behind the source", least: 1, format: seconds, unit: secondsUnit,
         series: [{ name: "capture", points: lagOf(null) }, ...stores.map((name) => ({ name, points: lagOf(name) }))] }),
-      figure({ ...shared, title: "Throughput", hint: "records and rows", least: 10, format: rate,
+      figure({ ...time, title: "Throughput", hint: "records and rows", least: 10, format: rate, unit: rateUnit,
         series: [{ name: "published", points: publishedRates() }, ...stores.map((name) => ({ name, points: writtenRates(name) }))] }),
-      figure({ ...shared, title: "WAL held for the slot", hint: "bytes", least: 1048576, base: 1024, format: bytes, limit: budgetOf?.limit_bytes, limitText: `limit ${bytes(budgetOf?.limit_bytes)}`,
+      figure({ ...time, title: "WAL held for the slot", least: 1048576, format: bytes, unit: bytesUnit, limit: budgetOf?.limit_bytes, limitText: `limit ${bytes(budgetOf?.limit_bytes)}`,
         series: [{ name: "held", points: retained() }] })));
 }
 

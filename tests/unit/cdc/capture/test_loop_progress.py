@@ -8,6 +8,7 @@ import pytest
 from cdc.capture.loop import Capture
 from cdc.model.control import ProgressRecord, SnapshotRecord
 from cdc.model.errors import ConnectionLost, UnsupportedChangeError
+from cdc.model.lsn import Lsn
 from cdc.snapshots.jobs import SnapshotJob
 from tests.unit.cdc.capture.loops import SCHEMA, TOPIC, TS_US, Script, transaction
 from tests.unit.cdc.capture.test_loop import ANSWERS, START, capture, positions
@@ -20,10 +21,10 @@ def progress(script: Script) -> list[ProgressRecord]:
 
 
 def test_end_offsets_are_asked_for_after_the_commit_that_they_cover() -> None:
-    script = Script(inputs=[transaction(1_100, 1)], end_offsets=[{TOPIC: (1, 0)}, None, {TOPIC: (2, 5)}], waits=5)
+    script = Script(inputs=[[], transaction(1_100, 1)], end_offsets=[{TOPIC: (1, 0)}, None, {TOPIC: (2, 5)}], waits=5)
     capture(script, idle_position_s=1_000.0, progress_interval_ms=10).run()
-    reported = [(p.lsn, p.seq, p.commit_ts_us, p.end_offsets) for p in progress(script)]
-    assert reported == [(1_000, 0, 0, {TOPIC: (1, 0)}), (1_148, 1, TS_US, {TOPIC: (2, 5)})]
+    reported = [(p.lsn, p.seq, p.commit_ts_us, p.end_offsets, p.is_cut) for p in progress(script)]
+    assert reported == [(1_000, 0, 0, {TOPIC: (1, 0)}, False), (1_148, 1, TS_US, {TOPIC: (2, 5)}, True)]
     asked = [i for i, note in enumerate(script.notes) if note == "ask for end offsets"]
     assert script.notes.index("commit") < asked[1]
     assert positions(script)[-1].topics[TOPIC].end_offsets == (2, 5)
@@ -36,6 +37,59 @@ def test_progress_is_told_at_its_pace_and_once() -> None:
     assert lsns == sorted(set(lsns))
     assert lsns[-1] == 1_100 + 2_900 + 48
     assert len(lsns) <= 3
+
+
+def test_end_offsets_of_a_position_are_a_cut_only_if_nothing_was_produced_before_the_answer() -> None:
+    """They are high watermarks: records of a Kafka transaction that is open, and committed later, are below them."""
+    script = Script(inputs=[transaction(1_100, 1), transaction(1_200, 2)], end_offsets=[{TOPIC: (3, 0)}], waits=6)
+    made = capture(script, idle_position_s=1_000.0, progress_interval_ms=10)
+    made._progress_lsn = Lsn(START)
+    made._cut_at = script.clock.now_s + 60  # none is due: the answer is not awaited
+    made.run()
+    assert [(p.lsn, p.is_cut) for p in progress(script)] == [(1_148, False)]
+
+
+def test_within_a_transaction_that_is_published_in_parts_there_is_no_cut() -> None:
+    frames = transaction(1_200, 2, 3, 4)
+    script = Script(inputs=[transaction(1_100, 1), frames[:4], frames[4:]], end_offsets=ANSWERS, waits=4)
+    made = capture(
+        script, transaction_rows_max=2, transaction_time_ms_min=0, idle_position_s=1_000.0, progress_interval_ms=10
+    )
+    wait, seen = script.wait, list[bool]()
+
+    def waiting(timeout_s: float) -> None:
+        if made._committed.partial is not None:
+            seen.append(made._awaits_cut(script.clock.now_s))
+        wait(timeout_s)
+
+    script.wait = waiting  # type: ignore[method-assign]
+    made.run()
+    assert not any(seen)
+    cuts = [p.lsn for p in progress(script) if p.is_cut]
+    assert set(cuts) <= {1_000, 1_148, 1_248} and cuts[-1] == 1_248
+
+
+def test_under_a_steady_load_the_loop_waits_for_a_cut_once_in_a_while() -> None:
+    count = 40
+
+    def load(answered: bool) -> tuple[Script, list[int]]:
+        script = Script(inputs=[transaction(1_100 + 100 * n, n) for n in range(count)], waits=2)
+        script.end_offsets = [{TOPIC: (9,)}] * 200 if answered else []
+        read = script.read
+
+        def reading(messages_max: int, bytes_max: int) -> list[bytes]:
+            script.clock.now_s += 0.1
+            return read(messages_max, bytes_max)
+
+        script.read = reading  # type: ignore[method-assign]
+        capture(script, transaction_rows_max=1, idle_position_s=1_000.0, progress_interval_ms=300).run()
+        return script, [p.lsn for p in progress(script) if p.is_cut]
+
+    script, cuts = load(answered=True)
+    assert count * 0.1 / 1.0 - 1 <= len(cuts) <= count * 0.1 / 0.3 + 1 and cuts == sorted(set(cuts))
+    script, cuts = load(answered=False)  # brokers that do not answer delay changes for a bounded time only
+    assert cuts == [] and not script.inputs
+    assert [p.seq for p in positions(script)][-1] == count
 
 
 def test_brokers_that_do_not_tell_end_offsets_are_asked_again() -> None:

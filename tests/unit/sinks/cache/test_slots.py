@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from cdc.config.store_shapes import CacheShape
 from cdc.config.stores import CacheConfig
 from cdc.model.events import Column, TableId, TableSchema
+from sinks.cache.saved_position import joined
 from sinks.cache.sink import CacheSink
 from sinks.cache.slots import CacheSlots
 from sinks.contract import Change, Outcome
@@ -102,6 +103,25 @@ def test_a_rebuild_that_begins_again_has_met_nothing(cache: Cache) -> None:
             assert slots.others() == {"g3": 3}
             assert slots.remove_unmet("g3", 100) == 1
         assert cache.email(1) is None
+
+
+def test_a_rebuild_of_some_tables_removes_nothing_of_the_others(cache: Cache) -> None:
+    with closing(cache.open()) as serving, closing(CacheSlots(cache.config, cache.prefix, QUICK)) as slots:
+        serving.apply([upsert(1, 10, "a")])
+        serving.save_position("former", None)
+        with closing(cache.open(rebuilds=2)) as building:
+            building.save_position("of both", None)
+            assert slots.remove_unmet("g2", 100, [TableId("public", "other")]) == 0
+            slots.check_room([USERS])
+        slots.serve("g2", adopts=True)
+        assert (cache.email(1), serving.generation(), serving.saved_position()) == ("a", 2, "of both")
+        assert slots.remove_unmet("g2", 100, [USERS]) == 1
+
+
+def test_a_note_keeps_the_counts_of_tables_that_a_rebuild_did_not_write() -> None:
+    joined_note = joined(b'{"a.b": 3, "a.c": 4}\nformer', b'{"a.b": 5}\nnew')
+    assert joined_note == b'{"a.b": 5, "a.c": 4}\nnew'
+    assert joined(None, b"{}\nnew") == b"{}\nnew"
 
 
 def test_a_full_server_has_no_room_for_it(own_redis: OwnRedis, unique: str) -> None:

@@ -96,6 +96,37 @@ def test_readers_see_the_other_generation_after_one_step_and_the_former_again_af
     assert len([name for name in left if name.startswith(("sink", "watershed_shop.sink"))]) == 1
 
 
+def test_tables_that_were_built_take_their_places_and_the_others_stay_as_they_are(database: Database) -> None:
+    former = database.open(begins=1)
+    filled(former, 1)
+    former.apply([PAIRS.upsert(V, left="x", right="y", weight=1)])
+    new = SqlSink.open(database.config, "shop", QUICK, slot="g2")
+    with closing(new):
+        new.begin_generation(2)
+        new.prepare(LABELS.schema)
+        filled(new, 2)
+        new.save_position("of both", None)
+    former.save_position("of the former", None)
+    if database.is_sqlite:
+        database.run(f"CREATE VIEW shown AS SELECT * FROM {database.labels}")
+    database.slots.check_room([LABELS.id])
+    for _ in range(2):  # idempotent
+        database.slots.serve("g2", adopts=True)
+        assert (database.slots.others(), database.slots.generation(FIRST), database.read()) == ({}, 2, {"a": 2})
+    if database.is_sqlite:
+        assert database.read("shown") == {"a": 2}, "a view reads what has the name"
+    serving = database.open()
+    assert (serving.generation(), serving.saved_position()) == (2, "of both")
+    assert [row.key for row in serving.rows(PAIRS.id)] == [{"left": "x", "right": "y"}]
+    stale = [PAIRS.upsert(V, left="x", right="y", weight=1), LABELS.upsert(V + 1, name="a", uses=1)]
+    assert [one.outcome for one in serving.apply(stale)] == [Outcome.STALE] * 2, "all have their versions"
+    filled(serving, 3)
+    assert database.read() == {"a": 3}
+    names = inspect(database._engine)
+    left = [name for schema in names.get_schema_names() for name in names.get_table_names(schema)]
+    assert not [name for name in left if "g1" in name or "g2" in name]
+
+
 def test_indexes_follow_the_tables(database: Database) -> None:
     database.open(begins=1)
     database.open("g2", begins=2)

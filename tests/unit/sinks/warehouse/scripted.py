@@ -6,8 +6,9 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
+from sinks.contract import Json
 from sinks.warehouse import statements
-from sinks.warehouse.engine import Conflict, Snapshot
+from sinks.warehouse.engine import Conflict, NewFiles, OpenTable, Snapshot
 from sinks.warehouse.evolution import Evolution
 from sinks.warehouse.properties import BATCH
 
@@ -33,6 +34,19 @@ class ScriptedEngine:
         self.by_row: list[str] = []  # of the statements
         self.partitions: list[int | None] = []  # of each MERGE of a batch
         self._source: pa.Table | None = None
+        self.tagged: dict[tuple[str, ...], dict[str, int]] = {}
+
+    def tags(self, table: tuple[str, ...]) -> Mapping[str, int]:
+        return dict(self.tagged.get(table, {}))
+
+    def tag(self, table: tuple[str, ...], name: str, snapshot: int | None, removed: Sequence[str]) -> None:
+        if self.conflicts:
+            self.conflicts -= 1
+            raise Conflict
+        held = self.tagged.setdefault(table, {})
+        held[name] = -1 if snapshot is None else snapshot
+        for other in removed:
+            del held[other]
 
     def intrude(self, **versions: int) -> None:
         """Another writer adds rows: id (as `k1`) → version."""
@@ -101,6 +115,14 @@ class ScriptedEngine:
         assert name == statements.SOURCE
         read = [pq.read_table(path, filesystem=system) for system, path in map(pa_fs.FileSystem.from_uri, files)]
         self._source = pa.concat_tables(read)
+
+    def open_table(self, table: tuple[str, ...], bounds: Mapping[str, tuple[Json, Json]]) -> OpenTable | None:
+        """Only statements write."""
+
+    def commit(
+        self, opened: OpenTable, files: NewFiles, properties: Mapping[str, str], *, is_guarded: bool
+    ) -> Iterator[Snapshot]:
+        raise AssertionError(f"only statements write: {opened}, {files}, {properties}, {is_guarded}")
 
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
         return iter(self.snapshots[::-1]) if "__deleted" not in table[1] else iter(())

@@ -13,8 +13,7 @@ def test_it_is_asked_for_again_when_the_table_has_changed() -> None:
     assert keys.highest(engine, TABLE) == 7
 
 
-def test_own_deletes_are_added_by_one_statement() -> None:
-    engine = ScriptedEngine()
-    DeletedKeys().note(engine, TABLE, ["id"], [])
-    (statement,) = engine.statements
-    assert statement.startswith("INSERT INTO `watershed`.`shop`.`public__deleted`.`a` SELECT `id`, ws_version,")
+def test_own_deletes_are_added_once() -> None:
+    added: list[str] = []
+    DeletedKeys().note(ScriptedEngine(), TABLE, [], lambda: added.append("a row"))
+    assert added == ["a row"]

@@ -51,6 +51,15 @@ def test_small_files_are_merged_and_old_snapshots_forgotten() -> None:
     assert "expire_snapshots" in expire and "ARRAY(1L), older_than => TIMESTAMP '2025-12-26 04:00:00'" in expire
 
 
+def test_a_snapshot_with_a_tag_stays_whoever_set_it() -> None:
+    """Iceberg refuses to expire it, and with it all others of the call."""
+    engine = table_of(100)
+    engine.snapshot_times = {1: 0.0, 2: 1.0, 3: 1_767_326_000.0}
+    engine.tagged[TABLE] = {"release": 1}
+    Maintenance(engine, now=lambda: 1_767_326_400.0).run_if_due(TABLE, nullcontext())
+    assert "ARRAY(2L)" in engine.statements[-1]
+
+
 def test_of_older_snapshots_the_last_of_each_hour_is_kept_until_their_days_are_over() -> None:
     now_s = 100 * 86400.0
     ages_s = [0, 600, 3599, 3700, 4000, 7300, 7400, 10900, 86400, 2 * 86400 + 1, 9 * 86400]

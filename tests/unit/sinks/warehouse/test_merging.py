@@ -9,6 +9,7 @@ from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json
 from sinks.errors import SinkError
 from sinks.warehouse.deleted_keys import DeletedKeys
+from sinks.warehouse.direct import DirectMerge, FileContents
 from sinks.warehouse.engine import Snapshot
 from sinks.warehouse.merging import (
     ATTEMPT_COUNT_MAX,
@@ -21,6 +22,7 @@ from sinks.warehouse.merging import (
     merges,
 )
 from sinks.warehouse.naming import table_location
+from sinks.warehouse.saved_position import Commits
 from sinks.warehouse.staging import KEYS_MAX, Staged, Stager, TableForm
 from tests.unit.sinks.warehouse.scripted import FILES, ScriptedEngine
 
@@ -44,7 +46,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.engine = ScriptedEngine()
-        self._merger = Merger(self.engine, lambda _: None, DeletedKeys())
+        self._merger = Merger(self.engine, lambda _: None, DeletedKeys(), DirectMerge(self.engine, FileContents()))
         self._folder = folder
         self._table = PreparedTable(table_location("shop", TABLE), TableForm.of(SCHEMA))
 
@@ -68,8 +70,9 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_rows_that_won_are_counted(bench: Bench) -> None:
-    assert bench.merge((1, 10), (2, 11)) == Merged(2, needs_compaction=False)
-    assert bench.merge((1, 9), (2, 20), (3, 5)) == Merged(2, needs_compaction=False)
+    assert bench.merge((1, 10), (2, 11)) == Merged(2, needs_compaction=False, commits=Commits((0, 0), (0, 1), None))
+    second = Commits((0, 1), (0, 2), None)
+    assert bench.merge((1, 9), (2, 20), (3, 5)) == Merged(2, needs_compaction=False, commits=second)
     assert bench.engine.versions == {1: [10], 2: [20], 3: [5]}
 
 
@@ -166,4 +169,4 @@ def test_files_of_large_rows_are_merged_one_after_the_other(bench: Bench) -> Non
 
 def test_a_table_of_many_small_files_needs_compaction(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FILES, "total-data-files", "100")
-    assert bench.merge((1, 10)) == Merged(1, needs_compaction=True)
+    assert bench.merge((1, 10)).needs_compaction

@@ -11,7 +11,7 @@ from sinks.warehouse import properties
 from sinks.warehouse.engine import Snapshot
 from sinks.warehouse.naming import TableLocation, table_location
 from sinks.warehouse.properties import Note, note_of, note_writes
-from sinks.warehouse.saved_position import SavedPosition
+from sinks.warehouse.saved_position import Commits, SavedPosition
 from tests.unit.sinks.warehouse.scripted import ScriptedEngine
 
 ORDERS = TableId("public", "orders")
@@ -122,3 +122,40 @@ def test_a_table_that_returned_to_older_metadata_uses_numbers_again() -> None:
     engine.ids = 200
     engine.numbers = [7]
     assert notes.read() is None
+
+
+def test_a_table_of_which_all_commits_are_known_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    notes = SavedPosition(engine, "shop", _place)
+    engine.numbers = [7]
+    notes.written([ORDERS])
+    notes.write("text", None)
+    engine.numbers = [8, 7]
+    notes.written([ORDERS])
+    notes.committed(ORDERS, Commits((7, 107), (8, 108), str(engine.numbers)))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "history", None)
+        notes.write("next", "text")
+        assert notes.read() == "next"
+    engine.numbers = [7]
+    assert notes.read() is None, "rolled back"
+
+
+def test_commits_that_others_interrupt_are_looked_for() -> None:
+    engine = Engine()
+    notes = SavedPosition(engine, "shop", _place)
+    engine.numbers = [7]
+    notes.written([ORDERS])
+    notes.write("text", None)
+    engine.numbers = [9, 8]
+    notes.committed(ORDERS, Commits((8, 108), (9, 109), None))
+    notes.write("next", "text")
+    assert engine.namespace is not None
+    note = note_of(engine.namespace)
+    assert note is not None and note.snapshots == {"public.orders": (9, 109)}
+
+
+def test_commits_follow_each_other_or_are_not_known() -> None:
+    first, second = Commits((7, 107), (8, 108), None), Commits((8, 108), (9, 109), "state")
+    assert first.and_then(second) == Commits((7, 107), (9, 109), "state")
+    assert second.and_then(first) is None and first.and_then(None) is None

@@ -235,3 +235,25 @@ def test_the_checkpoint_of_another_sink_or_generation_is_refused(changed: dict[s
     assert "checkpoint" in caught.value.hint
     with pytest.raises(ConfigError, match="sink None"):
         check_offset({}, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("held", "cut", "ends"),
+    [
+        (4, {TOPIC: (7,)}, {TOPIC: (7,), OTHER_TOPIC: (0, 0)}),
+        (4, {TOPIC: (9,), OTHER_TOPIC: (0, 0)}, {TOPIC: (9,), OTHER_TOPIC: (0, 0)}),
+        (4, {TOPIC: (7,), OTHER_TOPIC: (1, 0)}, {TOPIC: (4,), OTHER_TOPIC: (0, 0)}),  # a part is not readable yet
+        (7, {TOPIC: (7,)}, {}),  # it is there: the brokers are not asked
+        (4, {}, {}),  # none was published yet
+    ],
+)
+def test_a_batch_to_a_cut_ends_exactly_there_or_reads_nothing(
+    world: World, held: int, cut: Offsets, ends: Offsets
+) -> None:
+    record = position({TOPIC: (held,)}).model_copy(update={"cut_offsets": dict(cut)})
+    world.script = [record]
+    options = SinkStreamOptions("search", 1, JOB, ("public.*",), (), 4, 1000, at_cuts=True)
+    found = Planner(KAFKA, "shop", options).plan()
+    assert found.ends == ends
+    assert found.has_records == (ends.get(TOPIC, (held,)) != (held,))
+    assert world.asked == ([TOPIC, OTHER_TOPIC] if ends else [])

@@ -55,7 +55,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Get:
                 assert deadline is None
                 return [RECORD][:count]
 
-            def stores(self) -> list[StoreRow]:
+            def stores(self, *, is_settled: bool) -> list[StoreRow]:
+                assert is_settled
                 return list(stores)
 
         monkeypatch.setattr(one_key, "KeyReader", Reader)
@@ -114,6 +115,7 @@ def test_json_has_all_values(asked: Get) -> None:
         ("search", "equal", {"id": 7, "total": 12.5}),
         ("sql", "differs", None),
     ]
+    assert found["stores"][1]["names"] == {"id": "id", "total": "cost"}
 
 
 def test_a_row_that_a_truncate_removed_is_said(asked: Get) -> None:

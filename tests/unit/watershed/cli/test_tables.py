@@ -61,8 +61,8 @@ def test_a_table_is_described_with_its_names_in_every_store() -> None:
         "key": ["id"],
         "schema_version": 4,
         "columns": [
-            {"name": "id", "type": "bigint", "nullable": False},
-            {"name": "total", "type": "numeric(10,2)", "nullable": True},
+            {"name": "id", "type": "bigint", "nullable": False, "mask": None},
+            {"name": "total", "type": "numeric(10,2)", "nullable": True, "mask": None},
         ],
     }
     assert [(one["sink"], one["is_held"], one["generation"], one["building"]) for one in stores] == [

@@ -49,7 +49,9 @@ class Tables:
         self.goes_on.set()
         self.fails: WatershedError | None = None
         self.following = 0
+        self.is_settled: bool | None = None
         self.new: list[TableRecord] = []
+        self.is_away = False
         self.breaks: Exception | None = None
 
     def schema(self, table: TableId) -> TableSchema:
@@ -65,8 +67,9 @@ class Tables:
         self.goes_on.wait(10)
         return {"table": str(self.schema(table).table)}
 
-    def row(self, schema: TableSchema, key: bytes, records: int) -> Mapping[str, Any]:
+    def row(self, schema: TableSchema, key: bytes, records: int, *, is_settled: bool) -> Mapping[str, Any]:
         self.asked.append((schema.table, json.loads(key), records))
+        self.is_settled = is_settled
         self.goes_on.wait(10)
         return {"table": str(schema.table), "source": {"price": float("nan")}}
 
@@ -86,6 +89,10 @@ class Tables:
         if self.fails is not None:
             raise self.fails
         return [record(number) for number in range(2)]
+
+    def require_answer(self) -> None:
+        if self.is_away:
+            raise UnreachableError("the leader does not answer", "start it")
 
     def poll(self, wait_s: float, records_max: int = 1) -> list[TableRecord]:
         del records_max
@@ -152,6 +159,11 @@ def test_a_row_is_asked_for_by_its_key_and_its_topic_only_on_request(port: int, 
     assert (code, found["source"]) == (200, {"price": "nan"}), "JSON has no NaN"
     assert get(port, "public.orders/row?key=7&records=3")[0] == 200
     assert tables.asked == [(ORDERS.table, {"id": 7}, 0), (ORDERS.table, {"id": 7}, 3)]
+    assert tables.is_settled
+    assert get(port, "public.orders/row?key=7&wait=false")[0] == 200
+    assert not tables.is_settled
+    code, found = get(port, "public.orders/row?key=7&wait=no")
+    assert (code, found["error"]) == (400, "wait='no' is neither true nor false")
 
 
 @pytest.mark.parametrize(
@@ -254,6 +266,12 @@ def test_a_stream_that_breaks_says_why_and_ends(port: int, tables: Tables) -> No
     text = answer.read().decode()
     assert text.endswith('event: error\ndata: {"error": "Kafka: no broker answers", "next": "start it"}\n\n')
     eventually(lambda: tables.following == 0, 5.0, "nothing follows the topic any more")
+
+
+def test_a_quiet_stream_notices_that_the_brokers_are_away(port: int, tables: Tables) -> None:
+    answer = opened(port, "public.orders/changes")
+    tables.is_away = True
+    assert "the leader does not answer" in answer.read().decode()
 
 
 def test_a_stream_with_a_defect_ends_too(port: int, tables: Tables) -> None:

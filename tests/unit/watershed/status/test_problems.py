@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cdc.model.errors import GapError, UnreachableError
+from cdc.model.job_records import RebuildRecord
 from cdc.model.lost_events import LostEventsRecord
 from cdc.model.table_state import TableRecord
 from tests.support.pipeline_records import position, published
@@ -290,3 +291,24 @@ def test_too_few_task_slots_are_a_warning_of_the_sinks_that_wait() -> None:
     assert (found.part, found.name, found.severity) == ("sink", "search", "warning")
     assert found.message == "search may be late: Spark has 1 task slot"
     assert found.next == "write local[2]"
+
+
+def test_rows_of_another_mapping_that_nothing_builds_again_are_a_warning() -> None:
+    former = applied(end_offsets={"shop.public.orders": (10,)}, mappings={"public.orders": "former"})
+    begun = {"sink": "search", "request": "r", "action": "rebuild", "asked_us": 1, "tables": ["public.orders"]}
+
+    def found(**request: Any) -> list[Problem]:
+        rebuilds = {"search": RebuildRecord.model_validate(begun | request)} if request else {}
+        return problems(reading(topics_found=topics(1000, ends=10, sinks=(former,), rebuilds=rebuilds)))
+
+    (one,) = found()
+    assert (one.severity, one.name) == ("warning", "search")
+    assert one.message == (
+        "search has rows of public.orders that were written with another mapping than the configuration's"
+    )
+    assert found(status="running") == [], "they are being built"
+    (failed,) = found(status="failed", message="a view depends on it", next="drop it")
+    assert failed.message.endswith("; building them again was not completed (a view depends on it)")
+    assert failed.next == "drop it; then start `cdc sink run search` again"
+    (cancelled,) = found(status="cancelled")
+    assert cancelled.message.endswith("(cancelled)") and cancelled.next.startswith("cdc reload, or start")

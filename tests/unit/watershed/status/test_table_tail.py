@@ -4,7 +4,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from cdc.model.control import SweepRecord
+from cdc.model.errors import UnreachableError
 from cdc.model.events import TableId, pack_version
 from watershed.status.table_records import TableRecord
 from watershed.status.table_tail import TableTail, sweep_line
@@ -61,6 +64,9 @@ class Topics:
         while self.places[topic, partition] < end:
             yield self.content[topic, partition][self.places[topic, partition]]
             self.places[topic, partition] += 1
+
+    def require_leader(self, topic: str, partition: int = 0) -> None:
+        raise UnreachableError(f"the leader of topic {topic}, partition {partition} does not answer", "start it")
 
     def arrivals(self, wait_s: float, records_max: int = 5_000) -> list[Any]:
         del wait_s, records_max
@@ -131,3 +137,11 @@ def test_a_truncate_is_seen_as_the_sweep_that_it_is_and_those_of_other_tables_ar
     (found,) = followed.poll(0)
     assert (found.op, found.version, found.commit_lsn) == ("sweep", pack_version(2, 9), 500)
     assert "rows with versions below 2.9 are gone" in sweep_line(found)
+
+
+def test_brokers_that_do_not_answer_are_noticed_on_request() -> None:
+    followed = tail(Topics())
+    followed.begin(0)
+    assert followed.poll(0) == []
+    with pytest.raises(UnreachableError, match=f"the leader of topic {TOPIC}"):
+        followed.require_answer()

@@ -142,9 +142,9 @@ def test_a_view_that_gathers_keys_for_a_warehouse_has_more_patience() -> None:
     settings = views.clock.config
     section = settings.views["documents"].model_validate(VIEW | target)
     views.clock.config = settings.model_copy(update={"views": {"documents": section}})
-    assert settings.spark.warehouse_trigger_ms == 10_000
+    assert settings.spark.warehouse_trigger_ms == 3_000
     assert problems(views.observe(gathers)) == []
-    assert problems(views.observe(gathers, 24.9)) == []
+    assert problems(views.observe(gathers, 10.9)) == []
     assert "makes no progress" in problems(views.observe(gathers, 0.1))[0][2]
 
 

@@ -249,3 +249,17 @@ def test_a_row_may_be_absent_from_a_store_whose_rows_expire(monkeypatch: pytest.
     world = World(row("a"), None, config())
     world.is_partial_store = True
     assert store(world, monkeypatch).verdict == Verdict.EXPIRED
+
+
+def test_a_row_that_differs_at_this_moment_is_pending_where_nothing_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(row("new"), held("old"), config())
+    monkeypatch.setattr(one_key, "open_contents", lambda *_: world)
+    world.at_reach = lambda: pytest.fail("it was waited for")
+    reader = KeyReader(world.settings, SchemaHistory.of([SCHEMA]), world, world, KEY)  # type: ignore[arg-type]
+    (found,) = reader.stores(is_settled=False)
+    assert (found.verdict, found.why, found.row) == (Verdict.PENDING, "", {"id": 1, "name": "old", "phone": "***"})
+    assert found.as_json()["differences"] == [{"column": "name", "expected": "'new'", "stored": "'old'"}]
+    world.entry = held("new")
+    assert next(iter(reader.stores(is_settled=False))).verdict is Verdict.EQUAL

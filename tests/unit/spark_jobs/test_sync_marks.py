@@ -1,0 +1,111 @@
+"""A store that marks cuts, such as a warehouse with tags: when a mark is set, and on what."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from cdc.model.control import ProgressRecord, SweepRecord
+from cdc.model.events import TableId
+from spark_jobs.batches import BatchReport
+from spark_jobs.control_reader import ControlUpdate
+from spark_jobs.sync import CutMarks
+from tests.unit.spark_jobs.records import TOPIC
+from tests.unit.spark_jobs.test_sync import OTHER_TOPIC, TABLE, Bench, progress, wrote
+
+INTERVAL_S = 60.0
+
+
+def cut(lsn: int, end: int, **fields: object) -> ProgressRecord:
+    return progress(lsn, end).model_copy(update={"is_cut": True, **fields})
+
+
+class Marked(Bench):
+    """Batches of one second each; a mark may be refused."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.marks: list[tuple[int, list[str]]] = []
+        self.refuses = False
+        self.sync._at_cuts = True
+        self.sync._marks = CutMarks(INTERVAL_S, self.mark)
+
+    def mark(self, record: ProgressRecord, tables: Mapping[TableId, str]) -> bool:
+        assert not self.sync._writing.locked() or self.calls[-1] != "batch"
+        if not self.refuses:
+            self.marks.append((record.lsn, sorted(table.name for table in tables)))
+        return not self.refuses
+
+    def told(self, *records: ProgressRecord, sweeps: tuple[SweepRecord, ...] = ()) -> None:
+        self.update.append(ControlUpdate(records, sweeps, ()))
+        self.sync.run_housekeeping()
+
+
+def test_a_mark_is_set_where_a_batch_reaches_the_cut_and_not_on_the_way() -> None:
+    bench = Marked(reports=[wrote(3), wrote(5)])
+    bench.told(cut(100, 5))
+    bench.batch()
+    assert bench.marks == [] and bench.published[-1].cut_offsets == {TOPIC: (5,)}
+    bench.batch()
+    assert bench.marks == [(100, ["a"])]
+
+
+def test_a_mark_is_set_although_the_next_cut_is_known_already() -> None:
+    bench = Marked(reports=[wrote(5)])
+    bench.told(cut(100, 5))
+    bench.told(cut(200, 9))
+    bench.batch()
+    assert bench.marks == [(100, ["a"])]
+    assert bench.published[-1].cut_offsets == {TOPIC: (9,)}
+
+
+def test_marks_come_at_the_interval_also_where_nothing_changes() -> None:
+    bench = Marked(reports=[wrote(5), wrote(6)])
+    bench.told(cut(100, 5))
+    bench.batch()
+    bench.told(cut(200, 6))
+    bench.batch()
+    assert bench.marks == [(100, ["a"])]
+    bench.now_us += int(INTERVAL_S * 1e6)
+    bench.told()
+    assert bench.marks[1:] == [(200, ["a"])]
+    bench.now_us += int(INTERVAL_S * 1e6)
+    bench.told()
+    assert len(bench.marks) == 2, "it is the same position"
+    bench.told(cut(300, 6))
+    assert bench.marks[2:] == [(300, ["a"])]
+
+
+def test_a_mark_that_was_not_set_is_tried_again() -> None:
+    bench = Marked(reports=[wrote(5)])
+    bench.refuses = True
+    bench.told(cut(100, 5))
+    bench.batch()
+    bench.refuses = False
+    bench.told()
+    assert bench.marks == [(100, ["a"])]
+
+
+@pytest.mark.parametrize("owed", [True, False])
+def test_a_table_that_owes_rows_is_not_marked(owed: bool) -> None:
+    bench = Marked(reports=[wrote(5)])
+    bench.told(cut(100, 5, owed={str(TABLE): "a snapshot runs"} if owed else {}))
+    bench.batch()
+    assert bench.marks == ([] if owed else [(100, ["a"])])
+
+
+def test_a_table_is_swept_before_it_is_marked() -> None:
+    bench = Marked(reports=[wrote(5)])
+    swept = SweepRecord.of(TABLE, 7, 100, 1, 0)
+    bench.told(cut(100, 5), sweeps=(swept,))
+    bench.batch()
+    assert [call for call in bench.calls if call.startswith("sweep")] == ["sweep a 7"]
+    assert bench.marks == [(100, ["a"])]
+
+
+def test_a_batch_says_of_its_snapshots_whether_it_reaches_the_cut() -> None:
+    bench = Marked()
+    bench.told(cut(100, 5))
+    for end, is_reached in ((4, False), (5, True), (6, False)):
+        found = bench.sync.cut_of(BatchReport({TOPIC: {0: end}}))
+        assert found is not None and (found[0].lsn, found[1]) == (100, is_reached)
+    assert OTHER_TOPIC not in bench.sync.topics
