@@ -7,8 +7,10 @@ transaction's own records exceed the limit of rows or bytes, so `read_committed`
 that fits.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from cdc.capture.stream_state import StreamState
@@ -16,6 +18,7 @@ from cdc.config.settings import CaptureConfig
 from cdc.model.control import PROTOCOL, PositionRecord, SourceIdentity, TopicState
 from cdc.model.topic_record import TopicRecord
 
+_TOPIC: Final = itemgetter(TopicRecord._fields.index("topic"))
 END_S_MAX: Final = 30.0
 """Seconds that a Kafka transaction waits for the end of an open PostgreSQL transaction of which nothing more arrives.
 The brokers abort a transaction that is open for longer than its timeout."""
@@ -41,7 +44,11 @@ class Publisher:
     def __init__(self, constants: PositionConstants, limits: CaptureConfig) -> None:
         self.constants = constants
         self._limits = limits
-        self._topics = dict(constants.topics)
+        self._topics = {name: state.model_copy(update={"appended": 0}) for name, state in constants.topics.items()}
+        # By topic, what the brokers have appended at least since the end offsets in `_topics` were answered: of Kafka
+        # transactions that have ended (records that were produced before the answer are subtracted), of the open one.
+        self._appended = Counter({name: state.appended for name, state in constants.topics.items()})
+        self._produced: Counter[str] = Counter()
         self._rows = 0
         self._bytes = 0
         self._begun_rows = 0  # those of the PostgreSQL transaction that is being received
@@ -76,6 +83,7 @@ class Publisher:
         size = sum(len(record.key) + len(record.value or b"") for record in records)
         self._rows += len(records)
         self._bytes += size
+        self._produced.update(map(_TOPIC, records))
         if is_begun:
             self._begun_rows += len(records)
             self._begun_bytes += size
@@ -116,11 +124,17 @@ class Publisher:
         self._opened_at = None
         self._has_content = False
         self._is_split = is_begun
+        # A partition gets a commit marker, before the next transaction writes to it.
+        self._appended.update(self._produced.keys())
+        self._appended.update(self._produced)
+        self._produced.clear()
 
     def on_end_offsets(self, end_offsets: Mapping[str, Sequence[int]]) -> None:
         """Takes newer high watermarks of the table topics, for the next positions."""
         for topic in self._topics.keys() & end_offsets.keys():
             self._topics[topic] = self._topics[topic].model_copy(update={"end_offsets": tuple(end_offsets[topic])})
+        self._appended.clear()
+        self._appended.subtract(self._produced)  # they may be in the answer
 
     def position(self, state: StreamState, *, is_loading: bool = False) -> PositionRecord:
         """Returns the position record for the Kafka transaction of the records that `state` covers."""
@@ -136,7 +150,16 @@ class Publisher:
             source=self.constants.source,
             publication=self.constants.publication,
             protocol=PROTOCOL,
-            topics=(dict(self.constants.leaving) if state.partial is not None else {}) | self._topics,
+            topics=(dict(self.constants.leaving) if state.partial is not None else {}) | self._topics | self._grown(),
             history=self.constants.history,
             published_lsn=self._published_lsn,
         ).sealed()
+
+    def _grown(self) -> dict[str, TopicState]:
+        """Returns the topics with records that are not below their end offsets."""
+        counts = self._appended + self._produced  # without what is not above 0
+        return {
+            topic: self._topics[topic].model_copy(update={"appended": count})
+            for topic, count in counts.items()
+            if topic in self._topics
+        }

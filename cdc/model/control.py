@@ -142,6 +142,7 @@ class TopicState(Record):
     incarnation: str = ""
     start_offsets: tuple[int, ...] = ()  # where the partitions began; empty: not known, or moved by retention
     end_offsets: tuple[int, ...] = ()  # empty: not known yet
+    appended: U64 = 0  # records and commit markers that followed these offsets, in all partitions together, at least
     publication_entry: str = ""  # fingerprint of the table's row in the publication; empty if it lists no tables
     since_lsn: U64 = 0  # for a table that was added later: earlier commits are in its snapshot, not in the stream
 

@@ -132,6 +132,9 @@ def loss_of(now: TopicState, then: TopicState) -> str:
     for partition, (end, least) in enumerate(zip(now.end_offsets, then.end_offsets, strict=False)):
         if end < least:
             return f"has lost records: partition {partition} ends at {end}, it had reached {least}"
+    reached = sum(then.end_offsets) + then.appended
+    if (ends := sum(now.end_offsets)) < reached:
+        return f"has lost records: its partitions end at {ends} together, they had reached {reached}"
     for partition, (start, before) in enumerate(zip(now.start_offsets, then.start_offsets, strict=False)):
         if start > before:
             return f"has lost records: partition {partition} begins at {start}, before it began at {before}"

@@ -186,3 +186,24 @@ def test_of_a_history_of_which_it_is_not_known_it_stays_so() -> None:
     publisher.on_produced(records(1), now=1.0)
     position = publisher.position(STATE)
     assert (position.published_lsn, position.published_below) == (0, 951)
+
+
+def test_a_position_counts_what_followed_the_end_offsets_that_are_known(publisher: Publisher) -> None:
+    """Else the brokers could lose the newest records, and nobody would know that there were more."""
+
+    def appended() -> int:
+        return publisher.position(STATE).topics["shop.public.orders"].appended
+
+    assert appended() == 0
+    publisher.on_produced([*records(2), TopicRecord("shop.state", b"k", b"v")], now=0.0)
+    assert appended() == 2
+    publisher.on_committed()
+    assert appended() == 3  # with the marker
+    publisher.on_produced(records(2), now=0.0)
+    assert appended() == 5
+    publisher.on_end_offsets({"shop.public.orders": (8, 6)})
+    assert appended() == 0  # the answer may include what was produced
+    publisher.on_produced(records(1), now=0.0)
+    assert appended() == 1
+    publisher.on_committed()
+    assert appended() == 2  # the marker came after the answer

@@ -119,6 +119,13 @@ def test_a_topic_that_is_not_what_it_was_is_in_trouble(now: TopicState | None, s
     assert topic_trouble(then, now).startswith(says)
 
 
+def test_records_that_followed_the_known_ends_are_missed_too() -> None:
+    then = TopicState(topic_id="id-1", end_offsets=(3, 4), appended=2)
+    assert topic_trouble(then, topic("id-1", (5, 4))) == ""
+    expected = "has lost records: its partitions end at 8 together, they had reached 9"
+    assert topic_trouble(then, topic("id-1", (4, 4))) == expected
+
+
 def test_a_topic_that_grew_or_whose_ends_are_not_known_is_in_no_trouble() -> None:
     assert topic_trouble(POSITION.topics["shop.public.orders"], TOPIC) == ""
     assert topic_trouble(topic("id-1", ()), topic("id-1", (0, 0))) == ""
