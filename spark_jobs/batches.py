@@ -35,10 +35,10 @@ from spark_jobs.writer import REPORT_DDL, OpenWriter, StoreWriter
 
 log = structlog.get_logger(__name__)
 
-REPORT_S: Final = 0.05  # between two looks at the group, at least
+LOOK_S: Final = 0.05  # between two looks at the group, at least
 REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions take their time
-REPORT_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
-IDLE_REPORT_S: Final = 0.25  # between two looks while they find nothing new
+LOOK_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
+IDLE_LOOK_S: Final = 0.25  # between two looks while they find nothing new
 IDLE_GROWTH: Final = 1.25  # of the pause after each look that finds nothing
 END_REQUEST_S: Final = 1.0  # until a request to end is repeated: the tasks may not have begun
 
@@ -230,11 +230,11 @@ def called_regularly(call: Callable[[], bool]) -> Iterator[None]:
     over = threading.Event()
 
     def run() -> None:
-        pause_s = REPORT_S
+        pause_s = LOOK_S
         while not over.wait(pause_s):
             begun = time.monotonic()
-            usual_s = REPORT_S if call() else min(pause_s * IDLE_GROWTH, IDLE_REPORT_S)
-            pause_s = min(max(usual_s, REPORT_TIMES * (time.monotonic() - begun)), REPORT_S_MAX)
+            usual_s = LOOK_S if call() else min(pause_s * IDLE_GROWTH, IDLE_LOOK_S)
+            pause_s = min(max(usual_s, REPORT_TIMES * (time.monotonic() - begun)), LOOK_S_MAX)
 
     thread = start_thread(run)
     try:

@@ -20,9 +20,9 @@ from spark_jobs.applied import Applied
 from spark_jobs.failures import reason
 from spark_jobs.generations import reshaped_tables
 from spark_jobs.rebuild import swap_goal
+from spark_jobs.sink_thread import OpenSink, PipelineConnections, SinkThread
 from spark_jobs.starting import continued, first_position, included_again, of_tables, parse_position
 from spark_jobs.sync import SinkSync
-from spark_jobs.worker import OpenSink, PipelineConnections, SinkWorker
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ BEHIND_S_MAX: Final = 5.0
 LOOK_S: Final = 0.05
 
 
-class Builder(SinkWorker):
+class Builder(SinkThread):
     """Fills one slot. A failure does not affect the serving generation, and is passed to `on_failure`."""
 
     def __init__(

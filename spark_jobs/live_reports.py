@@ -64,7 +64,7 @@ class LiveReports:
         self._offsets: dict[Partition, Reached] = {}
         self._letters: DeadLetterUpdates = {}
         self._is_publishing = False
-        self._is_over = False
+        self._is_closed = False
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="task reports", daemon=True)
 
@@ -117,7 +117,7 @@ class LiveReports:
     def close(self) -> None:
         """Ends the thread, after the report that it is publishing. Idempotent."""
         with self._changed:
-            self._is_over = True
+            self._is_closed = True
             self._changed.notify_all()
         self._thread.join()
 
@@ -128,9 +128,9 @@ class LiveReports:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._letters or self._offsets or self._is_over):
+                while not (self._letters or self._offsets or self._is_closed):
                     self._changed.wait()
-                if self._is_over:
+                if self._is_closed:
                     return
             if not self._publish_pending():
                 return
@@ -159,7 +159,7 @@ class LiveReports:
                 if number == TRIES_MAX - 1:
                     raise
                 with self._changed:
-                    if self._is_over or self._changed.wait_for(lambda: self._is_over, PAUSE_S):
+                    if self._is_closed or self._changed.wait_for(lambda: self._is_closed, PAUSE_S):
                         raise
             else:
                 return

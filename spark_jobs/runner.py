@@ -43,13 +43,13 @@ from spark_jobs.jvm import jvm_failure, jvm_process, kill_python_workers, task_s
 from spark_jobs.pipelining import check_versions, start_probe
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.query_listener import NewestRecords, SinkQueryListener
-from spark_jobs.serving import ServingWorker, SinkFile
+from spark_jobs.serving import ServingThread, SinkFile
 from spark_jobs.session import is_submitted, spark_session, submitted_session
+from spark_jobs.sink_thread import FINISH_S_MAX, OpenSink, Portions
 from spark_jobs.sinks_file import SinksFile
 from spark_jobs.sync import CutMarks
 from spark_jobs.task_report import SinkTaskConfig
 from spark_jobs.task_slots import SlotWatch, needed_slots
-from spark_jobs.worker import FINISH_S_MAX, OpenSink, Portions
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +115,7 @@ def run_sinks(
         return partial(_check(now, [name])[name], spark, task_count)
 
     workers = [
-        ServingWorker(
+        ServingThread(
             name,
             config,
             spark,

@@ -30,6 +30,7 @@ from spark_jobs.building import Builder
 from spark_jobs.dead_letters import adopted_letters
 from spark_jobs.generations import former_mappings, next_generation, reshaped_tables
 from spark_jobs.rebuild import ErrorCallback, Rebuild
+from spark_jobs.sink_thread import WATCH_S, OpenSink, PipelineConnections, SinkThread, is_filled_in_place
 from spark_jobs.sinks_file import SinkConfig
 from spark_jobs.starting import (
     INCLUDED,
@@ -52,7 +53,6 @@ from spark_jobs.starting import (
     with_writes_owed,
 )
 from spark_jobs.sync import SinkSync
-from spark_jobs.worker import WATCH_S, OpenSink, PipelineConnections, SinkWorker, is_filled_in_place
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class SinkFile:
     follow: Callable[[int], None]
 
 
-class ServingWorker(SinkWorker):
+class ServingThread(SinkThread):
     """Keeps the serving generation up to date. A generation that was requested with `cdc rebuild`, or that a changed
     mapping requires, is built beside it, and replaces it when it has caught up.
     """
@@ -215,7 +215,7 @@ class ServingWorker(SinkWorker):
         wanted |= {one.fingerprint(): one.to_json() for one in self._section.mapping.values() if not one.is_identity}
         if wanted != (known.mappings if known else {}):
             record = MappingsRecord(sink=self.name, mappings=wanted)
-            connections.writer.send(record)
+            connections.progress.send(record)
             connections.control.mappings[self.name] = record
 
     def _withdraw_rebuild(self, slots: Slots, connections: PipelineConnections) -> None:
@@ -228,7 +228,7 @@ class ServingWorker(SinkWorker):
                 return
             slots.drop(slot_of(request.generation))
         ended = request.model_copy(update={"status": "cancelled", "message": "the mapping is the former one again"})
-        connections.writer.send(ended)
+        connections.progress.send(ended)
         connections.control.rebuilds[self.name] = ended
         log.info("rebuild ended", sink=self.name, status=ended.status, because=ended.message)
 
@@ -289,7 +289,7 @@ class ServingWorker(SinkWorker):
             return Builder(self.name, self._config_with(section), self._spark, open_sink, target, on_error, request)
 
         def publish(record: RebuildRecord) -> None:
-            connections.writer.send(record)
+            connections.progress.send(record)
 
         def adopt(request: RebuildRecord) -> None:
             self._adopt(request, opened, connections)
@@ -382,7 +382,7 @@ class ServingWorker(SinkWorker):
             nothing = {"generation": held, "epoch": 0, "applied_lsn": 0, "commit_ts_us": 0}
             shown = saved or published.model_copy(update=nothing)
             job = self._next_job(connections, published)
-            connections.writer.publish(shown.model_copy(update={"role": "serving", "job": job}))
+            connections.progress.publish(shown.model_copy(update={"role": "serving", "job": job}))
 
     def _begin_again(
         self,
@@ -407,7 +407,7 @@ class ServingWorker(SinkWorker):
         start = first_position(self.name, generation, connections.history, reset, _now_us())
         start = start.model_copy(update={"job": self._next_job(connections, saved)})
         # Before rows go: from now on no waiter is answered by the former generation's position.
-        connections.writer.publish(self._complete(connections.control, start))
+        connections.progress.publish(self._complete(connections.control, start))
         sink.begin_generation(generation)
         for table in reshaped:
             sink.discard(table)
@@ -455,7 +455,7 @@ class ServingWorker(SinkWorker):
             message=why,
             asked_us=time.time_ns() // 1000,
         )
-        connections.writer.send(rebuild_request)
+        connections.progress.send(rebuild_request)
         connections.control.rebuilds[self.name] = rebuild_request
 
     def _reshaped(self, connections: PipelineConnections, serving: SinkRecord | None) -> list[TableId]:
@@ -486,7 +486,7 @@ class ServingWorker(SinkWorker):
             # not even between these records: the newest, of the generation that readers see, is the last.
             own = [one for one in connections.control.sinks.values() if (one.sink, one.role) == (self.name, "serving")]
             for record in sorted(own, key=lambda one: (one.job, one.generation)):
-                connections.writer.publish(record.model_copy(update={"role": "kept"}))
+                connections.progress.publish(record.model_copy(update={"role": "kept"}))
             if sync is not None and not rebuild.reaches(sync.applied, SWAP_S_MAX):
                 raise SinkError(
                     f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "

@@ -1,7 +1,7 @@
 """Keeps one generation of one sink up to date: in batches, and beside them. Does not use Spark.
 
 Two threads work on a sink. The query's thread (of Spark's callback for foreachBatch) runs a batch, whose tasks write
-records to the store. The watching thread (SinkWorker.run) makes readable what was written, applies sweeps and publishes
+records to the store. The watching thread (SinkThread.run) makes readable what was written, applies sweeps and publishes
 the applied position, also while a batch runs; a third thread passes on what running tasks report
 (spark_jobs/batches.py). In the order written, readable, noted in the store, published, the job may be killed at any
 moment: unpublished work is repeated, and the store's guard by version makes that harmless.
@@ -195,17 +195,17 @@ class SinkSync:
 
     # ---- the query's thread
 
-    def apply_batch(self, query_number: int, frame: Any = None) -> None:
+    def apply_batch(self, query_number: int, micro_batch: Any = None) -> None:
         """Writes the rows of a batch. Raises QueryStopped for a query that may not begin one (any more)."""
         try:
-            self._apply_batch(query_number, frame)
+            self._apply_batch(query_number, micro_batch)
         except QueryStopped:
             raise
         except Exception as error:
             self.failure = error
             raise
 
-    def _apply_batch(self, query_number: int, frame: Any) -> None:
+    def _apply_batch(self, query_number: int, micro_batch: Any) -> None:
         with self._writing:
             if query_number != self._active_query:
                 raise QueryStopped
@@ -223,7 +223,7 @@ class SinkSync:
                 self._planned = {topic: len(offsets) for topic, offsets in ends.items()}
             take = partial(self._add_interim_report, query_number, invalidations)
             try:
-                report = self._batches.run(frame, ends, take)
+                report = self._batches.run(micro_batch, ends, take)
                 if self._transactional is None:
                     self._add_report(report, invalidations)
                 else:

@@ -229,7 +229,7 @@ def python(path: str, text: str) -> Source:
         ("sinks/records.py", "from cdc import kafka"),
         ("sinks/warehouse/sink.py", "if False:\n    import pyspark.sql"),
         ("sinks/search/sink.py", "import redis"),
-        ("spark_jobs/worker.py", "import watershed.status.views"),
+        ("spark_jobs/sink_thread.py", "import watershed.status.views"),
         ("spark_jobs/jars/java.py", "from watershed.devstack import place"),
         ("watershed/verify/schedule.py", "CDC = ('python', '-m', 'watershed.cli.main')"),
         ("watershed/devstack/stack.py", "import watershed.demo"),

@@ -39,7 +39,7 @@ BOUNDED_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
 
 
 @dataclass(frozen=True)
-class PieceRange(InputPartition):
+class TaskInput(InputPartition):
     """What one task reads."""
 
     kafka: KafkaConfig
@@ -107,7 +107,7 @@ class SinkStreamReader(DataSourceStreamReader):
         if is_live and not parts:  # only the signals are to be followed
             parts = [Share({}, None)]
         return [
-            PieceRange(
+            TaskInput(
                 self._kafka,
                 self._prefix,
                 self._options,
@@ -122,7 +122,7 @@ class SinkStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises TaskError."""
-        assert isinstance(partition, PieceRange)
+        assert isinstance(partition, TaskInput)
         read = read_live if partition.share.ends is None else read_bounded
         with as_task_error(), kept_reader(partition) as reader:
             yield from map(to_row, chain.from_iterable(map(parts_of, read(partition, reader))))
@@ -151,7 +151,7 @@ _readers: Final[KeptClients[_KeptReader]] = KeptClients()
 
 
 @contextmanager
-def kept_reader(part: PieceRange) -> Iterator[PartitionReader]:
+def kept_reader(part: TaskInput) -> Iterator[PartitionReader]:
     """Lends the consumer that this worker process keeps from task to task. After an error it is closed."""
     name, generation = part.options.name, part.options.generation
     kept = _readers.get(name, generation)
@@ -171,7 +171,7 @@ def kept_reader(part: PieceRange) -> Iterator[PartitionReader]:
         raise
 
 
-def read_live(part: PieceRange, reader: Reader) -> Iterator[Piece]:
+def read_live(part: TaskInput, reader: Reader) -> Iterator[Piece]:
     """Yields pieces until the batch is over, and empty ones when no records follow at once."""
     starts = part.share.starts
     reader.seek({**starts, **part.firsts, **part.signals})
@@ -211,7 +211,7 @@ def _is_over(live_s: float, now: float, begun: float, worked_since: float | None
 class _BatchEnd:
     """Recognizes what ends a batch before its time."""
 
-    def __init__(self, part: PieceRange) -> None:
+    def __init__(self, part: TaskInput) -> None:
         topics = Topics(part.prefix)
         self._signals = frozenset(part.signals)
         self._keys = {
@@ -230,7 +230,7 @@ class _BatchEnd:
         return key is not None and (message.key() or b"").startswith(key)
 
 
-def read_bounded(part: PieceRange, reader: Reader) -> Iterator[Piece]:
+def read_bounded(part: TaskInput, reader: Reader) -> Iterator[Piece]:
     """Yields pieces up to the ends of the share."""
     unread, ends = dict(part.share.starts), part.share.ends or {}  # of the partitions that are not at their ends
     reader.seek({**unread, **part.firsts})

@@ -11,7 +11,7 @@ import pytest
 from cdc.kafka.compacted import read_latest
 from cdc.model.job_records import SinkErrorRecord
 from cdc.model.topics import Topics
-from spark_jobs.worker import RETRY_S_MAX
+from spark_jobs.sink_thread import RETRY_S_MAX
 from tests.faults.episodes import servers
 from tests.support.feed import Feed
 from tests.support.sink_job import SinkJob, write_config

@@ -29,9 +29,9 @@ from spark_jobs.batches import BatchReport
 from spark_jobs.dead_letters import DeadLetterProducer
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.rejections import DeadLetterUpdates
+from spark_jobs.sink_thread import OpenSink, PipelineConnections
 from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.sync import SinkSync
-from spark_jobs.worker import OpenSink, PipelineConnections
 from watershed.client import applied, waiting
 
 MUTANT: Final = "OPERATORS_MUTANT"  # the environment variable that names one
@@ -190,9 +190,9 @@ def _trusts_the_store() -> None:
 
 def _continues_where_it_published() -> None:
     """At a start, the position that was published last counts, not the one that the store holds."""
-    begin = serving.ServingWorker._begin
+    begin = serving.ServingThread._begin
 
-    def begun(worker: serving.ServingWorker, opened: OpenSink, connections: PipelineConnections) -> Any:
+    def begun(worker: serving.ServingThread, opened: OpenSink, connections: PipelineConnections) -> Any:
         sink: Any = opened.sink
         held, read = sink.generation(), sink.saved_position
 
@@ -207,7 +207,7 @@ def _continues_where_it_published() -> None:
             del sink.saved_position
 
     _trusts_the_store()
-    _put(serving.ServingWorker, "_begin", begun)
+    _put(serving.ServingThread, "_begin", begun)
 
 
 def _write_whatever_was_noted(owner: type, name: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_jobs import runner
-from spark_jobs.worker import Portions
+from spark_jobs.sink_thread import Portions
 from tests.faults.operators.mutants import MUTANT, MUTANTS
 from watershed.cli.main import main
 

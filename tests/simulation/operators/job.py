@@ -1,6 +1,6 @@
 """A sink's job: the real one, without Spark's session and threads.
 
-ServingWorker, Builder, SinkSync, SparkBatches, ControlReader, the data source's planner, the tasks and their readers
+ServingThread, Builder, SinkSync, SparkBatches, ControlReader, the data source's planner, the tasks and their readers
 are the product's. Their clients are fakes, tasks run one after the other, and the other threads work while a task
 reports.
 """
@@ -29,24 +29,24 @@ from cdc.model.errors import WatershedError
 from cdc.model.job_records import RebuildRecord
 from cdc.model.rejected_rows import RejectedRow, dead_letter_generation
 from cdc.model.sink_records import SinkRecord
-from spark_jobs import batches, building, rebuild, rejections, serving, worker, writer
+from spark_jobs import batches, building, rebuild, rejections, serving, sink_thread, writer
 from spark_jobs.batches import MicroBatch, SparkBatches
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.dead_letters import OpenLetters, record_of
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.rejections import DeadLetterUpdates
-from spark_jobs.serving import ServingWorker, SinkFile
+from spark_jobs.serving import ServingThread, SinkFile
+from spark_jobs.sink_thread import OpenSink, PipelineConnections, Portions
 from spark_jobs.sinks_file import SinkConfig
 from spark_jobs.source import group, reading, sink_plan, sink_stream, topic_ends
 from spark_jobs.source.group import GroupOffsets, group_name
 from spark_jobs.source.reading import PartitionReader
 from spark_jobs.source.sink_options import SinkStreamOptions
-from spark_jobs.source.sink_stream import PieceRange, SinkStreamReader, read_live
+from spark_jobs.source.sink_stream import SinkStreamReader, TaskInput, read_live
 from spark_jobs.sync import QueryStopped, SinkSync
 from spark_jobs.task_errors import TaskError, error_of_task
 from spark_jobs.task_report import SinkTaskConfig, TaskReport
-from spark_jobs.worker import OpenSink, PipelineConnections, Portions
 from spark_jobs.writer import StoreWriter, write_pieces
 from tests.simulation.operators.brokers import TOPICS, Brokers
 from tests.simulation.operators.source import PREFIX
@@ -113,7 +113,7 @@ class Session:
 
 def _attempt(writer: StoreWriter, number: int, part: InputPartition) -> TaskReport:
     """Runs a task once. Raises TaskError."""
-    assert isinstance(part, PieceRange)
+    assert isinstance(part, TaskInput)
     return write_pieces(writer, read_live(part, PartitionReader(KAFKA, "task")), number)
 
 
@@ -339,7 +339,7 @@ class SimulatedBuilder(_Watched, Builder):
                 self.refusal = error
 
 
-class SimulatedWorker(_Watched, ServingWorker):
+class SimulatedWorker(_Watched, ServingThread):
     """The worker of the serving generation."""
 
 
@@ -540,7 +540,7 @@ def patched(world: World, brokers: Brokers, attempts: str) -> Iterator[None]:
 
     with ExitStack() as stack:
         for module in (
-            worker,
+            sink_thread,
             serving,
             building,
             rebuild,
@@ -558,6 +558,6 @@ def patched(world: World, brokers: Brokers, attempts: str) -> Iterator[None]:
         stack.enter_context(mock.patch.object(writer, "LiveReports", InlineReports))
         stack.enter_context(mock.patch.object(writer, "_kept", _kept_inline()))
         stack.enter_context(mock.patch.object(serving, "Builder", SimulatedBuilder))
-        for module in (worker, serving):
+        for module in (sink_thread, serving):
             stack.enter_context(mock.patch.object(module, "secrets", numbered("s")))
         yield

@@ -13,7 +13,7 @@ from spark_jobs import serving
 from spark_jobs.applied import AppliedPosition
 from spark_jobs.dead_letters import OpenLetters
 from spark_jobs.live_reports import LiveReports
-from spark_jobs.serving import ServingWorker
+from spark_jobs.serving import ServingThread
 from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.sync import SinkSync
 from tests.simulation.operators import capture as model
@@ -135,7 +135,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "7: does not look at the store again": replaced(SinkSync, "_check_generation", lambda _: None),
     "8: writes serving rows with the new mapping": replaced(
-        ServingWorker, "_opener", lambda worker, _: worker._open_sink
+        ServingThread, "_opener", lambda worker, _: worker._open_sink
     ),
 }
 

@@ -156,7 +156,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(batches, "GroupOffsets", world.open_group)
     monkeypatch.setattr(batches, "TopicEnds", lambda _: world)
-    monkeypatch.setattr(batches, "REPORT_S", 0.001)
+    monkeypatch.setattr(batches, "LOOK_S", 0.001)
     clock = SimpleNamespace(monotonic=lambda: world.now, time_ns=lambda: int(world.now * 1e9))
     monkeypatch.setattr(batches, "time", clock)
     return world
@@ -317,7 +317,7 @@ def test_a_look_that_took_long_does_not_put_off_the_next_one_for_long(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that answered after 10 s kept the driver from what tasks had written for 200 s."""
-    monkeypatch.setattr(batches, "REPORT_S_MAX", 0.01)
+    monkeypatch.setattr(batches, "LOOK_S_MAX", 0.01)
     world.took_s = 10.0
     frame = FakeFrame(meanwhile=lambda: looked(lambda: world.looks > 2))
     made(world).run(MicroBatch(frame, 0), ENDS, Taker())  # type: ignore[arg-type]

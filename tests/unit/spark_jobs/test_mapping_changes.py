@@ -23,10 +23,10 @@ from spark_jobs.build_plan import IN_PLACE, NOT_WRITTEN, REPLACED, UNUSABLE, UP_
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.dead_letters import adopted_letters
 from spark_jobs.generations import former_mappings
-from spark_jobs.serving import ServingWorker, SinkFile
+from spark_jobs.serving import ServingThread, SinkFile
+from spark_jobs.sink_thread import PipelineConnections
 from spark_jobs.sinks_file import SinkConfig
 from spark_jobs.starting import first_position, has_lost_writes, of_tables, parse_position, with_adopted
-from spark_jobs.worker import PipelineConnections
 from tests.support.sink_job import write_config
 from tests.unit.spark_jobs.records import schema
 
@@ -187,7 +187,7 @@ class Job:
         self.excluded: set[TableId] = set()
         file = SinkFile(lambda: SinkConfig(0, self.config), self.opener, lambda _: None)
         stop, spark = threading.Event(), cast("Any", None)
-        self.worker = ServingWorker("search", self.config, spark, self.opener(self.config), stop, Conditions(), file)
+        self.worker = ServingThread("search", self.config, spark, self.opener(self.config), stop, Conditions(), file)
         worker = cast("Any", self.worker)
         worker._checkpoints = SimpleNamespace(keep_only=lambda _: None)
         worker._begin_sync = lambda _opened, _link, start: start

@@ -20,7 +20,7 @@ from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
 from spark_jobs import serving
 from spark_jobs.applied import Applied
-from spark_jobs.serving import ServingWorker, SinkFile
+from spark_jobs.serving import ServingThread, SinkFile
 from spark_jobs.sinks_file import SinkConfig
 from spark_jobs.starting import LOST_WRITES, first_position, with_rows_owed
 from tests.support.sink_job import write_config
@@ -41,7 +41,7 @@ class Swap:
         config = load_config(write_config(folder, "127.0.0.1:1", "shop", {"cache": {"url": "redis://c"}}))
         stop = threading.Event()
         opener = cast("Any", None)
-        self.worker = ServingWorker("cache", config, cast("Any", None), opener, stop, Conditions())
+        self.worker = ServingThread("cache", config, cast("Any", None), opener, stop, Conditions())
         self.worker._generation = generation
 
     @property
@@ -69,7 +69,7 @@ class Swap:
         assert newest(self.sinks.values(), "cache") is None, "no waiter is answered by the former generation"
 
     def replace(self, *, is_written: bool = True) -> None:
-        connections = cast("Any", SimpleNamespace(control=self, writer=self))
+        connections = cast("Any", SimpleNamespace(control=self, progress=self))
         self.worker._replace(cast("Any", self), cast("Any", self if is_written else None), connections)
 
 
@@ -119,7 +119,7 @@ class Kept:
         shown = self.record.model_copy(update={"applied_lsn": 500, "job": (4, "former")})
         control.sinks[shown.record_key] = shown
         writer = SimpleNamespace(publish=self.answers.append, send=lambda _: None)
-        connections = SimpleNamespace(control=control, writer=writer, history="h", published=True)
+        connections = SimpleNamespace(control=control, progress=writer, history="h", published=True)
         assert (
             worker._begin(cast("Any", SimpleNamespace(sink=sink, slots=slots, slot="")), cast("Any", connections))
             is None
@@ -156,7 +156,7 @@ def test_rows_that_a_former_generation_was_to_remove_are_removed_by_the_next_one
     )
     control = SimpleNamespace(sinks={}, schema_histories={items: None, other: None}, excluded=())
     setattr(worker, "_complete", lambda _, record: record)  # noqa: B010 - a method
-    connections = SimpleNamespace(control=control, writer=SimpleNamespace(publish=on_error.append), history="h")
+    connections = SimpleNamespace(control=control, progress=SimpleNamespace(publish=on_error.append), history="h")
     opened = SimpleNamespace(sink=sink, slots=SimpleNamespace(in_place=True))
     worker._begin_again(cast("Any", opened), cast("Any", connections), saved, [], [other])
     assert reset == [items, other]
@@ -173,7 +173,7 @@ def test_a_store_that_must_be_built_again_is_at_each_start_until_it_is(tmp_path:
     control = SimpleNamespace(sinks={}, schema_histories={}, rebuilds={}, mappings={})
     published = ProgressRecord(epoch=1, seq=1, lsn=1, commit_ts_us=1, published_ts_us=now_us, end_offsets={})
     connections = SimpleNamespace(
-        control=control, writer=SimpleNamespace(send=asked.append), history="h", published=published
+        control=control, progress=SimpleNamespace(send=asked.append), history="h", published=published
     )
     worker._checkpoints = cast("Any", SimpleNamespace(keep_only=lambda _: None))
     setattr(worker, "_begin_sync", lambda *_: None)  # noqa: B010 - a method
@@ -201,7 +201,7 @@ class Attempt:
         self.numbers = [0]  # of the configuration, one look after another; the last one stays
         self.config = config
         file = SinkFile(self.configured, lambda now: cast("Any", ("opens", now)), self.calls_follow)
-        self.worker = ServingWorker("cache", config, cast("Any", None), opener, self.stop, Conditions(), file)
+        self.worker = ServingThread("cache", config, cast("Any", None), opener, self.stop, Conditions(), file)
         self.slots = SimpleNamespace(others=lambda: {"2": 6}, in_place=True)
         self.sink = self
         self.schema_histories: dict[TableId, SchemaHistory] = {}
@@ -317,8 +317,8 @@ def test_nothing_is_replaced_after_a_request_to_stop(tmp_path: Path, begins: boo
 def test_a_store_with_slots_can_be_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Attempt(tmp_path)
     sent: list[RebuildRecord] = []
-    connections = cast("Any", SimpleNamespace(writer=SimpleNamespace(send=sent.append)))
-    rebuild_of = ServingWorker._rebuild_of
+    connections = cast("Any", SimpleNamespace(progress=SimpleNamespace(send=sent.append)))
+    rebuild_of = ServingThread._rebuild_of
     assert rebuild_of(attempt.worker, cast("Any", SimpleNamespace(slots=None)), connections) is None
     monkeypatch.setattr(serving, "Builder", lambda *fields: (fields[0], *fields[4:]))
     rebuild = rebuild_of(attempt.worker, cast("Any", attempt), connections)

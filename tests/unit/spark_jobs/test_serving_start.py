@@ -22,7 +22,8 @@ from sinks.schema_history import SchemaHistory
 from spark_jobs import serving
 from spark_jobs.applied import BUILT_AGAIN
 from spark_jobs.control_reader import ControlUpdate
-from spark_jobs.serving import ServingWorker
+from spark_jobs.serving import ServingThread
+from spark_jobs.sink_thread import PipelineConnections
 from spark_jobs.starting import (
     INCLUDED,
     LOST_WRITES,
@@ -32,7 +33,6 @@ from spark_jobs.starting import (
     parse_position,
     too_old_s,
 )
-from spark_jobs.worker import PipelineConnections
 from tests.support.sink_job import write_config
 
 NOW_US = 10**15
@@ -58,7 +58,7 @@ class Started:
         config = load_config(write_config(folder, "127.0.0.1:1", "shop", {"cache": {"url": "redis://c"}}))
         self.calls: list[str] = []
         self.stop = threading.Event()
-        self.worker = ServingWorker("cache", config, cast("Any", None), cast("Any", None), self.stop, Conditions())
+        self.worker = ServingThread("cache", config, cast("Any", None), cast("Any", None), self.stop, Conditions())
         self.worker._checkpoints = cast("Any", SimpleNamespace(keep_only=self.keep_only))
         cast("Any", self.worker)._begin_sync = lambda _opened, _link, start: start
         self.marker, self.text = marker, ""

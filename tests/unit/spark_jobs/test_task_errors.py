@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 from cdc.config.settings import KafkaConfig
 from cdc.model.errors import BrokerError, ConfigError, StackError, UnreachableError, WatershedError
 from sinks.errors import FullError, RefusedError, SinkError
+from spark_jobs.sink_thread import error_of_query
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.task_errors import TaskError, error_of_task
-from spark_jobs.worker import error_of_query
 from tests.support.waiting import eventually
 
 

@@ -21,7 +21,7 @@ from spark_jobs.source.reading import Fetched, Partition
 from spark_jobs.source.shares import TASK_RECORDS_MIN
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_plan import BatchPlan
-from spark_jobs.source.sink_stream import PieceRange, SinkStreamReader
+from spark_jobs.source.sink_stream import SinkStreamReader, TaskInput
 from spark_jobs.task_errors import TaskError, error_of_task
 from tests.unit.spark_jobs.records import PARTITION, TOPIC, FakeReader, Signal, fetched, upsert
 
@@ -57,7 +57,7 @@ def reader_of(monkeypatch: pytest.MonkeyPatch, options: SinkStreamOptions, plann
 
 
 def starts_of(parts: list[Any]) -> list[Mapping[Partition, int]]:
-    assert all(isinstance(part, PieceRange) for part in parts)
+    assert all(isinstance(part, TaskInput) for part in parts)
     return [part.share.starts for part in parts]
 
 
@@ -66,7 +66,7 @@ def test_every_live_batch_follows_at_once_also_without_records(monkeypatch: pyte
     first, second = made.latestOffset(), made.latestOffset()
     assert (first["batch"], second["batch"]) == (1, 2)
     (part,) = made.partitions(first, second)
-    assert isinstance(part, PieceRange)
+    assert isinstance(part, TaskInput)
     assert (part.share.starts, part.share.ends, part.signals) == ({PARTITION: 4}, None, SIGNALS)
 
 
@@ -78,7 +78,7 @@ def test_a_bounded_batch_begins_when_there_are_records(monkeypatch: pytest.Monke
     last = made.latestOffset()
     assert last != first and last["batch"] == 2
     (part,) = made.partitions(first, last)
-    assert isinstance(part, PieceRange)
+    assert isinstance(part, TaskInput)
     assert (part.share.starts, part.share.ends) == ({PARTITION: 4}, {PARTITION: 9})
 
 
@@ -145,7 +145,7 @@ def test_errors_of_the_planner_reach_the_driver_as_what_they_are(monkeypatch: py
 def test_a_live_sink_without_topics_has_one_task_that_follows_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     made = reader_of(monkeypatch, LIVE, FakePlanner(plan({}, {})))
     (part,) = made.partitions(made.initialOffset(), made.latestOffset())
-    assert isinstance(part, PieceRange)
+    assert isinstance(part, TaskInput)
     assert (part.share.starts, part.share.ends, part.signals) == ({}, None, SIGNALS)
     bounded = reader_of(monkeypatch, BOUNDED, FakePlanner(plan({}, {})))
     assert bounded.partitions(bounded.initialOffset(), bounded.latestOffset()) == []

@@ -23,7 +23,7 @@ from spark_jobs.source.sink_stream import (
     SETTLE_S,
     SPLIT_S,
     WAIT_S_MAX,
-    PieceRange,
+    TaskInput,
     read_bounded,
     read_live,
 )
@@ -50,14 +50,14 @@ def options(**fields: Any) -> SinkStreamOptions:
     return SinkStreamOptions(**given | fields)
 
 
-def live(*, may_split: bool = False, starts: Mapping[Partition, int] | None = None) -> PieceRange:
+def live(*, may_split: bool = False, starts: Mapping[Partition, int] | None = None) -> TaskInput:
     share = Share({PARTITION: 5, OTHER: 9} if starts is None else starts, None)
-    return PieceRange(KAFKA, "shop", options(live_s=LIVE_S), share, SIGNALS, may_split)
+    return TaskInput(KAFKA, "shop", options(live_s=LIVE_S), share, SIGNALS, may_split)
 
 
-def bounded(ends: Mapping[Partition, int], task_bytes: int | None = None) -> PieceRange:
+def bounded(ends: Mapping[Partition, int], task_bytes: int | None = None) -> TaskInput:
     share = Share(dict.fromkeys(ends, 0), ends)
-    return PieceRange(KAFKA, "shop", options(task_bytes=task_bytes), share, SIGNALS, may_split=False)
+    return TaskInput(KAFKA, "shop", options(task_bytes=task_bytes), share, SIGNALS, may_split=False)
 
 
 class TimedReader:
@@ -99,7 +99,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-def read(clock: SimpleNamespace, part: PieceRange, reader: TimedReader) -> list[Piece]:
+def read(clock: SimpleNamespace, part: TaskInput, reader: TimedReader) -> list[Piece]:
     clock.monotonic = lambda: reader.now
     return list((read_live if part.share.ends is None else read_bounded)(part, reader))
 
@@ -116,7 +116,7 @@ def test_a_live_task_reads_its_partitions_and_our_own_topics(clock: SimpleNamesp
 
 
 @pytest.mark.parametrize("part", [live(), bounded({PARTITION: 8, OTHER: 12})])
-def test_a_task_begins_at_the_first_record_that_was_known_to_be_there(clock: SimpleNamespace, part: PieceRange) -> None:
+def test_a_task_begins_at_the_first_record_that_was_known_to_be_there(clock: SimpleNamespace, part: TaskInput) -> None:
     reader = TimedReader()
     read(clock, replace(part, firsts={OTHER: 11}), reader)
     assert reader.sought[OTHER] == 11 and reader.sought[PARTITION] == part.share.starts[PARTITION]

@@ -15,8 +15,8 @@ from cdc.config.config_file import load_config
 from cdc.daemon.conditions import Conditions
 from cdc.model.errors import BrokerError, ConfigError, WatershedError
 from cdc.model.sink_records import STALLED_S
-from spark_jobs import worker as module
-from spark_jobs.serving import ServingWorker
+from spark_jobs import sink_thread as module
+from spark_jobs.serving import ServingThread
 from spark_jobs.task_errors import TaskError
 from tests.support.sink_job import write_config
 from tests.support.status_facts import applied
@@ -32,12 +32,12 @@ def session(process: Any) -> Any:
     return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=process)))
 
 
-def worker(folder: Path, conditions: Conditions, process: Any = None, sink: str = "cache") -> ServingWorker:
+def sink_thread(folder: Path, conditions: Conditions, process: Any = None, sink: str = "cache") -> ServingThread:
     def refuse(_: object) -> NoReturn:
         raise AssertionError("nothing is opened")
 
     config = load_config(write_config(folder, "127.0.0.1:1", "shop", SINKS, warehouse_trigger_ms=12_000))
-    return ServingWorker(sink, config, session(process), refuse, threading.Event(), conditions)
+    return ServingThread(sink, config, session(process), refuse, threading.Event(), conditions)
 
 
 def test_a_java_process_that_was_killed_is_named_and_not_the_call_that_it_interrupted(
@@ -45,7 +45,7 @@ def test_a_java_process_that_was_killed_is_named_and_not_the_call_that_it_interr
 ) -> None:
     killed = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
     conditions = Conditions()
-    tested = worker(tmp_path, conditions, killed)
+    tested = sink_thread(tmp_path, conditions, killed)
 
     def cut_off() -> NoReturn:
         raise CUT_OFF
@@ -66,7 +66,7 @@ def test_the_published_record_names_the_store_and_how_long_it_may_be_silent(
 ) -> None:
     """Processes whose configuration does not have the sink yet judge by it whether it makes progress."""
     control: Any = SimpleNamespace(excluded=(), schema_histories={})
-    record = worker(tmp_path, Conditions(), sink=sink)._complete(control, applied())
+    record = sink_thread(tmp_path, Conditions(), sink=sink)._complete(control, applied())
     assert (record.store, record.patience_s) == (store, STALLED_S + patience_s)
 
 
@@ -88,7 +88,7 @@ def test_the_planner_s_error_decides_whether_the_query_is_started_again(
 ) -> None:
     """It comes as an error of Spark's, as its text."""
     conditions = Conditions()
-    tested = worker(tmp_path, conditions, sink="cache")
+    tested = sink_thread(tmp_path, conditions, sink="cache")
     spark_s = PySparkException(f"Failed when Python streaming data source perform latestOffset: \n"
                                f"TaskError: {TaskError(own('no password', 'add it'))}\n")  # fmt: skip
     sync: Any = SimpleNamespace(failure=None, has_new_writes=threading.Event(), is_behind=False)

@@ -1,5 +1,5 @@
-"""One generation of a sink, whose query runs in a thread: it is started, watched, and started again after a failure.
-spark_jobs/serving.py and spark_jobs/building.py determine the purpose of the generation.
+"""A thread of the driver for one generation of a sink: it starts the query, watches it, and starts it again after a
+failure. spark_jobs/serving.py and spark_jobs/building.py determine the purpose of the generation.
 """
 
 import secrets
@@ -110,7 +110,7 @@ class PipelineConnections:
     """One attempt's connections to the brokers, and all that was published before it began."""
 
     control: ControlReader
-    writer: ProgressWriter
+    progress: ProgressWriter
     dead_letters: Callable[[int], DeadLetterTopic]  # opens those of a generation
     update: ControlUpdate
 
@@ -129,7 +129,7 @@ class PipelineConnections:
         self.update = self.update.followed_by(later)
 
 
-class SinkWorker(ABC):
+class SinkThread(ABC):
     """Runs until a request to stop, or until its sink has an error that a restart can't correct (`refusal`). A
     subclass determines the purpose of the generation: readers see it, or it is built beside the one that they see.
     """
@@ -248,7 +248,7 @@ class SinkWorker(ABC):
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Holds the lock while this worker runs. Waits as standby while another process of this machine runs the sink,
+        """Holds the lock while this thread works. Waits as standby while another process of this machine runs the sink,
         and takes over when that ends. Yields False after a request to stop."""
         has_waited = False
 
@@ -272,7 +272,7 @@ class SinkWorker(ABC):
 
     def _run_queries(self, sync: SinkSync, generation: int, is_over: Callable[[], bool]) -> None:
         """Works until a request to stop, or until `is_over`, which is called several times a second, returns true. When
-        it returns, nothing more is written.
+        it returns, nothing more is written, unless a batch had to be abandoned.
         """
         self._sync = sync
         query = self._start(sync, generation)
@@ -323,14 +323,14 @@ class SinkWorker(ABC):
         environment = JobEnvironment(
             control,
             partial(self._complete, control),
-            connections.writer.publish,
+            connections.progress.publish,
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
             job=self._next_job(connections, start),
             dead_letters=dead_letters,
             dead_letters_max=self._section.dead_letters_max,
         )
-        batches = opened.batches(start.generation, environment.job, connections.writer.send)
+        batches = opened.batches(start.generation, environment.job, connections.progress.send)
         self._stream = SinkStreamOptions(
             name=self.name,
             generation=start.generation,
