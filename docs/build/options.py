@@ -81,7 +81,7 @@ def example_comments(text: str) -> dict[str, str]:
             indent = len(key["indent"])
             path = [*((depth, name) for depth, name in path if depth < indent), (indent, key["key"])]
             found[".".join(name for _, name in path)] = [comment["text"].strip()] if comment else []
-        elif comment and path and line.startswith(" "):
+        elif comment and path and line.index("#") > path[-1][0]:  # others show a section that is left out
             found[".".join(name for _, name in path)].append(comment["text"].strip())
     return {name: " ".join(filter(None, lines)) for name, lines in found.items()}
 
