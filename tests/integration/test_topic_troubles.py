@@ -70,7 +70,7 @@ def await_same(captured: Captured, *tables: str) -> None:
 
 @pytest.mark.promise(4)
 @pytest.mark.invariant(10)
-@pytest.mark.parametrize("is_running", [True, False], ids=["running", "asleep"])
+@pytest.mark.parametrize("is_running", [True, pytest.param(False, marks=pytest.mark.long)], ids=["running", "asleep"])
 @pytest.mark.parametrize("expected", TROUBLES)
 def test_a_topic_in_trouble_stops_its_table_until_an_operator_starts_it(
     both: Captured, expected: str, is_running: bool

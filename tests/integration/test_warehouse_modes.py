@@ -13,7 +13,7 @@ from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 from tests.support.warehouse_setup import SCHEMA, TABLES, TRIGGERS, change, duck, iceberg, settings, unlike
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long  # units, histories and the warehouse's own conformance show the modes in CI
 
 DEADLINE_S = 120.0
 FILL = "INSERT INTO customers SELECT n, 'a', NULL FROM generate_series(1000, 1019) AS n"
