@@ -28,7 +28,7 @@ from watershed.views.event_records import EventTopicReader
 from watershed.views.maintainer import ViewMaintainer
 from watershed.views.targets import open_base
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 MOMENTS: Final = (
     *((EventLogBase, name) for name in ("create", "offsets", "begin", "load", "_insert", "_advance", "note_filled")),

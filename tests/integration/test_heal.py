@@ -13,7 +13,7 @@ from tests.support.captured import Captured, under_capture
 from tests.support.topics import delete_topic
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 ROWS = 3_000
 TABLES: LiteralString = """

@@ -29,7 +29,7 @@ from tests.support.topics import create_topic, delete_topic
 from tests.support.waiting import eventually
 from watershed.client.outbox import Outbox
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 PAGE: Final = Path(__file__).parents[2] / "docs/how-to/events.md"
 ORDERS, OUTBOX = "public.orders", "cdc.outbox"

@@ -37,7 +37,7 @@ from tests.support.read_meanwhile import (
 from tests.support.sink_job import SinkJob, sink_record
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 ROWS: Final = 500
 PER_S: Final = 50.0
@@ -239,7 +239,6 @@ def test_stores_are_rebuilt_swapped_and_put_back_while_they_are_read(pipeline: P
     assert "Traceback" not in job.said(), job.said()
 
 
-@pytest.mark.long  # a second build of two stores; tests/simulation and unit tests show its order in CI
 def test_a_killed_rebuild_goes_on_with_the_mapping_of_today_and_readers_miss_nothing(pipeline: Pipeline) -> None:
     """The job that comes next has another mapping: it serves nothing of its own until the new generation has caught up,
     and what was built with the former mapping is built again. SQL tables are rebuilt for their mapping too."""

@@ -27,7 +27,7 @@ from watershed.views.base import Base
 from watershed.views.maintainer import ViewMaintainer, define
 from watershed.views.target import TargetGenerations, ViewTarget
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 

@@ -38,7 +38,7 @@ from watershed.views.targets import open_target
 from watershed.views.topic import Published
 from watershed.views.topic_writer import ViewTopic
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.long
 
 TOTALS: Final = """
 SELECT o.id, c.name, l.total::text AS total, l.lines
