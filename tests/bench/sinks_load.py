@@ -11,6 +11,9 @@ UPDATE: LiteralString = "UPDATE {} SET counter = counter + 1, changed_at = now()
 MARK: LiteralString = "UPDATE {} SET note = %s, changed_at = now() WHERE id = %s"
 
 
+READY_S_MAX = 900.0  # the load is warm, however long that was asked to take
+
+
 def write_changes(dsn: str, tables: list[str], rows: int, rate: float, stop: Any, results: Any) -> None:
     """Commits changes of single rows, `rate` per second over all tables, until `stop` is set. Puts the actual rate into
     `results`.
@@ -46,7 +49,7 @@ def sample(dsn: str, row: SampledRow, ready: Any, stop: Any, results: Any) -> No
     lost = 0
     with psycopg.connect(dsn, autocommit=True) as connection:
         statement = psycopg.sql.SQL(MARK).format(psycopg.sql.Identifier(row.table))
-        ready.wait(60)
+        ready.wait(READY_S_MAX)
         while not stop.is_set():
             mark = f"sample {time.time_ns()}"
             connection.execute(statement, (mark, row.key))
