@@ -10,6 +10,7 @@ moment: unpublished work is repeated, and the store's guard by version makes tha
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -460,8 +461,11 @@ class SinkSync:
 
     def _look_for_topics(self) -> None:
         """Notices within seconds that a topic has gone, or lost records, while a batch reads it: the batch ends."""
+        # A transactional batch replaces the position when it is committed: what was found meanwhile would be forgotten.
+        waits: AbstractContextManager[object] = nullcontext() if self._transactional is None else self._store
         try:
-            self._find_topics()
+            with waits:
+                self._find_topics()
         except (BrokerError, UnreachableError) as error:  # the batches have it too, if it lasts
             log.debug("topics can't be looked at", sink=self._sink.name, because=error.message)
 

@@ -180,19 +180,19 @@ def progress_is_true(progress: Sequence[Record], records: Sequence[Record], chan
     for record in progress:
         if record.key != b"progress" or record.value is None:
             continue
-        told = parse(record.value)
-        now = told["epoch"], told["lsn"]
+        reported = parse(record.value)
+        now = reported["epoch"], reported["lsn"]
         if now < previous:
             yield f"{record}: (epoch, lsn) {now} after {previous}"
         previous = now
-        known |= told["end_offsets"].keys()
+        known |= reported["end_offsets"].keys()
         for (topic, partition), parting in partings.items():
-            ends = told["end_offsets"].get(topic)
+            ends = reported["end_offsets"].get(topic)
             if ends is None and topic in known:
                 continue
             end = ends[partition] if ends is not None else 0
             newest, oldest = parting.at(end - 1)
-            if told.get("is_cut") and newest is not None and newest >= now:
+            if reported.get("is_cut") and newest is not None and newest >= now:
                 yield f"{record}: the cut {now} has {newest} in {topic}/{partition} below end offset {end}"
             if oldest is not None and oldest < now:
                 yield f"{record}: (epoch, lsn) {now} covers {oldest} in {topic}/{partition}, end offset {end} does not"

@@ -10,6 +10,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -141,22 +142,16 @@ class Comparisons:
 
     def operations(self) -> Sequence[Operation[Any]]:
         return [
-            Operation("/v1/verify", "verify", "Compare stores with the source.", VerifyRequest, self._verify,
-                      Started, 202),
+            Operation("/v1/verify", "verify", "Compare stores with the source.", VerifyRequest,
+                      partial(self._start, "verify"), Started, 202),
             Operation("/v1/repair", "repair", "Compare, and have what differs published again.", CompareRequest,
-                      self._repair, Started, 202),
+                      partial(self._start, "repair"), Started, 202),
         ]  # fmt: skip
 
     def routes(self) -> Sequence[Route]:
         return [Route("/v1/operations/{id}", self._shown)]
 
-    def _verify(self, caller: Caller, wanted: CompareRequest, _: Mapping[str, str]) -> Started:
-        return self._start("verify", caller, wanted)
-
-    def _repair(self, caller: Caller, wanted: CompareRequest, _: Mapping[str, str]) -> Started:
-        return self._start("repair", caller, wanted)
-
-    def _start(self, action: Action, caller: Caller, wanted: CompareRequest) -> Started:
+    def _start(self, action: Action, caller: Caller, wanted: CompareRequest, _: Mapping[str, str]) -> Started:
         config = self._config()
         for name in wanted.sinks:
             sink_config(config.sinks, name)

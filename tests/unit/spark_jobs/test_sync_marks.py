@@ -35,14 +35,14 @@ class Marked(Bench):
             self.marks.append((record.lsn, sorted(table.name for table in tables)))
         return not self.refuses
 
-    def told(self, *records: ProgressRecord, sweeps: tuple[SweepRecord, ...] = ()) -> None:
+    def publish(self, *records: ProgressRecord, sweeps: tuple[SweepRecord, ...] = ()) -> None:
         self.update.append(ControlUpdate(records, sweeps, ()))
         self.sync.run_housekeeping()
 
 
 def test_a_mark_is_set_where_a_batch_reaches_the_cut_and_not_on_the_way() -> None:
     bench = Marked(reports=[wrote(3), wrote(5)])
-    bench.told(cut(100, 5))
+    bench.publish(cut(100, 5))
     bench.batch()
     assert bench.marks == [] and bench.published[-1].cut_offsets == {TOPIC: (5,)}
     bench.batch()
@@ -51,8 +51,8 @@ def test_a_mark_is_set_where_a_batch_reaches_the_cut_and_not_on_the_way() -> Non
 
 def test_a_mark_is_set_although_the_next_cut_is_known_already() -> None:
     bench = Marked(reports=[wrote(5)])
-    bench.told(cut(100, 5))
-    bench.told(cut(200, 9))
+    bench.publish(cut(100, 5))
+    bench.publish(cut(200, 9))
     bench.batch()
     assert bench.marks == [(100, ["a"])]
     assert bench.published[-1].cut_offsets == {TOPIC: (9,)}
@@ -60,35 +60,35 @@ def test_a_mark_is_set_although_the_next_cut_is_known_already() -> None:
 
 def test_marks_come_at_the_interval_also_where_nothing_changes() -> None:
     bench = Marked(reports=[wrote(5), wrote(6)])
-    bench.told(cut(100, 5))
+    bench.publish(cut(100, 5))
     bench.batch()
-    bench.told(cut(200, 6))
+    bench.publish(cut(200, 6))
     bench.batch()
     assert bench.marks == [(100, ["a"])]
     bench.now_us += int(INTERVAL_S * 1e6)
-    bench.told()
+    bench.publish()
     assert bench.marks[1:] == [(200, ["a"])]
     bench.now_us += int(INTERVAL_S * 1e6)
-    bench.told()
+    bench.publish()
     assert len(bench.marks) == 2, "it is the same position"
-    bench.told(cut(300, 6))
+    bench.publish(cut(300, 6))
     assert bench.marks[2:] == [(300, ["a"])]
 
 
 def test_a_mark_that_was_not_set_is_tried_again() -> None:
     bench = Marked(reports=[wrote(5)])
     bench.refuses = True
-    bench.told(cut(100, 5))
+    bench.publish(cut(100, 5))
     bench.batch()
     bench.refuses = False
-    bench.told()
+    bench.publish()
     assert bench.marks == [(100, ["a"])]
 
 
 @pytest.mark.parametrize("owed", [True, False])
 def test_a_table_that_owes_rows_is_not_marked(owed: bool) -> None:
     bench = Marked(reports=[wrote(5)])
-    bench.told(cut(100, 5, owed={str(TABLE): "a snapshot runs"} if owed else {}))
+    bench.publish(cut(100, 5, owed={str(TABLE): "a snapshot runs"} if owed else {}))
     bench.batch()
     assert bench.marks == ([] if owed else [(100, ["a"])])
 
@@ -96,7 +96,7 @@ def test_a_table_that_owes_rows_is_not_marked(owed: bool) -> None:
 def test_a_table_is_swept_before_it_is_marked() -> None:
     bench = Marked(reports=[wrote(5)])
     swept = SweepRecord.of(TABLE, 7, 100, 1, 0)
-    bench.told(cut(100, 5), sweeps=(swept,))
+    bench.publish(cut(100, 5), sweeps=(swept,))
     bench.batch()
     assert [call for call in bench.calls if call.startswith("sweep")] == ["sweep a 7"]
     assert bench.marks == [(100, ["a"])]
@@ -104,7 +104,7 @@ def test_a_table_is_swept_before_it_is_marked() -> None:
 
 def test_a_batch_says_of_its_snapshots_whether_it_reaches_the_cut() -> None:
     bench = Marked()
-    bench.told(cut(100, 5))
+    bench.publish(cut(100, 5))
     for end, is_reached in ((4, False), (5, True), (6, False)):
         found = bench.sync.cut_of(BatchReport({TOPIC: {0: end}}))
         assert found is not None and (found[0].lsn, found[1]) == (100, is_reached)

@@ -24,9 +24,9 @@ def found(*records: SinkRecord, progress: ProgressRecord = NOW) -> PositionOfSto
 
 
 def test_the_position_is_the_smallest_and_holds_since_all_stores_show_it() -> None:
-    told = found(record("a", 0x500, 20), record("b", 0x400, 10))
-    assert (told.lsn, told.epoch, told.since_unix_seconds, told.is_complete) == ("0/400", 1, 20.0, True)
-    assert [(store.sink, store.lsn, store.since_unix_seconds) for store in told.stores] == [
+    stores = found(record("a", 0x500, 20), record("b", 0x400, 10))
+    assert (stores.lsn, stores.epoch, stores.since_unix_seconds, stores.is_complete) == ("0/400", 1, 20.0, True)
+    assert [(store.sink, store.lsn, store.since_unix_seconds) for store in stores.stores] == [
         ("a", "0/500", 20.0),
         ("b", "0/400", 10.0),
     ]
@@ -45,9 +45,9 @@ def test_an_earlier_epoch_is_less_whatever_its_lsn() -> None:
     ],
 )
 def test_a_store_without_a_position_leaves_none_for_all(other: SinkRecord) -> None:
-    told = found(record("a", 0x500, 1), other)
-    assert (told.lsn, told.since_unix_seconds, told.is_complete) == (None, None, False)
-    assert [store.lsn for store in told.stores] == ["0/500", None]
+    stores = found(record("a", 0x500, 1), other)
+    assert (stores.lsn, stores.since_unix_seconds, stores.is_complete) == (None, None, False)
+    assert [store.lsn for store in stores.stores] == ["0/500", None]
 
 
 def test_no_store_is_no_position() -> None:
@@ -56,8 +56,8 @@ def test_no_store_is_no_position() -> None:
 
 def test_rows_that_are_missing_below_the_position_are_named() -> None:
     progress = NOW.model_copy(update={"owed": {"public.b": "it is stopped"}})
-    told = found(record("a", 0x500, 1, owed={"public.a": "a snapshot runs"}), progress=progress)
-    assert told.stores[0].owed == {"public.a": "a snapshot runs", "public.b": "it is stopped"}
-    assert not told.is_complete
+    stores = found(record("a", 0x500, 1, owed={"public.a": "a snapshot runs"}), progress=progress)
+    assert stores.stores[0].owed == {"public.a": "a snapshot runs", "public.b": "it is stopped"}
+    assert not stores.is_complete
     assert found(record("a", 1, 1, excluded=("public.b",)), progress=progress).is_complete
     assert not found(record("a", 1, 1, dead_letters=1)).is_complete
