@@ -193,7 +193,7 @@ class AppliedPosition:
         for topic, incarnation in newest.incarnations.items():
             known = self.incarnations.get(topic, "")
             if known != incarnation:
-                if known or topic in self.written:
+                if known or topic in self.written or topic in self.cut_least:
                     self.invalidate(topic)
                 self.incarnations[topic] = incarnation
         self._pending = [(number, record) for number, record in self._pending if self._is_of_these_topics(record)]
@@ -231,9 +231,11 @@ class AppliedPosition:
         self.sweeps.setdefault(table_key(table), 0)
 
     def invalidate(self, topic: str) -> None:
-        """Gives up the offsets of a topic: its records are read again from the beginning."""
+        """Gives up the offsets of a topic: its records are read again from the beginning. A cut of it may lie below the
+        offsets that its former log had."""
         self.offsets.pop(topic, None)
         self.written.pop(topic, None)
+        self.cut_least = {name: ends for name, ends in self.cut_least.items() if name != topic}
         self.invalidations[topic] = self.invalidations.get(topic, 0) + 1
 
     def check_topic(self, topic: str, found: FoundTopic, written: tuple[int, ...] | None = None) -> str | None:
