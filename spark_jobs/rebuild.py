@@ -105,9 +105,10 @@ class Rebuild:
         """Returns whether nothing is being built, although something was."""
         return self._request is None and bool(self._ended_requests)
 
-    def follow(self, control: RebuildControl) -> bool:
+    def follow(self, control: RebuildControl, *, is_needed: bool = True) -> bool:
         """Begins a requested rebuild, and ends a cancelled one. Returns is_ready. Raises WatershedError if a rebuild
-        of all tables that was not requested by a user can't begin.
+        of all tables that was not requested by a user can't begin, and the serving generation is not kept up to date
+        without it (`is_needed`).
         """
         request = control.rebuilds.get(self._sink)
         is_open = request is not None and request.is_open and request.request not in self._ended_requests
@@ -122,7 +123,7 @@ class Rebuild:
             is_full = isinstance(self.refusal, FullError)
             self._end_request(held, "failed", self.refusal.message, NEXT_FULL if is_full else self.refusal.hint)
         elif held is None and request is not None and is_open:
-            self._begin(request, control)
+            self._begin(request, control, is_needed=is_needed)
         return self.is_ready
 
     def reaches(self, goal: Applied, timeout_s: float) -> bool:
@@ -161,7 +162,7 @@ class Rebuild:
         if self._builder is not None:
             self._builder.join(END_S_MAX)
 
-    def _begin(self, request: RebuildRecord, control: RebuildControl) -> None:
+    def _begin(self, request: RebuildRecord, control: RebuildControl, *, is_needed: bool) -> None:
         serving = self._slots.serving()
         try:
             if request.generation and self._slots.generation(serving) == request.generation:
@@ -175,7 +176,7 @@ class Rebuild:
                 case _:
                     self._start(request, self._new(request, control))
         except WatershedError as error:
-            if not request.keeps_old and not request.tables:
+            if is_needed and not request.keeps_old and not request.tables:
                 raise
             self.refusal = error
             self._end_request(request, "failed", error.message, error.hint)

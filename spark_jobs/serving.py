@@ -219,15 +219,18 @@ class ServingThread(SinkThread):
             connections.control.mappings[self.name] = record
 
     def _withdraw_rebuild(self, slots: Slots, connections: PipelineConnections) -> None:
-        """Ends a rebuild of tables whose mapping is the former one again, unless its generation serves already."""
+        """Ends a rebuild that no user has requested, where the configuration is the former one again, unless its
+        generation serves already."""
         request = connections.control.rebuilds.get(self.name)
-        if request is None or not request.is_open or not request.tables:
+        if request is None or not request.is_open or request.keeps_old:
             return
         if request.generation:
             if slots.generation(slots.serving()) == request.generation:
                 return
             slots.drop(slot_of(request.generation))
-        ended = request.model_copy(update={"status": "cancelled", "message": "the mapping is the former one again"})
+        ended = request.model_copy(
+            update={"status": "cancelled", "message": "the configuration is the former one again"}
+        )
         connections.progress.send(ended)
         connections.control.rebuilds[self.name] = ended
         log.info("rebuild ended", sink=self.name, status=ended.status, because=ended.message)
@@ -258,7 +261,7 @@ class ServingThread(SinkThread):
 
     def _follow(self, rebuild: Rebuild, opened: OpenSink, connections: PipelineConnections) -> bool:
         ended_before = rebuild.ended_count
-        is_ready = rebuild.follow(connections.control)
+        is_ready = rebuild.follow(connections.control, is_needed=self._written_as is self._section)
         if rebuild.ended_count != ended_before:
             self._close_other_dead_letters(opened, connections)
         return is_ready
@@ -312,11 +315,13 @@ class ServingThread(SinkThread):
             reason = why_filled_again(marker, held, saved, connections.history)
         else:
             reason = RESHAPED if reshaped else INCLUDED if included else ""
-        part = [] if last is None or self._must_build_all(last, connections) else reshaped
+        is_whole = last is None or self._must_build_all(last, connections)
+        part = [] if is_whole or not self._section.adopts_tables else reshaped
+        is_followed = not is_whole and self._written_as is not self._section
         is_beside = slots is not None and not slots.in_place
         if is_beside:
             self._publish_mappings(last, connections)
-        if reason and held is not None and is_beside and not (part and self._written_as is not self._section):
+        if reason and held is not None and is_beside and not is_followed:
             self._request_rebuild(connections, reason, part, NOT_WRITTEN)
             self._generation = held
             self._keep_checkpoints(held, connections)

@@ -48,6 +48,12 @@ class StoreConfig(StoredTables):
         return False
 
     @property
+    def adopts_tables(self) -> bool:
+        """Says whether a new generation may have tables of the one before, which are at another position than those
+        that were built for it."""
+        return True
+
+    @property
     def no_rebuild(self) -> str | None:
         """Says why the store can't be built again while it serves, as the end of a sentence; None if it can."""
         return None if self.has_slots else "whose store can't hold two generations at once"
@@ -237,6 +243,10 @@ class SqlConfig(StoreConfig):
     @property
     def is_at_cuts(self) -> bool:
         return self.consistency == "transactional"
+
+    @property
+    def adopts_tables(self) -> bool:
+        return not self.is_at_cuts
 
     def beginning(self, topic_prefix: str) -> str:
         """The schema of the sink's own tables; where there are no schemas, what their names begin with."""

@@ -257,6 +257,24 @@ def test_a_table_with_other_masks_is_built_while_nothing_is_written(tmp_path: Pa
     assert [(one.generation, one.role) for one in job.positions] == []
 
 
+def transactional(**mapping: Any) -> StoreConfig:
+    return section(SqlConfig, **mapping).model_copy(update={"consistency": "transactional"})
+
+
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_tables_at_another_position_are_not_adopted_where_all_are_at_one(tmp_path: Path, is_followed: bool) -> None:
+    """Readers of a transactional sink would see the built tables at the builder's cut and the others at another one,
+    far behind it if nothing was written to them meanwhile."""
+    now = transactional(a=RENAMED if is_followed else {"mask": MASK})
+    job = Job(tmp_path, transactional(), now)
+    assert job.begin() == (job.noted if is_followed else None)
+    assert job.request.tables == (), "all tables are built"
+    plan = build_plan("search", now, HISTORIES.values(), record(transactional()), known(transactional()))
+    assert plan is not None and (plan.tables, plan.kept) == ((A, B), 0)
+    assert plan.readers == (UP_TO_DATE if is_followed else f"{NOT_WRITTEN}{UNUSABLE}")
+
+
 def test_a_cache_is_written_with_the_new_mapping_at_once(tmp_path: Path) -> None:
     job = Job(tmp_path, section(), section(a=RENAMED), in_place=True)
     assert job.begin() == job.noted
@@ -291,14 +309,16 @@ def test_a_rebuild_of_all_tables_includes_the_changed_ones(tmp_path: Path) -> No
     assert job.request == whole
 
 
-@pytest.mark.parametrize(("generation", "is_dropped"), [(4, True), (0, False)])
+@pytest.mark.parametrize(
+    ("generation", "tables", "is_dropped"), [(4, ["public.a"], True), (0, ["public.a"], False), (4, [], True)]
+)
 def test_a_mapping_that_is_the_former_one_again_ends_the_rebuild(
-    tmp_path: Path, generation: int, is_dropped: bool
+    tmp_path: Path, generation: int, tables: list[str], is_dropped: bool
 ) -> None:
     job = Job(tmp_path, section(), section())
     begun = {"sink": "search", "request": "r", "action": "rebuild", "status": "running", "asked_us": 1}
-    request = RebuildRecord.model_validate({**begun, "tables": ["public.a"], "generation": generation})
-    job.rebuilds = {"search": request}
+    fields = {**begun, "keeps_old": False, "tables": tables, "generation": generation}
+    job.rebuilds = {"search": RebuildRecord.model_validate(fields)}
     job.begin()
     assert (job.request.status, job.dropped) == ("cancelled", ["g4"] if is_dropped else [])
 
@@ -306,10 +326,14 @@ def test_a_mapping_that_is_the_former_one_again_ends_the_rebuild(
 def test_a_rebuild_whose_generation_serves_already_is_not_withdrawn(tmp_path: Path) -> None:
     job = Job(tmp_path, section(), section())
     begun = {"sink": "search", "request": "r", "action": "rebuild", "status": "running", "asked_us": 1}
-    request = RebuildRecord.model_validate({**begun, "tables": ["public.a"], "generation": 3})
+    request = RebuildRecord.model_validate({**begun, "keeps_old": False, "tables": ["public.a"], "generation": 3})
     job.rebuilds = {"search": request}
     job.begin()
     assert (job.request, job.dropped) == (request, [])
+    of_a_user = request.model_copy(update={"keeps_old": True, "tables": (), "generation": 4})
+    job.rebuilds = {"search": of_a_user}
+    job.begin()
+    assert (job.request, job.dropped) == (of_a_user, [])
 
 
 def test_a_former_mapping_that_does_not_fit_any_more_does_not_stop_the_sink(tmp_path: Path) -> None:

@@ -180,6 +180,14 @@ def test_tables_that_can_not_be_built_leave_the_serving_generation_alone(world: 
         world.ask(keeps_old=False, request="r2")
 
 
+def test_all_tables_that_can_not_be_built_leave_a_generation_alone_that_is_kept_up_to_date(world: World) -> None:
+    world.store.is_full = True
+    world.ask(request="r0")
+    world.publish(world.said.model_copy(update={"request": "r1", "status": "asked", "keeps_old": False}))
+    assert not world.rebuild.follow(world, is_needed=False)
+    assert (world.said.status, world.said.message) == ("failed", "the disk is full")
+
+
 def test_a_job_that_was_killed_goes_on_with_the_generation_that_it_had_begun(world: World) -> None:
     world.ask()
     world.restarted().follow(world)

@@ -237,7 +237,8 @@ class Attempt:
             looks += 1
         self.calls.append(f"kept {sync} {generation} for {looks}")
 
-    def follow(self, _: object) -> bool:
+    def follow(self, _: object, *, is_needed: bool) -> bool:
+        assert is_needed, "it has its own mapping"
         self.calls.append("follow")
         if self.follows.pop(0):
             self.ended_count += 1
