@@ -316,8 +316,10 @@ class AppliedPosition:
 
     def cut_here(self, topics: Collection[str]) -> ProgressRecord | None:
         """Returns the cut that the store is at: the present one, or the one before as long as nothing was written
-        since. None: it is at none of them."""
-        return next((cut for cut in (self.cut, self._former_cut) if self._is_at(cut, topics)), None)
+        since. None: it is at none of them. Behind a later position it is at none, though its offsets are those of the
+        cut: sweeps that belong to that position, which have no records, may be done."""
+        cuts = (cut for cut in (self.cut, self._former_cut) if cut is not None and _place(cut)[:2] >= self._covered[:2])
+        return next((cut for cut in cuts if self._is_at(cut, topics)), None)
 
     def _is_at(self, cut: ProgressRecord | None, topics: Collection[str]) -> bool:
         if cut is None:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config.config_file import Config
+from cdc.config.stores import SqlConfig
 from cdc.daemon.conditions import Conditions
 from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
@@ -47,6 +48,7 @@ from spark_jobs.query_listener import query_name
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.staging import MergingBatches
+from spark_jobs.starting import with_closings_owed
 from spark_jobs.sync import CutMarks, JobEnvironment, SinkSync
 from spark_jobs.task_errors import error_of_task
 
@@ -315,8 +317,10 @@ class SinkThread(ABC):
     def _begin_sync(self, opened: OpenSink, connections: PipelineConnections, start: SinkRecord) -> SinkSync:
         """Returns the SinkSync of the generation that continues at `start`, with its tables prepared."""
         control, update = connections.control, connections.update
-        position = self._position(connections, start)
         dead_letters = connections.dead_letters(start.generation)
+        if isinstance(self._section, SqlConfig) and self._section.is_at_cuts:
+            start = with_closings_owed(start, dead_letters.open)
+        position = self._position(connections, start)
         held = {schema_history.newest.table for schema_history in control.schema_histories.values()}
         if not start.end_offsets:  # the generation begins again
             dead_letters.publish(dict.fromkeys(dead_letters.open))

@@ -10,6 +10,7 @@ older one. Such a store is foreign: it is built again beside the one that reader
 its rows lose against every later write and are removed if none comes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 
 from cdc.model.control import ProgressRecord, table_key
 from cdc.model.events import TableId
+from cdc.model.rejected_rows import dead_letter_table
 from cdc.model.sink_records import SinkRecord
 from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import BUILT_AGAIN, covers
@@ -73,6 +75,15 @@ def with_writes_owed(last: SinkRecord, tables: Iterable[TableId]) -> SinkRecord:
     """Returns the position of a store that has lost writes. Some of them may have closed dead letters: until they are
     repeated, nobody would know that a row is missing which the store rejected before."""
     return last.model_copy(update={"owed": dict.fromkeys(map(str, tables), LOST_WRITES) | last.owed})
+
+
+def with_closings_owed(last: SinkRecord, open_dead_letters: Iterable[str]) -> SinkRecord:
+    """Returns the position of a transactional sink, whose dead letters are closed just before the transaction is
+    committed that has the rows: where fewer are open than it says, the row may still be missing, until its record is
+    read again. `open_dead_letters`: dead_letter_key of each."""
+    still = Counter(str(dead_letter_table(dead_letter)) for dead_letter in open_dead_letters)
+    closed = [TableId.parse(table) for table, count in last.rejected.items() if still[table] < count]
+    return with_writes_owed(last, closed)
 
 
 def never_held(last: SinkRecord, schema_histories: Iterable[SchemaHistory]) -> list[TableId]:

@@ -114,6 +114,9 @@ class SinkSync:
         self._at_cuts = at_cuts
         self._transactional = transactional
         self._marks = marks
+        # Dead letters were closed for rows that a transaction has written, of which it is not known whether it was
+        # committed: the position before would tell that no row is missing.
+        self._is_uncertain = False
         self._marked_us: int | None = None  # when the last mark was set
         self._marked: tuple[int, int] = (0, 0)  # epoch and LSN of it
         self._active_query = 0  # the number of the query whose batches may begin; 0: none
@@ -361,15 +364,19 @@ class SinkSync:
         """Writes, sweeps and notes the position in one transaction of the store, then publishes the position. This
         object has the former position until the transaction is committed."""
         with self._store:
+            if self._is_uncertain and write is None:
+                return
             with self._state:
                 position = self._position.copy()
             with batches.transaction():
                 if write is not None:
                     write(position)
                 self._sweep(position)
+                self._is_uncertain = True
                 record = self._note(position)
             with self._state:
                 self._position = position
+            self._is_uncertain = False
             if record is not None:
                 self._environment.publish(record)
                 self._published = record
@@ -471,9 +478,10 @@ class SinkSync:
 
     def _sweep(self, position: AppliedPosition) -> None:
         with self._state:
-            unprepared = {schema_history.newest.table for schema_history in self._unprepared}
+            prepared = {schema_history.newest.table for schema_history in self._schema_histories.values()}
+            new = {schema_history.newest.table for schema_history in self._unprepared} - prepared
         for sweep in position.due_sweeps():
-            if sweep.table in unprepared:  # an empty table's sweep may be due as soon as the table is known
+            if sweep.table in new:  # an empty table's sweep may be due as soon as the table is known
                 continue
             with self._store:
                 swept = self._sink.sweep(sweep.table, sweep.floor)
@@ -631,6 +639,8 @@ class SinkSync:
     def _publish(self) -> None:
         """Notes the position in the store, then publishes it: a store that loses its last writes loses the note."""
         with self._store:
+            if self._is_uncertain:  # the sink begins again, where the store is
+                return
             record = self._note(self._position)
             if record is not None:
                 self._environment.publish(record)

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,7 +30,7 @@ from spark_jobs.batches import BatchReport, Take
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.cuts import PieceStager, StagedBy, StagingBatches, stage_pieces
 from spark_jobs.source.piece import Piece, PieceRecord, Place
-from spark_jobs.starting import parse_position
+from spark_jobs.starting import LOST_WRITES, parse_position, with_closings_owed
 from spark_jobs.sync import JobEnvironment, SinkSync
 from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
 from tests.unit.spark_jobs.test_sync import FakeLetters
@@ -254,6 +255,28 @@ def test_a_truncate_is_seen_with_the_rest_of_its_transaction(store: Store) -> No
     assert store.saved().applied_lsn == store.published[-1].applied_lsn == 300
 
 
+@pytest.mark.promise(2)
+def test_a_truncate_does_not_wait_for_a_schema_that_is_published_while_its_batch_runs(store: Store) -> None:
+    """The table is prepared for it behind the batch; until then rows would be seen that the transaction has removed."""
+    transfers(store, 1)
+    store.publish(cut(100, 1, 1))
+    store.batch()
+    store.log[B].append(upsert("b", 2, 200, 11))
+    store.publish(cut(200, 1, 2), sweeps=[sweep("a", 10, 200)])
+    altered = replace(schema("a"), version=2)
+    read = store.run
+
+    def run(*given: Any) -> BatchReport:
+        store.update.append(ControlUpdate((), (), (SchemaHistory((schema("a"), altered)),)))
+        store.sync.run_housekeeping()
+        return read(*given)
+
+    with mock.patch.object(store, "run", run):
+        store.batch()
+    assert store.rows() == {"a": [], "b": [(1, 101), (2, 200)]}
+    assert store.saved().applied_lsn == 200
+
+
 def test_a_row_that_the_database_refuses_stops_only_itself(store: Store) -> None:
     store.log[A] = [upsert("a", 1, 2**70, 1), upsert("a", 2, 5, 2)]
     store.log[B] = [upsert("b", 1, 6, 3)]
@@ -262,6 +285,42 @@ def test_a_row_that_the_database_refuses_stops_only_itself(store: Store) -> None
     assert store.rows() == {"a": [(2, 5)], "b": [(1, 6)]}
     assert len(store.letters.open) == 1
     assert store.saved().dead_letters == 1
+
+
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("by", ["the batch", "a sweep"])
+def test_a_dead_letter_that_is_closed_for_a_row_that_is_not_committed_hides_nothing(store: Store, by: str) -> None:
+    store.log[A] = [upsert("a", 1, 2**70, 1)]
+    store.publish(cut(100, 1, 0))
+    store.batch()
+    assert store.published[-1].rejected == {"public.a": 1}
+    if by == "the batch":
+        store.log[A].append(upsert("a", 1, 5, 2))
+        store.publish(cut(200, 2, 0))
+    with mock.patch.object(SqlSink, "save_position", side_effect=SinkError("gone", "nothing")):
+        with pytest.raises(SinkError, match="gone"):
+            if by == "the batch":
+                store.batch()
+            else:
+                store.publish(cut(200, 1, 0), sweeps=[sweep("a", 10, 200)])
+        assert store.letters.open == {}, "before the position that says so"
+    store.sync.run_housekeeping()
+    assert store.published[-1].applied_lsn == 100
+    assert store.published[-1].rejected == {"public.a": 1}, (
+        "a waiter for 100 must not take the row for one that is there"
+    )
+    start = with_closings_owed(store.saved(), store.letters.open)
+    again = Store(store.path, start, store.log)
+    assert again.published[-1].owed == {"public.a": LOST_WRITES}
+    again.letters.open = {}
+    if by == "the batch":
+        again.publish(cut(200, 2, 0))
+        again.batch()
+        assert again.rows()["a"] == [(1, 5)]
+    else:
+        again.publish(cut(200, 1, 0), sweeps=[sweep("a", 10, 200)])
+    assert (again.published[-1].applied_lsn, again.published[-1].owed) == (200, {})
+    again.sql.close()
 
 
 def test_staged_records_that_are_gone_fail_the_batch(store: Store) -> None:

@@ -102,6 +102,24 @@ def test_a_table_is_swept_before_it_is_marked() -> None:
     assert bench.marks == [(100, ["a"])]
 
 
+def test_a_table_that_was_swept_beyond_the_position_is_not_marked_with_it() -> None:
+    """A TRUNCATE has no record: the offsets are still those of the position before it, which would then be seen with
+    the emptied table."""
+    bench = Marked(reports=[wrote(5), wrote(6)])
+    bench.publish(cut(100, 5))
+    bench.batch()
+    bench.publish(cut(200, 6))
+    bench.batch()
+    truncated = SweepRecord.of(TABLE, 7, 250, 1, 0)
+    bench.publish(progress(250, 6), sweeps=(truncated,))
+    assert "sweep a 7" in bench.calls
+    bench.now_us += int(INTERVAL_S * 1e6)
+    bench.publish()
+    assert bench.marks == [(100, ["a"])]
+    bench.publish(cut(300, 6))
+    assert bench.marks[1:] == [(300, ["a"])]
+
+
 def test_a_batch_says_of_its_snapshots_whether_it_reaches_the_cut() -> None:
     bench = Marked()
     bench.publish(cut(100, 5))
