@@ -5,7 +5,8 @@ Their keys are read from the topics (see cdc/kafka/diverged_keys.py). A Kafka tr
 where the branches part, in the next epoch, begins a snapshot of these rows; those that the table does not have are
 deleted. Everything since that point is streamed from the slot, so no other row is read.
 
-This is exact only where the topics were exact at that point, and where nothing but rows is wrong. Otherwise, and if
+This is exact only where the topics were exact at that point and still have every delete behind it, and where nothing
+but rows is wrong. Otherwise, and if
 there are many such keys, all rows are compared, as after any other gap.
 """
 
@@ -40,6 +41,7 @@ from cdc.tables.timelines import Branch, parting
 log = structlog.get_logger(__name__)
 
 OWES = "the snapshot that heals the gap"
+DELETES_SHARE = 0.5  # of the time for which topics keep deletes: clocks differ, and reading takes time
 
 
 class DivergedHeal:
@@ -142,7 +144,8 @@ class DivergedHeal:
                 raise ConnectionLost("another instance has continued meanwhile")
             if not self._are_complete(position, switch):
                 return False
-            keys = self._keys(schemas, position.epoch, switch)
+            deletes_kept_s = min(topic.deletes_kept_s for topic in topics.values())
+            keys = self._keys(schemas, position.epoch, switch, deletes_kept_s)
             if keys is None:
                 return False
             count = sum(map(len, keys.values()))
@@ -154,21 +157,28 @@ class DivergedHeal:
             broker.commit(do_nothing)
         return True
 
-    def _keys(self, schemas: list[TableSchema], epoch: int, switch: int) -> dict[TableId, tuple[str, ...]] | None:
-        """Returns the record keys of each table; None if they are too many, or can't be looked up, or if the epoch is
-        not known to have begun before the branches part."""
+    def _keys(
+        self, schemas: list[TableSchema], epoch: int, switch: int, deletes_kept_s: float
+    ) -> dict[TableId, tuple[str, ...]] | None:
+        """Returns the record keys of each table; None if they are too many, or can't be looked up, if the epoch is not
+        known to have begun before the branches part, or if a delete that never happened may be gone from the topics.
+        `deletes_kept_s`: how long these keep deletes at least."""
         keys: dict[TableId, tuple[str, ...]] = {}
-        has_shared = False
+        has_shared, shared_ms = False, 0
         for schema in schemas:
             try:
                 found = read_diverged_keys(self._config.kafka, schema.topic, epoch, switch)
             except TooManyKeysError:
                 return None
-            has_shared = has_shared or found.has_shared
+            has_shared, shared_ms = has_shared or found.has_shared, max(shared_ms, found.shared_ms)
             keys[schema.table] = tuple(sorted(key.decode() for key in found.keys))
             if len(asked_keys(schema, keys[schema.table])) != len(keys[schema.table]):
                 return None
-        return keys if has_shared else None
+        # What never happened was published behind the last record of the common past.
+        is_recent = self._clock.now_us() / 1_000_000 - shared_ms / 1_000 < deletes_kept_s * DELETES_SHARE
+        if not is_recent:
+            log.info("all rows are compared", reason="topics may have forgotten deletes that never happened")
+        return keys if has_shared and is_recent else None
 
     def _snapshot(self, schema: TableSchema, epoch: int, keys: tuple[str, ...]) -> TopicRecord:
         record = SnapshotRecord(

@@ -42,15 +42,17 @@ class DivergedKeys:
         self._last_shared = b""  # key of that record
         self._bytes = 0  # at least the size of the keys
         self.has_shared = False  # the epoch has a record of the common past: it began before the branches part
+        self.shared_ms = 0  # when the last record of the common past was published, ms since 1970
 
     def end_partition(self) -> None:
         """The next record is of another partition."""
         self._found |= self._here | self._tombstones
         self._here, self._tombstones, self._last_shared = set(), set(), b""
 
-    def take(self, key: bytes, value: bytes | None) -> None:
+    def take(self, key: bytes, value: bytes | None, published_ms: int) -> None:
         """Takes the next record, as JSON. Raises TooManyKeysError."""
         if value is not None and not self._is_diverged(value):
+            self.shared_ms = max(self.shared_ms, published_ms)
             self._here.discard(key)
             self._tombstones.clear()
             self._last_shared = key
@@ -86,15 +88,15 @@ def read_diverged_keys(kafka: KafkaConfig, topic: str, epoch: int, switch: int) 
     """Reads the topic to the end that it has now. Raises TooManyKeysError, BrokerError, UnreachableError."""
     found = DivergedKeys(epoch, switch)
     for partition in _partitions(kafka, topic):
-        for key, value in partition:
-            found.take(key, value)
+        for key, value, published_ms in partition:
+            found.take(key, value, published_ms)
         found.end_partition()
     return found
 
 
-def _partitions(kafka: KafkaConfig, topic: str) -> Iterator[Iterator[tuple[bytes, bytes | None]]]:
+def _partitions(kafka: KafkaConfig, topic: str) -> Iterator[Iterator[tuple[bytes, bytes | None, int]]]:
     plain = record_reader(kafka).plain
     with open_reader(kafka, settings={"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}) as reader:
         for number in reader.partitions(topic):
             messages = reader.read(topic, number)
-            yield ((key, plain(m.value())) for m in messages if (key := plain(m.key())) is not None)
+            yield ((key, plain(m.value()), m.timestamp()[1]) for m in messages if (key := plain(m.key())) is not None)

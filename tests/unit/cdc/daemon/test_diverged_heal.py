@@ -1,5 +1,6 @@
 """When a standby that was behind is healed by its diverged rows alone, and when all rows are compared instead."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from cdc.model.topic_record import TopicRecord
 from tests.support import wire
 
 EPOCH, SWITCH = 4, 1_000
+DAY_S = 86_400.0
 SCHEMA, _ = wire.schema_and_relation((Column("id", 23, -1, "integer", False),), ["id"])
 POSITION = PositionRecord(
     phase="streaming",
@@ -140,10 +142,10 @@ def test_keys_count_only_if_the_epoch_began_before_the_branches_part(monkeypatch
     def keys(*records: tuple[bytes, int]) -> dict[TableId, tuple[str, ...]] | None:
         found = DivergedKeys(EPOCH, SWITCH)
         for key, lsn in records:
-            found.take(key, record(lsn))
+            found.take(key, record(lsn), time.time_ns() // 1_000_000)
         found.end_partition()
         monkeypatch.setattr(diverged_heal, "read_diverged_keys", lambda *_: found)
-        return healing()._keys([SCHEMA], EPOCH, SWITCH)
+        return healing()._keys([SCHEMA], EPOCH, SWITCH, DAY_S)
 
     assert keys((b'{"id":1}', 10), (b'{"id":2}', 2_000)) == {SCHEMA.table: ('{"id":2}',)}
     assert keys((b'{"id":2}', 2_000)) is None
@@ -153,7 +155,22 @@ def test_keys_count_only_if_the_epoch_began_before_the_branches_part(monkeypatch
         raise TooManyKeysError
 
     monkeypatch.setattr(diverged_heal, "read_diverged_keys", refuse)
-    assert healing()._keys([SCHEMA], EPOCH, SWITCH) is None
+    assert healing()._keys([SCHEMA], EPOCH, SWITCH, DAY_S) is None
+
+
+@pytest.mark.promise(2)
+@pytest.mark.parametrize(("hours", "is_healed"), [(1, True), (11, True), (13, False), (70, False)])
+def test_a_delete_that_never_happened_may_be_gone_from_the_topic(
+    hours: int, is_healed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody heals on Monday what was lost on Friday: the tombstone was compacted away, and nothing in the topic names
+    the row that the table has."""
+    found, now_ms = DivergedKeys(EPOCH, SWITCH), time.time_ns() // 1_000_000
+    for key, lsn, hours_ago in ((b'{"id":1}', 10, hours + 50), (b'{"id":1}', 20, hours), (b'{"id":2}', 2_000, 0)):
+        found.take(key, record(lsn), now_ms - hours_ago * 3_600_000)
+    found.end_partition()
+    monkeypatch.setattr(diverged_heal, "read_diverged_keys", lambda *_: found)
+    assert (healing()._keys([SCHEMA], EPOCH, SWITCH, DAY_S) is not None) is is_healed
 
 
 def snapshot_of(*keys: str) -> TopicRecord:

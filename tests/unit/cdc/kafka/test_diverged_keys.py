@@ -41,7 +41,7 @@ def found(*partitions: Sequence[Given]) -> DivergedKeys:
     keys = DivergedKeys(EPOCH, SWITCH)
     for partition in partitions:
         for key, value in partition:
-            keys.take(key.encode(), value)
+            keys.take(key.encode(), value, 1)
         keys.end_partition()
     return keys
 
