@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import structlog
 from pydantic import Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,6 +30,8 @@ from watershed.http.operations import TABLES_MAX, Operation, RefusedOperationErr
 from watershed.status.children import CDC
 from watershed.status.model import Node
 from watershed.verify.schedule import COMPARED, lowered
+
+log = structlog.get_logger(__name__)
 
 Action = Literal["verify", "repair"]
 KEPT: Final = 20  # operations that have ended
@@ -188,8 +191,9 @@ class Comparisons:
                 run.result = _shortened(json.loads(output))
             else:
                 run.error = "\n".join(run.said) or f"the process ended with exit code {code}"
-        except (OSError, ValueError) as error:
-            run.error = f"the {run.action} could not be run: {error}"
+        except Exception as error:  # whatever it is, nothing was compared
+            log.exception("a comparison has failed", action=run.action)
+            run.error = f"the {run.action} could not be run: {error!r}"
         finally:
             run.ended = time.monotonic()
             self._note(_end_record(run))

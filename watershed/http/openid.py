@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.error import URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -192,5 +193,5 @@ def fetch_json(url: str) -> Any:
         with build_opener(_NoRedirects).open(request, timeout=FETCH_S_MAX) as answer:
             body = answer.read(DOCUMENT_BYTES_MAX)
         return json.loads(body)
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, OSError, HTTPException, ValueError, RecursionError) as error:
         raise UnreachableError(f"{url} can't be read: {error}", _NEXT) from error

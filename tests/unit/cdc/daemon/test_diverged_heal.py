@@ -163,8 +163,8 @@ def test_keys_count_only_if_the_epoch_began_before_the_branches_part(monkeypatch
 def test_a_delete_that_never_happened_may_be_gone_from_the_topic(
     hours: int, is_healed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody heals on Monday what was lost on Friday: the tombstone was compacted away, and nothing in the topic names
-    the row that the table has."""
+    """Somebody heals on Monday what was lost on Friday: the tombstone was compacted away, and nothing in the topic
+    names the row that the table has."""
     found, now_ms = DivergedKeys(EPOCH, SWITCH), time.time_ns() // 1_000_000
     for key, lsn, hours_ago in ((b'{"id":1}', 10, hours + 50), (b'{"id":1}', 20, hours), (b'{"id":2}', 2_000, 0)):
         found.take(key, record(lsn), now_ms - hours_ago * 3_600_000)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cdc.config.http_settings import HttpConfig
+from cdc.model.audit import AuditRecord
 from tests.support.http_server import running
 from tests.support.status_facts import config
 from tests.support.waiting import eventually
@@ -17,7 +18,8 @@ from tests.unit.watershed.http.test_access import USERS
 from tests.unit.watershed.http.test_operations import get, post
 from tests.unit.watershed.http.test_routes import Pipeline
 from watershed.http import comparisons
-from watershed.http.comparisons import DIFFERENCES_MAX, Comparisons
+from watershed.http.access import NOBODY
+from watershed.http.comparisons import DIFFERENCES_MAX, CompareRequest, Comparisons
 from watershed.http.operations import Operations
 from watershed.http.server import http_server
 
@@ -126,3 +128,17 @@ def test_what_was_forgotten_is_said(port: int, tmp_path: Path, monkeypatch: pyte
     ended(port, post(port, "/v1/repair", {})[1]["id"])
     code, failure = get(port, f"/v1/operations/{first}")
     assert code == 404 and "was restarted" in failure["error"] and failure["next"]
+
+
+@pytest.mark.parametrize("printed", ["[]", "{}", '{"tables": null}'])
+def test_what_it_prints_otherwise_is_no_result(printed: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"print({printed!r})", encoding="utf-8")
+    noted: list[AuditRecord] = []
+    command = (sys.executable, "-I", "-S", str(program))
+    started = Comparisons(config, tmp_path / "watershed.yml", noted.append, command)
+    identity = started._start("verify", NOBODY, CompareRequest(), {}).id
+    eventually(lambda: noted, 10.0, "it has ended")
+    run = started._runs[identity].shown()
+    assert (run.status, run.result) == ("failed", None)
+    assert "could not be run" in run.error and "could not be run" in noted[0].result

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,11 +16,12 @@ from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 from pydantic import ValidationError
 
 from cdc.config.http_settings import HttpConfig, HttpOidc
+from cdc.model.errors import UnreachableError
 from tests.support.http_audit import RecordedAudit
 from tests.support.http_server import running
 from tests.unit.watershed.http.test_access import READ, USERS, app, ask
 from watershed.http import openid
-from watershed.http.openid import OpenId
+from watershed.http.openid import OpenId, fetch_json
 from watershed.http.server import http_server
 
 AUDIENCE = "watershed"
@@ -251,3 +253,21 @@ def test_a_provider_is_access_control(provider: Provider) -> None:
     with running(http_server(app(), http)) as port:
         assert ask(port, "/v1/status")[0] == 401
         assert ask(port, "/v1/status", provider.token(roles=["readers"]))[0] == 200
+
+
+@pytest.mark.parametrize("answer", [b"no HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 99_999])
+def test_a_provider_that_answers_something_else_is_one_that_does_not_answer(answer: bytes) -> None:
+    """Such as a proxy before it: 503 with a next step, and not the traceback of an error that nobody expects."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        with pytest.raises(UnreachableError, match="can't be read"):
+            fetch_json(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        server.join()
