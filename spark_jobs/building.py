@@ -145,4 +145,4 @@ class Builder(SinkThread):
         if self._goal is None or now - self._goal[1] > BEHIND_S_MAX:
             serving = newest(connections.control.sinks.values(), self.name)
             self._goal = (swap_goal(sync.published, serving, time.time()), now)
-        return sync.applied[:2] >= self._goal[0] > (0, 0)
+        return sync.applied[:2] >= self._goal[0] > (0, 0) and sync.has_read_out

@@ -27,7 +27,7 @@ from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
 from sinks.schema_history import SchemaHistory
-from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Invalidations, Offsets
+from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Invalidations, Offsets, covers
 from spark_jobs.batches import Batches, BatchReport
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.cuts import CutBatches
@@ -123,6 +123,7 @@ class SinkSync:
         self._queries_started = 0
         self._schema_histories: dict[str, SchemaHistory] = {}  # by topic; prepared
         self._unreadable: dict[str, str] = {}  # topic → why it is not read
+        self._found_ends: Offsets = {}  # of the topics that can be read, when they were looked for last
         self._former_job = environment.control.sinks.get(SinkRecord.key_of(sink.name, generation))
         self._saved_text: str | None = None  # the text that the store must hold since this job wrote it
         self._prepared_us = 0  # when a table was prepared last
@@ -162,6 +163,15 @@ class SinkSync:
         """The position that readers of this generation see."""
         with self._state:
             return self._position.applied
+
+    @property
+    def has_read_out(self) -> bool:
+        """Says whether the topics of tables that capture publishes no more were read to their ends: no position that
+        it publishes says that they were."""
+        with self._state:
+            published = self._position.partition_counts
+            left = {topic: ends for topic, ends in self._found_ends.items() if topic not in published}
+            return covers(self._position.offsets, left)
 
     @property
     def published(self) -> Applied:
@@ -260,7 +270,8 @@ class SinkSync:
         for topic, reason in unreadable.items():
             if topic not in before:
                 log.warning("table is not read", sink=self._sink.name, topic=topic, because=reason)
-        return {topic: there.ends for topic, there in found.items() if topic not in unreadable}
+        self._found_ends = {topic: there.ends for topic, there in found.items() if topic not in unreadable}
+        return self._found_ends
 
     def _why_unreadable(self, topic: str, found: FoundTopic | None, written: tuple[int, ...]) -> str | None:
         """`written`: the offsets before it was looked for."""

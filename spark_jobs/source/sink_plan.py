@@ -9,7 +9,7 @@ guard by version makes that harmless.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final
@@ -96,6 +96,7 @@ class Planner:
         self._control = ControlReader(kafka, self._topics, options.holds)
         self._ends = TopicEnds(kafka)
         self._progress: ProgressRecord | None = None
+        self._read_out: set[str] = set()  # of `_left`, those that were read to their ends
 
     def close(self) -> None:
         self._control.close()
@@ -104,22 +105,31 @@ class Planner:
         """Plans the next batch: the topics that are those that capture has published, from the sink's position on.
         Raises WatershedError."""
         record = self._position()
-        if self._options.at_cuts and covers(record.end_offsets, record.cut_offsets):
+        topics = sorted(schemas.newest.topic for schemas in self._control.schema_histories.values())
+        left = self._left(topics, record) if self._options.at_cuts else set()
+        if self._options.at_cuts and covers(record.end_offsets, record.cut_offsets) and left <= self._read_out:
             return BatchPlan({}, {}, {}, {})
-        self._ends.set_topics(sorted(schemas.newest.topic for schemas in self._control.schema_histories.values()))
+        self._ends.set_topics(topics)
         found = self._ends.ask()
         position = AppliedPosition.of(record)
         position.add_published([self._progress] if self._progress is not None else [], ())
         readable = {topic: there for topic, there in found.items() if position.check_topic(topic, there) is None}
         starts = {topic: _starts(position.written.get(topic, ()), there) for topic, there in readable.items()}
         ends: Offsets = {topic: there.ends for topic, there in readable.items()}
+        self._read_out = {topic for topic in left if topic not in ends or covers(starts, {topic: ends[topic]})}
         return BatchPlan(
             starts,
-            _up_to_cut(record.cut_offsets, starts, ends) if self._options.at_cuts else ends,
+            _up_to_cut(record.cut_offsets, starts, ends, left) if self._options.at_cuts else ends,
             dict(position.incarnations),
             {Partition(topic, 0): offset for topic, offset in self._control.reached().items()},
             {topic: there.starts for topic, there in readable.items()},
         )
+
+    def _left(self, topics: Iterable[str], record: SinkRecord) -> set[str]:
+        """Returns the topics of tables that capture publishes no more: no cut has them, and they do not grow."""
+        if self._progress is None or not record.cut_offsets:
+            return set()
+        return set(topics) - self._progress.end_offsets.keys() - record.cut_offsets.keys()
 
     def _position(self) -> SinkRecord:
         """Returns the position that this job published last."""
@@ -145,11 +155,12 @@ def _starts(written: tuple[int, ...], found: FoundTopic) -> tuple[int, ...]:
     return tuple(written[number] if number < len(written) else 0 for number in range(len(found.ends)))
 
 
-def _up_to_cut(cut: Offsets, starts: Offsets, ends: Offsets) -> Offsets:
-    """Returns the ends of a batch that reads to the cut. Nothing is read while a part of it is not readable: a commit
-    returns before its markers are in all partitions."""
-    wanted = {
-        topic: tuple(max(begin, end) for begin, end in zip_longest(begins, cut.get(topic, ()), fillvalue=0))
+def _up_to_cut(cut: Offsets, starts: Offsets, ends: Offsets, left: Collection[str]) -> Offsets:
+    """Returns the ends of a batch that reads to the cut, and topics in `left` to their ends. Nothing is read while a
+    part of it is not readable: a commit returns before its markers are in all partitions."""
+    wanted = {**cut, **{topic: ends[topic] for topic in left if topic in ends}}
+    reached = {
+        topic: tuple(max(begin, end) for begin, end in zip_longest(begins, wanted.get(topic, ()), fillvalue=0))
         for topic, begins in starts.items()
     }
-    return wanted if covers(ends, wanted) else starts
+    return reached if covers(ends, reached) else starts

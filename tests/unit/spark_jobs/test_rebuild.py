@@ -3,6 +3,8 @@
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +16,7 @@ from cdc.model.topics import DELETES_KEPT_S
 from sinks.errors import FullError, RefusedError, SinkError
 from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import NOTHING, Applied
+from spark_jobs.building import Builder
 from spark_jobs.rebuild import NEXT_FULL, SERVING_SILENT_S, Rebuild, swap_goal
 
 
@@ -324,3 +327,14 @@ def test_a_generation_that_stood_still_for_too_long_is_not_put_back(world: World
     world.record(1, "kept", days_ago=3)
     world.ask("rollback", request="r3")
     assert world.said.status == "running"
+
+
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("has_read_out", [True, False])
+def test_a_generation_lacks_no_rows_of_tables_that_left_when_it_is_ready(has_read_out: bool) -> None:
+    builder = cast("Any", Builder.__new__(Builder))
+    builder.name, builder._goal = "search", None
+    at = Applied(1, 500, 0)
+    sync = SimpleNamespace(applied=at, published=at, has_read_out=has_read_out)
+    connections = SimpleNamespace(control=SimpleNamespace(sinks={}))
+    assert builder._has_caught_up(sync, connections) is has_read_out

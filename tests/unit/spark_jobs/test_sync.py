@@ -244,6 +244,21 @@ def test_what_tasks_report_while_they_run_is_published_before_they_end() -> None
     assert bench.published[-1].applied_lsn == 100
 
 
+@pytest.mark.promise(2)
+def test_a_table_that_capture_publishes_no_more_is_read_out_before_a_generation_is_complete() -> None:
+    """Its rows stay in stores, and no position that is published says that they were read."""
+    bench = Bench(reports=[wrote(3), wrote(5)], topic_ends=5)
+    left = progress(100, 0).model_copy(update={"end_offsets": {OTHER_TOPIC: (0,)}})
+    bench.update = [ControlUpdate((left,), (), ())]
+    bench.batch()
+    assert (bench.sync.applied.lsn, bench.sync.has_read_out) == (100, False)
+    bench.batch()
+    assert bench.sync.has_read_out
+    bench.missing = {TOPIC}  # whoever needs neither topic nor rows deletes both
+    bench.batch()
+    assert bench.sync.has_read_out
+
+
 def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared() -> None:
     bench = Bench()
     take = partial(bench.sync._add_interim_report, bench.query_number, {})

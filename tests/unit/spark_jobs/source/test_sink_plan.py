@@ -257,3 +257,22 @@ def test_a_batch_to_a_cut_ends_exactly_there_or_reads_nothing(
     assert found.ends == ends
     assert found.has_records == (ends.get(TOPIC, (held,)) != (held,))
     assert world.asked == ([TOPIC, OTHER_TOPIC] if ends else [])
+
+
+@pytest.mark.promise(2)
+def test_a_table_that_left_is_read_to_its_end_beside_the_cuts_that_do_not_have_it(world: World) -> None:
+    """Its rows stay in the store, so those that were published behind its last cut belong there, and all of them into a
+    new generation."""
+    world.found[OTHER_TOPIC] = FoundTopic("b", (2, 1))
+    record = position({TOPIC: (7,)}).model_copy(update={"cut_offsets": {TOPIC: (7,)}})
+    options = SinkStreamOptions("search", 1, JOB, ("public.*",), (), 4, 1000, at_cuts=True)
+    planner = Planner(KAFKA, "shop", options)
+    world.script = [progress("id"), record]
+    assert planner.plan().ends == {TOPIC: (7,), OTHER_TOPIC: (2, 1)}
+    read = record.model_copy(update={"end_offsets": {TOPIC: (7,), OTHER_TOPIC: (2, 1)}})
+    world.script = [read]
+    assert not planner.plan().has_records
+    world.asked = []
+    assert planner.plan() == BatchPlan({}, {}, {}, {}) and world.asked == [], "it does not grow"
+    world.script = [progress("id").model_copy(update={"end_offsets": {TOPIC: (9,), OTHER_TOPIC: (5, 5)}})]
+    assert planner.plan() == BatchPlan({}, {}, {}, {}), "it is captured again: the next cut has it"
