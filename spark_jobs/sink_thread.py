@@ -358,8 +358,10 @@ class SinkThread(ABC):
             transactional=batches if isinstance(batches, StagingBatches) else None,
             marks=opened.marks,
         )
-        if isinstance(batches, MergingBatches) and self._section.is_at_cuts:
-            batches.cut_of = sync.cut_of
+        if isinstance(batches, MergingBatches):
+            batches.incarnation_of = sync.incarnation_of
+            if self._section.is_at_cuts:
+                batches.cut_of = sync.cut_of
         sync.begin(update.schema_histories)
         # Of tables that the configuration excludes now: after the position that says so, from which they are read again
         # when they are included.

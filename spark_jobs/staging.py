@@ -79,6 +79,9 @@ class MergingBatches:
         # Of a sink that is written up to cuts: the one to which the running batch goes, and whether a batch with this
         # report reaches it.
         self.cut_of: Callable[[BatchReport], tuple[ProgressRecord, bool] | None] = lambda _: None
+        # Of a topic. Also of a sink without tags: with offsets of a topic that was created again nobody could tell,
+        # once tags are wanted, whether a table is beyond a position.
+        self.incarnation_of: Callable[[str], str] = lambda _: ""
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
         self._topics = {history.newest.table: topic for topic, history in schema_histories.items()}
@@ -119,7 +122,8 @@ class MergingBatches:
             ranges = {
                 partition: (begins.get(partition, 0), end) for partition, end in report.offsets.get(topic, {}).items()
             }
-            origins[table] = origin_of(self._job, number, topic, ranges) | _cut_of(topic, cut)
+            incarnation = {INCARNATION: self.incarnation_of(topic)}
+            origins[table] = origin_of(self._job, number, topic, ranges) | incarnation | _cut_of(topic, cut)
         return origins
 
 

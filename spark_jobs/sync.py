@@ -146,6 +146,7 @@ class SinkSync:
         self._checked_us = environment.now_us()
         self._unknown_since_us: int | None = None  # since when every batch has met an unknown schema
         self._planned: Mapping[str, int] = {}  # topic → partitions, as known when the running batch began
+        self._planned_incarnations: Mapping[str, str] = {}  # by topic, as known then
         self._behind_us: int | None = None  # when a task reported last that there are more records than it can take
 
     @property
@@ -235,6 +236,7 @@ class SinkSync:
             with self._state:
                 invalidations = dict(self._position.invalidations)
                 self._planned = {topic: len(offsets) for topic, offsets in ends.items()}
+                self._planned_incarnations = dict(self._position.incarnations)
             take = partial(self._add_interim_report, query_number, invalidations)
             try:
                 report = self._batches.run(micro_batch, ends, take)
@@ -476,6 +478,10 @@ class SinkSync:
             return None
         position.mark_written(_as_offsets(report.offsets), position.invalidations, _as_offsets(report.begins))
         return position.cut, position.is_at_cut(self.topics)
+
+    def incarnation_of(self, topic: str) -> str:
+        """Returns the incarnation of a topic when the running batch began. Called by the query's thread."""
+        return self._planned_incarnations.get(topic, "")
 
     def _look_for_topics(self) -> None:
         """Notices within seconds that a topic has gone, or lost records, while a batch reads it: the batch ends."""

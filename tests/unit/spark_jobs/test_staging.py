@@ -98,13 +98,16 @@ def test_what_tasks_staged_is_merged_counted_and_deleted(tmp_path: Path) -> None
 def test_each_commit_says_where_its_rows_came_from(tmp_path: Path) -> None:
     """Of partition 0 the task began at the topic's beginning."""
     sink = FakeSink(tmp_path)
-    merging(FakeBatches(tmp_path, 3), sink).run(BATCH, NO_OFFSETS, lambda _: True)
+    tested = merging(FakeBatches(tmp_path, 3), sink)
+    tested.incarnation_of = {SCHEMA.topic: "id"}.__getitem__
+    tested.run(BATCH, NO_OFFSETS, lambda _: True)
     assert sink.origins == {
         TABLE: {
             "watershed.job": "lake/2/5",
             "watershed.query_batch": "7",
             "watershed.topic": SCHEMA.topic,
             "watershed.offsets": '{"0":[0,4],"1":[6,9]}',
+            "watershed.incarnation": "id",
         }
     }
 

@@ -10,7 +10,7 @@ from spark_jobs.batches import BatchReport
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.sync import CutMarks
 from tests.unit.spark_jobs.records import TOPIC
-from tests.unit.spark_jobs.test_sync import OTHER_TOPIC, TABLE, Bench, progress, wrote
+from tests.unit.spark_jobs.test_sync import ID, OTHER_TOPIC, TABLE, Bench, progress, wrote
 
 INTERVAL_S = 60.0
 
@@ -118,6 +118,20 @@ def test_a_table_that_was_swept_beyond_the_position_is_not_marked_with_it() -> N
     assert bench.marks == [(100, ["a"])]
     bench.publish(cut(300, 6))
     assert bench.marks[1:] == [(300, ["a"])]
+
+
+def test_a_batch_names_the_incarnation_that_it_has_read() -> None:
+    """And not the one that was published while it ran: its offsets would then seem to lie beyond every position."""
+    bench = Marked()
+
+    def created_again() -> BatchReport:
+        bench.publish(cut(200, 1, incarnations={TOPIC: "another"}))
+        assert bench.sync.incarnation_of(TOPIC) == ID
+        return BatchReport()
+
+    bench.reports = [created_again]
+    bench.batch()
+    assert bench.sync._position.incarnations[TOPIC] == "another"
 
 
 def test_a_batch_says_of_its_snapshots_whether_it_reaches_the_cut() -> None:
