@@ -300,12 +300,11 @@ class Capture:
         # Requested after the commit of this LSN has returned, so the answer is above all of its records. The last
         # stable offset can still be below them: a commit returns before its markers are written.
         # What is owed is taken at the same time: what was paid later may be above the offsets.
-        is_clean = self._produced == self._produced_committed and self._committed.partial is None
         self._progress_request = ProgressRequest(
             self._broker.request_end_offsets(),
             self._committed,
             self._snapshots.owed,
-            self._produced if is_clean else None,
+            self._produced if self._is_clean else None,
             now,
             is_awaited,
         )
@@ -327,10 +326,21 @@ class Capture:
                 self._schedule.check_ends(end_offsets)
                 self._publisher.on_end_offsets(end_offsets)
                 self._publish_progress(request, end_offsets)
-        elif (
-            self._committed.resume_lsn > self._progress_lsn or self._snapshots.owed != self._progress_owed
-        ) and self._progress_is_due(now):
+        elif self._has_progress and self._progress_is_due(now):
             self._request_progress(now)
+
+    @property
+    def _has_progress(self) -> bool:
+        """Whether there is something to publish: also a cut at the LSN that was published without one, which nothing
+        else asks for if the log does not move on."""
+        lsn, owed = self._committed.resume_lsn, self._snapshots.owed
+        lacks_cut = self._is_clean and lsn > self._cut_lsn
+        return lsn > self._progress_lsn or owed != self._progress_owed or lacks_cut
+
+    @property
+    def _is_clean(self) -> bool:
+        """Whether everything that was produced is committed, and is of whole transactions."""
+        return self._produced == self._produced_committed and self._committed.partial is None
 
     def _publish_progress(self, request: ProgressRequest, end_offsets: Mapping[str, Sequence[int]]) -> None:
         constants, state, owed = self._publisher.constants, request.state, request.owed

@@ -11,6 +11,7 @@ from cdc.capture.loop import Capture
 from cdc.model.control import ProgressRecord, SnapshotRecord
 from cdc.model.errors import ConnectionLost, UnsupportedChangeError
 from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
 from cdc.snapshots.jobs import SnapshotJob
 from tests.unit.cdc.capture.loops import SCHEMA, TOPIC, TS_US, Script, transaction
 from tests.unit.cdc.capture.test_loop import ANSWERS, START, capture, positions
@@ -49,6 +50,25 @@ def test_end_offsets_of_a_position_are_a_cut_only_if_nothing_was_produced_before
     made._cut_at = script.clock.now_s + 60  # none is due: the answer is not awaited
     made.run()
     assert [(p.lsn, p.is_cut) for p in progress(script)] == [(1_148, False)]
+
+
+def test_the_last_position_before_a_pause_is_a_cut_although_a_report_was_produced_before_the_answer() -> None:
+    """Else a sink that reads up to cuts would lack the last transaction until the log moves on."""
+    answers = [None, {TOPIC: (2,)}, {TOPIC: (2,)}, {TOPIC: (2,)}]
+    script = Script(inputs=[transaction(1_100, 1)], end_offsets=answers, waits=20)
+    made = capture(script, idle_position_s=1_000.0, progress_interval_ms=300, transaction_time_ms_min=0)
+    made._progress_lsn = Lsn(START)
+    made._cut_at = script.clock.now_s + 60  # none is due: the answer is not awaited
+    wait = script.wait
+
+    def waiting(timeout_s: float) -> None:
+        if made._progress_request is not None and not progress(script):
+            made._snapshots._pending = [TopicRecord("shop.progress", b"snapshot/public.customers", b"{}")]
+        wait(timeout_s)
+
+    script.wait = waiting  # type: ignore[method-assign]
+    made.run()
+    assert [(p.lsn, p.is_cut) for p in progress(script)] == [(1_148, False), (1_148, True)], "and once"
 
 
 def test_within_a_transaction_that_is_published_in_parts_there_is_no_cut() -> None:
