@@ -91,6 +91,7 @@ class ServingThread(SinkThread):
         super().__init__(name, config, spark, open_sink, stop, conditions)
         self._file = file
         self._histories: Mapping[TableId, SchemaHistory] = {}  # of this attempt
+        self._requests: set[str] = set()  # of rebuilds for the present configuration, that were open in this process
 
     def _run_once(self) -> None:
         self._take_up()
@@ -101,6 +102,7 @@ class ServingThread(SinkThread):
         if self._file is not None and (now := self._file.now()).number != self._number:
             log.info("the sink continues with its new configuration", sink=self.name)
             self._number, self._config = now.number, now.config
+            self._requests.clear()
             self._section = now.config.sinks[self.name]
             self._open_sink = self._file.opener(now.config)
 
@@ -437,7 +439,8 @@ class ServingThread(SinkThread):
         *,
         is_added: bool = False,
     ) -> None:
-        """Requests a rebuild that no user has requested, unless one of all tables, or of just these, is in progress.
+        """Requests a rebuild that no user has requested, unless one of all tables, or of just these, is in progress,
+        or has been ended by a user while the sink does without it.
         `part`: the tables; empty: all. `readers`: what they see meanwhile. `is_added`: those of the rebuild in progress
         are still to be built."""
         last = connections.control.rebuilds.get(self.name)
@@ -446,7 +449,11 @@ class ServingThread(SinkThread):
         if last is not None and is_building:
             tables |= set(last.tables) if tables and is_added else set()
             if not last.tables or set(last.tables) == tables:
+                self._requests.add(last.request)
                 return
+        has_ended = last is not None and last.status in ("cancelled", "failed") and last.request in self._requests
+        if last is not None and has_ended and set(last.tables) == tables and (why, readers) == (RESHAPED, UP_TO_DATE):
+            return  # whoever has cancelled it does not want it again because the sink was interrupted
         names = tuple(sorted(tables))
         tables_built = " ".join(names) or "all"
         log.info("tables are built again", sink=self.name, because=why, tables=tables_built, meanwhile=readers)
@@ -462,6 +469,7 @@ class ServingThread(SinkThread):
         )
         connections.progress.send(rebuild_request)
         connections.control.rebuilds[self.name] = rebuild_request
+        self._requests.add(rebuild_request.request)
 
     def _reshaped(self, connections: PipelineConnections, serving: SinkRecord | None) -> list[TableId]:
         """Returns the tables whose rows the store holds in another shape than the mapping's."""

@@ -301,6 +301,25 @@ def test_a_second_change_is_built_with_the_first(tmp_path: Path) -> None:
     assert (both.request.tables, both.request.request != asked.request) == (("public.a", "public.b"), True)
 
 
+@pytest.mark.parametrize("status", ["cancelled", "failed"])
+def test_a_build_that_was_cancelled_does_not_begin_again_because_the_store_was_away(
+    tmp_path: Path, status: str
+) -> None:
+    job = Job(tmp_path, section(), section(a=RENAMED))
+    job.begin()
+    ended = job.request.model_copy(update={"status": status})
+    job.rebuilds = {"search": ended}
+    assert job.begin() == job.noted and job.request == ended, "the former rows are kept up to date"
+    job.worker._file = SinkFile(lambda: SinkConfig(1, job.config), job.opener, lambda _: None)
+    job.worker._take_up()
+    job.begin()
+    assert job.request.is_open, "the configuration was read again"
+    again = Job(tmp_path, section(), section(a=RENAMED))
+    again.rebuilds = {"search": ended}
+    again.begin()
+    assert again.request.is_open, "the sink was started again"
+
+
 def test_a_rebuild_of_all_tables_includes_the_changed_ones(tmp_path: Path) -> None:
     job = Job(tmp_path, section(), section(a=RENAMED))
     whole = RebuildRecord(sink="search", request="r", action="rebuild", status="running", asked_us=1)
