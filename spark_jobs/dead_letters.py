@@ -122,7 +122,7 @@ def record_of(update: RejectedRow | Taken | None) -> tuple[bytes | None, Headers
 
 
 def _taken(headers: Any) -> int | None:
-    """Returns the version of Taken. None for a record of an operator, or of a sweep."""
+    """Returns the version of Taken, or of the letter that an operator discards. None for a record of a sweep."""
     return next((int(value) for name, value in headers or () if name == VERSION_HEADER), None)
 
 

@@ -104,7 +104,13 @@ def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
     )
     require_topics(producer, [record.topic])
     with translated(f"can't write to topic {record.topic}"):
-        producer.produce(record.topic, key=record.key, value=record.value, on_delivery=undelivered.note)
+        producer.produce(
+            record.topic,
+            key=record.key,
+            value=record.value,
+            headers=[*(record.headers or ())],
+            on_delivery=undelivered.note,
+        )
         waiting = producer.flush(ACKNOWLEDGE_S_MAX + 1)
         if undelivered.error is not None:
             raise KafkaException(undelivered.error)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cdc.config.config_file import Config
+from cdc.formats.records import VERSION_HEADER
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import deliver
 from cdc.kafka.state_reader import read_captured
@@ -52,8 +53,10 @@ def read_dead_letters(config: Config, sinks: Iterable[str]) -> list[DeadLetter]:
 
 
 def discard_dead_letters(config: Config, dead_letters: Iterable[DeadLetter]) -> None:
+    """Discards these letters, and none of a later version of the row, which may have been rejected meanwhile."""
     for dead_letter in dead_letters:
-        deliver(config.kafka, TopicRecord(dead_letter.topic, dead_letter.key.encode(), None))
+        headers = [(VERSION_HEADER, str(dead_letter.row.version).encode())]
+        deliver(config.kafka, TopicRecord(dead_letter.topic, dead_letter.key.encode(), None, headers))
 
 
 def chosen_dead_letters(

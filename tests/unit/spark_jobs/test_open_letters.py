@@ -1,14 +1,17 @@
 """Which dead letters are open, from the records of their topic: those of tasks that Spark has given up come late."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from cdc.config.settings import KafkaConfig
+from cdc.kafka import signals
 from cdc.model.rejected_rows import RejectedRow
 from spark_jobs.dead_letters import OpenLetters, record_of
 from spark_jobs.rejections import DeadLetterUpdates, Taken
 from tests.unit.cdc.model.test_rejected_rows import ROW
+from watershed.client.dead_letters import DeadLetter, discard_dead_letters
 
 KEY = "4/public.a/1"
 Update = RejectedRow | Taken | None
@@ -58,7 +61,7 @@ class Topic:
         ([letter(6), Taken(5), Taken(6)], None, None),
         ([letter(6), Taken(5), letter(7)], 7, None),
         ([letter(6), Taken(6)], None, None),
-        ([letter(6), None], None, None),  # an operator, or a sweep
+        ([letter(6), None], None, None),  # a sweep
         ([letter(6), None, letter(5)], 5, None),
     ],
 )
@@ -91,3 +94,33 @@ def test_letters_of_other_generations_are_not_ours() -> None:
     topic.write(letter(5), "3/public.a/1")
     assert topic.read() == {}
     assert topic.letters.versions == {}
+
+
+def test_only_the_version_that_was_chosen_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many letters take minutes. Of a row that was rejected again meanwhile nobody would know that it is missing."""
+    produced: list[dict[str, Any]] = []
+
+    class Producer:
+        def produce(self, topic: str, **record: Any) -> None:
+            produced.append({"topic": topic, **record})
+
+        def flush(self, _: float) -> int:
+            return 0
+
+    monkeypatch.setattr(signals, "new_client", lambda *_: Producer())
+    monkeypatch.setattr(signals, "require_topics", lambda *_: None)
+    settings = cast("Any", SimpleNamespace(kafka=KafkaConfig(bootstrap_servers="127.0.0.1:1")))
+    discard_dead_letters(settings, [DeadLetter("search", "letters", "4/public.a/1", ROW)])
+    (record,) = produced
+    message = SimpleNamespace(
+        key=lambda: record["key"],
+        value=lambda: record["value"],
+        headers=lambda: record["headers"],
+        offset=lambda: 2,
+        topic=lambda: "letters",
+    )
+    for version, is_open in ((ROW.version, False), (ROW.version + 1, True)):
+        letters = OpenLetters(4)
+        letters.put({"4/public.a/1": ROW.model_copy(update={"version": version})}, {"4/public.a/1": 1})
+        letters.take(cast("Any", message))
+        assert bool(letters.hidden() or letters.versions) is is_open
