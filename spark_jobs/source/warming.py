@@ -47,12 +47,12 @@ class _ProbeReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        from spark_jobs.source.piece import EMPTY, Piece, PieceRecord, Place, to_row
+        from spark_jobs.source.piece import EMPTY, Piece, PiecePartition, PieceRecord, to_row
 
         del partition
         mark = _mark(self._name)
         begun = time.monotonic()
-        for piece in (Piece([Place("", 0, 0, 1)], [PieceRecord(0, 0, b"", None, 0)]), EMPTY, EMPTY):
+        for piece in (Piece([PiecePartition("", 0, 0, 1)], [PieceRecord(0, 0, b"", None, 0)]), EMPTY, EMPTY):
             yield to_row(piece)
         # Looks are counted, and not the time that passes while this process is stopped.
         for _ in range(int(self._wait_s / _LOOK_S)):

@@ -33,7 +33,7 @@ from spark_jobs import batches, building, rebuild, rejections, serving, sink_thr
 from spark_jobs.batches import MicroBatch, SparkBatches
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
-from spark_jobs.dead_letters import OpenLetters, record_of
+from spark_jobs.dead_letters import OpenDeadLetters, record_of
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.serving import ServingThread, SinkFile
@@ -178,7 +178,7 @@ class InlineReports(LiveReports):
 
 
 @contextmanager
-def _looked_at(look: Callable[[], None]) -> Iterator[None]:
+def _checked_dead_letters(look: Callable[[], None]) -> Iterator[None]:
     """Stands for spark_jobs.batches.called_regularly."""
     RUN.looks.append(look)
     try:
@@ -205,7 +205,7 @@ class FakeLetters:
     def __init__(self, brokers: Brokers, generation: int) -> None:
         self._brokers = brokers
         self._topic = brokers.make(LETTERS)
-        self._letters = OpenLetters(generation)
+        self._letters = OpenDeadLetters(generation)
         self._generation = generation
         self._reached = 0
         self._asked = 0
@@ -232,10 +232,10 @@ class FakeLetters:
         topic = self._brokers.make(LETTERS)
         (log,) = topic.logs
         if topic is not self._topic or log.end < self._reached:  # another copy of the brokers
-            self._topic, self._letters, self._reached = topic, OpenLetters(self._generation), 0
+            self._topic, self._letters, self._reached = topic, OpenDeadLetters(self._generation), 0
         for message in log.records:
             if message.offset() >= self._reached:
-                self._letters.take(message)  # type: ignore[arg-type]
+                self._letters.add(message)  # type: ignore[arg-type]
         self._reached = log.end
         if hidden := self._letters.hidden():
             self.publish(hidden)
@@ -554,7 +554,7 @@ def patched(world: World, brokers: Brokers, attempts: str) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "time", CLOCK))
         for module in (topic_reader, reading, topic_ends, group):
             stack.enter_context(mock.patch.object(module, "new_client", new_client))
-        stack.enter_context(mock.patch.object(batches, "called_regularly", _looked_at))
+        stack.enter_context(mock.patch.object(batches, "called_regularly", _checked_dead_letters))
         stack.enter_context(mock.patch.object(writer, "LiveReports", InlineReports))
         stack.enter_context(mock.patch.object(writer, "_kept", _kept_inline()))
         stack.enter_context(mock.patch.object(serving, "Builder", SimulatedBuilder))
