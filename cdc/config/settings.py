@@ -403,7 +403,7 @@ def load(model: type[Sections], path: Path, sections: Mapping[str, Any], describ
 
 def describe(error: Any) -> str:
     """Returns the key and the problem of one of pydantic's errors."""
-    return f"{'.'.join(map(str, error['loc'])) or 'file'}: {_say(error)}"
+    return f"{'.'.join(map(str, error['loc'])) or 'file'}: {_message_of(error)}"
 
 
 def _nearest_key(model: type[BaseModel], error: Any) -> str:
@@ -441,7 +441,7 @@ def _type_of(annotation: Any) -> str | None:
     return str(choices[0]) if choices else str(field.default)
 
 
-def _say(error: Any) -> str:
+def _message_of(error: Any) -> str:
     match error["type"]:
         case "extra_forbidden":
             return "unknown key"

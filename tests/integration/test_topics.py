@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.topic_admin import TopicAdmin
-from cdc.kafka.topic_creation import Wanted
+from cdc.kafka.topic_creation import WantedTopic
 from cdc.model.errors import BrokerError, UnreachableError
 from tests.conftest import KafkaBroker
 from tests.support.topics import create_topic
@@ -64,7 +64,7 @@ def test_a_topic_that_exists_already_is_no_error(settings: KafkaConfig, topics: 
     for _ in range(2):
         admin.create(TopicConfig(prefix=unique), {"table": topics[:1], "state": topics[3:4]})
     admin._creation.create(
-        [Wanted(topics[0], "table", TopicConfig(prefix=unique))]
+        [WantedTopic(topics[0], "table", TopicConfig(prefix=unique))]
     )  # as if another process had been faster
     assert admin.check(topics).keys() == {topics[0], topics[3]}
 

@@ -69,7 +69,7 @@ CAPTURE, SINKS, VIEWS, NAIVE, BOOTSTRAP = "capture", "sinks", "views", "naive", 
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     seconds: float
     rows: int
     rate: float  # committed row changes a second
@@ -81,7 +81,7 @@ class Options:
     views: bool  # three views beside the shop
 
 
-def run_demo(options: Options, console: Console) -> int:
+def run_demo(options: DemoOptions, console: Console) -> int:
     """Returns 0 if every row and column of every store, and the totals from events, equal PostgreSQL's, otherwise 1.
     All processes are ended in any case. Raises WatershedError if the comparison was not reached.
     """
@@ -95,9 +95,8 @@ def run_demo(options: Options, console: Console) -> int:
         at_end.callback(_keep_logs, servers, folder / "logs")
         servers.start()
         screen.say("servers are ready; starting the sinks")
-        programs = at_end.enter_context(closing(Programs(folder, folder / "logs")))
         try:
-            return _Demo(options, folder, screen, servers, programs, at_end).run()
+            return _Demo(options, folder, screen, servers, at_end).run()
         except (psycopg.Error, redis.RedisError, OpenSearchException) as error:
             what = " ".join(str(error).split())
             raise WatershedError(f"a server of the demo failed: {what}", f"see its log in {folder / 'logs'}") from error
@@ -109,11 +108,11 @@ class _Demo:
     _books: Books  # from _open_shop() on
 
     def __init__(
-        self, options: Options, folder: Path, screen: DemoScreen, servers: Stack, programs: Programs, at_end: ExitStack
+        self, options: DemoOptions, folder: Path, screen: DemoScreen, servers: Stack, at_end: ExitStack
     ) -> None:
         self._options = options
         self._screen = screen
-        self._programs = programs
+        self._programs = at_end.enter_context(closing(Programs(folder, folder / "logs")))
         self._at_end = at_end
         self._servers = servers
         self._endpoints = servers.endpoints

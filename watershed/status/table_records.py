@@ -26,7 +26,7 @@ VALUE_CHARS: Final = 40  # of a value in a line
 
 
 @dataclass(frozen=True, slots=True)
-class TableRecord:
+class PublishedRecord:
     """One record. What it does not have, or has in a form that is not ours, is None."""
 
     partition: int
@@ -73,18 +73,20 @@ class TableRecord:
         return ", ".join(f"{name}={_short(value)}" for name, value in row.items() if name not in known)
 
 
-def read_table_record(partition: int, offset: int, key: bytes | None, value: bytes | None, headers: Any) -> TableRecord:
+def read_table_record(
+    partition: int, offset: int, key: bytes | None, value: bytes | None, headers: Any
+) -> PublishedRecord:
     """Returns the record in this message. `headers`: as confluent_kafka has them, pairs of name and bytes."""
     named = payload(_json(key))
     if value is None:
-        return TableRecord(partition, offset, named, "tombstone", _header_version(headers))
+        return PublishedRecord(partition, offset, named, "tombstone", _header_version(headers))
     envelope = payload(_json(value))
     source = envelope.get("source") if isinstance(envelope, dict) else None
     if not isinstance(source, dict):
-        return TableRecord(partition, offset, named, "")
+        return PublishedRecord(partition, offset, named, "")
     epoch, seq = _integer(source.get("epoch")), _integer(source.get("seq"))
     op, row, before = envelope.get("op"), envelope.get("after"), envelope.get("before")
-    return TableRecord(
+    return PublishedRecord(
         partition,
         offset,
         named,
