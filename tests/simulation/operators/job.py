@@ -178,7 +178,7 @@ class InlineReports(LiveReports):
 
 
 @contextmanager
-def _checked_dead_letters(look: Callable[[], None]) -> Iterator[None]:
+def _looked_at(look: Callable[[], None]) -> Iterator[None]:
     """Stands for spark_jobs.batches.called_regularly."""
     RUN.looks.append(look)
     try:
@@ -554,7 +554,7 @@ def patched(world: World, brokers: Brokers, attempts: str) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "time", CLOCK))
         for module in (topic_reader, reading, topic_ends, group):
             stack.enter_context(mock.patch.object(module, "new_client", new_client))
-        stack.enter_context(mock.patch.object(batches, "called_regularly", _checked_dead_letters))
+        stack.enter_context(mock.patch.object(batches, "called_regularly", _looked_at))
         stack.enter_context(mock.patch.object(writer, "LiveReports", InlineReports))
         stack.enter_context(mock.patch.object(writer, "_kept", _kept_inline()))
         stack.enter_context(mock.patch.object(serving, "Builder", SimulatedBuilder))

@@ -124,7 +124,7 @@ def test_a_table_that_returned_to_older_metadata_uses_numbers_again() -> None:
     assert notes.read() is None
 
 
-def test_a_table_of_which_all_commits_are_known_is_not_checked_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_which_all_commits_are_known_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     notes = SavedPosition(engine, "shop", _place)
     engine.numbers = [7]
