@@ -123,11 +123,13 @@ def note_error(error: KafkaError) -> None:
     """Logs the error, as librdkafka's `error_cb`. Errors that matter come with results; but of a refused login the
     result only says that no broker answers."""
     log.debug("kafka client", error=error.str(), code=error.name())
-    if error.code() in _LOGIN:
+    if error.code() in _LOGIN or _TLS_ALERT in error.str():
         _refused_login[:] = [(time.monotonic(), _WHERE.sub("", error.str()))]
 
 
 _LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+# In what is otherwise a lost connection: the broker's own reason to end TLS, such as a certificate that it asks for.
+_TLS_ALERT: Final = "SSL alert number"
 _WHERE: Final = re.compile(r"^\S+://\S+: | \(after \d+ms in state \w+\)$")  # around librdkafka's messages
 LOGIN_S_MAX: Final = 15.0  # for which a refused login explains that no broker answers
 NEXT_LOGIN: Final = "correct the login in kafka.options (security.protocol, sasl.*, ssl.*) or kafka.token"
