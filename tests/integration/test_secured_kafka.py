@@ -379,7 +379,9 @@ def endpoint() -> Iterator[str]:
 @pytest.mark.combination(
     "kafka", "Apache Kafka", "OAUTHBEARER, client credentials", clients="admin, producer, consumer"
 )
-@pytest.mark.combination("kafka", "Apache Kafka", "OAUTHBEARER, a wrong client secret", refused="the login is refused")
+@pytest.mark.combination(
+    "kafka", "Apache Kafka", "OAUTHBEARER, a wrong client secret", refused="the login is refused: XX"
+)
 def test_client_credentials_are_exchanged_for_a_token(
     broker: str, unique: str, endpoint: str, expected_refusal: str
 ) -> None:
