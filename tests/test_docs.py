@@ -171,6 +171,11 @@ def test_a_mark_that_can_not_be_a_row_is_named(mark: str, parameters: str, messa
         shown_by(f"@pytest.mark.combination({mark})\ndef test_it({parameters}): ...", "tests/test_it.py")
 
 
+def test_a_mark_that_would_not_be_read_is_refused() -> None:
+    with pytest.raises(ValueError, match="mark functions of the module only"):
+        shown_by('pytestmark = pytest.mark.combination("kafka", "Apache Kafka", "PLAIN")', "tests/test_it.py")
+
+
 def test_a_combination_without_a_test_is_not_hidden() -> None:
     """No account of a service was available."""
     found = {(row[0], row[1]): row[2:] for row in rows("kafka")}

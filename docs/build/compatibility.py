@@ -5,7 +5,7 @@ A test says what it shows by a marker, on the function or on one of its cases (`
     @pytest.mark.combination("kafka", "Apache Kafka", "PLAIN")
 
 - `clients="…"`: the clients that the test used, if not all.
-- `instead="…"`: what stood in for the server, if the test does not run on one.
+- `instead="…"`: what stood in for the server, or what was compared, if the test does not run on one.
 - `refused="…"`: the message with which the combination is refused. The test takes it from fixture
   `expected_refusal`, so that it
   is written once.
@@ -157,18 +157,25 @@ def all_shown() -> tuple[Shown, ...]:
 
 
 def shown_by(text: str, file: str) -> list[Shown]:
-    """Returns what the tests of a file show. Raises ValueError for a combination that SUBJECTS has not, for options
-    other than those above, and for a refusal whose test does not take the message from the marker."""
+    """Returns what the tests of a file show. Raises ValueError for a combination that SUBJECTS does not have, for
+    options other than those above, for a refusal whose test does not take the message from the marker, and for a marker
+    elsewhere than on a function of the module."""
     module = ast.parse(text)
     tests = [statement for statement in module.body if isinstance(statement, ast.FunctionDef)]
     marks = [ast.unparse(one.value) for one in module.body if isinstance(one, ast.Assign) and _is_pytestmark(one)]
-    return [
+    found = [
         _shown(call, test, file, is_long=any(LONG in mark for mark in (*marks, *map(ast.unparse, test.decorator_list))))
         for test in tests
         for decorator in test.decorator_list
-        for call in ast.walk(decorator)
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == MARKER
+        for call in _markers(decorator)
     ]
+    if len(found) != len(_markers(module)):
+        raise ValueError(f"{file}: mark functions of the module only: other markers are not read")
+    return found
+
+
+def _markers(tree: ast.AST) -> list[ast.Call]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == MARKER]
 
 
 def _is_pytestmark(statement: ast.Assign) -> bool:
@@ -195,7 +202,7 @@ def _result(place: str, **options: str) -> str:
         case {"refused": message, **others} if not others:
             return f"refused: `{message}`"
         case {"instead": stand_in, **others} if not others:
-            return f"not run on such a server: {stand_in}"
+            return f"not on a server: {stand_in}"
         case {"clients": clients, **others} if not others:
             return f"works: {clients}"
         case {} if not options:

@@ -348,7 +348,7 @@ class TokenEndpoint(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         expected = base64.b64encode(f"{self.CLIENT}:{PASSWORD}".encode()).decode()
         if self.headers["Authorization"] != f"Basic {expected}":
-            self.send_error(401)
+            self._answer(401, {"error": "invalid_client"})  # as RFC 6749 has it
             return
         now = time.time()
         claims = {"sub": self.CLIENT, "iat": now, "exp": now + 300}
@@ -356,8 +356,11 @@ class TokenEndpoint(BaseHTTPRequestHandler):
             base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
             for part in ({"alg": "none"}, claims)
         ]
-        body = json.dumps({"access_token": ".".join([*parts, ""]), "token_type": "Bearer", "expires_in": 300}).encode()
-        self.send_response(200)
+        self._answer(200, {"access_token": ".".join([*parts, ""]), "token_type": "Bearer", "expires_in": 300})
+
+    def _answer(self, status: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -380,7 +383,10 @@ def endpoint() -> Iterator[str]:
     "kafka", "Apache Kafka", "OAUTHBEARER, client credentials", clients="admin, producer, consumer"
 )
 @pytest.mark.combination(
-    "kafka", "Apache Kafka", "OAUTHBEARER, a wrong client secret", refused="the login is refused: XX"
+    "kafka",
+    "Apache Kafka",
+    "OAUTHBEARER, a wrong client secret",
+    refused='the login is refused: Failed to acquire SASL OAUTHBEARER token: {"error": "invalid_client"}',
 )
 def test_client_credentials_are_exchanged_for_a_token(
     broker: str, unique: str, endpoint: str, expected_refusal: str

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from cdc.config.settings import KafkaConfig
 from cdc.kafka import client
 from cdc.kafka.client import (
+    LOGIN_CHARS_MAX,
     LOGIN_S_MAX,
     NEXT_REACHABLE,
     Outage,
@@ -93,6 +94,16 @@ def test_a_refused_login_explains_for_a_while_why_no_broker_answers(monkeypatch:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + LOGIN_S_MAX + 1)
     assert broker_error("no broker answers", away).hint == NEXT_REACHABLE
+
+
+def test_the_page_of_a_token_endpoint_is_one_short_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its proxy may answer, instead of the endpoint."""
+    monkeypatch.setattr(client, "_refused_login", [])
+    page = "<!DOCTYPE HTML>\n<html>\n  <h1>401</h1>\n" + "  <p>of many words</p>\n" * 100
+    note_error(KafkaError(KafkaError._AUTHENTICATION, f"Failed to acquire SASL OAUTHBEARER token: {page}"))
+    message = broker_error("no broker answers", KafkaException(KafkaError(KafkaError._TRANSPORT))).message
+    assert "the login is refused: Failed to acquire SASL OAUTHBEARER token: <!DOCTYPE HTML> <html> <h1>401" in message
+    assert message.endswith("…") and "\n" not in message and len(message) < LOGIN_CHARS_MAX + 100
 
 
 def test_an_end_of_tls_is_explained_only_by_the_brokers_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
