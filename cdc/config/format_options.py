@@ -16,6 +16,7 @@ BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
 
 Encoding = Literal["json", "avro", "json_schema", "protobuf"]
 NameAdjustment = Literal["none", "avro", "avro_unicode"]
+CloudEventsMode = Literal["binary", "structured"]
 
 PLACEHOLDER_DEFAULT: Final = "__debezium_unavailable_value"
 
@@ -40,7 +41,7 @@ class FormatConfig(DebeziumSection):
     unavailable_value_placeholder: str | None = None
     schemas_enable: bool = False
     # CloudEvents 1.0, of tables' records: attributes in headers, or around the value.
-    cloudevents: Literal["binary", "structured"] | None = None
+    cloudevents: CloudEventsMode | None = None
     tombstones_on_delete: bool = True
     extended_headers_enabled: bool | None = None
     provide_transaction_metadata: bool = False

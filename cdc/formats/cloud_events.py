@@ -15,10 +15,11 @@ Tombstones are no events: they have no attributes.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import quote
 
-Mode = Literal["binary", "structured"]
+from cdc.config.format_options import CloudEventsMode
+
 Header = tuple[str, bytes | None]
 
 VERSION: Final = "1.0"
@@ -41,7 +42,7 @@ def time_of(us: int) -> str:
 class RowAttributes:
     """The attributes of one table's records, for one run."""
 
-    def __init__(self, mode: Mode, prefix: str, table: str, epoch: int) -> None:
+    def __init__(self, mode: CloudEventsMode, prefix: str, table: str, epoch: int) -> None:
         self._is_structured = mode == "structured"
         self._epoch = epoch
         self._time = ""

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.format_options import FormatOptions
-from cdc.formats.cloud_events import Mode
+from cdc.config.format_options import CloudEventsMode, FormatOptions
 from cdc.formats.records import Draft, EnvelopeContext, OutRecord, TableEncoder, is_delete
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.messages import NULL, UNCHANGED
@@ -26,14 +25,14 @@ SOURCE = "/watershed/shop/public.my%20%22t%22"
 STRUCTURED = ("content-type", b"application/cloudevents+json; charset=UTF-8")
 
 
-def encoder(mode: Mode | None, **options: Any) -> TableEncoder:
+def encoder(mode: CloudEventsMode | None, **options: Any) -> TableEncoder:
     context = replace(CONTEXT, format=FormatOptions(cloudevents=mode, **options))
     made = TableEncoder(SCHEMA, RELATION, context)
     made.start_transaction(24_026_100, COMMIT_US, 560, None)
     return made
 
 
-def records(mode: Mode | None, **options: Any) -> list[OutRecord]:
+def records(mode: CloudEventsMode | None, **options: Any) -> list[OutRecord]:
     """Insert, update with a hole, moved key with a hole, delete, an existing row."""
     made, lsn = encoder(mode, **options), 24_026_000
     found = [
@@ -46,7 +45,9 @@ def records(mode: Mode | None, **options: Any) -> list[OutRecord]:
     return [*found, made.copy_row(b"3\tc", lsn, 0, 22, NOW_US)]
 
 
-def finished(mode: Mode | None, **options: Any) -> Iterator[tuple[bytes, bytes | None, dict[str, bytes | None]]]:
+def finished(
+    mode: CloudEventsMode | None, **options: Any
+) -> Iterator[tuple[bytes, bytes | None, dict[str, bytes | None]]]:
     for key, value, headers in records(mode, **options):
         yield key, value.finished(("9", '"read"'), [1]) if isinstance(value, Draft) else value, dict(headers or ())
 
@@ -96,7 +97,7 @@ def test_structured_has_the_record_as_data_and_the_attributes_around_it(profile:
 
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])
-def test_capture_reads_its_own_records_in_both_modes(mode: Mode) -> None:
+def test_capture_reads_its_own_records_in_both_modes(mode: CloudEventsMode) -> None:
     """For large values of earlier changes, for comparisons with the table's rows, and for what is shown of a topic."""
     plain, made = encoder(None), encoder(mode)
     for (_, before, _), (key, value, headers) in zip(finished(None), finished(mode), strict=True):
