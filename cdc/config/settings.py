@@ -369,7 +369,8 @@ class PipelineConfig(BaseSettings):
             raise ValueError(f"format.encoding {options.encoding} needs the section kafka.schema_registry, with url")
         if self.sweep.tombstones and not options.suits_sinks:
             raise ValueError(
-                "sweep.tombstones requires keys of format.profile readable, without schemas.enable and modes"
+                "sweep.tombstones requires keys of format.profile readable, without schemas.enable, modes and "
+                "cloudevents structured"
             )
         return self
 

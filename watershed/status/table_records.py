@@ -7,21 +7,14 @@ from typing import Any, Final
 
 import orjson
 
+from cdc.formats.cloud_events import OPERATIONS
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableSchema, pack_version, unpack_version
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.pgoutput.record_keys import RecordKeys
 
 VERSION_HEADER: Final = "watershed.version"
-WORDS: Final[Mapping[str, str]] = {
-    "c": "insert",
-    "u": "update",
-    "d": "delete",
-    "r": "read",
-    "t": "truncate",
-    "tombstone": "tombstone",
-    "sweep": "sweep",
-}
+WORDS: Final[Mapping[str, str]] = {**OPERATIONS, "tombstone": "tombstone", "sweep": "sweep"}
 VALUE_CHARS: Final = 40  # of a value in a line
 
 
@@ -80,7 +73,7 @@ def read_table_record(
     named = payload(_json(key))
     if value is None:
         return PublishedRecord(partition, offset, named, "tombstone", _header_version(headers))
-    envelope = payload(_json(value))
+    envelope = _data(payload(_json(value)))
     source = envelope.get("source") if isinstance(envelope, dict) else None
     if not isinstance(source, dict):
         return PublishedRecord(partition, offset, named, "")
@@ -102,6 +95,11 @@ def read_table_record(
 def payload(found: Any) -> Any:
     """Returns what Kafka Connect's JsonConverter wraps with its schema; anything else as it is."""
     return found["payload"] if isinstance(found, dict) and found.keys() == {"schema", "payload"} else found
+
+
+def _data(found: Any) -> Any:
+    """Returns the data of a CloudEvent in structured mode; anything else as it is."""
+    return found["data"] if isinstance(found, dict) and {"specversion", "data"} <= found.keys() else found
 
 
 def record_key(schema: TableSchema, text: str) -> bytes:
