@@ -182,13 +182,14 @@ class TableShape:
             for column in schema.columns
             if (included is None or column.name in included) and column.name not in mapping.exclude
         }
-        owners: dict[str, str] = {name: f"the constant {name}" for name in mapping.constants}
-        owners |= {name: f"the computed column {name}" for name in mapping.computed}
-        owners |= {names[name] + FLAG: f"the flag of {name}" for name in mapping.as_null if name in names}
-        for name, stored in names.items():
-            other = owners.setdefault(stored, f"column {name}")
-            if other != f"column {name}":
-                raise self._refused(f"{other} and column {name} would both be named {stored}")
+        named = [(name, f"the constant {name}") for name in mapping.constants]
+        named += [(name, f"the computed column {name}") for name in mapping.computed]
+        named += [(names[name] + FLAG, f"the flag of {name}") for name in mapping.as_null if name in names]
+        named += [(stored, f"column {name}") for name, stored in names.items()]
+        owners: dict[str, str] = {}
+        for stored, owner in named:
+            if (other := owners.setdefault(stored, owner)) != owner:
+                raise self._refused(f"{other} and {owner} would both be named {stored}")
         return names
 
     def _expression(self, name: str, text: str, schema: TableSchema) -> "Expression":

@@ -190,6 +190,7 @@ def test_a_changed_expression_is_another_mapping() -> None:
 @pytest.mark.parametrize(
     ("mapping", "reason"),
     [
+        ({"computed": {"born_not_held": "1"}, "as_null": ["born"]}, "and the flag of born would both be named"),
         ({"computed": {"name": "1"}}, "the computed column name and column name would both be named name"),
         (
             {"computed": {"total": "bal * 2"}},
