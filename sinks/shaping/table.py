@@ -116,8 +116,8 @@ class TableShape:
     def change(self, change: Change) -> Change | None:
         """Returns the change in the store's shape; a row that does not meet the condition is deleted at its version.
 
-        Returns None if the change lacks a column without which the condition can't be decided, or a computed column has
-        no value. The store then keeps its row: capture publishes the whole row soon after, with a greater version.
+        Returns None if the change lacks a column without which the condition can't be decided or a column can't be
+        computed. The store then keeps its row: capture publishes the whole row soon after, with a greater version.
         Raises ComputationError for a row for which a computed column has no value.
         """
         if self._is_identity:

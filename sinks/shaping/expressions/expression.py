@@ -105,7 +105,9 @@ class _Compiler:
         self.columns: set[str] = set()  # that the expression reads
         self._depth = 0
 
-    def part(self, node: exp.Expr) -> Part:
+    def part(self, node: exp.Expr | None) -> Part:
+        if node is None:
+            raise ExpressionError("an operand or argument is missing")
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise ExpressionError("it is nested too deep")

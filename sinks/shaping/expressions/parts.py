@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
 
-from sqlglot import exp
+from sqlglot import ErrorLevel, exp
+from sqlglot.errors import SqlglotError
 
 from sinks.contract import Json
 from sinks.shaping.expressions import computing
@@ -45,7 +46,11 @@ class Part:
 
 
 def shown(node: exp.Expr) -> str:
-    return node.sql(dialect="postgres", comments=False)[:80]
+    """Returns a part of the text for an error."""
+    try:
+        return node.sql(dialect="postgres", comments=False, unsupported_level=ErrorLevel.IGNORE)[:80]
+    except SqlglotError:  # what is incomplete can't be written
+        return node.key
 
 
 NULL: Final = Part(UNKNOWN, lambda _: None, is_null=True)
@@ -232,6 +237,8 @@ def cast_target(to: exp.Expr) -> tuple[SqlType, tuple[int, int] | None]:
         raise ExpressionError(f"a cast to {shown(to)} is not available: available are {names}")
     if not parameters:
         return found, None
+    if not all(one.isdecimal() for one in parameters):
+        raise ExpressionError(f"{shown(to)} is not available")
     precision, scale = int(parameters[0]), int(parameters[1]) if len(parameters) > 1 else 0
     if not 0 <= scale <= precision or not 1 <= precision <= _NUMERIC_PRECISION_MAX:
         raise ExpressionError(f"numeric({precision},{scale}) is not available")
