@@ -83,7 +83,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
         *("sinks.sql", "sinks.warehouse.catalog", "sinks.warehouse.slots"),
         *("watershed.client.outbox", "watershed.client.outbox_migrations", "watershed.cli.outbox", "tests"),
     ),
-    "sqlglot": ("watershed.views", "tests"),
+    "sqlglot": ("watershed.views", "sinks.shaping.expressions", "tests"),
     "starlette": ("watershed.http", "tests"),
     "typer": ("watershed.cli", "docs.build", "tests"),
     "uvicorn": ("watershed.http", "tests"),
