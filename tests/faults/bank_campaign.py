@@ -34,6 +34,7 @@ from watershed.devstack.stack import Stack
 
 KILLS: Final = 4  # of the job
 DEADLINE_S: Final = 120.0
+PAUSES_S: Final = (0.01, 0.03, 0.1)  # between transfers: batches of many transactions, and of few
 
 
 def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
         try:
             job.wait_applied(bank.log_end(), "books", "lake", deadline_s=DEADLINE_S)
             works = {"sql": lambda: read_sql(sql), "tags": lambda: read_tags(tags)}
-            with transfers(bank, seed, sql), running(works, sql, 0.05):
+            with transfers(bank, seed, sql, random.choice(PAUSES_S)), running(works, sql, 0.05):
                 for _ in range(KILLS):
                     _await_progress(sql, tags, job)
                     over.wait(random.uniform(0.0, 2.0))  # into some part of a batch
@@ -67,7 +68,10 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
                         bank.start()
                         capture_kills += 1
                     job = SinkJob(bank.config(), "books", "lake").__enter__()
-            await_equal(bank, read_sql, DEADLINE_S)
+            bank.await_caught_up()
+            job.wait_applied(bank.progress(), "books", "lake", deadline_s=DEADLINE_S)
+            await_equal(bank, read_sql)
+            read_tags(tags)
         finally:
             job.kill()
     wrong = sql.wrong + tags.wrong
@@ -90,8 +94,13 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
 def _await_progress(sql: Reads, tags: Reads, job: SinkJob) -> None:
     """Until readers have seen new states of both stores."""
     before = len(sql.states), len(tags.states)
+
+    def is_there() -> bool:
+        assert not sql.failed, sql.failed
+        return len(sql.states) > before[0] + 2 and len(tags.states) > before[1]
+
     eventually(
-        lambda: len(sql.states) > before[0] + 2 and len(tags.states) > before[1],
+        is_there,
         DEADLINE_S,
         lambda: f"both stores go on: {len(sql.states)} and {len(tags.states)} states\n{job.said()}",
     )
