@@ -41,7 +41,9 @@ PIPELINING: Final[Mapping[str, str]] = {
     "spark.python.daemon.module": "spark_jobs.daemon",
     "spark.python.worker.reuse": "true",  # Spark's default: workers keep their connections to brokers and stores
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-    "spark.sql.execution.pandas.udf.buffer.size": "1024",
+    # Less than any row: Spark sends what it has collected when it is that much. With 1,024 the row behind a large piece
+    # was held back, and with it the report of the piece, until more rows came or the batch ended.
+    "spark.sql.execution.pandas.udf.buffer.size": "256",
     "spark.python.unix.domain.socket.enabled": "true",
 }
 SETTINGS: Final[Mapping[str, str]] = {

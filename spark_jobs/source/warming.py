@@ -1,5 +1,5 @@
 """What Spark runs once when a job starts, as `spark_jobs.pipelining` asks: it starts the Python processes that a sink's
-first batch needs, and shows whether a row reaches `mapInArrow` while the data source still runs.
+first batch needs, and shows whether rows reach `mapInArrow` while the data source still runs.
 """
 
 import tempfile
@@ -20,11 +20,15 @@ NEVER: Final = -1
 NAME_OPTION: Final = "name"
 WAIT_OPTION: Final = "wait_s"
 _LOOK_S: Final = 0.002
+# More than Spark's buffers of rows may hold back: a piece that fills a buffer by itself leaves the empty one behind it
+# alone in the next.
+_PIECE_BYTES: Final = 100_000
 
 
 class ProbeSource(DataSource):
-    """Yields the smallest piece and, as a sink's source does when no records follow, two empty ones. Then it waits
-    until Received has got the first, for `wait_s` at most, and yields how many milliseconds this took, or NEVER."""
+    """Yields a piece and, as a sink's source does when no records follow, two empty ones. Then it waits until Received
+    has got the first empty one, at which a writer reports, for `wait_s` at most, and yields how many milliseconds this
+    took, or NEVER. It does so for the smallest piece, then for a large one: the slower of the two counts."""
 
     @classmethod
     def name(cls) -> str:
@@ -50,18 +54,29 @@ class _ProbeReader(DataSourceReader):
         from spark_jobs.source.piece import EMPTY, Piece, PieceRecord, Place, to_row
 
         del partition
+        slowest_ms = 0
+        for value in (b"", bytes(_PIECE_BYTES)):
+            begun = time.monotonic()
+            for piece in (Piece([Place("", 0, 0, 1)], [PieceRecord(0, 0, value, None, 0)]), EMPTY, EMPTY):
+                yield to_row(piece)
+            has_arrived = self._arrives()
+            slowest_ms = max(slowest_ms, round((time.monotonic() - begun) * 1000))
+            if not has_arrived:
+                slowest_ms = NEVER
+                break
+        yield _answer(slowest_ms)
+
+    def _arrives(self) -> bool:
+        """Waits until the mark is there, and removes it."""
         mark = _mark(self._name)
-        begun = time.monotonic()
-        for piece in (Piece([Place("", 0, 0, 1)], [PieceRecord(0, 0, b"", None, 0)]), EMPTY, EMPTY):
-            yield to_row(piece)
         # Looks are counted, and not the time that passes while this process is stopped.
         for _ in range(int(self._wait_s / _LOOK_S)):
             if mark.exists():
                 break
             time.sleep(_LOOK_S)
-        took_ms = round((time.monotonic() - begun) * 1000) if mark.exists() else NEVER
+        has_arrived = mark.exists()
         mark.unlink(missing_ok=True)
-        yield _answer(took_ms)
+        return has_arrived
 
 
 class Received:
@@ -72,17 +87,16 @@ class Received:
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Passes on how long it took."""
-        for number, batch in enumerate(batches):
-            if not number:
-                _mark(self._name).touch()
-            answers = [
-                took_ms
-                for took_ms, content in zip(batch.column("bytes").to_pylist(), batch.column("content"), strict=True)
-                if not len(content.as_py())
-            ]
-            for took_ms in answers:  # in the last row, with which settings may have joined the others
-                _mark(self._name).unlink(missing_ok=True)
-                yield _answer(took_ms)
+        follows_piece = False
+        for batch in batches:
+            columns = (batch.column(name).to_pylist() for name in ("records", "bytes", "content"))
+            for records, took_ms, content in zip(*columns, strict=True):
+                if not content:  # the last row
+                    _mark(self._name).unlink(missing_ok=True)
+                    yield _answer(took_ms)
+                elif follows_piece and not records:
+                    _mark(self._name).touch()
+                follows_piece = bool(records)
 
 
 def _mark(name: str) -> Path:

@@ -140,7 +140,7 @@ def test_a_truncate_is_waited_for_with_its_sweep(pipeline: Pipeline) -> None:
             assert pipeline.read(client, 1) == "there"
             connection.execute("TRUNCATE items")
             (lsn,) = connection.execute(END).fetchone() or ("",)
-            waiter.wait_for(None, lsn)
+            waiter.wait_for(None, lsn, 120.0)
             assert pipeline.read(client, 1) is None, number
     client.close()
 
@@ -222,7 +222,7 @@ def test_a_healed_gap_ends_a_wait(pipeline: Pipeline) -> None:
     """The last test: from here on it is another epoch."""
     with Waiter(pipeline.config) as waiter:
         (lsn,) = pipeline.items.query(END)[0]
-        waiter.wait_for("cache", lsn)
+        waiter.wait_for("cache", lsn, 120.0)
         position = waiter._watch.position()
         assert position is not None
         pipeline.items.running().kill()
