@@ -12,6 +12,7 @@ from tests.bench.public.evaluation import CONTROL, DEBEZIUM, READER, WATERSHED, 
 from tests.bench.public.quotes import is_rounded, wrong_quotes
 from tests.bench.public.raw_data import RawData, read_all
 from tests.bench.public.report import FOLDER, published, rendered, shown, take
+from tests.bench.public.workloads import BACKLOGS
 from tests.test_docs import DOCUMENTS, ROOT
 
 ENVIRONMENT = {
@@ -123,6 +124,15 @@ def test_the_report_says_what_is_not_quoted_and_what_was_thrown_away(tmp_path: P
     assert "*not quoted: the control differs by 29%, 10% at most*" in files["index.md"]
     assert "Watershed, round 4: thrown away, because other programs used 31% of the machine." in files["index.md"]
     assert "89,649" not in files["catchup.svg"], "a chart shows only what may be quoted"
+
+
+def test_the_report_names_what_was_not_measured(tmp_path: Path) -> None:
+    page = rendered({"catchup": raw(tmp_path)})["index.md"]
+    left_out = page.partition("## Left out of this run\n\n")[2].partition("\n\n")[0].splitlines()
+    assert left_out == [
+        *(f"- Catching up with a backlog: {one.title}" for one in BACKLOGS if one.name != "narrow"),
+        *("- Latency", "- Existing rows", "- After kill -9", "- Stores", "- Views"),
+    ]
 
 
 def test_without_data_the_report_says_so() -> None:

@@ -5,10 +5,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from confluent_kafka import KafkaException
 
 from cdc.model.errors import StackError
 from tests.bench.public import __main__ as command
+from tests.bench.public import machine
 from tests.bench.public.bench import FULL, QUICK, milliseconds, rate
 from tests.bench.public.catchup import ARMS, backlogs
 from tests.bench.public.evaluation import (
@@ -196,6 +199,18 @@ def test_facts_of_the_machine_are_parsed() -> None:
     assert pss_kib("") == 0
 
 
+def test_the_processor_time_of_the_start_is_not_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {"s": 5.0}
+    monkeypatch.setattr(machine, "cpu_s", lambda _: used["s"])
+    with machine.Meter(os.getpid(), []) as meter:
+        used["s"] = 15.0
+        meter.end_start()
+        used["s"] = 18.0
+    assert meter.start_cpu_s == 10
+    assert meter.figures(100_000)["cpu_s_per_million"] == 30
+    assert meter.figures(0)["cpu_s_per_million"] is None, "all rows came at once"
+
+
 def test_a_quick_run_is_smaller_and_one_transaction_stays_one() -> None:
     for size in (FULL, QUICK):
         found = {one.name: one for one in backlogs(size)}
@@ -234,6 +249,18 @@ def test_what_can_not_be_fetched_or_found_is_named(
     assert "can't be had from Maven Central: timeout\n  next: check the network" in said
     assert "there is no Java on this machine\n  next: install one" in said
     assert "there is no part 'catch-up'\n  next: choose from catchup, " in said
+
+
+@pytest.mark.parametrize("failure", [psycopg.OperationalError("the server is gone"), KafkaException("no leader")])
+def test_what_servers_refuse_is_one_line_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: Exception
+) -> None:
+    def refused(*_: object) -> Path:
+        raise failure
+
+    monkeypatch.setattr(command, "measured", refused)
+    assert command.main(["catchup"]) == 1
+    assert capsys.readouterr().err == f"error: {failure}\n  next: start it again: it continues\n"
 
 
 def test_the_environment_of_each_part_is_json_with_its_settings() -> None:
