@@ -217,6 +217,8 @@ def _table(part: str, columns: Mapping[str, str], found: Sequence[Result]) -> It
             )
         if (share := share_of(result)) is not None:
             notes.append(f"{share:.0f} % of the limit")
+        if result.difference is not None:
+            notes.append(f"the control differs by {result.difference:.1%}")
         if result.objection:
             notes = [_not_quoted(result)]
         for number, (arm, (kept, made)) in enumerate(result.counts.items()):
