@@ -173,9 +173,10 @@ def test_a_row_is_found_in_the_records_of_both_systems() -> None:
 
 
 def test_duplicates_losses_and_recovery_are_counted() -> None:
-    before = [Arrival(number, 0.0, 9.0) for number in (1, 2, 3)]
-    after = [Arrival(2, 0.0, 11.0), Arrival(3, 0.0, 11.5), Arrival(4, 0.0, 12.25), Arrival(6, 0.0, 13.0)]
-    assert outcome([*before, *after], 6, killed_at=10.0) == {
+    before = [Arrival(number, 8.0, 9.0) for number in (1, 2, 3)]
+    in_flight = [Arrival(4, 9.9, 10.01)]
+    after = [Arrival(2, 8.0, 11.0), Arrival(3, 8.0, 11.5), Arrival(5, 10.1, 12.25), Arrival(7, 10.5, 13.0)]
+    assert outcome([*before, *in_flight, *after], 7, killed_at=10.0) == {
         "recovery_s": 2.25,
         "duplicates": 2,
         "lost": 1,
