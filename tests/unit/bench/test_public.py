@@ -25,7 +25,7 @@ from tests.bench.public.evaluation import (
 )
 from tests.bench.public.live import Arrival, parse
 from tests.bench.public.machine import processor, pss_kib
-from tests.bench.public.others import cases_of
+from tests.bench.public.others import arguments, cases_of
 from tests.bench.public.raw_data import RawData, identity, in_turn, missing, read
 from tests.bench.public.restart import outcome
 
@@ -191,6 +191,13 @@ def test_the_numbers_of_another_benchmark_become_cases() -> None:
         "note": 1,
     }
     assert cases_of(found) == {"cache": {"rows_per_s": 9.0, "alone_300_rate": 300.0}}
+
+
+def test_a_backlog_of_stores_is_several_steps_of_each_that_is_measured() -> None:
+    full, quick = arguments("stores", FULL), arguments("stores", QUICK)
+    assert full[: full.index("--rows") + 2] == ["--rows", "500000"]
+    assert "--only" not in full
+    assert quick[quick.index("--only") + 1] == "cache"
 
 
 def test_facts_of_the_machine_are_parsed() -> None:
