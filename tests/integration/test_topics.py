@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from cdc.config.settings import KafkaConfig, TopicConfig
@@ -27,7 +28,10 @@ def topics(kafka: KafkaBroker, unique: str) -> Iterator[list[str]]:
     """Names of three tables' topics and three others, deleted at the end."""
     names = [f"{unique}.{name}" for name in ("public.a", "public.b", "public.c", "state", "control", "progress")]
     yield names
-    AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).delete_topics(names)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})  # a name keeps it until it has answered
+    for deleted in admin.delete_topics(names).values():
+        with suppress(KafkaException):  # a test may have deleted it
+            deleted.result(10)
 
 
 @pytest.mark.parametrize("attempt", range(6))
