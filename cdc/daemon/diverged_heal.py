@@ -6,8 +6,7 @@ where the branches part, in the next epoch, begins a snapshot of these rows; tho
 deleted. Everything since that point is streamed from the slot, so no other row is read.
 
 This is exact only where the topics were exact at that point and still have every delete behind it, and where nothing
-but rows is wrong. Otherwise, and if
-there are many such keys, all rows are compared, as after any other gap.
+but rows is wrong. Otherwise, and if there are many such keys, all rows are compared, as after any other gap.
 """
 
 from contextlib import ExitStack, closing

@@ -8,13 +8,13 @@ import pytest
 from cdc.config.settings import KafkaConfig
 from cdc.kafka import signals
 from cdc.model.rejected_rows import RejectedRow
-from spark_jobs.dead_letters import OpenLetters, record_of
-from spark_jobs.rejections import DeadLetterUpdates, Taken
+from spark_jobs.dead_letters import OpenDeadLetters, record_of
+from spark_jobs.rejections import Accepted, DeadLetterUpdates
 from tests.unit.cdc.model.test_rejected_rows import ROW
 from watershed.client.dead_letters import DeadLetter, discard_dead_letters
 
 KEY = "4/public.a/1"
-Update = RejectedRow | Taken | None
+Update = RejectedRow | Accepted | None
 
 
 def letter(version: int) -> RejectedRow:
@@ -25,7 +25,7 @@ class Topic:
     """The letters that one driver knows, and what it publishes again."""
 
     def __init__(self) -> None:
-        self.letters = OpenLetters(4)
+        self.letters = OpenDeadLetters(4)
         self.end = 0
         self.unread: list[Any] = []
 
@@ -45,7 +45,7 @@ class Topic:
         """Returns what had to be published again."""
         unread, self.unread = self.unread, []
         for message in unread:
-            self.letters.take(message)
+            self.letters.add(message)
         hidden = self.letters.hidden()
         if hidden:
             self.publish(hidden)
@@ -57,10 +57,10 @@ class Topic:
     [
         ([letter(5), letter(6)], 6, None),
         ([letter(6), letter(5)], 6, letter(6)),  # the row would count as another version than the store lacks
-        ([letter(6), Taken(5)], 6, letter(6)),  # nobody would know that the row is missing
-        ([letter(6), Taken(5), Taken(6)], None, None),
-        ([letter(6), Taken(5), letter(7)], 7, None),
-        ([letter(6), Taken(6)], None, None),
+        ([letter(6), Accepted(5)], 6, letter(6)),  # nobody would know that the row is missing
+        ([letter(6), Accepted(5), Accepted(6)], None, None),
+        ([letter(6), Accepted(5), letter(7)], 7, None),
+        ([letter(6), Accepted(6)], None, None),
         ([letter(6), None], None, None),  # a sweep
         ([letter(6), None, letter(5)], 5, None),
     ],
@@ -77,8 +77,8 @@ def test_a_record_of_an_older_version_hides_no_letter(
     assert topic.letters.versions == ({} if is_open is None else {KEY: is_open})
 
 
-@pytest.mark.parametrize("later", [letter(8), Taken(8)])
-def test_what_a_task_publishes_while_its_letter_is_published_again_counts(later: RejectedRow | Taken) -> None:
+@pytest.mark.parametrize("later", [letter(8), Accepted(8)])
+def test_what_a_task_publishes_while_its_letter_is_published_again_counts(later: RejectedRow | Accepted) -> None:
     topic = Topic()
     topic.write(letter(7))
     assert topic.read() == {}
@@ -120,7 +120,7 @@ def test_only_the_version_that_was_chosen_is_discarded(monkeypatch: pytest.Monke
         topic=lambda: "letters",
     )
     for version, is_open in ((ROW.version, False), (ROW.version + 1, True)):
-        letters = OpenLetters(4)
+        letters = OpenDeadLetters(4)
         letters.put({"4/public.a/1": ROW.model_copy(update={"version": version})}, {"4/public.a/1": 1})
-        letters.take(cast("Any", message))
+        letters.add(cast("Any", message))
         assert bool(letters.hidden() or letters.versions) is is_open
