@@ -148,7 +148,9 @@ class Capture:
 
     def _captures(self, state: State, table: TableId, topic: TopicState, snapshot: Snapshot, why: str) -> State:
         versions = {**state.versions, table: self.source.versions[table]}
-        return replace(state, topics={**state.topics, table: topic}, versions=versions).reading(table, snapshot, why)
+        oids = {**state.oids, table: self.source.oids[table]}
+        captured = replace(state, topics={**state.topics, table: topic}, versions=versions, oids=oids)
+        return captured.reading(table, snapshot, why)
 
     def _topic(self, table: TableId) -> TopicState | None:
         """The table's topic as it is now."""
@@ -179,7 +181,9 @@ class Capture:
             self.gap = "the slot was moved past the position"
         else:
             for table, then in state.topics.items():
-                if table in self._used and (trouble := topic_trouble(then, self._topic(table))):
+                if self.source.oids[table] != state.oids[table]:  # another table of its name, which joins as a new one
+                    state = state.without(table)
+                elif table in self._used and (trouble := topic_trouble(then, self._topic(table))):
                     state = state.stopping(table, f"its topic {trouble}")
             if state is not self.state:
                 self._publish(state, [], [])

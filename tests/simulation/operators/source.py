@@ -69,6 +69,7 @@ class Source:
     def __init__(self) -> None:
         self.rows: dict[TableId, dict[int, Row]] = {table: {} for table in TABLES}
         self.versions = dict.fromkeys(TABLES, 1)
+        self.oids = dict.fromkeys(TABLES, 1)
         self.wal: list[Transaction] = []
         self.end = 1_000  # of the log
         self.slot: int | None = None  # its confirmed LSN; None: there is no slot
@@ -108,6 +109,7 @@ class Source:
         for key in [*self.rows[table]]:
             self._note(lsn, table, key, None)
         self.rows[table].clear()
+        self.oids[table] += 1
 
     def _note(self, lsn: int, table: TableId, key: int, row: Row | None) -> None:
         self._states.setdefault((table, key), []).append((lsn, row))

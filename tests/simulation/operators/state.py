@@ -45,6 +45,7 @@ class State:
     lsn: int  # everything that ends up to here is published, but for what is owed
     topics: Mapping[TableId, TopicState] = field(default_factory=dict)  # of captured tables
     versions: Mapping[TableId, int] = field(default_factory=dict)
+    oids: Mapping[TableId, int] = field(default_factory=dict)
     snapshots: Mapping[TableId, Snapshot] = field(default_factory=dict)
     owed: Mapping[TableId, str] = field(default_factory=dict)  # of captured tables
     stopped: Mapping[TableId, str] = field(default_factory=dict)  # until an operator starts them; with the reason
