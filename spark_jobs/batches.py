@@ -3,6 +3,10 @@
 A task's report comes back as the row of `mapInArrow`, when the task has ended. The tasks of a live batch last for half
 a minute; what they have written meanwhile is in the sink's consumer group, which the driver reads several times a
 second. If the driver wants the batch to end, it says so in the progress topic, which the tasks read beside the tables'.
+
+A batch has Spark's batch id, which a repeated batch keeps, and an execution, which is new whenever a job runs a batch:
+the job's id and a count. Offsets of another execution are not those of the running batch. The data source counts the
+offsets that it has planned with in the checkpoint (BatchPlan.encoded), where a repeated batch keeps its number, too.
 """
 
 import pickle

@@ -368,8 +368,8 @@ class SinkThread(ABC):
         dead_letters.publish({key: None for key in dead_letters.open if dead_letter_table(key) not in held})
         return sync
 
-    def _next_job_id(self, connections: PipelineConnections, last: SinkRecord | None) -> tuple[int, str]:
-        """Returns a job that continues all others (SinkRecord.job)."""
+    def _next_job_id(self, connections: PipelineConnections, last: SinkRecord | None) -> JobId:
+        """Returns the id of a job that continues all others."""
         numbers = [record.job[0] for record in connections.control.sinks.values() if record.sink == self.name]
         return max([*numbers, last.job[0] if last is not None else 0]) + 1, secrets.token_hex(4)
 

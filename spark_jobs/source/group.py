@@ -47,7 +47,7 @@ class TaskCounts:
 class Reached(NamedTuple):
     """How far a task has written a partition."""
 
-    execution: str  # of the batch: the job, and the number of its batch; see SparkBatches.run
+    execution: str  # of a batch, see spark_jobs.batches
     task: int
     start_offset: int  # the offset from which the task reads this partition
     offset: int  # everything between is in the store
