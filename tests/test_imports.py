@@ -43,6 +43,9 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "watershed.views.running": (
         *("watershed.views", "watershed.client", "spark_jobs.view_targets", "sinks", "cdc.daemon.conditions", *BASE),
     ),
+    "watershed.views.comparison": (
+        *("watershed.views", "watershed.verify.comparison", "watershed.verify.model", "sinks", *BASE),
+    ),
     "watershed.http": ("watershed.http", "watershed.verify", "watershed.status", "watershed.client", "sinks", "cdc"),
     "watershed.devstack": ("watershed.devstack", "spark_jobs.jars", "cdc.model"),
     "watershed.demo": (
@@ -80,7 +83,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
         *("sinks.sql", "sinks.warehouse.catalog", "sinks.warehouse.slots"),
         *("watershed.client.outbox", "watershed.client.outbox_migrations", "watershed.cli.outbox", "tests"),
     ),
-    "sqlglot": ("watershed.views", "tests"),
+    "sqlglot": ("watershed.views", "sinks.shaping.expressions", "tests"),
     "starlette": ("watershed.http", "tests"),
     "typer": ("watershed.cli", "docs.build", "tests"),
     "uvicorn": ("watershed.http", "tests"),

@@ -36,6 +36,8 @@ class TableMapping(Section):
     exclude: tuple[str, ...] = ()
     rename: dict[str, str] = Field(default_factory=dict)  # source's name → store's
     constants: dict[str, StrictBool | StrictInt | StrictFloat | StrictStr] = Field(default_factory=dict)
+    # Further columns, each with an SQL expression over the row; see sinks.shaping.expressions
+    computed: dict[str, StrictStr] = Field(default_factory=dict)
     where: str | None = None  # rows that the store holds; see cdc.config.row_condition
     mask: StoreMasks = StoreMasks()
     as_text: tuple[str, ...] = ()  # columns whose values the store keeps as text: it can then hold every one of them
@@ -67,7 +69,7 @@ class TableMapping(Section):
             raise ValueError(f"column {min(left_out)} is both excluded and renamed")
         if both := set(self.as_text) & set(self.as_null):
             raise ValueError(f"column {min(both)} is in as_text and in as_null")
-        targets = [*self.rename.values(), *self.constants]
+        targets = [*self.rename.values(), *self.constants, *self.computed]
         if twice := {name for name in targets if targets.count(name) > 1}:
             raise ValueError(f"two columns would be named {min(twice)}")
         if "" in targets:
@@ -97,8 +99,9 @@ class TableMapping(Section):
         content = self.model_dump(mode="json", exclude={"mask": {"hash_key"}})
         content["exclude"] = sorted(self.exclude)
         content["include"] = None if self.include is None else sorted(self.include)
-        if not self.as_null:  # mappings from before this option keep their fingerprints
-            del content["as_null"]
+        for option in ("as_null", "computed"):  # mappings from before these options keep their fingerprints
+            if not content[option]:
+                del content[option]
         key = self.mask.hash_key.get_secret_value().encode() if self.mask.hash_key else b""
         return hmac.digest(key, json.dumps(content, sort_keys=True).encode(), hashlib.sha256).hex()[:32]
 

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,9 +11,11 @@ import typer.main
 import yaml
 
 from cdc.model import errors
+from docs.build import compatibility
 from docs.build.options import SectionOptions, sections
 from docs.build.types import type_rows
 from docs.build.versions import version_rows
+from sinks.shaping.expressions.functions import FUNCTIONS
 from watershed.cli.main import COMMANDS, application
 from watershed.http.metrics import metric_families
 from watershed.status.model import BrokerStatus, CaptureStatus, SourceStatus, Status
@@ -144,9 +147,26 @@ def types() -> str:
     return table(["PostgreSQL", "in records", "search field", "warehouse", "PostgreSQL store", "SQLite"], type_rows())
 
 
+def functions() -> str:
+    """The functions of computed columns."""
+    rows = [(f"`{one.form}`", one.meaning, f"`{one.example}`", _result(one.result)) for one in FUNCTIONS.values()]
+    return table(["function", "meaning", "example", "value"], rows)
+
+
+def _result(value: str | int | bool | None) -> str:
+    if value is None:
+        return "NULL"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
 def versions() -> str:
     """The versions that are accepted, and those that tests run."""
     return table(["product", "accepted", "run by tests", "remark"], version_rows())
+
+
+def combinations(subject: str) -> str:
+    """What tests show of the combinations of a subject."""
+    return table(compatibility.head(subject), compatibility.rows(subject))
 
 
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
@@ -156,5 +176,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "errors": error_kinds,
     "alerts": alerts,
     "types": types,
+    "functions": functions,
     "versions": versions,
+    **{f"combinations_{subject}": partial(combinations, subject) for subject in compatibility.SUBJECTS},
 }

@@ -4,11 +4,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from cdc.config.store_mapping import StoredTables
 from cdc.model.events import TableId, TableSchema
-from sinks.contract import Change, Outcome, Result, Sink, StoredRow
+from sinks.contract import Change, Result, Sink, StoredRow
 from sinks.schema_history import SchemaHistory
 from sinks.shaping.table import TableShapes
-
-_STALE = Result(Outcome.STALE)
 
 
 def shaped(sink: Sink, section: StoredTables) -> Sink:
@@ -20,13 +18,11 @@ def apply_shaped(
     shapes: TableShapes, apply: Callable[[Sequence[Change]], list[Result]], changes: Sequence[Change]
 ) -> list[Result]:
     """Applies changes in their shape and returns one result for each. A change that can't be decided yet is stale: the
-    whole row follows with a greater version.
+    whole row follows with a greater version. One for which a computed column has no value is rejected.
     """
-    taken = [(number, change) for number, change in enumerate(shapes.shaped(changes)) if change is not None]
-    results = [_STALE] * len(changes)
-    for (number, _), result in zip(taken, apply([change for _, change in taken]), strict=True):
-        results[number] = result
-    return results
+    shaped_changes = shapes.shaped(changes)
+    applied = iter(apply([change for change in shaped_changes if isinstance(change, Change)]))
+    return [next(applied) if isinstance(change, Change) else change for change in shaped_changes]
 
 
 class ShapedSink:

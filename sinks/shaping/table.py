@@ -1,20 +1,25 @@
 """The shape that one store's mapping gives to one table's rows. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cdc.config.masking import Mask
 from cdc.config.store_mapping import StoredTables
 from cdc.config.table_choice import is_pattern
 from cdc.formats.masks import is_text, masked
 from cdc.model.events import Column, TableSchema
-from sinks.contract import Change, Json, SourceOperation
+from sinks.contract import Change, Json, Outcome, Result, SourceOperation
 from sinks.errors import RefusedError
 from sinks.records import encode_json
 from sinks.schema_history import SchemaHistory
 from sinks.shaping.bounds import FLAG, Test, beyond
 from sinks.shaping.condition import RowCondition
+from sinks.shaping.expressions.types import ComputationError, ExpressionError, MissingColumnError
+
+if TYPE_CHECKING:  # imported late: only mappings with computed columns need its parser
+    from sinks.shaping.expressions.expression import Expression
 
 _TEXT_OID: Final = 25
 _BOOLEAN_OID: Final = 16
@@ -24,6 +29,7 @@ _CONSTANT_TYPES: Final[dict[type, tuple[int, str]]] = {
     float: (701, "double precision"),
     str: (_TEXT_OID, "text"),
 }
+_STALE: Final = Result(Outcome.STALE)
 _NEXT: Final = "correct the sink's mapping, then restart the sink: it fills the store again if rows get another shape"
 
 
@@ -44,8 +50,11 @@ class TableShape:
         self._check(schema, schema_history, is_strict=not is_pattern(pattern), checks_excluded=checks_excluded)
         self._names = self._stored_names(schema)
         self._pairs = tuple(self._names.items())
-        self.schema = self._schema(schema)
-        self.earlier = tuple(self._schema(older) for older in schema_history.earlier)
+        self._computed = {name: self._expression(name, text, schema) for name, text in self._mapping.computed.items()}
+        self.schema = self._schema(schema, self._computed_columns(schema_history, schema))
+        self.earlier = tuple(
+            self._schema(older, self._computed_columns(schema_history, older)) for older in schema_history.earlier
+        )
         self._is_renamed = any(name != stored for name, stored in self._names.items())
         self._masks = {
             mask.column: _on_text(masked(mask))
@@ -95,6 +104,11 @@ class TableShape:
         return self._mapping.constants
 
     @property
+    def computed(self) -> Mapping[str, "Expression"]:
+        """The expressions of the columns that the mapping computes."""
+        return self._computed
+
+    @property
     def condition(self) -> RowCondition | None:
         """The condition that the store's rows meet; None: the store holds all rows."""
         return self._condition
@@ -102,8 +116,9 @@ class TableShape:
     def change(self, change: Change) -> Change | None:
         """Returns the change in the store's shape; a row that does not meet the condition is deleted at its version.
 
-        Returns None if the change lacks a column without which the condition can't be decided. The store then keeps its
-        row: capture publishes the whole row soon after, with a greater version.
+        Returns None if the change lacks a column without which the condition can't be decided or a column can't be
+        computed. The store then keeps its row: capture publishes the whole row soon after, with a greater version.
+        Raises ComputationError for a row for which a computed column has no value.
         """
         if self._is_identity:
             return change
@@ -122,11 +137,14 @@ class TableShape:
         if unchanged:
             flags = frozenset(self.flag(name) for name in unchanged if name in self._bounds)
             unchanged = flags | frozenset(self._names[name] for name in unchanged if name in self._names)
-        row = self.row(change.row)
+        try:
+            row = self.row(change.row)
+        except MissingColumnError:
+            return None
         return Change(change.table, key, change.version, row, change.schema_version, unchanged, change.origin)
 
     def row(self, row: dict[str, Json]) -> dict[str, Json]:
-        """Returns a row's columns in the store's shape."""
+        """Returns a row's columns in the store's shape. Raises ComputationError, MissingColumnError."""
         try:
             stored = {name_there: row[name] for name, name_there in self._pairs}
         except KeyError:  # the row lacks columns
@@ -144,7 +162,14 @@ class TableShape:
             value = stored.get(name_there)
             if value is not None and type(value) is not str:
                 stored[name_there] = encode_json(value).decode()
-        return stored | self._mapping.constants if self._mapping.constants else stored
+        if self._mapping.constants:
+            stored |= self._mapping.constants
+        for name, expression in self._computed.items():
+            try:
+                stored[name] = expression.value(row)
+            except ComputationError as error:
+                raise ComputationError(f"computed column {name}: {error}") from None
+        return stored
 
     # ---- names and types
 
@@ -157,16 +182,47 @@ class TableShape:
             for column in schema.columns
             if (included is None or column.name in included) and column.name not in mapping.exclude
         }
-        owners: dict[str, str] = {name: f"the constant {name}" for name in mapping.constants}
-        owners |= {names[name] + FLAG: f"the flag of {name}" for name in mapping.as_null if name in names}
-        for name, stored in names.items():
-            other = owners.setdefault(stored, f"column {name}")
-            if other != f"column {name}":
-                raise self._refused(f"{other} and column {name} would both be named {stored}")
+        named = [(name, f"the constant {name}") for name in mapping.constants]
+        named += [(name, f"the computed column {name}") for name in mapping.computed]
+        named += [(names[name] + FLAG, f"the flag of {name}") for name in mapping.as_null if name in names]
+        named += [(stored, f"column {name}") for name, stored in names.items()]
+        owners: dict[str, str] = {}
+        for stored, owner in named:
+            if (other := owners.setdefault(stored, owner)) != owner:
+                raise self._refused(f"{other} and {owner} would both be named {stored}")
         return names
 
-    def _schema(self, schema: TableSchema) -> TableSchema:
-        """Returns a version of the schema, the newest or an earlier one, with the newest one's names."""
+    def _expression(self, name: str, text: str, schema: TableSchema) -> "Expression":
+        """Returns the expression of a computed column. Raises RefusedError."""
+        try:
+            from sinks.shaping.expressions.expression import Expression
+        except ModuleNotFoundError as error:
+            raise RefusedError(
+                f"{self._where}: computed columns need the Python package {error.name}",
+                "pip install 'watershed-cdc[expressions]'",
+            ) from error
+        try:
+            expression = Expression(text, schema)
+        except ExpressionError as error:
+            raise self._refused(f"computed column {name}: {error}") from None
+        if masked_here := sorted(expression.columns & set(self._mapping.mask.columns)):
+            raise self._refused(f"computed column {name}: it would show column {masked_here[0]}, which mask hides")
+        return expression
+
+    def _computed_columns(self, schema_history: SchemaHistory, schema: TableSchema) -> Iterator[Column]:
+        """Yields the computed columns of a version of the schema. An earlier one lacks those whose values from then say
+        nothing now, because a column that they were computed from is another one."""
+        carried = schema_history.carried(schema.version)
+        for name, expression in self._computed.items():
+            if schema is schema_history.newest:
+                yield expression.column(name)
+            elif expression.columns <= carried:
+                with suppress(RefusedError):  # the expression does not fit the former types
+                    yield self._expression(name, self._mapping.computed[name], schema).column(name)
+
+    def _schema(self, schema: TableSchema, computed: Iterable[Column]) -> TableSchema:
+        """Returns a version of the schema, the newest or an earlier one, with the newest one's names. `computed`: the
+        columns that the mapping computes."""
         names = self._names
         columns = [self._column(column, names[column.name]) for column in schema.columns if column.name in names]
         known = {column.name for column in schema.columns}
@@ -175,6 +231,7 @@ class TableShape:
         for name, value in self._mapping.constants.items():
             oid, type_name = _CONSTANT_TYPES[type(value)]
             columns.append(Column(name, oid, -1, type_name, nullable=False, base_type_oid=oid))
+        columns += computed
         return replace(schema, columns=tuple(columns), key=tuple(names[name] for name in schema.key))
 
     def _column(self, column: Column, name: str) -> Column:
@@ -245,9 +302,15 @@ class TableShapes:
         self._shapes[schema_history.newest.table] = shape
         return shape
 
-    def shaped(self, changes: Sequence[Change]) -> list[Change | None]:
-        """Returns each change in the store's shape; see TableShape.change."""
-        return [self._shapes[change.table].change(change) for change in changes]
+    def shaped(self, changes: Sequence[Change]) -> list[Change | Result]:
+        """Returns each change in the store's shape, or the result of one that the store does not get."""
+        return [self._shaped(change) for change in changes]
+
+    def _shaped(self, change: Change) -> Change | Result:
+        try:
+            return self._shapes[change.table].change(change) or _STALE
+        except ComputationError as error:
+            return Result(Outcome.REJECTED, str(error))
 
 
 def _left_out(origin: SourceOperation | None) -> SourceOperation | None:

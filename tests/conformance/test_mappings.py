@@ -12,7 +12,7 @@ from msgspec import structs
 
 from cdc.config.store_mapping import StoredTables
 from cdc.model.events import pack_version
-from sinks.contract import Change, Sink
+from sinks.contract import Change, Outcome, Sink
 from sinks.reduction import reduce_changes
 from sinks.schema_history import SchemaHistory
 from sinks.shaping.sink import shaped
@@ -21,6 +21,7 @@ from tests.conformance.tables import CUSTOMERS, Table
 from tests.conformance.test_evolution import FIRST as FIRST_SCHEMA
 from tests.conformance.test_evolution import NEW_ROW, ROW, SECOND
 from tests.conformance.trial import History, Trial, delivered
+from watershed.verify.expected import ExpectedRows
 
 FIRST = pack_version(1, 0)
 DIGEST_KEY = b"k" * 16
@@ -140,6 +141,53 @@ def test_a_mask_is_stored_in_the_texts_place(sink_under_test: Trial) -> None:
         shown = seen(sink)
     assert shown[2] is None
     assert len(shown[1]) == hashlib.sha256().digest_size * 2 and "ü" not in shown[1]
+
+
+@pytest.mark.long
+@pytest.mark.promise(2)
+def test_computed_columns_have_their_types_in_every_store(sink_under_test: Trial) -> None:
+    """A row without a value is rejected, and keeps what the store has. Verification finds the columns equal."""
+    computed = {
+        "total": "CAST(balance * visits AS numeric(14,2))",
+        "exactly": "balance / visits",
+        "twice": "visits * 2",
+        "label": "upper(coalesce(name, 'none'))",
+        "is_new": "visits = 1",
+        "due": "born + 30",
+        "week": "date_trunc('week', seen_at)",
+        "joined": "joined_at",
+    }
+    held = section(computed=computed, exclude=["name", "raw", "grid", "span", "clock", "photo"])
+    v = pack_version(1, 100)
+    known = {"balance": "1.50", "born": "2024-02-29", "seen_at": "2024-02-29T12:00:00.5"}
+    known |= {"joined_at": "2024-02-29T12:00:00Z"}
+    with opened(sink_under_test, held) as sink:
+        changes = [
+            CUSTOMERS.upsert(v, id=1, visits=1, **known),
+            CUSTOMERS.upsert(v, id=2, visits=3, name="ünï", **known),
+            CUSTOMERS.upsert(v, id=3, visits=0, **known),
+            CUSTOMERS.upsert(v, id=4),
+        ]
+        results = sink.apply(changes)
+        assert [one.outcome for one in results].count(Outcome.REJECTED) == 1
+        assert results[2].reason == "computed column exactly: division by zero"
+        (later,) = sink.apply([CUSTOMERS.upsert(v + 1, id=2, visits=0, **known)])
+        assert later.outcome is Outcome.REJECTED
+        sink.make_readable({CUSTOMERS.id})
+        rows = {row.key["id"]: row.row for row in sink.rows(CUSTOMERS.id)}
+    assert rows.keys() == {1, 2, 4}
+    expected = ExpectedRows("mine", held, SchemaHistory((CUSTOMERS.schema,)), CUSTOMERS.types, {})
+    source = {"balance": "1.50", "born": "2024-02-29", "seen_at": "2024-02-29 12:00:00.5"}
+    source |= {"joined_at": "2024-02-29 12:00:00+00"}
+    texts = {
+        1: source | {"id": "1", "visits": "1"},
+        2: source | {"id": "2", "visits": "3", "name": "ünï"},
+        4: {"id": "4"},
+    }
+    for key, row in texts.items():
+        found = expected.differences([row.get(name) for name in CUSTOMERS.types], rows[key])
+        assert found == (), (key, rows[key])
+    assert rows[2]["label"] == "ÜNÏ" and rows[2]["twice"] == 6 and rows[1]["is_new"] is True
 
 
 def seen(sink: Sink) -> dict[int, Any]:

@@ -79,9 +79,9 @@ def draw_condition(random: Random, depth: int = 0) -> str:
             return f"{name} {operator} {random.choice(literals)}"
 
 
-def read_rows(connection: psycopg.Connection) -> list[dict[str, Any]]:
-    """As records have them."""
-    encoders = [encoder_for(column) for column in SCHEMA.columns]
+def read_rows(connection: psycopg.Connection, schema: TableSchema) -> list[dict[str, Any]]:
+    """Returns the rows of table mixed as records have them."""
+    encoders = [encoder_for(column) for column in schema.columns]
     rows = []
     with connection.cursor() as cursor, cursor.copy("COPY mixed TO STDOUT") as copy:
         for values in copy.rows():
@@ -89,7 +89,7 @@ def read_rows(connection: psycopg.Connection) -> list[dict[str, Any]]:
                 None if value is None else json.loads(encode(str(value).encode().decode("latin-1")).encode("latin-1"))
                 for value, encode in zip(values, encoders, strict=True)
             ]
-            rows.append(dict(zip(COLUMNS, encoded, strict=True)))
+            rows.append(dict(zip((column.name for column in schema.columns), encoded, strict=True)))
     return rows
 
 
@@ -106,7 +106,7 @@ def test_the_same_rows_meet_a_condition_here_and_in_postgresql(fresh_database: s
             drawn[2] = "NULL" if drawn[2] == "7.5" else drawn[2]
             drawn[0] = str(number)
             connection.execute(f"INSERT INTO mixed VALUES ({', '.join(drawn)})")
-        rows = read_rows(connection)
+        rows = read_rows(connection, SCHEMA)
         assert len(rows) == ROWS
         counts = set()
         for _ in range(CONDITIONS):

@@ -59,6 +59,13 @@ def same(pg_type: str, text: str | None, value: object) -> bool:
     return _equal(source_form(pg_type, text), store_form(pg_type, value))
 
 
+def same_value(pg_type: str, expected: object, value: object) -> bool:
+    """Returns whether both values, each a store's or in the form of records, are the same."""
+    if expected is None or value is None:
+        return expected is None and value is None
+    return _equal(store_form(pg_type, expected), store_form(pg_type, value))
+
+
 def key_form(forms: list[Form]) -> str:
     """Returns a key as text, the same from the forms of either side."""
     return "\x00".join(_key_part(form) for form in forms)

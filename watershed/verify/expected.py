@@ -5,7 +5,7 @@ is not used, so that an error in it is found.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -18,9 +18,10 @@ from sinks.contract import Json
 from sinks.errors import RefusedError
 from sinks.records import decode_json, encode_json
 from sinks.schema_history import SchemaHistory
+from sinks.shaping.expressions.types import ComputationError
 from sinks.shaping.table import TableShape
 from watershed.verify.comparison import shown_text
-from watershed.verify.equality import UNLIKE, same, source_form, store_form
+from watershed.verify.equality import UNLIKE, same, same_value, source_form, store_form
 from watershed.verify.model import ColumnDifference, shown
 
 Texts = Sequence[str | None]
@@ -68,11 +69,7 @@ class ExpectedRows:
         """Returns whether the store must hold the row."""
         if self._shape.condition is None:
             return True
-        row = {
-            name: None if text is None else source_form(self._types[name], text)
-            for name, text in self._published(texts).items()
-        }
-        return self._shape.condition.decide(row, frozenset()) is True
+        return self._shape.condition.decide(self._row(self._published(texts)), frozenset()) is True
 
     def differences(self, texts: Texts, stored: Mapping[str, Json]) -> tuple[ColumnDifference, ...]:
         """Returns the columns with unexpected values. `texts`: of a row that the store must hold."""
@@ -101,9 +98,33 @@ class ExpectedRows:
             if name not in stored or stored[name] != value or isinstance(stored[name], bool) != isinstance(value, bool):
                 there = shown(stored[name]) if name in stored else "absent"
                 found.append(ColumnDifference(name, shown(value), there))
-        known = {*self._source_names, *self._constants, *map(self._shape.flag, self._shape.bounds)}
+        found += self._computed_differences(published, stored)
+        known = {*self._source_names, *self._constants, *self._shape.computed}
+        known |= {*map(self._shape.flag, self._shape.bounds)}
         found += [ColumnDifference(name, "absent", shown(stored[name])) for name in stored if name not in known]
         return tuple(found)
+
+    def _computed_differences(
+        self, published: Mapping[str, str | None], stored: Mapping[str, Json]
+    ) -> Iterator[ColumnDifference]:
+        """Yields the computed columns with unexpected values. They are computed from the source's values."""
+        for name, expression in self._shape.computed.items():
+            if name in self._uncompared:
+                continue
+            there = shown(stored[name]) if name in stored else "absent"
+            try:
+                expected = expression.value(self._row({one: published[one] for one in expression.columns}))
+            except ComputationError as error:
+                yield ColumnDifference(name, f"nothing, as it can't be computed: {error}", there)
+                continue
+            if name not in stored or not same_value(expression.type.pg_name, expected, stored[name]):
+                yield ColumnDifference(name, shown(expected), there)
+
+    def _row(self, published: Mapping[str, str | None]) -> dict[str, Json]:
+        """Returns columns with their values as in records."""
+        return {
+            name: None if text is None else source_form(self._types[name], text) for name, text in published.items()
+        }
 
     def _is_left_out(self, name: str, text: str | None) -> bool:
         """Returns whether the store has null instead of this value of a column of as_null."""

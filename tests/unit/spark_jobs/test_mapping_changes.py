@@ -21,7 +21,7 @@ from sinks.errors import RefusedError, SinkError
 from sinks.schema_history import SchemaHistory
 from spark_jobs.build_plan import IN_PLACE, NOT_WRITTEN, REPLACED, UNUSABLE, UP_TO_DATE, build_plan
 from spark_jobs.control_reader import ControlUpdate
-from spark_jobs.dead_letters import adopted_letters
+from spark_jobs.dead_letters import adopted_dead_letters
 from spark_jobs.generations import former_mappings
 from spark_jobs.serving import ServingThread, SinkFile
 from spark_jobs.sink_thread import PipelineConnections
@@ -36,6 +36,7 @@ TOPICS = {str(table): history.newest.topic for table, history in HISTORIES.items
 OFFSETS = dict.fromkeys(TOPICS.values(), (5,))
 MASK = {"hash": ["id"], "hash_key": "k" * 16}
 RENAMED = {"rename": {"id": "number"}}
+TWICE = {"computed": {"twice": "id * 2"}}
 
 
 def section(kind: type[StoreConfig] = SearchConfig, /, **mapping: Any) -> StoreConfig:
@@ -55,7 +56,7 @@ def record(of: StoredTables, **fields: Any) -> SinkRecord:
 # ---- the mappings that rows have
 
 
-@pytest.mark.parametrize("entry", [{}, RENAMED, {"mask": MASK}, {"where": "id > 3", "as_text": ["id"]}])
+@pytest.mark.parametrize("entry", [{}, RENAMED, {"mask": MASK}, {"where": "id > 3", "as_text": ["id"]}, TWICE])
 def test_rows_are_kept_up_to_date_with_the_mapping_that_they_have(entry: dict[str, Any]) -> None:
     before, now = section(a=entry), section(a={**entry, "constants": {"kind": "new"}})
     (found,) = former_mappings(now, [A], record(before), known(before)).values()
@@ -129,7 +130,7 @@ def test_a_position_joins_those_of_the_built_and_of_the_adopted_tables() -> None
 def test_dead_letters_of_adopted_tables_become_those_of_the_new_generation() -> None:
     letter = cast("RejectedRow", object())
     former = {"3/public.a/1": letter, "3/public.b/a/b": letter}
-    assert adopted_letters(former, 4, {A}) == {"4/public.b/a/b": letter}
+    assert adopted_dead_letters(former, 4, {A}) == {"4/public.b/a/b": letter}
 
 
 # ---- what is said before
@@ -144,6 +145,10 @@ def test_what_will_be_built_and_what_readers_see_is_said_before() -> None:
     assert said(section(), section(a=RENAMED)) == ([A], UP_TO_DATE, 1)
     assert said(section(), section(a={"mask": MASK})) == ([A], f"{NOT_WRITTEN}{UNUSABLE}", 1)
     assert said(section(CacheConfig), section(CacheConfig, a=RENAMED)) == ([A], IN_PLACE, 1)
+    changed_expression = section(a={"computed": {"twice": "id + id"}}, b=TWICE)
+    assert said(section(a=TWICE, b=TWICE), changed_expression) == ([A], UP_TO_DATE, 1)
+    gone = section(a={"computed": {"twice": "number * 2"}})
+    assert said(gone, section(a=TWICE)) == ([A], f"{NOT_WRITTEN}{UNUSABLE}", 1), "its column was renamed"
     assert build_plan("s", section(a=RENAMED), HISTORIES.values(), None, {}) is None, "nothing was built before"
     changed = build_plan("s", section(a=RENAMED), HISTORIES.values(), record(section()), {})
     assert changed is not None and changed.needs_space

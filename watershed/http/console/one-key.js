@@ -89,6 +89,12 @@ function storeHead(store, type) {
   return [h("div", { class: "place" }, icon(type, 18), h("span", {}, store.sink)), pill(TONES[store.verdict] ?? "warning", WORDS[store.verdict] ?? store.verdict)];
 }
 
+/** What a store's column should hold, if it differs. */
+function expected(store, column) {
+  const difference = store.differences?.find((one) => one.column === column);
+  return difference ? `expected ${difference.expected}` : "";
+}
+
 /** The rows of the comparison: a line for each column of the table, and of a store that has more. */
 function lines(found, newest, stores) {
   const names = [...new Set([...Object.keys(found.source ?? {}), ...Object.keys(newest?.row ?? {})])];
@@ -106,15 +112,14 @@ function lines(found, newest, stores) {
       ...stores.map((store) => {
         const stored = nameIn(store, name);
         if (stored === undefined) return h("small", {}, Object.keys(store.names ?? {}).length ? "left out" : "–");
-        const difference = store.differences?.find((one) => one.column === stored);
         const renamed = stored === name ? "" : h("small", {}, stored);
-        return [value(`${store.sink} ${name}`, store.row?.[stored], difference ? `expected ${difference.expected}` : ""), renamed];
+        return [value(`${store.sink} ${name}`, store.row?.[stored], expected(store, stored)), renamed];
       })] });
   }
   stores.forEach((store, number) => {
     const known = new Set(names.map((name) => nameIn(store, name)));
     for (const [name, given] of Object.entries(store.row ?? {})) {
-      if (!known.has(name)) result.push({ name, key: `${store.sink}/${name}`, cells: ["", "", ...stores.map((_, n) => (n === number ? value(`${store.sink} ${name}`, given) : ""))] });
+      if (!known.has(name)) result.push({ name, key: `${store.sink}/${name}`, cells: ["", "", ...stores.map((_, n) => (n === number ? value(`${store.sink} ${name}`, given, expected(store, name)) : ""))] });
     }
   });
   return result;

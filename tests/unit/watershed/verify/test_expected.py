@@ -83,6 +83,39 @@ def test_a_column_that_is_null_with_a_flag_is_compared_by_both() -> None:
     ]
 
 
+def test_computed_columns_are_computed_from_the_source() -> None:
+    made = rows(
+        {
+            "computed": {
+                "net": "price / 2",
+                "label": "upper(name)",
+                "share": "1 / (id - 1)",
+                "at": "seen",
+                "no": 'NOT "on"',
+            },
+            "exclude": ["name"],
+        }
+    )
+    plain = {name: value for name, value in STORED.items() if name != "name"}
+    stored = plain | {"net": "1.25000000000000000000", "label": "TEA", "share": 1, "no": False, "at": STORED["seen"]}
+    two = ("2", *ROW[1:])
+    assert made.differences(two, stored | {"id": 2}) == ()
+    typed = {"net": Decimal("1.25"), "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)}
+    assert made.differences(two, stored | {"id": 2} | typed) == ()
+    wrong = {"id": 2, "net": "1.26", "label": None, "no": 0}
+    assert [(c.column, c.source, c.store) for c in made.differences(two, stored | wrong)] == [
+        ("net", "'1.25000000000000000000'", "'1.26'"),
+        ("label", "'TEA'", "null"),
+        ("no", "False", "0"),
+    ]
+    lacking = {name: value for name, value in stored.items() if name != "share"}
+    assert [(c.column, c.source, c.store) for c in made.differences(ROW, lacking)] == [
+        ("share", "nothing, as it can't be computed: division by zero", "absent")
+    ]
+    masked = rows({"computed": {"label": "lower(name)"}}, {"name": Mask(TABLE.table, "name", "truncate", 1)})
+    assert masked.differences(ROW, STORED | {"name": "t", "label": "t"}) == ()
+
+
 def test_captures_own_masks_come_first() -> None:
     made = rows(masks={"name": Mask(TABLE.table, "name", "asterisks", 3)})
     assert made.differences(ROW, STORED | {"name": "***"}) == ()
