@@ -67,9 +67,6 @@ class PartitionReader:
                     "queued.max.messages.kbytes": QUEUE_KIB_MAX,
                     "fetch.message.max.bytes": FETCH_BYTES_MAX,
                     "fetch.wait.max.ms": 20,
-                    # After the queue was full. With the client's 1,000 ms a task that works off a backlog has nothing
-                    # to do for a third of each second.
-                    "fetch.queue.backoff.ms": 10,
                     "check.crcs": True,
                 },
             ),
