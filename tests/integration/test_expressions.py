@@ -283,4 +283,6 @@ def test_small_and_capital_letters(fresh_database: str) -> None:
     with psycopg.connect(fresh_database, autocommit=True) as connection:
         statement = 'SELECT c, lower(c COLLATE "pg_c_utf8"), upper(c COLLATE "pg_c_utf8") FROM unnest(%s::text[]) c'
         for character, small, capital in connection.execute(statement, [characters]).fetchall():
+            if "Cn" in map(unicodedata.category, (small, capital)):
+                continue  # of a newer Unicode
             assert (computing.lower(character), computing.upper(character)) == (small, capital), hex(ord(character))
