@@ -28,8 +28,8 @@ class FoundTopic(NamedTuple):
     """A topic as the brokers have it."""
 
     topic_id: str
-    ends: tuple[int, ...]  # the last stable offset of each partition
-    starts: tuple[int, ...] = ()  # the first offset of each partition; empty: not known, taken for 0
+    end_offsets: tuple[int, ...]  # the last stable offset of each partition
+    start_offsets: tuple[int, ...] = ()  # the first offset of each partition; empty: not known, taken for 0
 
 
 Invalidations = Mapping[str, int]  # topic → how often its offsets were found void
@@ -246,32 +246,36 @@ class AppliedPosition:
             return f"topic {topic} is another one than capture has published (its id is {found.topic_id})"
         held = self.written.get(topic, ())
         before = held if written is None else tuple(map(min, held, written))
-        if any(offset > end for offset, end in zip(before, found.ends, strict=False)):
+        if any(offset > end for offset, end in zip(before, found.end_offsets, strict=False)):
             self.invalidate(topic)
             held = ()
         known = self.starts.get(topic, ())
-        begins = [
+        unread = [
             max(held[number] if number < len(held) else 0, known[number] if number < len(known) else 0)
-            for number in range(len(found.starts))
+            for number in range(len(found.start_offsets))
         ]
-        if any(map(gt, found.starts, begins)):
+        if any(map(gt, found.start_offsets, unread)):
             return f"records of topic {topic} were deleted before they were read: restart capture, which finds the gap"
         return None
 
-    def mark_written(self, offsets: Offsets, invalidations: Invalidations, begins: Offsets | None = None) -> bool:
-        """Takes offsets below which everything is in the store, from `begins` on (None: from the first record).
+    def mark_written(
+        self, offsets: Offsets, invalidations: Invalidations, start_offsets: Offsets | None = None
+    ) -> bool:
+        """Takes offsets below which everything is in the store, from `start_offsets` on (None: from the first record).
         `invalidations`: when the work began; offsets of topics that were voided since are ignored. Returns False if
         work began behind what is known to be written, which is ignored too: the records between may be missing."""
         valid = self._valid(offsets, invalidations)
         joined = (
-            valid if begins is None else {topic: self._joined(topic, ends, begins) for topic, ends in valid.items()}
+            valid
+            if start_offsets is None
+            else {topic: self._joined(topic, ends, start_offsets) for topic, ends in valid.items()}
         )
         self.written = max_offsets(self.written, joined)
         return joined == valid
 
-    def _joined(self, topic: str, ends: tuple[int, ...], begins: Offsets) -> tuple[int, ...]:
+    def _joined(self, topic: str, ends: tuple[int, ...], start_offsets: Offsets) -> tuple[int, ...]:
         """Returns 0 for partitions whose work did not begin where the earlier has ended, or before."""
-        written, began = self.written.get(topic, ()), begins.get(topic, ())
+        written, began = self.written.get(topic, ()), start_offsets.get(topic, ())
         return tuple(
             0 if number < len(began) and began[number] > (written[number] if number < len(written) else 0) else end
             for number, end in enumerate(ends)

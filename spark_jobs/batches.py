@@ -23,6 +23,7 @@ from cdc.kafka.daemon_thread import start_thread
 from cdc.model.control import Record
 from cdc.model.errors import WatershedError
 from cdc.model.job_records import BatchEndRecord
+from cdc.model.sink_records import JobId
 from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import FoundTopic, Offsets
 from spark_jobs.rejections import DeadLetterUpdates
@@ -35,11 +36,11 @@ from spark_jobs.writer import REPORT_DDL, OpenWriter, StoreWriter
 
 log = structlog.get_logger(__name__)
 
-LOOK_S: Final = 0.05  # between two looks at the group, at least
-REPORT_TIMES: Final = 20  # of a look's own duration, at least: many partitions take their time
-LOOK_S_MAX: Final = 1.0  # between two looks: one of them may have waited for a broker
-IDLE_LOOK_S: Final = 0.25  # between two looks while they find nothing new
-IDLE_GROWTH: Final = 1.25  # of the pause after each look that finds nothing
+POLL_S: Final = 0.05  # between two requests for the offsets of the group, at least
+REPORT_TIMES: Final = 20  # of a request's own duration, at least: many partitions take their time
+POLL_S_MAX: Final = 1.0  # one request may have waited for a broker
+IDLE_POLL_S: Final = 0.25  # while nothing is new
+IDLE_GROWTH: Final = 1.25  # of the pause after each request that finds nothing
 END_REQUEST_S: Final = 1.0  # until a request to end is repeated: the tasks may not have begun
 
 
@@ -47,15 +48,15 @@ class MicroBatch(NamedTuple):
     """What Spark gives to `foreachBatch`."""
 
     frame: DataFrame
-    number: int  # rises by one in each checkpoint
+    batch_id: int  # Spark's: rises by one in each checkpoint
 
 
 @dataclass(slots=True)
 class BatchReport:
     """The reports of all tasks of a batch together."""
 
-    offsets: dict[str, dict[int, int]] = field(default_factory=dict)  # topic → partition → offset after the last one
-    begins: dict[str, dict[int, int]] = field(default_factory=dict)  # topic → partition → where its task began
+    end_offsets: dict[str, dict[int, int]] = field(default_factory=dict)  # topic → partition → after the last record
+    start_offsets: dict[str, dict[int, int]] = field(default_factory=dict)  # topic → partition → where its task began
     records: int = 0
     written: int = 0
     stale: int = 0
@@ -72,20 +73,20 @@ class BatchReport:
         """The topics of which something was read."""
         return frozenset(
             topic
-            for topic, offsets in self.offsets.items()
-            if any(offset > self.begins.get(topic, {}).get(number, 0) for number, offset in offsets.items())
+            for topic, offsets in self.end_offsets.items()
+            if any(offset > self.start_offsets.get(topic, {}).get(number, 0) for number, offset in offsets.items())
         )
 
     @classmethod
     def of(cls, reports: Sequence[TaskReport], counts: "TotalCounts | None" = None) -> "BatchReport":
-        """`reports`: in the order of the tasks' numbers. `counts`: what was taken of them before; None: nothing."""
+        """`reports`: in the order of the tasks' numbers. `counts`: what was reported of them before; None: nothing."""
         merged, counts = cls(), counts or TotalCounts()
         for number, report in enumerate(reports):
-            for partition, offset in report.offsets.items():
-                merged.offsets.setdefault(partition.topic, {})[partition.number] = offset
-                begin = report.begins.get(partition, 0)
-                merged.begins.setdefault(partition.topic, {})[partition.number] = begin
-            merged.add(counts.fresh(number, report.counts))
+            for partition, offset in report.end_offsets.items():
+                merged.end_offsets.setdefault(partition.topic, {})[partition.number] = offset
+                begin = report.start_offsets.get(partition, 0)
+                merged.start_offsets.setdefault(partition.topic, {})[partition.number] = begin
+            merged.add(counts.unreported(number, report.counts))
             merged.is_behind = merged.is_behind or report.is_behind
             merged.unknown_schema = merged.unknown_schema or report.unknown_schema
             merged.staged += report.staged
@@ -101,7 +102,7 @@ class BatchReport:
         self.write_s += counts.write_ms / 1000
 
 
-Take = Callable[[BatchReport], bool]
+OnReport = Callable[[BatchReport], bool]
 
 
 class Batches(Protocol):
@@ -121,27 +122,27 @@ class Batches(Protocol):
         records. Raises BrokerError.
         """
 
-    def run(self, micro_batch: Any, ends: Offsets, take: Take) -> BatchReport:
-        """Writes a MicroBatch. `ends`: recent end offsets of the topics that may be read. `take` may be called
+    def run(self, micro_batch: Any, end_offsets: Offsets, on_report: OnReport) -> BatchReport:
+        """Writes a MicroBatch. `end_offsets`: recent ones of the topics that may be read. `on_report` may be called
         meanwhile, by another thread, with the work done so far; it says whether to continue. Returns the work that was
-        not passed to `take`. Raises the tasks' and Spark's errors."""
+        not passed to it. Raises the tasks' and Spark's errors."""
 
 
 class TotalCounts:
-    """The counts of a batch's tasks, of which the driver has taken a part."""
+    """The counts of a batch's tasks, of which the driver has reported a part."""
 
     def __init__(self) -> None:
-        self._taken: dict[int, TaskCounts] = {}  # by task
+        self._reported: dict[int, TaskCounts] = {}  # by task
         self._lock = threading.Lock()
 
-    def fresh(self, task: int, counts: TaskCounts) -> TaskCounts:
-        """Returns what was not taken yet."""
+    def unreported(self, task: int, counts: TaskCounts) -> TaskCounts:
+        """Returns what was not reported yet, and marks it as reported."""
         with self._lock:
-            taken = self._taken.get(task, TaskCounts())
-            if counts.records < taken.records:  # a report that was overtaken, or a task that was repeated
+            reported = self._reported.get(task, TaskCounts())
+            if counts.records < reported.records:  # a report that was overtaken, or a task that was repeated
                 return TaskCounts()
-            self._taken[task] = counts
-            return counts.since(taken)
+            self._reported[task] = counts
+            return counts.since(reported)
 
 
 class SparkBatches:
@@ -149,26 +150,26 @@ class SparkBatches:
 
     def __init__(
         self,
-        job: SinkTaskConfig,
-        number: tuple[int, str],
+        task_config: SinkTaskConfig,
+        job_id: JobId,
         open_target: OpenWriter,
         send: Callable[[Record], None],
         *,
         is_live: bool,
         writer: Callable[..., StoreWriter] = StoreWriter,
     ) -> None:
-        """`number`: of the job, see SinkRecord.job. `send`: publishes a record in the progress topic. `writer`: makes
-        the function of a batch's tasks; its parameters are the fields of StoreWriter."""
+        """`send`: publishes a record in the progress topic. `writer`: makes the function of a batch's tasks; its
+        parameters are the fields of StoreWriter."""
         self.is_live = is_live
         self._writer = writer
-        self._job = job
-        self._name = f"{number[0]}-{number[1]}"
+        self._task_config = task_config
+        self._job_text = f"{job_id[0]}-{job_id[1]}"
         self._open_target = open_target
         self._send = send
-        self._topic_ends = TopicEnds(job.kafka)
+        self._topic_ends = TopicEnds(task_config.kafka)
         self._catalog = SchemaCatalog("", {})
         self._open_dead_letters: dict[str, int] = {}
-        self._begun = 0
+        self._executions = 0
 
     def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
         self._topic_ends.set_topics(sorted(schema_histories))
@@ -180,47 +181,53 @@ class SparkBatches:
     def find_topics(self) -> Mapping[str, FoundTopic]:
         return self._topic_ends.ask()
 
-    def run(self, micro_batch: MicroBatch, ends: Offsets, take: Take) -> BatchReport:
-        self._begun += 1
-        batch = f"{self._name}-{self._begun}"
-        writer = self._writer(self._job, self._catalog, self._open_target, batch, self.is_live, self._open_dead_letters)
+    def run(self, micro_batch: MicroBatch, end_offsets: Offsets, on_report: OnReport) -> BatchReport:
+        self._executions += 1
+        execution = f"{self._job_text}-{self._executions}"
+        writer = self._writer(
+            self._task_config, self._catalog, self._open_target, execution, self.is_live, self._open_dead_letters
+        )
         counts = TotalCounts()
-        with self._following(batch, ends, take, counts):
+        with self._following(execution, end_offsets, on_report, counts):
             reports = _collect(micro_batch.frame, writer)
         return BatchReport.of(reports, counts)
 
     @contextmanager
-    def _following(self, batch: str, ends: Offsets, take: Take, counts: TotalCounts) -> Iterator[None]:
-        """Takes reports of running tasks within this context."""
+    def _following(
+        self, execution: str, end_offsets: Offsets, on_report: OnReport, counts: TotalCounts
+    ) -> Iterator[None]:
+        """Passes on reports of running tasks within this context."""
         if not self.is_live:
             yield
             return
-        partitions = [Partition(topic, number) for topic, offsets in ends.items() for number in range(len(offsets))]
-        name = group_name(self._job.prefix, self._job.sink, self._job.generation)
-        with closing(GroupOffsets(self._job.kafka, name)) as group:
-            watch = GroupWatch(group, batch, partitions, counts)
+        partitions = [
+            Partition(topic, number) for topic, offsets in end_offsets.items() for number in range(len(offsets))
+        ]
+        name = group_name(self._task_config.prefix, self._task_config.sink, self._task_config.generation)
+        with closing(GroupOffsets(self._task_config.kafka, name)) as group:
+            watch = GroupWatch(group, execution, partitions, counts)
             must_end, asked_at = False, -END_REQUEST_S  # monotonic seconds, when the batch was asked to end last
 
-            def look() -> bool:
+            def poll() -> bool:
                 nonlocal must_end, asked_at
                 try:
                     report = watch.report()
                     # When one task has ended, its partitions wait for the next batch: all others are to end, too.
                     must_end = must_end or report.is_over
-                    if (not take(report) or must_end) and time.monotonic() - asked_at >= END_REQUEST_S:
+                    if (not on_report(report) or must_end) and time.monotonic() - asked_at >= END_REQUEST_S:
                         self._ask_for_end()
                         asked_at = time.monotonic()
-                    return bool(report.offsets)
+                    return bool(report.end_offsets)
                 except WatershedError as error:  # the tasks have it too, if it lasts
-                    log.debug("reports of tasks can't be read", sink=self._job.sink, because=error.message)
+                    log.debug("reports of tasks can't be read", sink=self._task_config.sink, because=error.message)
                     return False
 
-            with called_regularly(look):
+            with called_regularly(poll):
                 yield
 
     def _ask_for_end(self) -> None:
-        job, now_us = self._job, time.time_ns() // 1000
-        self._send(BatchEndRecord(sink=job.sink, generation=job.generation, at_us=now_us))
+        task_config, now_us = self._task_config, time.time_ns() // 1000
+        self._send(BatchEndRecord(sink=task_config.sink, generation=task_config.generation, at_us=now_us))
 
 
 @contextmanager
@@ -230,11 +237,11 @@ def called_regularly(call: Callable[[], bool]) -> Iterator[None]:
     over = threading.Event()
 
     def run() -> None:
-        pause_s = LOOK_S
+        pause_s = POLL_S
         while not over.wait(pause_s):
             begun = time.monotonic()
-            usual_s = LOOK_S if call() else min(pause_s * IDLE_GROWTH, IDLE_LOOK_S)
-            pause_s = min(max(usual_s, REPORT_TIMES * (time.monotonic() - begun)), LOOK_S_MAX)
+            usual_s = POLL_S if call() else min(pause_s * IDLE_GROWTH, IDLE_POLL_S)
+            pause_s = min(max(usual_s, REPORT_TIMES * (time.monotonic() - begun)), POLL_S_MAX)
 
     thread = start_thread(run)
     try:
@@ -247,9 +254,11 @@ def called_regularly(call: Callable[[], bool]) -> Iterator[None]:
 class GroupWatch:
     """What the tasks of a batch have committed."""
 
-    def __init__(self, group: GroupOffsets, batch: str, partitions: Sequence[Partition], counts: TotalCounts) -> None:
+    def __init__(
+        self, group: GroupOffsets, execution: str, partitions: Sequence[Partition], counts: TotalCounts
+    ) -> None:
         self._group = group
-        self._batch = batch
+        self._execution = execution
         self._partitions = partitions
         self._counts = counts
         self._seen: dict[Partition, Reached] = {}
@@ -259,25 +268,25 @@ class GroupWatch:
         found = {
             partition: reached
             for partition, reached in self._group.committed(self._partitions).items()
-            if reached.batch == self._batch and self._seen.get(partition) != reached
+            if reached.execution == self._execution and self._seen.get(partition) != reached
         }
         self._seen |= found
         return report_of(found, self._counts)
 
 
 def report_of(found: Mapping[Partition, Reached], counts: TotalCounts) -> BatchReport:
-    """Returns the report of what tasks have committed, without what was taken before."""
+    """Returns the report of what tasks have committed, without what was reported before."""
     report = BatchReport()
     newest: dict[int, TaskCounts] = {}
     for partition, reached in found.items():
-        report.offsets.setdefault(partition.topic, {})[partition.number] = reached.offset
-        report.begins.setdefault(partition.topic, {})[partition.number] = reached.begin
+        report.end_offsets.setdefault(partition.topic, {})[partition.number] = reached.offset
+        report.start_offsets.setdefault(partition.topic, {})[partition.number] = reached.start_offset
         report.is_behind = report.is_behind or reached.is_behind
         report.is_over = report.is_over or reached.is_over
         if reached.counts.records >= newest.get(reached.task, TaskCounts()).records:
             newest[reached.task] = reached.counts
     for task, done in newest.items():
-        report.add(counts.fresh(task, done))
+        report.add(counts.unreported(task, done))
     return report
 
 

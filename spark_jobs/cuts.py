@@ -20,13 +20,14 @@ from cdc.config.stores import SqlConfig
 from cdc.kafka.record_decoding import record_reader
 from cdc.model.control import Record
 from cdc.model.errors import WatershedError
+from cdc.model.sink_records import JobId
 from sinks.contract import Sink
 from sinks.schema_history import SchemaHistory
 from sinks.slots import FIRST
 from sinks.sql.sink import SqlSink
 from sinks.sql.staged import StagedPieces
 from spark_jobs.applied import FoundTopic, Offsets
-from spark_jobs.batches import Batches, BatchReport, MicroBatch, SparkBatches, Take
+from spark_jobs.batches import Batches, BatchReport, MicroBatch, OnReport, SparkBatches
 from spark_jobs.kept import KeptClients
 from spark_jobs.pieces import PieceWriter
 from spark_jobs.rejections import Rejections
@@ -60,7 +61,7 @@ class StagedBy(NamedTuple):
 class _Store(NamedTuple):
     """A connection of a worker process."""
 
-    job: SinkTaskConfig
+    task_config: SinkTaskConfig
     sink: SqlSink
     staged: StagedPieces
 
@@ -82,31 +83,31 @@ class PieceStager(StoreWriter):
         try:
             report.staged = (stage_pieces(self, task, attempt, to_pieces(rows)),)
         except WatershedError as error:
-            _stores.drop(self.job.sink, self.job.slot)
+            _stores.drop(self.task_config.sink, self.task_config.slot)
             raise TaskError(error) from error
         yield report_row(report)
 
 
 def stage_pieces(writer: StoreWriter, task: int, attempt: int, pieces: Iterator[Piece]) -> StagedBy:
     """Stages all pieces that say something. Raises SinkError."""
-    job = writer.job
-    store = _stores.get(job.sink, job.slot)
-    if store is None or store.job != job:
-        _stores.drop(job.sink, job.slot)
-        sink = open_sql(job)
-        store = _stores.keep(job.sink, job.slot, _Store(job, sink, sink.staged))
+    task_config = writer.task_config
+    store = _stores.get(task_config.sink, task_config.slot)
+    if store is None or store.task_config != task_config:
+        _stores.drop(task_config.sink, task_config.slot)
+        sink = open_sql(task_config)
+        store = _stores.keep(task_config.sink, task_config.slot, _Store(task_config, sink, sink.staged))
     count = 0
     for piece in pieces:
-        if piece.records or piece.places or piece.lost:
-            store.staged.add(writer.batch, task, attempt, count, msgspec.msgpack.encode(piece))
+        if piece.records or piece.partitions or piece.lost:
+            store.staged.add(writer.execution, task, attempt, count, msgspec.msgpack.encode(piece))
             count += 1
     return StagedBy(task, attempt, count)
 
 
-def open_sql(job: SinkTaskConfig) -> SqlSink:
+def open_sql(task_config: SinkTaskConfig) -> SqlSink:
     """Opens the database, without the mapping of rows. Raises SinkError."""
-    assert isinstance(job.section, SqlConfig)
-    return SqlSink.open(job.section, job.prefix, name=job.sink, slot=job.slot or FIRST)
+    assert isinstance(task_config.section, SqlConfig)
+    return SqlSink.open(task_config.section, task_config.prefix, name=task_config.sink, slot=task_config.slot or FIRST)
 
 
 class StagingBatches:
@@ -116,16 +117,16 @@ class StagingBatches:
 
     def __init__(
         self,
-        job: SinkTaskConfig,
-        number: tuple[int, str],
+        task_config: SinkTaskConfig,
+        job_id: JobId,
         send: Callable[[Record], None],
         sql: SqlSink,
         sink: Sink,
     ) -> None:
-        """`number`, `send`: see SparkBatches. `sql`: the generation in the database; `sink`: the same one behind the
+        """`send`: see SparkBatches. `sql`: the generation in the database; `sink`: the same one behind the
         sink's mapping."""
-        self._batches = SparkBatches(job, number, _opens_nothing, send, is_live=False, writer=self._stager)
-        self._job = job
+        self._batches = SparkBatches(task_config, job_id, _opens_nothing, send, is_live=False, writer=self._stager)
+        self._task_config = task_config
         self._server = sql.server
         self._staged = sql.staged
         self._sink = sink
@@ -143,12 +144,12 @@ class StagingBatches:
     def find_topics(self) -> Mapping[str, FoundTopic]:
         return self._batches.find_topics()
 
-    def run(self, micro_batch: MicroBatch, ends: Offsets, take: Take) -> BatchReport:
-        return self._batches.run(micro_batch, ends, take)
+    def run(self, micro_batch: MicroBatch, end_offsets: Offsets, on_report: OnReport) -> BatchReport:
+        return self._batches.run(micro_batch, end_offsets, on_report)
 
-    def _stager(self, job: SinkTaskConfig, *fields: Any) -> PieceStager:
-        stager = PieceStager(job, *fields)
-        self._batch = stager.batch
+    def _stager(self, task_config: SinkTaskConfig, *fields: Any) -> PieceStager:
+        stager = PieceStager(task_config, *fields)
+        self._batch = stager.execution
         self._staged.begin(self._batch)
         return stager
 
@@ -162,9 +163,9 @@ class StagingBatches:
             StoreTarget(self._sink),
             self._catalog,
             merged,
-            Rejections(self._job.section, self._job.generation, self._open_dead_letters),
+            Rejections(self._task_config.section, self._task_config.generation, self._open_dead_letters),
             _Inline(),
-            record_reader(self._job.kafka),
+            record_reader(self._task_config.kafka),
         )
         for part in report.staged:
             for number in range(part.piece_count):
@@ -188,5 +189,5 @@ class _Inline(Executor):
         return future
 
 
-def _opens_nothing(job: SinkTaskConfig, catalog: SchemaCatalog) -> StoreTarget:
-    raise AssertionError(f"tasks of {job.sink} stage, with catalog {catalog.name}")
+def _opens_nothing(task_config: SinkTaskConfig, catalog: SchemaCatalog) -> StoreTarget:
+    raise AssertionError(f"tasks of {task_config.sink} stage, with catalog {catalog.name}")

@@ -15,7 +15,7 @@ from cdc.model.events import TableId
 from cdc.model.rejected_rows import RejectedRow, dead_letter_generation, dead_letter_table
 from cdc.model.topics import Topics
 from sinks.records import VERSION_HEADER
-from spark_jobs.rejections import DeadLetterUpdates, Taken
+from spark_jobs.rejections import Accepted, DeadLetterUpdates
 
 ACKNOWLEDGE_S_MAX: Final = 15.0
 
@@ -39,7 +39,7 @@ class DeadLetterQueue(Protocol):
         """Returns when the brokers have them. Raises BrokerError, UnreachableError."""
 
 
-class OpenLetters:
+class OpenDeadLetters:
     """The open dead letters of one generation, from the records of their topic in order. Pure.
 
     A task that Spark has given up may publish for a while. What it says of an older version than the open letter's
@@ -63,8 +63,8 @@ class OpenLetters:
             self._hidden.pop(key, None)
         self._own |= offsets
 
-    def take(self, message: Message) -> None:
-        """Takes a record of the topic."""
+    def add(self, message: Message) -> None:
+        """Adds a record of the topic."""
         key, offset = (message.key() or b"").decode("utf-8", "replace"), message.offset() or 0
         if dead_letter_generation(key) != self._generation:
             return
@@ -73,12 +73,12 @@ class OpenLetters:
             self._own.pop(key, None)
         value = message.value()
         row = None if value is None else RejectedRow.decode(value, f"topic {message.topic()}, key {key}")
-        version = _taken(message.headers()) if row is None else row.version
+        version = _accepted_version(message.headers()) if row is None else row.version
         is_newer = known is not None and version is not None and version > known
         if offset == own or (offset < own and not is_newer):  # an earlier record than ours says nothing any more
             return
         if offset < own:  # ours has hidden it
-            self._hidden[key] = row or Taken(version or 0)
+            self._hidden[key] = row or Accepted(version or 0)
         elif known is not None and version is not None and version < known:
             self._hidden[key] = self._rows[key]
             return
@@ -103,7 +103,7 @@ class OpenLetters:
         self._rows.pop(key, None)
 
 
-def adopted_letters(
+def adopted_dead_letters(
     former: Mapping[str, RejectedRow], generation: int, without: Collection[TableId]
 ) -> DeadLetterUpdates:
     """Returns the dead letters of a former generation as those of this one, except for some tables."""
@@ -114,15 +114,15 @@ def adopted_letters(
     }
 
 
-def record_of(update: RejectedRow | Taken | None) -> tuple[bytes | None, Headers]:
+def record_of(update: RejectedRow | Accepted | None) -> tuple[bytes | None, Headers]:
     """Returns the value and the headers of a record in the topic of dead letters."""
     if isinstance(update, RejectedRow):
         return update.encode(), []
     return None, [] if update is None else [(VERSION_HEADER, str(update.version).encode())]
 
 
-def _taken(headers: Any) -> int | None:
-    """Returns the version of Taken. None for a record of an operator, or of a sweep."""
+def _accepted_version(headers: Any) -> int | None:
+    """Returns the version of Accepted. None for a record of an operator, or of a sweep."""
     return next((int(value) for name, value in headers or () if name == VERSION_HEADER), None)
 
 
@@ -172,7 +172,7 @@ class DeadLetterProducer:
             self._offsets[(message.key() or b"").decode()] = message.offset() or 0
 
 
-class _LetterTail(CompactedTail):
+class _DeadLetterTail(CompactedTail):
     """Keeps the records that have arrived, until they are taken."""
 
     def __init__(self, kafka: KafkaConfig, topic: str) -> None:
@@ -192,8 +192,8 @@ class DeadLetterTopic:
         """Opens the topic. Raises BrokerError, UnreachableError."""
         self._topic = Topics(topics.prefix).sink_dead_letter(sink)
         TopicAdmin(kafka).create(topics, {"sink_dead_letter": [self._topic]})
-        self._letters = OpenLetters(generation)
-        self._tail = _LetterTail(kafka, self._topic)
+        self._open = OpenDeadLetters(generation)
+        self._tail = _DeadLetterTail(kafka, self._topic)
         try:
             self._producer = DeadLetterProducer(kafka, topics.prefix, sink)
             self.read_to_end()
@@ -203,27 +203,27 @@ class DeadLetterTopic:
 
     @property
     def open(self) -> Mapping[str, int]:
-        return self._letters.versions
+        return self._open.versions
 
     def follow(self) -> None:
         self._tail.poll(0)
-        self._take_arrived()
+        self._add_arrived()
 
     def read_to_end(self) -> None:
         self._tail.read_to_end()
-        self._take_arrived()
+        self._add_arrived()
 
-    def _take_arrived(self) -> None:
+    def _add_arrived(self) -> None:
         arrived, self._tail.arrived = self._tail.arrived, []
         for message in arrived:
-            self._letters.take(message)
-        if hidden := self._letters.hidden():
+            self._open.add(message)
+        if hidden := self._open.hidden():
             self.publish(hidden)
 
     @property
     def rows(self) -> Mapping[str, RejectedRow]:
         """Returns the open dead letters by their keys."""
-        return self._letters.rows
+        return self._open.rows
 
     def close_others(self, generations: Collection[int]) -> None:
         """Closes the dead letters of all other generations: their stores are gone. Raises as `publish`."""
@@ -231,7 +231,7 @@ class DeadLetterTopic:
         self.publish({key: None for key in latest if dead_letter_generation(key) not in generations})
 
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
-        self._letters.put(dead_letters, self._producer.publish(dead_letters))
+        self._open.put(dead_letters, self._producer.publish(dead_letters))
 
     def close(self) -> None:
         """Does nothing: publish waits for each record."""

@@ -30,7 +30,7 @@ class Group(Protocol):
     def commit(self, reached: dict[Partition, Reached]) -> None: ...
 
 
-class DeadLetters(Protocol):
+class DeadLetterPublisher(Protocol):
     """The interface of spark_jobs.dead_letters.DeadLetterProducer."""
 
     def publish(self, dead_letters: DeadLetterUpdates) -> object: ...
@@ -54,15 +54,15 @@ _clients: Final[KeptClients[_Clients]] = KeptClients()
 class LiveReports:
     """The reports of one task. Methods are called by the task's thread."""
 
-    def __init__(self, group: Group, dead_letters: DeadLetters, batch: str, task: int) -> None:
+    def __init__(self, group: Group, dead_letters: DeadLetterPublisher, execution: str, task: int) -> None:
         self._group = group
         self._dead_letters = dead_letters
-        self._batch = batch
+        self._execution = execution
         self._task = task
         self._sent: dict[Partition, int] = {}
         self._changed = threading.Condition()  # of everything below
         self._offsets: dict[Partition, Reached] = {}
-        self._letters: DeadLetterUpdates = {}
+        self._unpublished: DeadLetterUpdates = {}
         self._is_publishing = False
         self._is_closed = False
         self._failure: Exception | None = None
@@ -70,15 +70,18 @@ class LiveReports:
 
     @classmethod
     @contextmanager
-    def opened(cls, job: SinkTaskConfig, batch: str, task: int) -> Iterator[Self]:
+    def opened(cls, task_config: SinkTaskConfig, execution: str, task: int) -> Iterator[Self]:
         """Opens the reports of a task, with the clients that the worker process keeps."""
-        name = group_name(job.prefix, job.sink, job.generation)
-        clients = _clients.get(job.sink, job.generation) or _clients.keep(
-            job.sink,
-            job.generation,
-            _Clients(GroupOffsets(job.kafka, name), DeadLetterProducer(job.kafka, job.prefix, job.sink)),
+        name = group_name(task_config.prefix, task_config.sink, task_config.generation)
+        clients = _clients.get(task_config.sink, task_config.generation) or _clients.keep(
+            task_config.sink,
+            task_config.generation,
+            _Clients(
+                GroupOffsets(task_config.kafka, name),
+                DeadLetterProducer(task_config.kafka, task_config.prefix, task_config.sink),
+            ),
         )
-        with closing(cls(clients.group, clients.dead_letters, batch, task)) as reports:
+        with closing(cls(clients.group, clients.dead_letters, execution, task)) as reports:
             reports._thread.start()
             yield reports
 
@@ -87,30 +90,36 @@ class LiveReports:
         the task reads no more, which is passed on with all of its offsets. Raises the error of an earlier report."""
         fresh = {
             partition: offset
-            for partition, offset in report.offsets.items()
-            if is_over or self._sent.get(partition, report.begins.get(partition, 0)) != offset
+            for partition, offset in report.end_offsets.items()
+            if is_over or self._sent.get(partition, report.start_offsets.get(partition, 0)) != offset
         }
         self._sent |= fresh
         counts = report.counts
         letters, report.dead_letters = report.dead_letters, {}
         with self._changed:
             self._raise_failure()
-            self._letters |= letters
+            self._unpublished |= letters
             self._offsets |= {
                 partition: Reached(
-                    self._batch, self._task, report.begins.get(partition, 0), offset, report.is_behind, counts, is_over
+                    self._execution,
+                    self._task,
+                    report.start_offsets.get(partition, 0),
+                    offset,
+                    report.is_behind,
+                    counts,
+                    is_over,
                 )
                 for partition, offset in fresh.items()
             }
             self._changed.notify_all()
-            while len(self._letters) > DEAD_LETTERS_PENDING_MAX and self._failure is None:
+            while len(self._unpublished) > DEAD_LETTERS_PENDING_MAX and self._failure is None:
                 self._changed.wait()
 
     def finish(self, report: TaskReport) -> None:
         """Sends the last report, and returns when all are published. Raises BrokerError, UnreachableError."""
         self.send(report, is_over=True)
         with self._changed:
-            while (self._letters or self._offsets or self._is_publishing) and self._failure is None:
+            while (self._unpublished or self._offsets or self._is_publishing) and self._failure is None:
                 self._changed.wait()
             self._raise_failure()
 
@@ -128,7 +137,7 @@ class LiveReports:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._letters or self._offsets or self._is_closed):
+                while not (self._unpublished or self._offsets or self._is_closed):
                     self._changed.wait()
                 if self._is_closed:
                     return
@@ -138,7 +147,7 @@ class LiveReports:
     def _publish_pending(self) -> bool:
         """Publishes what was sent since. Returns False after a failure, which the task raises."""
         with self._changed:
-            (letters, self._letters), (offsets, self._offsets) = (self._letters, {}), (self._offsets, {})
+            (letters, self._unpublished), (offsets, self._offsets) = (self._unpublished, {}), (self._offsets, {})
             self._is_publishing = True
         failure: Exception | None = None
         try:

@@ -87,11 +87,13 @@ class PieceWriter:
         self._report.is_behind = piece.is_full
         for topic, number, reason in piece.lost:
             self._report.lost[Partition(topic, number)] = reason
-        self._report.begins.update((Partition(place.topic, place.number), place.begin) for place in piece.places)
+        self._report.start_offsets.update(
+            (Partition(read.topic, read.number), read.start_offset) for read in piece.partitions
+        )
         if changes:
             self._pending = pending, self._executor.submit(self._apply, pending.reduced)
         else:
-            self._report.offsets |= pending.positions
+            self._report.end_offsets |= pending.positions
 
     def finish(self) -> None:
         """Waits for the piece that the store is taking. Raises its error."""
@@ -109,7 +111,7 @@ class PieceWriter:
         report.records += len(pending.changes)
         report.written += written
         report.stale += len(pending.changes) - written - rejected
-        report.offsets |= pending.positions
+        report.end_offsets |= pending.positions
 
     def _apply(self, changes: Sequence[Change]) -> tuple[list[Result], float]:
         begun = time.monotonic()
@@ -118,13 +120,13 @@ class PieceWriter:
     def _decode(self, piece: Piece) -> tuple[list[PieceRecord], list[Change]]:
         histories = self._catalog.schema_histories
         schemas = [
-            history.newest if (history := histories.get(place.topic)) is not None else None for place in piece.places
+            history.newest if (history := histories.get(read.topic)) is not None else None for read in piece.partitions
         ]
         records, changes = [], []
         for record in piece.records:
             if self._blocked and piece.partition(record) in self._blocked:
                 continue
-            schema = schemas[record.place]
+            schema = schemas[record.partition]
             try:
                 plain = self._plain(piece, record)
                 change = None if schema is None else ordinary_change(schema, plain.key, plain.value)
@@ -150,12 +152,12 @@ class PieceWriter:
             raise kind(f"record at {where} can not be read: {error.message}", error.hint) from error
 
     def _read(self, piece: Piece, record: PieceRecord) -> Change:
-        place = piece.places[record.place]
+        partition = piece.partition(record)
         # Only a tombstone's headers say something that its value does not.
         change = read_record(
             self._catalog.schema_histories,
-            place.topic,
-            place.number,
+            partition.topic,
+            partition.number,
             record.offset,
             record.key,
             record.value,

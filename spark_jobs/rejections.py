@@ -24,13 +24,14 @@ ROW_BYTES_MAX: Final = 16 * 1024  # of a dead letter: the driver holds all open 
 REASON_CHARS_MAX: Final = 500
 
 
-class Taken(NamedTuple):
+class Accepted(NamedTuple):
     """Closes a dead letter: the store has taken the row at this version, or at a later one."""
 
     version: int
 
 
-DeadLetterUpdates = dict[str, RejectedRow | Taken | None]  # by dead_letter_key; None: closed, whatever its version is
+# By dead_letter_key; None: closed, whatever its version is.
+DeadLetterUpdates = dict[str, RejectedRow | Accepted | None]
 
 
 class Rejections:
@@ -75,9 +76,9 @@ class Rejections:
                     self._open[key] = change.version
             elif self._open and not change.unchanged:
                 key = self._key(change)
-                taken = change.version if result.outcome is Outcome.WRITTEN else change.version - 1
-                if self._open.get(key, taken + 1) <= taken:
-                    dead_letters[key] = Taken(taken)
+                accepted = change.version if result.outcome is Outcome.WRITTEN else change.version - 1
+                if self._open.get(key, accepted + 1) <= accepted:
+                    dead_letters[key] = Accepted(accepted)
                     del self._open[key]
         return dead_letters
 

@@ -27,6 +27,7 @@ from cdc.model.condition import Condition
 from cdc.model.control import Record
 from cdc.model.errors import WatershedError
 from cdc.model.job_records import SinkErrorRecord
+from cdc.model.sink_records import JobId
 from cdc.model.topics import Topics
 from sinks.errors import SinkError
 from sinks.registry import make_sink, open_slots
@@ -136,7 +137,7 @@ def run_sinks(
             file.reload()
         if (failure := jvm_failure(spark)) is not None:
             raise failure
-        slots.look(time.monotonic())
+        slots.check(time.monotonic())
         if live and probed.done() and probed.exception() is not None:
             _publish_error(config, live, probed.exception())
             probed.result()
@@ -224,16 +225,16 @@ def _stored(
     slots = open_slots(section, config.topics.prefix)
     if slot is None and slots is not None:
         slot = slots.serving()
-    piece_bytes = min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX)
+    piece_bytes_max = min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX)
     if isinstance(section, SqlConfig) and section.is_at_cuts:
-        return _transactional(config, name, section, slots, slot or FIRST, Portions(task_count, piece_bytes))
+        return _transactional(config, name, section, slots, slot or FIRST, Portions(task_count, piece_bytes_max))
 
-    def batches(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> SparkBatches:
-        job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
-        return SparkBatches(job, number, stores.open_store, send, is_live=True)
+    def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> SparkBatches:
+        task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
+        return SparkBatches(task_config, job_id, stores.open_store, send, is_live=True)
 
     sink = make_sink(name, section, config.topics.prefix, slot)
-    portions = Portions(task_count, piece_bytes, live_s=config.spark.live_batch_s)
+    portions = Portions(task_count, piece_bytes_max, live_s=config.spark.live_batch_s)
     return OpenSink(sink, batches, portions, lambda: None, slots, slot or FIRST)
 
 
@@ -247,9 +248,9 @@ def _transactional(
     sql = SqlSink.open(section, config.topics.prefix, name=name, slot=slot)
     sink = shaped(sql, section)
 
-    def batches(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> StagingBatches:
-        job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
-        return StagingBatches(job, number, send, sql, sink)
+    def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> StagingBatches:
+        task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
+        return StagingBatches(task_config, job_id, send, sql, sink)
 
     return OpenSink(sink, batches, portions, lambda: None, slots, slot)
 
@@ -282,12 +283,12 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
             options=section,
         )
         maintenance = Maintenance(SparkEngine(spark, place), time.time, section)
-        portions = Portions(task_count, STAGE_PIECE_BYTES_MAX, task_bytes=config.spark.bytes_per_write_max)
+        portions = Portions(task_count, STAGE_PIECE_BYTES_MAX, task_bytes_max=config.spark.bytes_per_write_max)
 
-        def batches(generation: int, number: tuple[int, str], send: Callable[[Record], None]) -> MergingBatches:
-            job = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, staging)
-            staging_batches = SparkBatches(job, number, open_staging, send, is_live=False)
-            return MergingBatches(staging_batches, sink, f"{name}/{generation}/{number[0]}", section.s3)
+        def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> MergingBatches:
+            task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, staging)
+            staging_batches = SparkBatches(task_config, job_id, open_staging, send, is_live=False)
+            return MergingBatches(staging_batches, sink, f"{name}/{generation}/{job_id[0]}", section.s3)
 
         def maintain() -> None:
             for table in sink.take_due():

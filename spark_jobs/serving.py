@@ -27,7 +27,7 @@ from sinks.schema_history import SchemaHistory
 from sinks.slots import Slots, slot_of
 from spark_jobs.build_plan import IN_PLACE, NOT_WRITTEN, UP_TO_DATE, fits
 from spark_jobs.building import Builder
-from spark_jobs.dead_letters import adopted_letters
+from spark_jobs.dead_letters import adopted_dead_letters
 from spark_jobs.generations import former_mappings, next_generation, reshaped_tables
 from spark_jobs.rebuild import ErrorCallback, Rebuild
 from spark_jobs.sink_thread import WATCH_S, OpenSink, PipelineConnections, SinkThread, is_filled_in_place
@@ -250,7 +250,7 @@ class ServingThread(SinkThread):
                 closing(self._open_dead_letters(former.generation)) as served_letters,
                 closing(self._open_dead_letters(built.generation)) as letters,
             ):
-                letters.publish(adopted_letters(served_letters.rows, built.generation, request.table_ids or ()))
+                letters.publish(adopted_dead_letters(served_letters.rows, built.generation, request.table_ids or ()))
             position = with_adopted(built, former, topics, secrets.token_hex(4))
             building.sink.save_position(position.encode().decode(), None)
 
@@ -381,8 +381,8 @@ class ServingThread(SinkThread):
                 saved = with_writes_owed(saved, connections.control.schema_histories)
             nothing = {"generation": held, "epoch": 0, "applied_lsn": 0, "commit_ts_us": 0}
             shown = saved or published.model_copy(update=nothing)
-            job = self._next_job(connections, published)
-            connections.progress.publish(shown.model_copy(update={"role": "serving", "job": job}))
+            job_id = self._next_job_id(connections, published)
+            connections.progress.publish(shown.model_copy(update={"role": "serving", "job": job_id}))
 
     def _begin_again(
         self,
@@ -405,7 +405,7 @@ class ServingThread(SinkThread):
         tables = known if foreign or has_deletions else sorted({*included, *still_disowned(saved, known)})
         reset = [table for table in tables if table not in reshaped]
         start = first_position(self.name, generation, connections.history, reset, _now_us())
-        start = start.model_copy(update={"job": self._next_job(connections, saved)})
+        start = start.model_copy(update={"job": self._next_job_id(connections, saved)})
         # Before rows go: from now on no waiter is answered by the former generation's position.
         connections.progress.publish(self._complete(connections.control, start))
         sink.begin_generation(generation)

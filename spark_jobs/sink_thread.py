@@ -28,7 +28,7 @@ from cdc.model.control import ProgressRecord, Record
 from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.job_records import SinkErrorRecord
 from cdc.model.rejected_rows import dead_letter_table
-from cdc.model.sink_records import STALLED_S, SinkRecord
+from cdc.model.sink_records import STALLED_S, JobId, SinkRecord
 from cdc.model.topics import Topics
 from sinks.contract import Sink
 from sinks.errors import RefusedError, SinkError
@@ -82,9 +82,9 @@ class Portions:
     """The portions in which a sink's query reads, see SinkStreamOptions."""
 
     task_count_max: int
-    piece_bytes: int
+    piece_bytes_max: int
     live_s: float = 0.0
-    task_bytes: int | None = None
+    task_bytes_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class OpenSink:
     """A sink's store in the driver, and its tasks."""
 
     sink: Sink
-    batches: Callable[[int, tuple[int, str], Callable[[Record], None]], Batches]  # see SparkBatches: generation, job
+    batches: Callable[[int, JobId, Callable[[Record], None]], Batches]  # see SparkBatches: generation, job id
     portions: Portions
     maintain: Callable[[], None]  # maintenance of the store beside batches
     slots: Slots | None = None  # None: of this store there can only be one generation
@@ -190,7 +190,7 @@ class SinkThread(ABC):
                 self.refusal = ended or (error if self._is_permanent(error) else None)
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
-                    delay_s = RETRY_S_FIRST if self._sync and self._sync.reports_taken else delay_s
+                    delay_s = RETRY_S_FIRST if self._sync and self._sync.report_count else delay_s
                     log.warning("sink restarts", sink=self.name, after_s=delay_s, **_error_fields(error))
                     self._stop.wait(delay_s)
                     delay_s = min(delay_s * 2, RETRY_S_MAX)
@@ -326,21 +326,21 @@ class SinkThread(ABC):
             connections.progress.publish,
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
-            job=self._next_job(connections, start),
+            job_id=self._next_job_id(connections, start),
             dead_letters=dead_letters,
             dead_letters_max=self._section.dead_letters_max,
         )
-        batches = opened.batches(start.generation, environment.job, connections.progress.send)
+        batches = opened.batches(start.generation, environment.job_id, connections.progress.send)
         self._stream = SinkStreamOptions(
             name=self.name,
             generation=start.generation,
-            job=environment.job,
+            job_id=environment.job_id,
             tables=tuple(self._section.tables),
             exclude_tables=tuple(self._section.exclude_tables),
             task_count_max=opened.portions.task_count_max,
-            piece_bytes=opened.portions.piece_bytes,
+            piece_bytes_max=opened.portions.piece_bytes_max,
             live_s=opened.portions.live_s,
-            task_bytes=opened.portions.task_bytes,
+            task_bytes_max=opened.portions.task_bytes_max,
             at_cuts=self._section.is_at_cuts,
         )
         sync = SinkSync(
@@ -362,7 +362,7 @@ class SinkThread(ABC):
         dead_letters.publish({key: None for key in dead_letters.open if dead_letter_table(key) not in held})
         return sync
 
-    def _next_job(self, connections: PipelineConnections, last: SinkRecord | None) -> tuple[int, str]:
+    def _next_job_id(self, connections: PipelineConnections, last: SinkRecord | None) -> tuple[int, str]:
         """Returns a job that continues all others (SinkRecord.job)."""
         numbers = [record.job[0] for record in connections.control.sinks.values() if record.sink == self.name]
         return max([*numbers, last.job[0] if last is not None else 0]) + 1, secrets.token_hex(4)
@@ -392,8 +392,8 @@ class SinkThread(ABC):
         stream = stream_of_sink(self._spark, self._config.kafka, self._topics.prefix, self._stream)
         query_number = sync.start_query()
 
-        def apply_batch(frame: DataFrame, number: int) -> None:
-            sync.apply_batch(query_number, MicroBatch(frame, number))
+        def apply_batch(frame: DataFrame, batch_id: int) -> None:
+            sync.apply_batch(query_number, MicroBatch(frame, batch_id))
 
         # Jobs of a query run in the pool of the thread that starts it.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{self.name} {self.role}")
@@ -419,7 +419,7 @@ class SinkThread(ABC):
             begun = time.monotonic()
             sync.run_housekeeping()
             took_s = time.monotonic() - begun
-            if not is_reported and (sync.reports_taken or begun - began >= WORKS_S):
+            if not is_reported and (sync.report_count or begun - began >= WORKS_S):
                 is_reported = True
                 self._report("running")
             pause_s = min(max(HOUSEKEEPING_PAUSE_S_MIN, took_s), HOUSEKEEPING_PAUSE_S_MAX)

@@ -22,7 +22,7 @@ from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
 if TYPE_CHECKING:  # imported late: each worker process reads this module, and does not need what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink
     from spark_jobs.applied import FoundTopic, Offsets
-    from spark_jobs.batches import Batches, BatchReport, MicroBatch, Take
+    from spark_jobs.batches import Batches, BatchReport, MicroBatch, OnReport
 
 log = structlog.get_logger(__name__)
 
@@ -54,14 +54,14 @@ class ShapedStager:
         self._stager.close()
 
 
-def open_staging(job: SinkTaskConfig, catalog: SchemaCatalog) -> ShapedStager:
+def open_staging(task_config: SinkTaskConfig, catalog: SchemaCatalog) -> ShapedStager:
     """Opens the target of a task. There is nothing to connect to: files are written when the task has read its
     records.
     """
-    shapes = TableShapes(job.sink, job.section)
+    shapes = TableShapes(task_config.sink, task_config.section)
     schemas = [shapes.learn(schema_history).schema for schema_history in catalog.schema_histories.values()]
-    assert isinstance(job.section, WarehouseConfig)
-    return ShapedStager(job.staging, shapes, schemas, job.section)
+    assert isinstance(task_config.section, WarehouseConfig)
+    return ShapedStager(task_config.staging, shapes, schemas, task_config.section)
 
 
 class MergingBatches:
@@ -69,10 +69,10 @@ class MergingBatches:
 
     is_live = False
 
-    def __init__(self, batches: "Batches", sink: "WarehouseSink", job: str, s3: S3Config | None = None) -> None:
-        """`job`: says in each commit who wrote it, see `properties.JOB`. `s3`: how staged files are reached."""
+    def __init__(self, batches: "Batches", sink: "WarehouseSink", writer: str, s3: S3Config | None = None) -> None:
+        """`writer`: says in each commit who wrote it, see `properties.JOB`. `s3`: how staged files are reached."""
         self._batches = batches
-        self._job = job
+        self._writer = writer
         self._topics: dict[TableId, str] = {}
         self._sink = sink
         self._s3 = s3
@@ -90,13 +90,13 @@ class MergingBatches:
     def find_topics(self) -> "Mapping[str, FoundTopic]":
         return self._batches.find_topics()
 
-    def run(self, micro_batch: "MicroBatch", ends: "Offsets", take: "Take") -> "BatchReport":
+    def run(self, micro_batch: "MicroBatch", end_offsets: "Offsets", on_report: "OnReport") -> "BatchReport":
         begun = time.monotonic()
-        report = self._batches.run(micro_batch, ends, take)
+        report = self._batches.run(micro_batch, end_offsets, on_report)
         if report.staged:
             staged = time.monotonic()
             try:
-                report.written = self._sink.take(report.staged, self._origins(report, micro_batch.number))
+                report.written = self._sink.take(report.staged, self._origins(report, micro_batch.batch_id))
             finally:
                 delete_staged((part.path for part in report.staged), self._s3)
             # A change is counted once: counters of a sink must not go back, whatever the store counts.
@@ -110,16 +110,17 @@ class MergingBatches:
             )
         return report
 
-    def _origins(self, report: "BatchReport", number: int) -> dict[TableId, dict[str, str]]:
-        """Returns for each staged table where its rows came from: `begins` and `offsets` of its topic's partitions."""
+    def _origins(self, report: "BatchReport", batch_id: int) -> dict[TableId, dict[str, str]]:
+        """Returns for each staged table where its rows came from: the offsets of its topic's partitions."""
         origins, cut = {}, self.cut_of(report)
         for table in {part.table for part in report.staged}:
             topic = self._topics[table]
-            begins = report.begins.get(topic, {})
+            start_offsets = report.start_offsets.get(topic, {})
             ranges = {
-                partition: (begins.get(partition, 0), end) for partition, end in report.offsets.get(topic, {}).items()
+                partition: (start_offsets.get(partition, 0), end)
+                for partition, end in report.end_offsets.get(topic, {}).items()
             }
-            origins[table] = origin_of(self._job, number, topic, ranges) | _cut_of(topic, cut)
+            origins[table] = origin_of(self._writer, batch_id, topic, ranges) | _cut_of(topic, cut)
         return origins
 
 

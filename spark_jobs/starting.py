@@ -116,9 +116,9 @@ def of_tables(record: SinkRecord, tables: Mapping[str, str]) -> SinkRecord:
     return record.model_copy(update=parts)
 
 
-def with_adopted(built: SinkRecord, former: SinkRecord, tables: Mapping[str, str], job: str) -> SinkRecord:
+def with_adopted(built: SinkRecord, former: SinkRecord, tables: Mapping[str, str], random_text: str) -> SinkRecord:
     """Returns the position of a generation that adopts the other tables of the former one. `built`: of the tables that
-    were built for it; `tables`: their topics by schema.table; `job`: the random text of SinkRecord.job.
+    were built for it; `tables`: their topics by schema.table; `random_text`: of the JobId.
 
     It shows what both show. It is as old as the older one: what the former one may have missed, it has missed too.
     """
@@ -130,7 +130,7 @@ def with_adopted(built: SinkRecord, former: SinkRecord, tables: Mapping[str, str
     }
     numbers = {
         "generation": built.generation,
-        "job": (max(built.job[0], former.job[0]) + 1, job),
+        "job": (max(built.job[0], former.job[0]) + 1, random_text),
         "applied_lsn": shown.applied_lsn,
         "epoch": shown.epoch,
         "commit_ts_us": shown.commit_ts_us,

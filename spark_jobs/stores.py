@@ -28,9 +28,9 @@ class StoreTarget:
         self._sink.close()
 
 
-def open_store(job: SinkTaskConfig, catalog: SchemaCatalog) -> StoreTarget:
+def open_store(task_config: SinkTaskConfig, catalog: SchemaCatalog) -> StoreTarget:
     """Connects to the store. Raises SinkError."""
-    sink = make_sink(job.sink, job.section, job.prefix, job.slot)
+    sink = make_sink(task_config.sink, task_config.section, task_config.prefix, task_config.slot)
     for schema_history in catalog.schema_histories.values():
         sink.attach(schema_history.newest)
     return StoreTarget(sink)

@@ -22,7 +22,7 @@ from cdc.model.errors import BrokerError, UnreachableError
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.rejected_rows import RejectedRow, dead_letter_table
-from cdc.model.sink_records import SinkRecord
+from cdc.model.sink_records import JobId, SinkRecord
 from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
@@ -62,7 +62,7 @@ class JobEnvironment:
     publish: Callable[[SinkRecord], None]
     now_us: Callable[[], int]  # µs since 1970
     wait: Callable[[float], bool]  # seconds; says whether there was a request to stop meanwhile
-    job: tuple[int, str]  # see SinkRecord.job
+    job_id: JobId
     dead_letters: DeadLetterQueue
     dead_letters_max: int  # open dead letters, with more of which the sink stops
 
@@ -103,7 +103,7 @@ class SinkSync:
         topics. `at_cuts`: batches go from one cut to the next (ProgressRecord.is_cut). `transactional`: `batches`, if
         they are also merged in one transaction of the store; then `at_cuts`."""
         self.failure: Exception | None = None  # why the last batch failed
-        self.reports_taken = 0
+        self.report_count = 0
         self.has_new_writes = threading.Event()  # something was written since the watching thread worked last
         self._sink = sink
         self._generation = generation
@@ -137,7 +137,7 @@ class SinkSync:
         self._stale = 0
         self._published: SinkRecord | None = None
         self._dead_letter_count = len(environment.dead_letters.open)
-        self._looked_at: Mapping[str, int] = {}  # open dead letters, of which none is below a sweep
+        self._checked_dead_letters: Mapping[str, int] = {}  # open dead letters, of which none is below a sweep
         self._followed: Offsets = dict(position.written)  # whose dead letters were read, see _follow_dead_letters
         self._checked_us = environment.now_us()
         self._unknown_since_us: int | None = None  # since when every batch has met an unknown schema
@@ -172,14 +172,14 @@ class SinkSync:
         self._prepare(schema_histories)
         # An earlier job may have been killed between a write and making it readable.
         self._sink.make_readable({schema_history.newest.table for schema_history in schema_histories})
-        ends = self._find_topics()
+        end_offsets = self._find_topics()
         with self._store:
             with self._state:
                 self._close_swept_dead_letters(self._position)
                 if self._at_cuts:
                     # A job that did not read up to cuts may have written more than it has noted, up to these ends.
                     if self._position.written and not self._position.cut_least:
-                        self._position.cut_least = ends
+                        self._position.cut_least = end_offsets
                     self._position.choose_cut(self.topics)
             self._publish_dead_letters()
         self._publish()
@@ -218,13 +218,13 @@ class SinkSync:
                 with self._state:
                     open_dead_letters = self._open_dead_letters()
                 self._batches.set_open_dead_letters(open_dead_letters)
-            ends = self._find_topics()
+            end_offsets = self._find_topics()
             with self._state:
                 invalidations = dict(self._position.invalidations)
-                self._planned = {topic: len(offsets) for topic, offsets in ends.items()}
-            take = partial(self._add_interim_report, query_number, invalidations)
+                self._planned = {topic: len(offsets) for topic, offsets in end_offsets.items()}
+            on_report = partial(self._add_interim_report, query_number, invalidations)
             try:
-                report = self._batches.run(micro_batch, ends, take)
+                report = self._batches.run(micro_batch, end_offsets, on_report)
                 if self._transactional is None:
                     self._add_report(report, invalidations)
                 else:
@@ -257,7 +257,7 @@ class SinkSync:
         for topic, reason in unreadable.items():
             if topic not in before:
                 log.warning("table is not read", sink=self._sink.name, topic=topic, because=reason)
-        return {topic: there.ends for topic, there in found.items() if topic not in unreadable}
+        return {topic: there.end_offsets for topic, there in found.items() if topic not in unreadable}
 
     def _why_unreadable(self, topic: str, found: FoundTopic | None, written: tuple[int, ...]) -> str | None:
         """`written`: the offsets before it was looked for."""
@@ -294,9 +294,9 @@ class SinkSync:
     def _add_report(self, report: BatchReport, invalidations: Invalidations) -> bool:
         """`invalidations`: of the topics when the batch began. Returns whether every task began at or before what was
         written."""
-        offsets, begins = _as_offsets(report.offsets), _as_offsets(report.begins)
+        offsets, start_offsets = _as_offsets(report.end_offsets), _as_offsets(report.start_offsets)
         with self._state:
-            is_contiguous = self._position.mark_written(offsets, invalidations, begins)
+            is_contiguous = self._position.mark_written(offsets, invalidations, start_offsets)
             self._give_up_lost(report, invalidations)
             self._written_tables |= {
                 self._schema_histories[topic].newest.table for topic in report.topics if topic in self._schema_histories
@@ -304,7 +304,7 @@ class SinkSync:
             self._dead_letters |= report.dead_letters
             self._written += report.written
             self._stale += report.stale
-        self.reports_taken += bool(offsets)
+        self.report_count += bool(offsets)
         if report.is_behind:
             self._behind_us = self._environment.now_us()
         if offsets:
@@ -336,8 +336,8 @@ class SinkSync:
         def merge(position: AppliedPosition) -> None:
             nonlocal merged
             merged = batches.merge(staged)
-            offsets = _as_offsets(merged.offsets)
-            position.mark_written(offsets, invalidations, _as_offsets(merged.begins))
+            offsets = _as_offsets(merged.end_offsets)
+            position.mark_written(offsets, invalidations, _as_offsets(merged.start_offsets))
             if merged.lost or not position.is_at_cut(self.topics):
                 raise _NotAtCut
             position.mark_readable(position.written, invalidations)
@@ -353,7 +353,7 @@ class SinkSync:
                 self._give_up_lost(merged, invalidations)
             log.info("a batch does not end at its cut, and is read again", sink=self._sink.name)
         else:
-            self.reports_taken += 1
+            self.report_count += 1
             self.has_new_writes.set()
         return merged
 
@@ -401,7 +401,7 @@ class SinkSync:
         if self._environment.now_us() - self._checked_us > GENERATION_CHECK_S * 1_000_000:
             self._check_generation()
             if self._unreadable or self._batches.is_live:
-                self._look_for_topics()
+                self._check_topics()
         self._make_readable()
         self._read_control()
         if self._transactional is None:
@@ -456,10 +456,12 @@ class SinkSync:
             position = self._position.copy()
         if position.cut is None:
             return None
-        position.mark_written(_as_offsets(report.offsets), position.invalidations, _as_offsets(report.begins))
+        position.mark_written(
+            _as_offsets(report.end_offsets), position.invalidations, _as_offsets(report.start_offsets)
+        )
         return position.cut, position.is_at_cut(self.topics)
 
-    def _look_for_topics(self) -> None:
+    def _check_topics(self) -> None:
         """Notices within seconds that a topic has gone, or lost records, while a batch reads it: the batch ends."""
         # A transactional batch replaces the position when it is committed: what was found meanwhile would be forgotten.
         waits: AbstractContextManager[object] = nullcontext() if self._transactional is None else self._store
@@ -608,14 +610,14 @@ class SinkSync:
             self._environment.dead_letters.read_to_end()
             self._followed = written
 
-    def _look_for_swept_dead_letters(self, position: AppliedPosition) -> None:
+    def _check_swept_dead_letters(self, position: AppliedPosition) -> None:
         """Closes those that were published after the sweep: records of a topic are read again, or a task that Spark has
         given up went on. To be called with the lock of the store."""
         found = dict(self._environment.dead_letters.open)
-        if found != self._looked_at:
+        if found != self._checked_dead_letters:
             with self._state:
                 self._close_swept_dead_letters(position)
-            self._looked_at = found
+            self._checked_dead_letters = found
 
     def _check_dead_letter_count(self) -> None:
         """Raises RefusedError if there are too many dead letters, and more than before."""
@@ -642,7 +644,7 @@ class SinkSync:
         if not self._batches.is_live:
             self._publish_dead_letters()
         self._follow_dead_letters()
-        self._look_for_swept_dead_letters(position)
+        self._check_swept_dead_letters(position)
         self._check_dead_letter_count()
         with self._state:
             record = self._environment.complete(self._record(position))
@@ -683,7 +685,7 @@ class SinkSync:
             owed=owed,
             shown=position.shown,
             cut_offsets={} if cut is None else cut.end_offsets,
-            job=self._environment.job,
+            job=self._environment.job_id,
         )
 
     def _read_control(self) -> None:
@@ -728,14 +730,14 @@ class SinkSync:
         last = self._environment.control.sinks.get(SinkRecord.key_of(self._sink.name, self._generation))
         if last is None or last == self._former_job:
             return
-        if last.job < self._environment.job:
+        if last.job < self._environment.job_id:
             self._published, self._former_job = None, last
             with self._state:
                 self._position.adopt(last)
-        if last.job > self._environment.job:
+        if last.job > self._environment.job_id:
             raise RefusedError(
                 f"{self._sink.name}: another job writes to this store now (job {last.job[0]}; this one is job "
-                f"{self._environment.job[0]})",
+                f"{self._environment.job_id[0]})",
                 "stop one of them; two jobs of one sink do not damage the store, but only one may publish its position",
             )
 

@@ -35,10 +35,10 @@ class SchemaCatalog:
 
 @dataclass(slots=True)
 class TaskReport:
-    """The work of a task. Everything between `begins` and `offsets` is in the store, or was superseded there."""
+    """The work of a task. Everything from `start_offsets` to `end_offsets` is in the store, or was superseded there."""
 
-    begins: dict[Partition, int] = field(default_factory=dict)
-    offsets: dict[Partition, int] = field(default_factory=dict)
+    start_offsets: dict[Partition, int] = field(default_factory=dict)
+    end_offsets: dict[Partition, int] = field(default_factory=dict)
     records: int = 0
     written: int = 0
     stale: int = 0

@@ -13,7 +13,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-LOOK_S: Final = 2.0
+CHECK_S: Final = 2.0
 # On a cluster executors come, go and are replaced. The threads of a local master do not.
 GRACE_S: Final = 20.0
 _LOCAL: Final = "local"
@@ -71,11 +71,11 @@ class SlotWatch:
         self._since_s: float | None = None  # since when there have been too few
         self._reported: Shortage | None = None
 
-    def look(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         """Looks, unless it has done so a moment ago. `now_s`: monotonic seconds."""
         if now_s < self._next_s:
             return
-        self._next_s = now_s + LOOK_S
+        self._next_s = now_s + CHECK_S
         slots = self._slots()
         if slots is None:
             return

@@ -48,10 +48,10 @@ class Reports(Protocol):
 class StoreWriter:
     """Writes a task's pieces to the store, or stages them for the driver. Called by `mapInArrow`."""
 
-    job: SinkTaskConfig
+    task_config: SinkTaskConfig
     catalog: SchemaCatalog
     open_target: OpenWriter
-    batch: str  # the job and its batch, see spark_jobs.source.group
+    execution: str  # of the batch, see Reached.execution
     is_live: bool  # the task reports while it runs
     open_dead_letters: Mapping[str, int] = field(default_factory=dict)  # dead_letter_key → version
 
@@ -71,7 +71,7 @@ def report_row(report: TaskReport) -> pa.RecordBatch:
 class _Target:
     """Opened for a job, with a catalog's name."""
 
-    job: SinkTaskConfig
+    task_config: SinkTaskConfig
     catalog: str
     writer: ChangeWriter
 
@@ -87,17 +87,17 @@ class _Kept:
         self._targets: KeptClients[_Target] = KeptClients()
 
     def target(self, writer: StoreWriter) -> ChangeWriter:
-        job, catalog = writer.job, writer.catalog
-        held = self._targets.get(job.sink, job.slot)
-        if held is not None and (held.job, held.catalog) == (job, catalog.name):
+        task_config, catalog = writer.task_config, writer.catalog
+        held = self._targets.get(task_config.sink, task_config.slot)
+        if held is not None and (held.task_config, held.catalog) == (task_config, catalog.name):
             return held.writer
-        self.forget(job)
-        opened = _Target(job, catalog.name, writer.open_target(job, catalog))
-        return self._targets.keep(job.sink, job.slot, opened).writer
+        self.forget(task_config)
+        opened = _Target(task_config, catalog.name, writer.open_target(task_config, catalog))
+        return self._targets.keep(task_config.sink, task_config.slot, opened).writer
 
-    def forget(self, job: SinkTaskConfig) -> None:
+    def forget(self, task_config: SinkTaskConfig) -> None:
         """Drops a connection, which may be in any state after a failure."""
-        self._targets.drop(job.sink, job.slot)
+        self._targets.drop(task_config.sink, task_config.slot)
 
 
 _kept = _Kept()
@@ -108,20 +108,20 @@ def write_pieces(writer: StoreWriter, pieces: Iterable[Piece], task: int) -> Tas
     report = TaskReport()
     try:
         target = _kept.target(writer)
-        rejections = Rejections(writer.job.section, writer.job.generation, writer.open_dead_letters)
+        rejections = Rejections(writer.task_config.section, writer.task_config.generation, writer.open_dead_letters)
         piece_writer = PieceWriter(
-            target, writer.catalog, report, rejections, _kept.executor, record_reader(writer.job.kafka)
+            target, writer.catalog, report, rejections, _kept.executor, record_reader(writer.task_config.kafka)
         )
         with _finished(piece_writer):
             if writer.is_live:
-                with LiveReports.opened(writer.job, writer.batch, task) as reports:
+                with LiveReports.opened(writer.task_config, writer.execution, task) as reports:
                     _write_live(piece_writer, pieces, report, reports)
             else:
                 for piece in pieces:
                     piece_writer.write(piece)
         report.staged = target.finish()
     except WatershedError as error:
-        _kept.forget(writer.job)
+        _kept.forget(writer.task_config)
         raise TaskError(error) from error
     return report
 

@@ -71,6 +71,16 @@ def default_logging() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture
+def expected_refusal(request: pytest.FixtureRequest) -> str:
+    """The message with which the case's combination is refused, as docs/reference/compatibility.md quotes it."""
+    messages: list[str] = [
+        marker.kwargs["refused"] for marker in request.node.iter_markers("combination") if "refused" in marker.kwargs
+    ]
+    [message] = messages
+    return message
+
+
 @pytest.fixture(scope="session")
 def stack() -> Iterator[ServerStack]:
     """The test run's servers. Fault tests call `stack.kill(...)` and `stack.restart(...)`."""

@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 import pytest
 
 from cdc.model.errors import StackError
-from tests.bench.public.charts import Bars, chart
+from tests.bench.public.charts import BAR_X, CHARACTER, LABEL_X, Bars, chart
 from tests.bench.public.evaluation import CONTROL, DEBEZIUM, READER, WATERSHED, figures, results
 from tests.bench.public.quotes import is_rounded, wrong_quotes
 from tests.bench.public.raw_data import RawData, read_all
-from tests.bench.public.report import FOLDER, published, rendered, shown, take
+from tests.bench.public.report import CASES, FOLDER, published, rendered, shown, take
+from tests.bench.public.workloads import BACKLOGS
 from tests.test_docs import DOCUMENTS, ROOT
 
 ENVIRONMENT = {
@@ -105,9 +106,9 @@ def test_the_report_has_medians_ratio_share_machine_and_settings(tmp_path: Path)
     files = rendered({"catchup": raw(tmp_path)})
     page = files["index.md"]
     assert (
-        "| 10 columns, 1,000 rows a transaction<br>**3.0 times** Debezium; 75 % of the limit | Watershed | 89,600"
-        in page
-    )
+        "| 10 columns, 1,000 rows a transaction<br>**3.0 times** Debezium; 75 % of the limit; "
+        "the control differs by 1.5% | Watershed | 89,600"
+    ) in page
     assert "| 3 of 3 |" in page
     assert "](catchup.svg)" in page
     assert "| processor | Some CPU | all |" in page
@@ -123,6 +124,15 @@ def test_the_report_says_what_is_not_quoted_and_what_was_thrown_away(tmp_path: P
     assert "*not quoted: the control differs by 29%, 10% at most*" in files["index.md"]
     assert "Watershed, round 4: thrown away, because other programs used 31% of the machine." in files["index.md"]
     assert "89,649" not in files["catchup.svg"], "a chart shows only what may be quoted"
+
+
+def test_the_report_names_what_was_not_measured(tmp_path: Path) -> None:
+    page = rendered({"catchup": raw(tmp_path)})["index.md"]
+    left_out = page.partition("## Left out of this run\n\n")[2].partition("\n\n")[0].splitlines()
+    assert left_out == [
+        *(f"- Catching up with a backlog: {one.title}" for one in BACKLOGS if one.name != "narrow"),
+        *("- Latency", "- Existing rows", "- After kill -9", "- Stores", "- Views"),
+    ]
 
 
 def test_without_data_the_report_says_so() -> None:
@@ -154,6 +164,11 @@ def test_a_chart_is_well_formed_and_to_scale() -> None:
     root = ElementTree.fromstring(text)  # noqa: S314  our own text
     bars = [int(bar.attrib["width"]) for bar in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
     assert [width / max(bars) for width in bars[2:]] == pytest.approx([1.0, 0.5, 0.25], abs=0.01)
+
+
+def test_labels_end_before_the_bars() -> None:
+    labels = [title for cases in CASES.values() for title in cases.values()]
+    assert LABEL_X + CHARACTER * max(map(len, labels)) < BAR_X
 
 
 def test_figures_are_shown_with_three_digits() -> None:

@@ -10,6 +10,7 @@ import typer.main
 import yaml
 
 from cdc.config.config_file import config_schema
+from docs.build.compatibility import rows, shown_by
 from docs.build.hook import shown
 from docs.build.options import sections
 from docs.build.pages import PART, PARTS, commands, refreshed, table
@@ -131,6 +132,54 @@ def test_a_generated_part_is_replaced_and_the_text_around_it_is_kept() -> None:
     assert text.endswith("|\n\n<!-- end: errors -->\n\nAfter it.\n")
     assert "| old |" not in text
     assert refreshed(text) == text
+
+
+COMBINED: Final = """
+@pytest.mark.combination("kafka", "Apache Kafka", "PLAIN", clients="capture")
+def test_one() -> None: ...
+
+@pytest.mark.parametrize("login", [
+    pytest.param("x", marks=pytest.mark.combination("kafka", "Apache Kafka", "a wrong password", refused="it is x")),
+])
+def test_two(login: str, expected_refusal: str) -> None: ...
+"""
+
+
+def test_a_mark_of_a_test_is_a_row_with_its_result_and_when_it_runs() -> None:
+    one, two = shown_by(COMBINED, "tests/test_it.py")
+    assert one == ("kafka", ("Apache Kafka", "PLAIN"), "works: capture", "tests/test_it.py", "test_one", False)
+    assert (two.names[1], two.result, two.test) == ("a wrong password", "refused: `it is x`", "test_two")
+    for mark in ("pytestmark = pytest.mark.long", "pytestmark = [pytest.mark.long, pytest.mark.x]"):
+        assert all(found.is_long for found in shown_by(f"{mark}\n{COMBINED}", "tests/test_it.py"))
+    marked = COMBINED.replace("\n@", "\n@pytest.mark.long\n@", 1)
+    assert [found.is_long for found in shown_by(marked, "tests/test_it.py")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("mark", "parameters", "message"),
+    [
+        ('"kafka", "Apache Kafka", "PLAN"', "", "tests/test_it.py::test_it: add"),
+        ('"kafca", "Apache Kafka", "PLAIN"', "", "is not a subject and names, as texts"),
+        ('"kafka", BROKERS, "PLAIN"', "", "is not a subject and names, as texts"),
+        ('"kafka", "Apache Kafka", "PLAIN", refused="no"', "", "take the message from fixture expected_refusal"),
+        ('"kafka", "Apache Kafka", "PLAIN", refuses="no"', "expected_refusal", "one of refused, instead and clients"),
+        ('"kafka", "Apache Kafka", "PLAIN", clients="a", instead="b"', "", "one of refused, instead and clients"),
+    ],
+)
+def test_a_mark_that_can_not_be_a_row_is_named(mark: str, parameters: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        shown_by(f"@pytest.mark.combination({mark})\ndef test_it({parameters}): ...", "tests/test_it.py")
+
+
+def test_a_mark_that_would_not_be_read_is_refused() -> None:
+    with pytest.raises(ValueError, match="mark functions of the module only"):
+        shown_by('pytestmark = pytest.mark.combination("kafka", "Apache Kafka", "PLAIN")', "tests/test_it.py")
+
+
+def test_a_combination_without_a_test_is_not_hidden() -> None:
+    """No account of a service was available."""
+    found = {(row[0], row[1]): row[2:] for row in rows("kafka")}
+    assert found["Redpanda", "SCRAM"] == ["not tested", "", ""]
 
 
 def test_every_exit_code_is_in_the_reference() -> None:

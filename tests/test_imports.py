@@ -43,6 +43,9 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "watershed.views.running": (
         *("watershed.views", "watershed.client", "spark_jobs.view_targets", "sinks", "cdc.daemon.conditions", *BASE),
     ),
+    "watershed.views.comparison": (
+        *("watershed.views", "watershed.verify.comparison", "watershed.verify.model", "sinks", *BASE),
+    ),
     "watershed.http": ("watershed.http", "watershed.verify", "watershed.status", "watershed.client", "sinks", "cdc"),
     "watershed.devstack": ("watershed.devstack", "spark_jobs.jars", "cdc.model"),
     "watershed.demo": (

@@ -96,8 +96,8 @@ class Config(PipelineConfig):
     def _sinks_can_read(self) -> Self:
         if self.sinks and not self.format_options.suits_sinks:
             raise ValueError(
-                "sinks require records of format.profile readable, without schemas.enable and modes for values: "
-                "configure sinks or another format, not both"
+                "sinks require records of format.profile readable, without schemas.enable, modes for values and "
+                "cloudevents structured: configure sinks or another format, not both"
             )
         return self
 

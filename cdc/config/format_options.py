@@ -16,6 +16,7 @@ BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
 
 Encoding = Literal["json", "avro", "json_schema", "protobuf"]
 NameAdjustment = Literal["none", "avro", "avro_unicode"]
+CloudEventsMode = Literal["binary", "structured"]
 
 PLACEHOLDER_DEFAULT: Final = "__debezium_unavailable_value"
 
@@ -39,6 +40,8 @@ class FormatConfig(DebeziumSection):
     # debezium: the placeholder for a large value that is not in the log and could not be read; "hex:" precedes bytes.
     unavailable_value_placeholder: str | None = None
     schemas_enable: bool = False
+    # CloudEvents 1.0, of tables' records: attributes in headers, or around the value.
+    cloudevents: CloudEventsMode | None = None
     tombstones_on_delete: bool = True
     extended_headers_enabled: bool | None = None
     provide_transaction_metadata: bool = False
@@ -73,10 +76,21 @@ class FormatConfig(DebeziumSection):
         return self
 
     @model_validator(mode="after")
+    def _cloudevents_are_json(self) -> Self:
+        if self.cloudevents is not None and self.is_described:
+            raise ValueError("cloudevents is for encoding json without schemas.enable: choose one of them")
+        return self
+
+    @model_validator(mode="after")
     def _one_list(self) -> Self:
         if self.message_prefix_include_list and self.message_prefix_exclude_list:
             raise ValueError("message.prefix.include.list and message.prefix.exclude.list can't be combined")
         return self
+
+    @property
+    def is_described(self) -> bool:
+        """Says whether a schema describes the records, which then have only what a schema can say."""
+        return self.schemas_enable or self.encoding != "json"
 
 
 class FormatOptions(FormatConfig):
@@ -96,11 +110,6 @@ class FormatOptions(FormatConfig):
         return bytes.fromhex(chosen.removeprefix("hex:")) if chosen.startswith("hex:") else chosen.encode()
 
     @property
-    def is_described(self) -> bool:
-        """Says whether a schema describes the records, which then have only what a schema can say."""
-        return self.schemas_enable or self.encoding != "json"
-
-    @property
     def suits_sinks(self) -> bool:
         """Says whether Watershed's own sinks can read the records."""
         modes = (
@@ -110,7 +119,8 @@ class FormatOptions(FormatConfig):
             self.interval_handling_mode,
             self.hstore_handling_mode,
         )
-        return self.profile == "readable" and not self.schemas_enable and not any(modes)
+        is_wrapped = self.schemas_enable or self.cloudevents == "structured"
+        return self.profile == "readable" and not is_wrapped and not any(modes)
 
     @property
     def has_messages(self) -> bool:

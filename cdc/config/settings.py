@@ -369,7 +369,8 @@ class PipelineConfig(BaseSettings):
             raise ValueError(f"format.encoding {options.encoding} needs the section kafka.schema_registry, with url")
         if self.sweep.tombstones and not options.suits_sinks:
             raise ValueError(
-                "sweep.tombstones requires keys of format.profile readable, without schemas.enable and modes"
+                "sweep.tombstones requires keys of format.profile readable, without schemas.enable, modes and "
+                "cloudevents structured"
             )
         return self
 
@@ -403,7 +404,7 @@ def load(model: type[Sections], path: Path, sections: Mapping[str, Any], describ
 
 def describe(error: Any) -> str:
     """Returns the key and the problem of one of pydantic's errors."""
-    return f"{'.'.join(map(str, error['loc'])) or 'file'}: {_say(error)}"
+    return f"{'.'.join(map(str, error['loc'])) or 'file'}: {_message_of(error)}"
 
 
 def _nearest_key(model: type[BaseModel], error: Any) -> str:
@@ -441,7 +442,7 @@ def _type_of(annotation: Any) -> str | None:
     return str(choices[0]) if choices else str(field.default)
 
 
-def _say(error: Any) -> str:
+def _message_of(error: Any) -> str:
     match error["type"]:
         case "extra_forbidden":
             return "unknown key"

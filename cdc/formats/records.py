@@ -16,7 +16,8 @@ with `"unchanged":["body"]`, the names of these columns, or with `"filled":["bod
 
 In profile `debezium` columns that are not known are null in `before`, or a zero where that is not allowed, and a
 placeholder in `after` (see `unavailable`). With `schemas.enable` key and value are `{"schema":…,"payload":…}`, each
-with the whole schema, as Kafka Connect's JsonConverter writes them; it reads an absent field as null.
+with the whole schema, as Kafka Connect's JsonConverter writes them; it reads an absent field as null. With
+`cloudevents` the value has attributes in headers or around it: see `cloud_events`.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from typing import TypeVar
 
 from cdc.config.format_options import READABLE, FormatOptions
 from cdc.formats import connect
+from cdc.formats.cloud_events import RowAttributes
 from cdc.formats.profiles import column_formats, record_nodes
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
@@ -166,6 +168,11 @@ class TableEncoder:
             self._key_head = connect.payload_head(key).encode("latin-1")
             self._to_before = connect.payload_head(envelope) + self._to_before
             self._end = "}}"
+        self._attributes = None
+        if context.format.cloudevents is not None:
+            mode = context.format.cloudevents
+            self._attributes = RowAttributes(mode, context.prefix, str(schema.table), context.epoch)
+            self._to_before = self._attributes.head + self._to_before
         self._has_tombstones = context.format.tombstones_on_delete
         self._row_head = f"{self._to_before}null{_AFTER}".encode("latin-1")
         self._before_head = self._to_before.encode("latin-1")
@@ -180,7 +187,7 @@ class TableEncoder:
         ]
         self._metadata = metadata
         # The usual records, made without a question for each of these.
-        is_plain = self._has_tombstones and self._headers is None and not self._key_head
+        is_plain = self._has_tombstones and self._headers is None and not self._key_head and self._attributes is None
         self._is_plain = is_plain and not (metadata is not None and metadata.is_enabled)
         # The record of TRUNCATE has no key, which a compacted topic does not accept.
         self.has_truncates = self._is_keyless and context.format.skipped_operations == "none"
@@ -222,6 +229,8 @@ class TableEncoder:
         self._to_sequence = f'{self._head}{ts_us // 1000},"snapshot":"{snapshot}"{self._database}{last},\\"'
         self._to_lsn = f'\\"]","ts_us":{ts_us},"ts_ns":{ts_us * 1000}{self._table}{xid},"lsn":'
         self._to_index = f',"commit_lsn":{commit_lsn},"tx_index":'
+        if self._attributes is not None:
+            self._attributes.start(ts_us)
 
     def encode(
         self, message: bytes, offset: int, lsn: int, tx_index: int, seq: int, now_us: int
@@ -261,14 +270,16 @@ class TableEncoder:
         return self._moved(key, moved_to, gone, here, seq)
 
     def _as_configured(self, change: RowChange, lsn: int, tx_index: int, seq: int) -> list[FinishedRecord]:
-        """Returns the records with schemas, with context headers, or without tombstones, as configured."""
+        """Returns the records with schemas, with context headers, as CloudEvents, or without tombstones, as
+        configured."""
         op, before, after, old_key, new_key = change
         self._count()
         if self._is_keyless:
-            return [(b"", self._value(op, before, after, lsn, tx_index, seq), self._headers)]
+            return [(b"", self._value(op, before, after, lsn, tx_index, seq), self._headers_of(op, seq))]
         key = self.key_of(old_key)
         if old_key == new_key:
-            records: list[FinishedRecord] = [(key, self._value(op, before, after, lsn, tx_index, seq), self._headers)]
+            value = self._value(op, before, after, lsn, tx_index, seq)
+            records: list[FinishedRecord] = [(key, value, self._headers_of(op, seq))]
             if op == "d" and self._has_tombstones:
                 records.append((key, None, [(VERSION_HEADER, self._version(seq)), *(self._headers or ())]))
             return records
@@ -287,14 +298,14 @@ class TableEncoder:
         return (
             b"" if self._is_keyless else self.key_of(key),
             self._value("r", "null", row, lsn, tx_index, seq),
-            self._headers,
+            self._headers_of("r", seq),
         )
 
     def truncate(self, lsn: int, tx_index: int, seq: int, now_us: int) -> FinishedRecord:
         """The record of a TRUNCATE of the table, where `has_truncates`. `seq` is its sweep's."""
         self._set_clock(now_us)
         self._count()
-        return b"", self._value("t", "null", "null", lsn, tx_index, seq), self._headers
+        return b"", self._value("t", "null", "null", lsn, tx_index, seq), self._headers_of("t", seq)
 
     def _count(self) -> None:
         """Counts an event before its record, if transaction metadata is published."""
@@ -376,7 +387,8 @@ class TableEncoder:
             self._set_clock(now_us)
         new_key = self.key_of(change.new_key)
         if change.old_key == change.new_key:
-            return [(new_key, self._draft("u", change.before, change, lsn, tx_index, seq), self._headers)]
+            draft = self._draft("u", change.before, change, lsn, tx_index, seq)
+            return [(new_key, draft, self._headers_of("u", seq))]
         old_key = self.key_of(change.old_key)
         self._count()
         gone = self._value("d", change.before, "null", lsn, tx_index, seq)
@@ -390,6 +402,8 @@ class TableEncoder:
             f"{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}{seq}{self._to_index}{tx_index}{self._to_end}"
         )
         tail = f"{self._to_op.removeprefix(self._to_end)}{op}{self._clock}"
+        if self._attributes is not None:
+            tail += self._attributes.tail(op, seq)
         return Draft(self, change, self._xid, (head, source, tail), tx_index)
 
     def _moved(
@@ -399,10 +413,16 @@ class TableEncoder:
         context: Sequence[tuple[str, bytes | None]] = self._headers or ()
         tombstone: FinishedRecord = (key, None, [to, (VERSION_HEADER, self._version(seq)), *context])
         return [
-            (key, gone, [to, *context]),
+            (key, gone, [to, *(self._headers_of("d", seq) or ())]),
             *([tombstone] if self._has_tombstones else []),
-            (moved_to, here, [(OLD_KEY_HEADER, self._payload_of(key)), *context]),
+            (moved_to, here, [(OLD_KEY_HEADER, self._payload_of(key)), *(self._headers_of("c", seq + 1) or ())]),
         ]
+
+    def _headers_of(self, op: str, seq: int) -> Headers:
+        """Returns the headers of a record with a value."""
+        if self._attributes is None:
+            return self._headers
+        return [*(self._headers or ()), *self._attributes.headers(op, seq)]
 
     def _payload_of(self, key: bytes) -> bytes:
         """A record key as headers have it: without its schema, as Connect's SimpleHeaderConverter writes structs."""
@@ -413,6 +433,8 @@ class TableEncoder:
             f'{self._to_before}{before},"after":{after}{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}{seq}'
             f"{self._to_index}{tx_index}{self._to_op}{op}{self._clock}"
         )
+        if self._attributes is not None:
+            value += self._attributes.tail(op, seq)
         encoded = value.encode("latin-1")
         if not value.isascii():
             self.require_utf8(encoded, tx_index)

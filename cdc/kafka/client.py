@@ -123,12 +123,18 @@ def note_error(error: KafkaError) -> None:
     """Logs the error, as librdkafka's `error_cb`. Errors that matter come with results; but of a refused login the
     result only says that no broker answers."""
     log.debug("kafka client", error=error.str(), code=error.name())
-    if error.code() in _LOGIN:
-        _refused_login[:] = [(time.monotonic(), _WHERE.sub("", error.str()))]
+    if error.code() in _LOGIN or _TLS_ALERT in error.str():
+        # One short line, also of the page that a token endpoint may answer with
+        words = " ".join(_WHERE.sub("", error.str()).split())
+        is_long = len(words) > LOGIN_CHARS_MAX
+        _refused_login[:] = [(time.monotonic(), words[: LOGIN_CHARS_MAX - 1] + "…" if is_long else words)]
 
 
 _LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+# In what is otherwise a lost connection: the broker's own reason to end TLS, such as a certificate that it asks for.
+_TLS_ALERT: Final = "SSL alert number"
 _WHERE: Final = re.compile(r"^\S+://\S+: | \(after \d+ms in state \w+\)$")  # around librdkafka's messages
+LOGIN_CHARS_MAX: Final = 300  # of the reason
 LOGIN_S_MAX: Final = 15.0  # for which a refused login explains that no broker answers
 NEXT_LOGIN: Final = "correct the login in kafka.options (security.protocol, sasl.*, ssl.*) or kafka.token"
 _refused_login: list[tuple[float, str]] = []  # monotonic seconds of the last one, and the brokers' words

@@ -21,7 +21,7 @@ from cdc.kafka.client import (
     new_client,
     translated,
 )
-from cdc.kafka.topic_creation import TopicCreation, Wanted
+from cdc.kafka.topic_creation import TopicCreation, WantedTopic
 from cdc.model.control import OpenPart, TopicState
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
 from cdc.model.topics import DELETES_KEPT_S
@@ -173,7 +173,7 @@ class TopicAdmin:
             Trial(topic.name, topic.kind, topic.settings, topic.refused, errors.get(topic.name)) for topic in wanted
         ]
 
-    def _missing(self, config: TopicConfig, names: Mapping[TopicKind, Iterable[str]]) -> list[Wanted]:
+    def _missing(self, config: TopicConfig, names: Mapping[TopicKind, Iterable[str]]) -> list[WantedTopic]:
         asked: dict[str, TopicKind] = {name: kind for kind, of_kind in names.items() for name in of_kind}
         if not asked:
             return []
@@ -181,7 +181,7 @@ class TopicAdmin:
             existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
         return [
             # One partition keeps the order of records without a key.
-            Wanted(name, "log" if kind == "table" and name in self._keyless else kind, config)
+            WantedTopic(name, "log" if kind == "table" and name in self._keyless else kind, config)
             for name, kind in asked.items()
             if name not in existing
         ]

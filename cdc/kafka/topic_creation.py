@@ -31,7 +31,7 @@ _NO_RIGHT: Final = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AU
 
 
 @dataclass(slots=True)
-class Wanted:
+class WantedTopic:
     """A topic to be created."""
 
     name: str
@@ -76,7 +76,7 @@ class TopicCreation:
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
 
-    def create(self, wanted: Sequence[Wanted], *, only_validates: bool = False) -> dict[str, WatershedError]:
+    def create(self, wanted: Sequence[WantedTopic], *, only_validates: bool = False) -> dict[str, WatershedError]:
         """Creates the topics, or with `only_validates` asks the brokers whether they would. A topic that exists is no
         error. Returns the errors by topic; what was left out is in `Wanted.refused`."""
         errors: dict[str, WatershedError] = {}
@@ -107,7 +107,7 @@ class TopicCreation:
                 )
         return errors
 
-    def _to_leave_out(self, topic: Wanted, error: KafkaError) -> list[str]:
+    def _to_leave_out(self, topic: WantedTopic, error: KafkaError) -> list[str]:
         """Returns the settings without which the brokers may accept the topic; none if leaving out does not help."""
         optional = topic.optional
         named = [name for name in topic.settings if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", error.str())]
@@ -121,7 +121,7 @@ class TopicCreation:
                 kept.append(name)
         return [name for name in optional if name not in kept]
 
-    def _would_accept(self, topic: Wanted, left_out: Sequence[str]) -> bool:
+    def _would_accept(self, topic: WantedTopic, left_out: Sequence[str]) -> bool:
         (answer,) = self._ask({topic.name: topic.request(left_out)}, only_validates=True).values()
         return _refusal(answer) is None
 
@@ -140,13 +140,13 @@ def _refusal(answer: "Future[Any]") -> KafkaException | None:
     return None
 
 
-def _failed(topic: Wanted, refusal: KafkaException) -> WatershedError:
+def _failed(topic: WantedTopic, refusal: KafkaException) -> WatershedError:
     failure = broker_error(f"can't create topic {topic.name}", refusal, _hint(topic, kafka_error(refusal)))
     failure.__cause__ = refusal
     return failure
 
 
-def _hint(topic: Wanted, error: KafkaError) -> str:
+def _hint(topic: WantedTopic, error: KafkaError) -> str:
     match error.code():
         case KafkaError.INVALID_REPLICATION_FACTOR:
             return "set topics.replication_factor to at most the number of brokers"

@@ -8,6 +8,9 @@ from pydantic import Field
 from cdc.model.control import U64
 from cdc.model.job_records import PerGenerationRecord
 
+JobId = tuple[int, str]
+"""A number that grows with each start of a sink's job, and a random text; the greater one continues."""
+
 STALLED_S: Final = 5.0  # a capture, sink or view without progress for this time is a problem
 
 
@@ -44,7 +47,7 @@ class SinkRecord(PerGenerationRecord):
     cut_offsets: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     store: str = ""  # the type of its store: search, cache, warehouse, sql, or one of another package
     patience_s: float = 0.0  # for which it may publish nothing although records wait, by its trigger
-    job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one continues
+    job: JobId = (0, "")  # of the job that has written this record
     # Readers see the serving generation only. A building one is filled beside it; a kept one was replaced by it.
     role: Literal["serving", "building", "kept"] = "serving"
 

@@ -7,18 +7,12 @@ event's), `source` (`/watershed/<topic prefix>/<outbox>`), `subject` (the record
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Final
-from urllib.parse import quote
 
+from cdc.formats.cloud_events import JSON, STRUCTURED, VERSION, Header, source_of, time_of
 from cdc.outbox.expansion import STRICT_JSON
 
-VERSION: Final = "1.0"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
-
-Header = tuple[str, bytes | None]
 
 
 def attributes_of(
@@ -26,13 +20,12 @@ def attributes_of(
 ) -> dict[str, str]:
     """Returns the attributes of an event. `prefix`: that of the topics. `source`: the table, or the messages' prefix.
     `subject`: the record key's column. `time_us`: of the commit, since 1970."""
-    time = (_EPOCH + timedelta(microseconds=time_us)).isoformat(timespec="microseconds")
     found = {
         "specversion": VERSION,
         "id": id,
-        "source": f"/watershed/{quote(prefix)}/{quote(source)}",
+        "source": source_of(prefix, source),
         "type": event_type,
-        "time": time.replace("+00:00", "Z"),
+        "time": time_of(time_us),
     }
     if subject:  # attributes must not be empty
         found["subject"] = subject
@@ -43,7 +36,7 @@ def _binary(attributes: Mapping[str, str], payload: str | None) -> tuple[bytes |
     headers: list[Header] = [(f"ce_{name}", value.encode()) for name, value in attributes.items()]
     if payload is None:
         return None, tuple(headers)
-    kind = _JSON if _is_json(payload) else _TEXT
+    kind = JSON if _is_json(payload) else _TEXT
     return payload.encode(), (*headers, ("content-type", kind.encode()))
 
 
@@ -51,11 +44,11 @@ def _structured(attributes: Mapping[str, str], payload: str | None) -> tuple[byt
     members = [f"{json.dumps(name)}:{_quoted(value)}" for name, value in attributes.items()]
     if payload is not None:
         is_json = _is_json(payload)
-        members.append(f'"datacontenttype":{_quoted(_JSON if is_json else _TEXT)}')
+        members.append(f'"datacontenttype":{_quoted(JSON if is_json else _TEXT)}')
         # JSON is not written again, so that no number loses a digit.
         members.append(f'"data":{payload if is_json else _quoted(payload)}')
     value = "{" + ",".join(members) + "}"
-    return value.encode(), (("content-type", b"application/cloudevents+json; charset=UTF-8"),)
+    return value.encode(), STRUCTURED
 
 
 FORMATS: Final = {"cloudevents_binary": _binary, "cloudevents_structured": _structured}

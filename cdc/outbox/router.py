@@ -19,11 +19,12 @@ from typing import Final
 
 from cdc.config.outbox_routing import TopicRoute, Where, is_topic
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable
+from cdc.formats.cloud_events import Header
 from cdc.formats.connect import STRING, Node, dumps, required, struct_of
 from cdc.formats.records import OLD_KEY_HEADER
 from cdc.model.errors import SourceError
 from cdc.model.topic_record import EventDestination, TopicRecord
-from cdc.outbox.cloudevents import FORMATS, Header, attributes_of
+from cdc.outbox.cloudevents import FORMATS, attributes_of
 from cdc.outbox.column_readers import ColumnReader, EventValue
 from cdc.outbox.dead_letters import DeadLetterFactory
 from cdc.outbox.expansion import Expansion, json_text

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import typer.main
 import yaml
 
 from cdc.model import errors
+from docs.build import compatibility
 from docs.build.options import SectionOptions, sections
 from docs.build.types import type_rows
 from docs.build.versions import version_rows
@@ -162,6 +164,11 @@ def versions() -> str:
     return table(["product", "accepted", "run by tests", "remark"], version_rows())
 
 
+def combinations(subject: str) -> str:
+    """What tests show of the combinations of a subject."""
+    return table(compatibility.head(subject), compatibility.rows(subject))
+
+
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "configuration": configuration,
     "commands": commands,
@@ -171,4 +178,5 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "types": types,
     "functions": functions,
     "versions": versions,
+    **{f"combinations_{subject}": partial(combinations, subject) for subject in compatibility.SUBJECTS},
 }

@@ -135,7 +135,7 @@ class Merger:
                     commits=merged.commits._replace(state=state),
                 )
             self._open_source(table, staged, lacks=lacks, is_small=_partitions(staged, 0) == 1)
-            self._mend(table, of_source=True)
+            self._repair(table, of_source=True)
             return merged
         raise SinkError(
             f"warehouse: table {'.'.join(table.place.rows)}: the merge conflicted with other writers' commits "
@@ -225,10 +225,10 @@ class Merger:
             last = next(recent, None)
         if last is None or last.summary.get(properties.PLANNED) in (None, str(last.parent_id or 0)):
             return planned
-        self._mend(table, of_source=False)
+        self._repair(table, of_source=False)
         return next(self._engine.history(table.place.rows), None)
 
-    def _mend(self, table: PreparedTable, *, of_source: bool) -> None:
+    def _repair(self, table: PreparedTable, *, of_source: bool) -> None:
         """Deletes all but the newest row of each identity (`of_source`: only of those that the source has), and rows
         whose keys were deleted. Rows of a history get ends that take the other writer's rows into account.
         """

@@ -237,7 +237,7 @@ class Stager:
         seen: set[tuple[TableId, int]] = set()
         for number, change in enumerate(changes):
             if self._keeps_every(change.table):
-                if not self._is_news(change) or (change.table, change.version) in seen:
+                if not self._is_unstored(change) or (change.table, change.version) in seen:
                     continue
                 seen.add((change.table, change.version))
                 whole.setdefault(change.table, []).append(number)
@@ -300,7 +300,7 @@ class Stager:
         elif taken:
             self._every.setdefault(table, _EveryChange()).take(piece, taken)
 
-    def _is_news(self, change: Change) -> bool:
+    def _is_unstored(self, change: Change) -> bool:
         """Returns whether a table that keeps every change has yet to store this one. A history stores no version of a
         row that moved and is not known yet."""
         held = self._every.get(change.table)

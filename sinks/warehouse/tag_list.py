@@ -16,7 +16,7 @@ class Tag:
     epoch: int
     lsn: str
     snapshots: dict[str, int]  # full name of the table in the catalog → id of the tagged snapshot
-    missing: tuple[str, ...]  # tables of the sink without it: newer ones, ones that owed rows, or it is not set yet
+    missing: tuple[str, ...]  # tables of the sink without it: newer, owed rows, not tagged yet, or deleted by somebody
 
 
 def read_tags(place: CatalogPlace) -> list[Tag]:
@@ -33,11 +33,15 @@ def read_tags(place: CatalogPlace) -> list[Tag]:
             for table in listed_tables(catalog.load_namespace_properties((place.namespace,))):
                 rows = place.place(table).rows
                 tables.append(".".join(rows))
-                for name, ref in catalog.load_table(rows).refs().items():
+                try:
+                    refs = catalog.load_table(rows).refs()
+                except (NoSuchTableError, FileNotFoundError):  # deleted by somebody, or its files
+                    continue
+                for name, ref in refs.items():
                     position = tag_position(name) if ref.snapshot_ref_type == SnapshotRefType.TAG else None
                     if position is not None:
                         found.setdefault(position, {})[tables[-1]] = ref.snapshot_id
-    except (NoSuchNamespaceError, NoSuchTableError, FileNotFoundError):
+    except (NoSuchNamespaceError, FileNotFoundError):
         return []
     return [
         Tag(

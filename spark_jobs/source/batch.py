@@ -13,7 +13,7 @@ from cdc.model.errors import ConfigError
 from cdc.model.lsn import format_lsn
 from spark_jobs.source.errors import IncompleteTableError
 from spark_jobs.source.options import SourceOptions
-from spark_jobs.source.pipeline import TableFacts, TableWatch
+from spark_jobs.source.pipeline import TableState, TableWatch
 from spark_jobs.source.records import ChangeRows, Sweep, TopicRange, pieces
 from spark_jobs.source.rows import RowForm
 from spark_jobs.source.state import NEXT_COMPLETE, PresentRows
@@ -32,13 +32,13 @@ class BatchReader(DataSourceReader):
         """Raises WatershedError."""
         options = self._options
         with closing(TableWatch(options)) as watch:
-            facts = watch.facts() if options.wants_changes else watch.settled_facts()
-        RowForm.of(facts.schema_history.newest, options).require(columns_of(self._schema))
-        if facts.owed and not options.may_be_incomplete:
+            state = watch.state() if options.wants_changes else watch.settled_state()
+        RowForm.of(state.schema_history.newest, options).require(columns_of(self._schema))
+        if state.owed and not options.may_be_incomplete:
             raise IncompleteTableError(
-                f"rows of table {options.table} are not in its topic yet: {facts.owed}", NEXT_COMPLETE
+                f"rows of table {options.table} are not in its topic yet: {state.owed}", NEXT_COMPLETE
             )
-        return list(plan(options, facts, time.time_ns() // 1_000_000))
+        return list(plan(options, state, time.time_ns() // 1_000_000))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TopicRange | Sweep)
@@ -49,7 +49,7 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, TopicRange)
         present = PresentRows(partition)
         for piece in pieces(partition):
-            present.take(piece)
+            present.add(piece)
         for rows in present.rows():
             yield form.batch(rows)
 
@@ -71,38 +71,38 @@ def read_changes(form: RowForm, part: TopicRange | Sweep) -> Iterator[pa.RecordB
     changes.finish()
 
 
-def plan(options: SourceOptions, facts: TableFacts, now_ms: int) -> Iterator[TopicRange | Sweep]:
+def plan(options: SourceOptions, state: TableState, now_ms: int) -> Iterator[TopicRange | Sweep]:
     """Yields the ranges of a batch query. Raises ConfigError for positions of which there is nothing to read,
     IncompleteTableError for one that capture has not reached."""
-    after, until = _window(options, facts)
-    ends = facts.progress.end_offsets.get(facts.topic, ())
-    sweep = facts.sweep
+    after, until = _window(options, state)
+    end_offsets = state.progress.end_offsets.get(state.topic, ())
+    sweep = state.sweep
     if until is not None and sweep and after < (sweep.epoch, sweep.as_of_lsn) <= until:
-        yield Sweep(facts.schema_history, sweep.floor, sweep.as_of_lsn)
-    for number, start in enumerate(facts.starts):
+        yield Sweep(state.schema_history, sweep.floor, sweep.as_of_lsn)
+    for number, start in enumerate(state.start_offsets):
         yield TopicRange(
             kafka=options.kafka,
-            schema_history=facts.schema_history,
-            topic_id=facts.topic_id,
+            schema_history=state.schema_history,
+            topic_id=state.topic_id,
             number=number,
             begin=start,
             start=start,
-            end=ends[number] if number < len(ends) else 0,
+            end=end_offsets[number] if number < len(end_offsets) else 0,
             after=after,
             until=until,
-            floor=facts.sweep.floor if facts.sweep else 0,
+            floor=state.sweep.floor if state.sweep else 0,
             intact_ms=0 if options.may_be_compacted else now_ms - INTACT_MS,
             may_be_incomplete=options.may_be_incomplete,
         )
 
 
-def _window(options: SourceOptions, facts: TableFacts) -> tuple[tuple[int, int], tuple[int, int] | None]:
+def _window(options: SourceOptions, state: TableState) -> tuple[tuple[int, int], tuple[int, int] | None]:
     if not options.wants_changes:
         return (0, 0), None
-    epoch, reached = facts.position
-    after, until = (0, 0), facts.position
+    epoch, reached = state.position
+    after, until = (0, 0), state.position
     if options.starting == "latest":
-        after = facts.position
+        after = state.position
     elif isinstance(options.starting, int):
         after = epoch, options.starting
     if options.ending == "earliest":
@@ -110,7 +110,7 @@ def _window(options: SourceOptions, facts: TableFacts) -> tuple[tuple[int, int],
     if isinstance(options.ending, int):
         until = epoch, options.ending
     for name, position in (("startingPosition", after), ("endingPosition", until)):
-        if position > facts.position:
+        if position > state.position:
             raise IncompleteTableError(
                 f"capture has reached {format_lsn(reached)}, which is before {name} {format_lsn(position[1])}",
                 "wait until it has (cdc wait --lsn), then run the query again; or correct the option",

@@ -47,9 +47,9 @@ class TaskCounts:
 class Reached(NamedTuple):
     """How far a task has written a partition."""
 
-    batch: str  # the job and the batch, see SparkBatches.run
+    execution: str  # of the batch: the job, and the number of its batch; see SparkBatches.run
     task: int
-    begin: int  # the offset from which the task reads this partition
+    start_offset: int  # the offset from which the task reads this partition
     offset: int  # everything between is in the store
     is_behind: bool  # there were more records than the task could take at once
     counts: TaskCounts  # of the task, not of the partition
@@ -58,9 +58,9 @@ class Reached(NamedTuple):
     def text(self) -> str:
         """Returns what Kafka keeps beside the offset."""
         counts = self.counts
-        fields = (self.task, self.begin, int(self.is_behind), int(self.is_over))
+        fields = (self.task, self.start_offset, int(self.is_behind), int(self.is_over))
         return " ".join(
-            [self.batch, *map(str, (*fields, counts.records, counts.written, counts.stale, counts.write_ms)), "."]
+            [self.execution, *map(str, (*fields, counts.records, counts.written, counts.stale, counts.write_ms)), "."]
         )
 
     @classmethod
@@ -69,8 +69,8 @@ class Reached(NamedTuple):
         words = (text or "").split()
         if len(words) != _FIELDS or not all(word.isdecimal() for word in words[1:-1]):
             return None
-        task, begin, is_behind, is_over, *counts = map(int, words[1:-1])
-        return cls(words[0], task, begin, offset, bool(is_behind), TaskCounts(*counts), bool(is_over))
+        task, start_offset, is_behind, is_over, *counts = map(int, words[1:-1])
+        return cls(words[0], task, start_offset, offset, bool(is_behind), TaskCounts(*counts), bool(is_over))
 
 
 class GroupOffsets:

@@ -50,13 +50,13 @@ class StreamOffset(NamedTuple):
         return self.offsets[number] if number < len(self.offsets) else 0
 
 
-def require_held(offset: StreamOffset, starts: Sequence[int], ends: Sequence[int]) -> None:
+def require_held(offset: StreamOffset, start_offsets: Sequence[int], end_offsets: Sequence[int]) -> None:
     """Raises TopicChangedError if the topic does not have all records from the offset on."""
-    if len(offset.offsets) > len(ends):
+    if len(offset.offsets) > len(end_offsets):
         raise TopicChangedError(
-            f"topic {offset.topic} has {len(ends)} partitions, the checkpoint {len(offset.offsets)}", _NEXT
+            f"topic {offset.topic} has {len(end_offsets)} partitions, the checkpoint {len(offset.offsets)}", _NEXT
         )
-    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+    for number, (start, end) in enumerate(zip(start_offsets, end_offsets, strict=True)):
         reached = offset.of(number)
         if reached > end:
             raise TopicChangedError(
@@ -75,17 +75,17 @@ def require_held(offset: StreamOffset, starts: Sequence[int], ends: Sequence[int
 _NEXT = "start the query with a new checkpoint, and what it has written; `cdc status` says whether capture has a gap"
 
 
-def limited(starts: Sequence[int], ends: Sequence[int], records_max: int | None) -> tuple[int, ...]:
+def limited(start_offsets: Sequence[int], end_offsets: Sequence[int], records_max: int | None) -> tuple[int, ...]:
     """Returns the offsets up to which a micro-batch of at most `records_max` records reads: each partition's share is
     that of its backlog, at least one record in all."""
-    lags = [max(0, end - start) for start, end in zip(starts, ends, strict=True)]
+    lags = [max(0, end - start) for start, end in zip(start_offsets, end_offsets, strict=True)]
     total = sum(lags)
     if records_max is None or total <= records_max:
-        return tuple(map(max, starts, ends))
+        return tuple(map(max, start_offsets, end_offsets))
     shares = [lag * records_max // total for lag in lags]
     left = records_max - sum(shares)
     for number, lag in enumerate(lags):
         extra = min(left, lag - shares[number], 1)
         shares[number] += extra
         left -= extra
-    return tuple(start + share for start, share in zip(starts, shares, strict=True))
+    return tuple(start + share for start, share in zip(start_offsets, shares, strict=True))

@@ -18,19 +18,19 @@ from spark_jobs.source.reading import Fetched, Partition
 SCHEMA: Final = pa.schema([("records", pa.int64()), ("bytes", pa.int64()), ("content", pa.binary())])
 
 
-class Place(msgspec.Struct, array_like=True, gc=False):
+class PiecePartition(msgspec.Struct, array_like=True, gc=False):
     """A partition of a piece."""
 
     topic: str
     number: int
-    begin: int  # the offset from which the task reads this partition
-    reached: int  # the offset after the piece's last record of it, and after transaction markers that follow
+    start_offset: int  # the offset from which the task reads this partition
+    end_offset: int  # the one after the piece's last record of it, and after transaction markers that follow
 
 
 class PieceRecord(msgspec.Struct, array_like=True, gc=False):
     """A record. `headers` only of a tombstone: other records say everything in their values."""
 
-    place: int  # index in Piece.places
+    partition: int  # its index in Piece.partitions
     offset: int
     key: bytes | None
     value: bytes | None
@@ -41,7 +41,7 @@ class PieceRecord(msgspec.Struct, array_like=True, gc=False):
 class Piece(msgspec.Struct, array_like=True, gc=False):
     """Records in the order in which they were read."""
 
-    places: list[Place]
+    partitions: list[PiecePartition]
     records: list[PieceRecord]
     is_full: bool = False  # more records may follow at once
     lost: list[tuple[str, int, str]] = []  # topic, partition, why it is not read on
@@ -49,12 +49,12 @@ class Piece(msgspec.Struct, array_like=True, gc=False):
     @property
     def positions(self) -> dict[Partition, int]:
         """The offsets behind the piece."""
-        return {Partition(place.topic, place.number): place.reached for place in self.places}
+        return {Partition(read.topic, read.number): read.end_offset for read in self.partitions}
 
     def partition(self, record: PieceRecord) -> Partition:
         """The partition of a record."""
-        place = self.places[record.place]
-        return Partition(place.topic, place.number)
+        read = self.partitions[record.partition]
+        return Partition(read.topic, read.number)
 
 
 EMPTY: Final = Piece([], [])
@@ -65,24 +65,26 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Piece).decode
 
 
-def piece_of(fetched: Fetched, starts: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None) -> Piece:
-    """Makes a piece of what was read of the partitions in `starts`. Records of others, and those from `ends` on, are
-    left out."""
+def piece_of(
+    fetched: Fetched, start_offsets: Mapping[Partition, int], end_offsets: Mapping[Partition, int] | None = None
+) -> Piece:
+    """Makes a piece of what was read of the partitions in `start_offsets`. Records of others, and those from
+    `end_offsets` on, are left out."""
     known: dict[tuple[str | None, int | None], int] = {}
-    places: list[Place] = []
+    partitions: list[PiecePartition] = []
     for partition, reached in fetched.positions.items():
-        if partition in starts:
-            known[partition.topic, partition.number] = len(places)
-            last = reached if ends is None else min(reached, ends[partition])
-            places.append(Place(partition.topic, partition.number, starts[partition], last))
+        if partition in start_offsets:
+            known[partition.topic, partition.number] = len(partitions)
+            last = reached if end_offsets is None else min(reached, end_offsets[partition])
+            partitions.append(PiecePartition(partition.topic, partition.number, start_offsets[partition], last))
     records = [
-        _record(place, message)
+        _record(index, message)
         for message in fetched.records
-        if (place := known.get((message.topic(), message.partition()))) is not None
-        and (ends is None or (message.offset() or 0) < places[place].reached)
+        if (index := known.get((message.topic(), message.partition()))) is not None
+        and (end_offsets is None or (message.offset() or 0) < partitions[index].end_offset)
     ]
-    lost = [(*partition, reason) for partition, reason in fetched.lost.items() if partition in starts]
-    return Piece(places, records, fetched.is_full, lost)
+    lost = [(*partition, reason) for partition, reason in fetched.lost.items() if partition in start_offsets]
+    return Piece(partitions, records, fetched.is_full, lost)
 
 
 def parts_of(piece: Piece, bytes_max: int = ROW_BYTES_MAX) -> Iterator[Piece]:
@@ -95,24 +97,28 @@ def parts_of(piece: Piece, bytes_max: int = ROW_BYTES_MAX) -> Iterator[Piece]:
             yield _part(piece, piece.records[begun:number])
             begun, size = number, 0
         size += length
-    yield Piece(piece.places, piece.records[begun:], piece.is_full, piece.lost) if begun else piece
+    yield Piece(piece.partitions, piece.records[begun:], piece.is_full, piece.lost) if begun else piece
 
 
 def _part(piece: Piece, records: list[PieceRecord]) -> Piece:
     """Returns some records of a piece, which others follow: it reaches the last of them."""
-    reached = {record.place: record.offset + 1 for record in records}
-    order = {place: number for number, place in enumerate(reached)}
-    places = [
-        Place(held.topic, held.number, held.begin, reached[place]) for place in order for held in (piece.places[place],)
+    reached = {record.partition: record.offset + 1 for record in records}
+    order = {index: number for number, index in enumerate(reached)}
+    partitions = [
+        PiecePartition(read.topic, read.number, read.start_offset, reached[index])
+        for index in order
+        for read in (piece.partitions[index],)
     ]
-    moved = [PieceRecord(order[one.place], one.offset, one.key, one.value, one.time_ms, one.headers) for one in records]
-    return Piece(places, moved, is_full=True)
+    moved = [
+        PieceRecord(order[one.partition], one.offset, one.key, one.value, one.time_ms, one.headers) for one in records
+    ]
+    return Piece(partitions, moved, is_full=True)
 
 
-def _record(place: int, message: Message) -> PieceRecord:
+def _record(partition: int, message: Message) -> PieceRecord:
     value = message.value()
     headers: Any = message.headers() if value is None else None
-    return PieceRecord(place, message.offset() or 0, message.key(), value, message.timestamp()[1], headers)
+    return PieceRecord(partition, message.offset() or 0, message.key(), value, message.timestamp()[1], headers)
 
 
 def to_row(piece: Piece) -> pa.RecordBatch:

@@ -24,15 +24,15 @@ _TABLES_NAMED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class TableFacts:
-    """A table in its pipeline, at one moment. `ends` were read before everything else."""
+class TableState:
+    """A table in its pipeline, at one moment. `end_offsets` were read before everything else."""
 
     schema_history: SchemaHistory
     progress: ProgressRecord
     sweep: SweepRecord | None  # the last one
     topic_id: str
-    starts: tuple[int, ...]  # the first offset of each partition
-    ends: tuple[int, ...]  # the last stable offset of each partition
+    start_offsets: tuple[int, ...]  # the first offset of each partition
+    end_offsets: tuple[int, ...]  # the last stable offset of each partition
 
     @property
     def topic(self) -> str:
@@ -89,7 +89,7 @@ class TableWatch:
         self._is_known = True
         return found
 
-    def facts(self) -> TableFacts:
+    def state(self) -> TableState:
         """Reads the topic's ends, then what was published up to them. Raises UnknownTableError, TopicChangedError,
         BrokerError."""
         if not self._is_known:
@@ -108,22 +108,22 @@ class TableWatch:
                 f"topic {topic} of table {self._options.table} does not exist",
                 "restart capture, which finds the gap; or correct bootstrap.servers and prefix",
             )
-        facts = _facts(schema_history, self._progress, self._sweep, found)
-        if topic_id_of(facts.incarnation) != facts.topic_id:
+        state = _state(schema_history, self._progress, self._sweep, found)
+        if topic_id_of(state.incarnation) != state.topic_id:
             raise TopicChangedError(
                 f"topic {topic} is another one than capture has published: it was deleted and created again",
                 "restart capture, which finds the gap; then start the query with a new checkpoint",
             )
-        return facts
+        return state
 
-    def settled_facts(self) -> TableFacts:
+    def settled_state(self) -> TableState:
         """Returns the facts when everything as of the last sweep is in the topic, so that rows below its floor are
-        gone. Raises what `facts` raises, IncompleteTableError."""
+        gone. Raises what `state` raises, IncompleteTableError."""
         deadline = time.monotonic() + SWEEP_S_MAX
         while True:
-            facts = self.facts()
-            if facts.sweep is None or (facts.sweep.epoch, facts.sweep.as_of_lsn) <= facts.position:
-                return facts
+            state = self.state()
+            if state.sweep is None or (state.sweep.epoch, state.sweep.as_of_lsn) <= state.position:
+                return state
             if time.monotonic() > deadline:
                 raise IncompleteTableError(
                     f"table {self._options.table} was truncated or read again, and capture has published no progress "
@@ -156,28 +156,28 @@ class TableWatch:
         )
 
 
-def _facts(
+def _state(
     schema_history: SchemaHistory, progress: ProgressRecord, sweep: SweepRecord | None, found: FoundTopic
-) -> TableFacts:
-    return TableFacts(schema_history, progress, sweep, found.topic_id, found.starts, found.ends)
+) -> TableState:
+    return TableState(schema_history, progress, sweep, found.topic_id, found.start_offsets, found.end_offsets)
 
 
-def require_same(then: dict[str, object], facts: TableFacts) -> None:
+def require_same(then: dict[str, object], state: TableState) -> None:
     """Compares the identity in a checkpoint with the present one. Raises TopicChangedError."""
     checks = {
-        "topic": (facts.topic, "the checkpoint is of topic {then}, the query reads {now}"),
+        "topic": (state.topic, "the checkpoint is of topic {then}, the query reads {now}"),
         "history": (
-            facts.progress.history,
+            state.progress.history,
             "topic {topic} has another history than the checkpoint: versions and "
             "offsets of the former mean nothing in it",
         ),
         "incarnation": (
-            facts.incarnation,
+            state.incarnation,
             "topic {topic} was created again, or has lost records, since the checkpoint was written",
         ),
     }
     for name, (now, message) in checks.items():
         if then.get(name) != now:
             raise TopicChangedError(
-                message.format(topic=facts.topic, then=then.get(name), now=now), NEXT_AFTER_ANOTHER_TOPIC
+                message.format(topic=state.topic, then=then.get(name), now=now), NEXT_AFTER_ANOTHER_TOPIC
             )

@@ -76,12 +76,12 @@ class PartitionReader:
         )
         self._is_reading = False
 
-    def seek(self, starts: Mapping[Partition, int]) -> None:
+    def seek(self, start_offsets: Mapping[Partition, int]) -> None:
         """Starts to read these partitions from these offsets on. A partition that has no records there any more is
         lost: also at offset 0, where "from the beginning" would mean what is left."""
         self._is_reading = True
         self._consumer.assign(
-            [TopicPartition(partition.topic, partition.number, offset) for partition, offset in starts.items()]
+            [TopicPartition(partition.topic, partition.number, offset) for partition, offset in start_offsets.items()]
         )
 
     def read(self, timeout_s: float, bytes_max: int) -> Fetched:
@@ -113,7 +113,7 @@ class PartitionReader:
         reached = {Partition(topic or "", number or 0): offset for (topic, number), offset in positions.items()}
         return Fetched(taken, reached, len(messages) >= RECORDS_MAX, lost)
 
-    def rest(self) -> None:
+    def unassign(self) -> None:
         """Fetches nothing until the next `seek`: the next task may run in another process, and a consumer that goes on
         fetching costs the brokers as much as one that is used."""
         if self._is_reading:

@@ -22,7 +22,7 @@ from sinks.records import RecordCoordinates, UnknownSchemaError, ordinary_change
 from sinks.schema_history import SchemaHistory
 from spark_jobs.source.errors import CompactedError, SchemaChangedError, TopicChangedError
 from spark_jobs.source.reading import Partition, PartitionReader
-from spark_jobs.source.rows import SourceRow
+from spark_jobs.source.rows import DecodedRecord
 from spark_jobs.source.topic_ends import TopicEnds
 
 # Without a record. Brokers end the transaction of a capture that died after 120 s, and nothing is readable before.
@@ -114,7 +114,7 @@ def _require_same_topic(part: TopicRange) -> None:
         raise TopicChangedError(f"topic {part.topic} {what} while it was read", NEXT_AFTER_ANOTHER_TOPIC)
 
 
-def read_row(message: Message, schema_history: SchemaHistory, reader: RecordReader) -> SourceRow:
+def read_row(message: Message, schema_history: SchemaHistory, reader: RecordReader) -> DecodedRecord:
     """Returns the record's row; a tombstone's operation is d. Raises SchemaChangedError for a newer schema than the
     schema history has; SinkError for a record that capture did not write, or whose schema the registry does not have;
     UnreachableError, ConfigError."""
@@ -130,7 +130,7 @@ def read_row(message: Message, schema_history: SchemaHistory, reader: RecordRead
     lsn = None if value is None else _read_lsn(value).source.commit_lsn
     at_us = change.origin.at_us if change.origin else message.timestamp()[1] * 1000
     operation = "d" if change.origin is None else change.origin.operation
-    return SourceRow(change, operation, lsn, at_us, (key or b"").decode(), partition, offset)
+    return DecodedRecord(change, operation, lsn, at_us, (key or b"").decode(), partition, offset)
 
 
 def _read(
@@ -146,7 +146,7 @@ def _read(
         ) from error
 
 
-def is_unknown(row: SourceRow) -> bool:
+def is_unknown(row: DecodedRecord) -> bool:
     """Says whether a row moved to this key, and is not known yet: capture publishes it again, whole."""
     return row.change.row is None and row.operation != "d"
 
@@ -164,7 +164,7 @@ class ChangeRows:
         self._is_proven = not part.intact_ms or part.after == _BEGINNING
         self._is_empty = True
 
-    def of(self, messages: Iterable[Message]) -> list[SourceRow]:
+    def of(self, messages: Iterable[Message]) -> list[DecodedRecord]:
         """Returns the rows of the next piece. Raises what `read_row` raises, CompactedError."""
         return [
             row
@@ -186,7 +186,7 @@ class ChangeRows:
             "choose a later startingPosition, or option compacted=allow for the changes that are left",
         )
 
-    def _is_wanted(self, row: SourceRow, message: Message) -> bool:
+    def _is_wanted(self, row: DecodedRecord, message: Message) -> bool:
         part, name = self._part, (row.key, row.change.version)
         is_repeated = row.commit_lsn is None and name == self._deleted
         if row.operation == "d":

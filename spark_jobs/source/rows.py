@@ -36,7 +36,7 @@ OWN_COLUMNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {
 }
 
 
-class SourceRow(NamedTuple):
+class DecodedRecord(NamedTuple):
     """One record of a table's topic."""
 
     change: Change
@@ -99,7 +99,7 @@ class RowForm:
         arrays += [pa.array([own.get(name)], kind) for name, (_, kind) in OWN_COLUMNS.items()]
         return pa.RecordBatch.from_arrays(arrays, names=[*self.columns, *OWN_COLUMNS])
 
-    def batch(self, rows: Sequence[SourceRow]) -> pa.RecordBatch:
+    def batch(self, rows: Sequence[DecodedRecord]) -> pa.RecordBatch:
         """Returns the rows. Raises UnheldValueError."""
         held: list[Mapping[str, Json]] = [row.change.key if row.change.row is None else row.change.row for row in rows]
         arrays = [self._array(name, kind, rows, held) for name, kind in self.columns.items()]
@@ -115,7 +115,7 @@ class RowForm:
         return pa.RecordBatch.from_arrays(arrays, names=[*self.columns, *OWN_COLUMNS])
 
     def _array(
-        self, name: str, kind: ColumnType, rows: Sequence[SourceRow], held: Sequence[Mapping[str, Json]]
+        self, name: str, kind: ColumnType, rows: Sequence[DecodedRecord], held: Sequence[Mapping[str, Json]]
     ) -> pa.Array:
         values = [row.get(name) for row in held]
         try:

@@ -13,19 +13,19 @@ TASK_RECORDS_MIN: Final = 2_000
 class Share(NamedTuple):
     """The part of a batch that one task reads."""
 
-    starts: Mapping[Partition, int]  # offset of the first record
-    ends: Mapping[Partition, int] | None  # offset after the last one; None: as far as time allows
+    start_offsets: Mapping[Partition, int]  # offset of the first record
+    end_offsets: Mapping[Partition, int] | None  # offset after the last one; None: as far as time allows
 
 
-def lag(starts: Offsets, ends: Offsets) -> int:
+def lag(start_offsets: Offsets, end_offsets: Offsets) -> int:
     """Returns the number of offsets between. Transaction markers have offsets too."""
-    return sum(_lags(starts, ends).values())
+    return sum(_lags(start_offsets, end_offsets).values())
 
 
-def shares(starts: Offsets, ends: Offsets, task_count_max: int, *, with_ends: bool) -> list[Share]:
+def shares(start_offsets: Offsets, end_offsets: Offsets, task_count_max: int, *, is_bounded: bool) -> list[Share]:
     """Divides the partitions of a batch among tasks, so that each has about the same number of records. Pure."""
-    lags = _lags(starts, ends)
-    if with_ends:
+    lags = _lags(start_offsets, end_offsets)
+    if is_bounded:
         lags = {partition: waiting for partition, waiting in lags.items() if waiting}
     count = max(1, min(task_count_max, len(lags), sum(lags.values()) // TASK_RECORDS_MIN))
     parts: list[dict[Partition, int]] = [{} for _ in range(count)]
@@ -33,18 +33,21 @@ def shares(starts: Offsets, ends: Offsets, task_count_max: int, *, with_ends: bo
     for partition, waiting in sorted(lags.items(), key=lambda entry: (-entry[1], entry[0])):
         records, partitions, number = min(loads)
         loads[number] = (records + waiting, partitions + 1, number)
-        parts[number][partition] = _offset(starts, partition.topic, partition.number)
+        parts[number][partition] = _offset(start_offsets, partition.topic, partition.number)
     return [
-        Share(part, {partition: ends[partition.topic][partition.number] for partition in part} if with_ends else None)
+        Share(
+            part,
+            {partition: end_offsets[partition.topic][partition.number] for partition in part} if is_bounded else None,
+        )
         for part in parts
         if part
     ]
 
 
-def _lags(starts: Offsets, ends: Offsets) -> dict[Partition, int]:
+def _lags(start_offsets: Offsets, end_offsets: Offsets) -> dict[Partition, int]:
     return {
-        Partition(topic, number): max(0, end - _offset(starts, topic, number))
-        for topic, offsets in ends.items()
+        Partition(topic, number): max(0, end - _offset(start_offsets, topic, number))
+        for topic, offsets in end_offsets.items()
         for number, end in enumerate(offsets)
     }
 

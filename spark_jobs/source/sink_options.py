@@ -8,6 +8,7 @@ import msgspec
 from cdc.config.table_choice import matches
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from cdc.model.sink_records import JobId
 from spark_jobs.source.names import SINK_OPTION
 
 
@@ -16,15 +17,15 @@ class SinkStreamOptions(msgspec.Struct, frozen=True):
 
     name: str
     generation: int
-    job: tuple[int, str]  # see SinkRecord.job: its position is where the query begins
+    job_id: JobId  # of the job whose position is where the query begins
     tables: tuple[str, ...]  # patterns
     exclude_tables: tuple[str, ...]  # patterns
     task_count_max: int
-    piece_bytes: int  # of a row, roughly
+    piece_bytes_max: int  # of a row, roughly
     # A live batch lasts for so long, and its rows flow while it lasts; 0: a bounded batch, up to the topics' ends.
     live_s: float = 0.0
     at_cuts: bool = False  # a bounded batch goes up to SinkRecord.cut_offsets instead
-    task_bytes: int | None = None  # that a task reads of a bounded batch, roughly; None: no limit
+    task_bytes_max: int | None = None  # that a task reads of a bounded batch, roughly; None: no limit
 
     def encoded(self) -> str:
         return msgspec.json.encode(self).decode()

@@ -35,38 +35,44 @@ _PAUSE_S: Final = 0.05
 class BatchPlan:
     """Where a batch begins, and up to where the topics went then."""
 
-    starts: Offsets
-    ends: Offsets
+    start_offsets: Offsets
+    end_offsets: Offsets
     incarnations: Mapping[str, str]  # of the topics, see ProgressRecord.incarnations
-    signals: Mapping[Partition, int]  # what says that a live batch must end: our own topics, from these offsets on
-    firsts: Offsets = field(default_factory=dict)  # the topics' first records, where that is known
+    # Of our own topics: a live batch ends early if a record from these offsets on asks for it.
+    control_offsets: Mapping[Partition, int]
+    first_offsets: Offsets = field(default_factory=dict)  # the topics' first records, where that is known
 
     @property
     def has_records(self) -> bool:
         """Says whether there is something to read, or was a moment ago."""
-        return any(self.starts[topic] != ends for topic, ends in self.ends.items())
+        return any(self.start_offsets[topic] != end_offsets for topic, end_offsets in self.end_offsets.items())
 
     def ids_of(self, share: Share) -> dict[str, str]:
         """Returns topic → id of the share's topics."""
-        return {topic: topic_id_of(self.incarnations[topic]) for topic in {place.topic for place in share.starts}}
+        topics = {partition.topic for partition in share.start_offsets}
+        return {topic: topic_id_of(self.incarnations[topic]) for topic in topics}
 
-    def firsts_of(self, share: Share) -> dict[Partition, int]:
+    def first_offsets_of(self, share: Share) -> dict[Partition, int]:
         """Returns where the share's partitions have their first records, if they begin before: what was there is
         known to be deleted, and what is deleted later is not passed over."""
-        firsts = {place: self.firsts.get(place.topic, ())[place.number :][:1] for place in share.starts}
-        return {place: first[0] for place, first in firsts.items() if first and first[0] > share.starts[place]}
+        found = {
+            partition: first
+            for partition in share.start_offsets
+            for first in self.first_offsets.get(partition.topic, ())[partition.number :][:1]
+        }
+        return {partition: first for partition, first in found.items() if first > share.start_offsets[partition]}
 
-    def encoded(self, options: SinkStreamOptions, number: int) -> dict[str, Any]:
-        """Returns the offset for Spark's checkpoint."""
+    def encoded(self, options: SinkStreamOptions, plan_number: int) -> dict[str, Any]:
+        """Returns the offset for Spark's checkpoint. `plan_number`: rises by one with each plan, in each checkpoint."""
         topics = {
             topic: {
                 "incarnation": self.incarnations.get(topic, ""),
-                "from": list(self.starts[topic]),
-                **({} if options.live_s else {"to": list(ends)}),
+                "from": list(self.start_offsets[topic]),
+                **({} if options.live_s else {"to": list(end_offsets)}),
             }
-            for topic, ends in sorted(self.ends.items())
+            for topic, end_offsets in sorted(self.end_offsets.items())
         }
-        own = {"sink": options.name, "generation": options.generation, "job": options.job[0], "batch": number}
+        own = {"sink": options.name, "generation": options.generation, "job": options.job_id[0], "batch": plan_number}
         return {**own, "topics": topics}
 
 
@@ -111,14 +117,14 @@ class Planner:
         position = AppliedPosition.of(record)
         position.add_published([self._progress] if self._progress is not None else [], ())
         readable = {topic: there for topic, there in found.items() if position.check_topic(topic, there) is None}
-        starts = {topic: _starts(position.written.get(topic, ()), there) for topic, there in readable.items()}
-        ends: Offsets = {topic: there.ends for topic, there in readable.items()}
+        start_offsets = {topic: _start_offsets(position, topic, there) for topic, there in readable.items()}
+        end_offsets: Offsets = {topic: there.end_offsets for topic, there in readable.items()}
         return BatchPlan(
-            starts,
-            _up_to_cut(record.cut_offsets, starts, ends) if self._options.at_cuts else ends,
+            start_offsets,
+            _up_to_cut(record.cut_offsets, start_offsets, end_offsets) if self._options.at_cuts else end_offsets,
             dict(position.incarnations),
             {Partition(topic, 0): offset for topic, offset in self._control.reached().items()},
-            {topic: there.starts for topic, there in readable.items()},
+            {topic: there.start_offsets for topic, there in readable.items()},
         )
 
     def _position(self) -> SinkRecord:
@@ -130,26 +136,27 @@ class Planner:
             if update.progress:
                 self._progress = update.progress[-1]
             record = self._control.sinks.get(key)
-            if record is not None and record.job == self._options.job:
+            if record is not None and record.job == self._options.job_id:
                 return record
             if time.monotonic() > deadline:
                 raise WatershedError(
-                    f"{self._options.name}: the position of job {self._options.job[0]} is not in topic "
+                    f"{self._options.name}: the position of job {self._options.job_id[0]} is not in topic "
                     f"{self._topics.progress}",
                     "nothing to do if another job has taken over; otherwise start the sink again",
                 )
             time.sleep(_PAUSE_S)
 
 
-def _starts(written: tuple[int, ...], found: FoundTopic) -> tuple[int, ...]:
-    return tuple(written[number] if number < len(written) else 0 for number in range(len(found.ends)))
+def _start_offsets(position: AppliedPosition, topic: str, found: FoundTopic) -> tuple[int, ...]:
+    written = position.written.get(topic, ())
+    return tuple(written[number] if number < len(written) else 0 for number in range(len(found.end_offsets)))
 
 
-def _up_to_cut(cut: Offsets, starts: Offsets, ends: Offsets) -> Offsets:
+def _up_to_cut(cut: Offsets, start_offsets: Offsets, end_offsets: Offsets) -> Offsets:
     """Returns the ends of a batch that reads to the cut. Nothing is read while a part of it is not readable: a commit
     returns before its markers are in all partitions."""
     wanted = {
-        topic: tuple(max(begin, end) for begin, end in zip_longest(begins, cut.get(topic, ()), fillvalue=0))
-        for topic, begins in starts.items()
+        topic: tuple(max(start, end) for start, end in zip_longest(starts, cut.get(topic, ()), fillvalue=0))
+        for topic, starts in start_offsets.items()
     }
-    return wanted if covers(ends, wanted) else starts
+    return wanted if covers(end_offsets, wanted) else start_offsets

@@ -4,7 +4,7 @@ Live batches are boxed in time: each task reads its partitions for `live_s`, and
 reads. It ends earlier when the sink's driver asks for it, when a table's schema is published (the driver prepares the
 store between two batches), and when records arrive faster than the tasks of this batch take them. When one task has
 ended, the driver asks the others to end. Bounded batches end at the offsets that they were planned with, or when a task
-has read `task_bytes`.
+has read `task_bytes_max`.
 """
 
 import time
@@ -46,20 +46,20 @@ class TaskInput(InputPartition):
     prefix: str
     options: SinkStreamOptions
     share: Share
-    signals: Mapping[Partition, int]
+    control_offsets: Mapping[Partition, int]
     may_split: bool = False  # more tasks could share the partitions
     topic_ids: Mapping[str, str] = field(default_factory=dict)  # of the topics, as the planner has found them
-    firsts: Mapping[Partition, int] = field(default_factory=dict)  # see BatchPlan.firsts_of
+    first_offsets: Mapping[Partition, int] = field(default_factory=dict)  # see BatchPlan.first_offsets_of
 
 
 class Reader(Protocol):
     """The interface of spark_jobs.source.reading.PartitionReader."""
 
-    def seek(self, starts: Mapping[Partition, int]) -> None: ...
+    def seek(self, start_offsets: Mapping[Partition, int]) -> None: ...
 
     def read(self, timeout_s: float, bytes_max: int) -> Fetched: ...
 
-    def rest(self) -> None: ...
+    def unassign(self) -> None: ...
 
 
 class SinkStreamReader(DataSourceStreamReader):
@@ -72,7 +72,7 @@ class SinkStreamReader(DataSourceStreamReader):
         self._options = options
         self._planner: Planner | None = None
         self._planned: tuple[dict[str, Any], BatchPlan] | None = None  # the last offset, and what it stands for
-        self._number = 0  # of the last batch
+        self._plan_number = 0  # of the last plan, see BatchPlan.encoded
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return initial_offset(self._options)
@@ -85,8 +85,8 @@ class SinkStreamReader(DataSourceStreamReader):
             plan = self._plan()
         if self._planned is not None and not self._options.live_s and not plan.has_records:
             return self._planned[0]
-        self._number += 1
-        offset = plan.encoded(self._options, self._number)
+        self._plan_number += 1
+        offset = plan.encoded(self._options, self._plan_number)
         self._planned = offset, plan
         return offset
 
@@ -95,16 +95,16 @@ class SinkStreamReader(DataSourceStreamReader):
         with as_task_error():
             for offset in (start, end):
                 check_offset(offset, self._options)
-        self._number = end["batch"]
+        self._plan_number = end["batch"]
         if start == end:  # Spark asks so when a query continues
             return []
         if self._planned is None or self._planned[0] != end:  # the batch that a former query was running
             with as_task_error():
                 self._planned = end, self._plan()
         plan, is_live = self._planned[1], bool(self._options.live_s)
-        parts = shares(plan.starts, plan.ends, self._options.task_count_max, with_ends=not is_live)
-        may_split = is_live and len(parts) < min(self._options.task_count_max, sum(map(len, plan.ends.values())))
-        if is_live and not parts:  # only the signals are to be followed
+        parts = shares(plan.start_offsets, plan.end_offsets, self._options.task_count_max, is_bounded=not is_live)
+        may_split = is_live and len(parts) < min(self._options.task_count_max, sum(map(len, plan.end_offsets.values())))
+        if is_live and not parts:  # only our own topics are to be followed
             parts = [Share({}, None)]
         return [
             TaskInput(
@@ -112,10 +112,10 @@ class SinkStreamReader(DataSourceStreamReader):
                 self._prefix,
                 self._options,
                 share,
-                plan.signals,
+                plan.control_offsets,
                 may_split,
                 plan.ids_of(share),
-                plan.firsts_of(share),
+                plan.first_offsets_of(share),
             )
             for share in parts
         ]
@@ -123,7 +123,7 @@ class SinkStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises TaskError."""
         assert isinstance(partition, TaskInput)
-        read = read_live if partition.share.ends is None else read_bounded
+        read = read_live if partition.share.end_offsets is None else read_bounded
         with as_task_error(), kept_reader(partition) as reader:
             yield from map(to_row, chain.from_iterable(map(parts_of, read(partition, reader))))
 
@@ -173,17 +173,17 @@ def kept_reader(part: TaskInput) -> Iterator[PartitionReader]:
 
 def read_live(part: TaskInput, reader: Reader) -> Iterator[Piece]:
     """Yields pieces until the batch is over, and empty ones when no records follow at once."""
-    starts = part.share.starts
-    reader.seek({**starts, **part.firsts, **part.signals})
+    start_offsets = part.share.start_offsets
+    reader.seek({**start_offsets, **part.first_offsets, **part.control_offsets})
     begun = time.monotonic()
     worked_since: float | None = None  # since the first record
     behind_since: float | None = None
-    follows, must_end, batch_end = False, False, _BatchEnd(part)
+    follows, must_end, requests = False, False, _EndRequests(part)
     while True:
-        fetched = reader.read(SETTLE_S if follows else WAIT_S_MAX, part.options.piece_bytes)
-        piece = piece_of(fetched, starts)
+        fetched = reader.read(SETTLE_S if follows else WAIT_S_MAX, part.options.piece_bytes_max)
+        piece = piece_of(fetched, start_offsets)
         now = time.monotonic()
-        if piece.records or piece.lost or piece.places:
+        if piece.records or piece.lost or piece.partitions:
             follows = True
             yield piece
         elif follows:
@@ -194,59 +194,60 @@ def read_live(part: TaskInput, reader: Reader) -> Iterator[Piece]:
             yield EMPTY
         worked_since = worked_since or (now if piece.records else None)
         behind_since = (behind_since or now) if piece.is_full else None
-        must_end = must_end or batch_end.is_in(fetched)
+        must_end = must_end or requests.are_in(fetched)
         # A task that had to wait for a slot may find at once that it must end: it takes a part of its records before.
         if must_end and not (piece.is_full and now - begun < SPLIT_S):
             break
         is_late = part.may_split and behind_since is not None and now - behind_since >= SPLIT_S
         if is_late or _is_over(part.options.live_s, now, begun, worked_since):
             break
-    reader.rest()
+    reader.unassign()
 
 
 def _is_over(live_s: float, now: float, begun: float, worked_since: float | None) -> bool:
     return now - begun >= live_s * IDLE_TIMES if worked_since is None else now - worked_since >= live_s
 
 
-class _BatchEnd:
+class _EndRequests:
     """Recognizes what ends a batch before its time."""
 
     def __init__(self, part: TaskInput) -> None:
         topics = Topics(part.prefix)
-        self._signals = frozenset(part.signals)
+        self._control_partitions = frozenset(part.control_offsets)
         self._keys = {
             topics.control: SchemaRecord.KEY.encode(),
             topics.progress: BatchEndRecord.key_of(part.options.name, part.options.generation).encode(),
         }  # topic → what keys begin with
 
-    def is_in(self, fetched: Fetched) -> bool:
+    def are_in(self, fetched: Fetched) -> bool:
         """Says whether a record, or the loss of one of our own topics, ends the batch."""
-        if self._signals.isdisjoint(fetched.positions.keys() | fetched.lost.keys()):
+        if self._control_partitions.isdisjoint(fetched.positions.keys() | fetched.lost.keys()):
             return False
-        return not self._signals.isdisjoint(fetched.lost) or any(map(self._is_signal, fetched.records))
+        return not self._control_partitions.isdisjoint(fetched.lost) or any(map(self._is_request, fetched.records))
 
-    def _is_signal(self, message: Message) -> bool:
+    def _is_request(self, message: Message) -> bool:
         key = self._keys.get(message.topic() or "")
         return key is not None and (message.key() or b"").startswith(key)
 
 
 def read_bounded(part: TaskInput, reader: Reader) -> Iterator[Piece]:
     """Yields pieces up to the ends of the share."""
-    unread, ends = dict(part.share.starts), part.share.ends or {}  # of the partitions that are not at their ends
-    reader.seek({**unread, **part.firsts})
+    unread = dict(part.share.start_offsets)  # of the partitions that are not at their ends
+    end_offsets = part.share.end_offsets or {}
+    reader.seek({**unread, **part.first_offsets})
     read_bytes, arrived = 0, time.monotonic()
     while unread:
-        fetched = reader.read(WAIT_S_MAX, part.options.piece_bytes)
-        piece = piece_of(fetched, unread, ends)
-        finished = [partition for partition, reached in piece.positions.items() if reached >= ends[partition]]
+        fetched = reader.read(WAIT_S_MAX, part.options.piece_bytes_max)
+        piece = piece_of(fetched, unread, end_offsets)
+        finished = [partition for partition, reached in piece.positions.items() if reached >= end_offsets[partition]]
         for partition in (*finished, *(Partition(topic, number) for topic, number, _ in piece.lost)):
             unread.pop(partition, None)
-        if piece.records or piece.places or piece.lost:
+        if piece.records or piece.partitions or piece.lost:
             arrived = time.monotonic()
             yield piece
         elif time.monotonic() - arrived > BOUNDED_IDLE_S_MAX:
             break
         read_bytes += sum(map(len, fetched.records))
-        if part.options.task_bytes is not None and read_bytes >= part.options.task_bytes:
+        if part.options.task_bytes_max is not None and read_bytes >= part.options.task_bytes_max:
             break
-    reader.rest()
+    reader.unassign()

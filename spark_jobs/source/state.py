@@ -16,7 +16,7 @@ from sinks.contract import Change
 from sinks.reduction import reduce_changes
 from spark_jobs.source.errors import IncompleteTableError
 from spark_jobs.source.records import TopicRange, is_unknown, read_row
-from spark_jobs.source.rows import SourceRow
+from spark_jobs.source.rows import DecodedRecord
 
 ROWS_AT_ONCE: Final = 5_000
 NEXT_COMPLETE: Final = (
@@ -28,7 +28,7 @@ NEXT_COMPLETE: Final = (
 class _Newest(NamedTuple):
     version: int
     message: Message | None  # None: deleted
-    row: SourceRow | None = None  # instead of the message, if it lacks columns, or has them from earlier records
+    row: DecodedRecord | None = None  # instead of the message, if it lacks columns, or has them from earlier records
 
 
 class PresentRows:
@@ -39,11 +39,11 @@ class PresentRows:
         self._reader = record_reader(part.kafka)
         self._held: dict[bytes, _Newest] = {}
 
-    def _read(self, message: Message) -> SourceRow:
+    def _read(self, message: Message) -> DecodedRecord:
         return read_row(message, self._part.schema_history, self._reader)
 
-    def take(self, messages: Iterable[Message]) -> None:
-        """Takes the records of the next piece. Raises what `read_row` raises."""
+    def add(self, messages: Iterable[Message]) -> None:
+        """Adds the records of the next piece. Raises what `read_row` raises."""
         for message in messages:
             row = self._read(message)
             key = message.key() or b""
@@ -53,7 +53,7 @@ class PresentRows:
             elif held.row is not None:  # an older record that comes late may have what the newest lacks
                 self._held[key] = held._replace(row=_filled(held.row, row.change))
 
-    def _newest(self, row: SourceRow, message: Message, held: _Newest | None) -> _Newest:
+    def _newest(self, row: DecodedRecord, message: Message, held: _Newest | None) -> _Newest:
         if is_unknown(row):
             return _Newest(row.change.version, None, row)
         if row.change.row is None:
@@ -70,9 +70,9 @@ class PresentRows:
             before = replace(row.change, row=None, unchanged=frozenset(), version=held.version)
         return _Newest(row.change.version, None, _filled(row, before))
 
-    def rows(self) -> Iterator[list[SourceRow]]:
+    def rows(self) -> Iterator[list[DecodedRecord]]:
         """Yields the rows. Raises IncompleteTableError for one whose columns are not all known."""
-        batch: list[SourceRow] = []
+        batch: list[DecodedRecord] = []
         for newest in self._held.values():
             if newest.version < self._part.floor:
                 continue
@@ -88,7 +88,7 @@ class PresentRows:
         if batch:
             yield batch
 
-    def _is_known(self, row: SourceRow) -> bool:
+    def _is_known(self, row: DecodedRecord) -> bool:
         if row.change.row is not None and not row.change.unchanged:
             return True
         if not self._part.may_be_incomplete:
@@ -100,7 +100,7 @@ class PresentRows:
         return row.change.row is not None
 
 
-def _filled(row: SourceRow, older: Change) -> SourceRow:
+def _filled(row: DecodedRecord, older: Change) -> DecodedRecord:
     """Takes columns that the row lacks from an older change of its key."""
     (change,) = reduce_changes([older, row.change])
     return row._replace(change=change)

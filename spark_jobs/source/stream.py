@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.source.batch import columns_of, read_changes
 from spark_jobs.source.offsets import StreamOffset, limited, require_held
 from spark_jobs.source.options import SourceOptions
-from spark_jobs.source.pipeline import TableFacts, TableWatch, require_same
+from spark_jobs.source.pipeline import TableState, TableWatch, require_same
 from spark_jobs.source.records import Sweep, TopicRange
 from spark_jobs.source.rows import RowForm
 
@@ -32,35 +32,35 @@ class StreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Raises WatershedError."""
-        return self._first(self._facts()).encoded()
+        return self._first(self._state()).encoded()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Returns the end of the next batch. Raises WatershedError."""
-        facts = self._facts()
-        reached = self._reached or self._first(facts)
-        self._check(reached, facts)
-        starts = [reached.of(number) for number in range(len(facts.ends))]
-        end = reached.with_offsets(limited(starts, facts.ends, self._options.records_max))
-        return end._replace(swept=max(end.swept, _due_floor(facts, end))).encoded()
+        state = self._state()
+        reached = self._reached or self._first(state)
+        self._check(reached, state)
+        start_offsets = [reached.of(number) for number in range(len(state.end_offsets))]
+        end = reached.with_offsets(limited(start_offsets, state.end_offsets, self._options.records_max))
+        return end._replace(swept=max(end.swept, _due_floor(state, end))).encoded()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Raises WatershedError."""
         begun, ended = StreamOffset.decode(start), StreamOffset.decode(end)
-        facts = self._facts()
+        state = self._state()
         for offset in (begun, ended):
-            self._check(offset, facts)
+            self._check(offset, state)
         self._reached = ended
         swept: list[InputPartition] = []
         if ended.swept > begun.swept:
-            as_of_lsn = facts.sweep.as_of_lsn if facts.sweep and facts.sweep.floor == ended.swept else 0
-            swept.append(Sweep(facts.schema_history, ended.swept, as_of_lsn))
+            as_of_lsn = state.sweep.as_of_lsn if state.sweep and state.sweep.floor == ended.swept else 0
+            swept.append(Sweep(state.schema_history, ended.swept, as_of_lsn))
         return swept + [
             TopicRange(
                 kafka=self._options.kafka,
-                schema_history=facts.schema_history,
-                topic_id=facts.topic_id,
+                schema_history=state.schema_history,
+                topic_id=state.topic_id,
                 number=number,
-                begin=facts.starts[number],
+                begin=state.start_offsets[number],
                 start=begun.of(number),
                 end=stop,
                 after=begun.after,
@@ -78,35 +78,35 @@ class StreamReader(DataSourceStreamReader):
             self._watch.close()
             self._watch = None
 
-    def _facts(self) -> TableFacts:
+    def _state(self) -> TableState:
         if self._watch is None:
             self._watch = TableWatch(self._options)
-        facts = self._watch.facts()
-        RowForm.of(facts.schema_history.newest, self._options).require(columns_of(self._schema))
-        return facts
+        state = self._watch.state()
+        RowForm.of(state.schema_history.newest, self._options).require(columns_of(self._schema))
+        return state
 
-    def _check(self, offset: StreamOffset, facts: TableFacts) -> None:
-        require_same(offset._asdict(), facts)
-        require_held(offset, facts.starts, facts.ends)
+    def _check(self, offset: StreamOffset, state: TableState) -> None:
+        require_same(offset._asdict(), state)
+        require_held(offset, state.start_offsets, state.end_offsets)
 
-    def _first(self, facts: TableFacts) -> StreamOffset:
+    def _first(self, state: TableState) -> StreamOffset:
         """Returns where a new query begins. A position is no offset: the topic is read from its beginning, and earlier
         changes are left out."""
         if self._initial is None:
             starting = self._options.starting
-            offsets = facts.ends if starting == "latest" else facts.starts
-            after = (facts.progress.epoch, starting) if isinstance(starting, int) else (0, 0)
-            swept = facts.sweep.floor if facts.sweep and starting == "latest" else 0
+            offsets = state.end_offsets if starting == "latest" else state.start_offsets
+            after = (state.progress.epoch, starting) if isinstance(starting, int) else (0, 0)
+            swept = state.sweep.floor if state.sweep and starting == "latest" else 0
             self._initial = StreamOffset(
-                facts.topic, facts.progress.history, facts.incarnation, after, swept, tuple(offsets)
+                state.topic, state.progress.history, state.incarnation, after, swept, tuple(offsets)
             )
         return self._initial
 
 
-def _due_floor(facts: TableFacts, end: StreamOffset) -> int:
+def _due_floor(state: TableState, end: StreamOffset) -> int:
     """Returns the floor of the table's sweep if everything as of it lies below these offsets; 0 if not."""
-    sweep = facts.sweep
-    if sweep is None or (sweep.epoch, sweep.as_of_lsn) > facts.position:
+    sweep = state.sweep
+    if sweep is None or (sweep.epoch, sweep.as_of_lsn) > state.position:
         return 0
-    ends = facts.progress.end_offsets.get(facts.topic, ())
-    return sweep.floor if all(end.of(number) >= wanted for number, wanted in enumerate(ends)) else 0
+    end_offsets = state.progress.end_offsets.get(state.topic, ())
+    return sweep.floor if all(end.of(number) >= wanted for number, wanted in enumerate(end_offsets)) else 0

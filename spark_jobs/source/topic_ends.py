@@ -30,14 +30,14 @@ class TopicEnds:
         try:
             found = self._described()
             counts = {topic: count for topic, (_, count) in found.items()}
-            ends = self._offsets(counts, OffsetSpec.latest())  # type: ignore[no-untyped-call]
-            starts = self._offsets(counts, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+            end_offsets = self._offsets(counts, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            start_offsets = self._offsets(counts, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         except KafkaException as error:
             raise broker_error("can't read the end offsets of the tables' topics", error) from error
         return {
-            topic: FoundTopic(found[topic][0], offsets, starts[topic])
-            for topic, offsets in ends.items()
-            if topic in starts
+            topic: FoundTopic(found[topic][0], offsets, start_offsets[topic])
+            for topic, offsets in end_offsets.items()
+            if topic in start_offsets
         }
 
     def _described(self) -> dict[str, tuple[str, int]]:
@@ -60,7 +60,7 @@ class TopicEnds:
         wanted = {TopicPartition(topic, number): spec for topic, count in counts.items() for number in range(count)}
         if not wanted:
             return {}
-        ends = {topic: [0] * count for topic, count in counts.items()}
+        end_offsets = {topic: [0] * count for topic, count in counts.items()}
         answers = self._admin.list_offsets(
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S_MAX
         )
@@ -70,11 +70,11 @@ class TopicEnds:
             except KafkaException as error:
                 if not _is_absent(error):
                     raise
-                ends.pop(partition.topic, None)
+                end_offsets.pop(partition.topic, None)
             else:
-                if partition.topic in ends:
-                    ends[partition.topic][partition.partition] = offset
-        return {topic: tuple(offsets) for topic, offsets in ends.items()}
+                if partition.topic in end_offsets:
+                    end_offsets[partition.topic][partition.partition] = offset
+        return {topic: tuple(offsets) for topic, offsets in end_offsets.items()}
 
 
 def _is_absent(error: KafkaException) -> bool:

@@ -51,13 +51,13 @@ class _ProbeReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        from spark_jobs.source.piece import EMPTY, Piece, PieceRecord, Place, to_row
+        from spark_jobs.source.piece import EMPTY, Piece, PiecePartition, PieceRecord, to_row
 
         del partition
         slowest_ms = 0
         for value in (b"", bytes(_PIECE_BYTES)):
             begun = time.monotonic()
-            for piece in (Piece([Place("", 0, 0, 1)], [PieceRecord(0, 0, value, None, 0)]), EMPTY, EMPTY):
+            for piece in (Piece([PiecePartition("", 0, 0, 1)], [PieceRecord(0, 0, value, None, 0)]), EMPTY, EMPTY):
                 yield to_row(piece)
             has_arrived = self._arrives()
             slowest_ms = max(slowest_ms, round((time.monotonic() - begun) * 1000))

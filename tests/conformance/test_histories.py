@@ -12,6 +12,8 @@ from sinks.reduction import reduce_changes
 from tests.conformance.tables import CUSTOMERS, LABELS, ORDER_LINES
 from tests.conformance.trial import TABLES, History, Trial, delivered
 
+pytestmark = pytest.mark.whole
+
 FIRST = pack_version(1, 0)
 
 

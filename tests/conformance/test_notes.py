@@ -21,6 +21,8 @@ from tests.conformance.trial import Trial
 from tests.conformance.warehouse_store import warehouse
 from tests.conftest import PostgresServer, new_database
 
+pytestmark = pytest.mark.whole
+
 V = pack_version(1, 1)
 # A position in a source with many tables.
 LONG = json.dumps({f'shop.Größe."it\'s" {number}': [number**5, number**7] for number in range(4_000)})

@@ -133,7 +133,8 @@ def tag_reader(folder: Path, namespace: str) -> Callable[[Reads], None]:
         except (NoSuchTableError, NoSuchNamespaceError):
             return  # not created yet
         except FileNotFoundError:
-            return  # the tag is gone, and its files with it
+            if all(tag in catalog.load_table(table.name()).refs() for table in tables):
+                raise  # else the tag is gone, and its files with it
         finally:
             catalog.close()
 
@@ -149,7 +150,7 @@ def running(works: dict[str, Callable[[], None]], reads: Reads, pause_s: float) 
         try:
             while not over.wait(pause_s):
                 work()
-        except Exception as error:  # noqa: BLE001 - said below
+        except Exception as error:  # noqa: BLE001 - said by what waits for progress, or below
             reads.failed = f"{name}: {type(error).__name__}: {error}"
 
     threads = [threading.Thread(target=run, args=entry, daemon=True) for entry in works.items()]

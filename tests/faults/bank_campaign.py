@@ -32,8 +32,9 @@ from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 from watershed.devstack.stack import Stack
 
-KILLS: Final = 4  # of the job
+KILLS: Final = 6  # of the job
 DEADLINE_S: Final = 120.0
+PAUSES_S: Final = (0.01, 0.03, 0.1)  # between transfers: batches of many transactions, and of few
 
 
 def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
@@ -56,10 +57,14 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
         job = SinkJob(bank.config(), "books", "lake").__enter__()
         try:
             job.wait_applied(bank.log_end(), "books", "lake", deadline_s=DEADLINE_S)
-            works = {"sql": lambda: read_sql(sql), "tags": lambda: read_tags(tags)}
-            with transfers(bank, seed, sql), running(works, sql, 0.05):
-                for _ in range(KILLS):
-                    _await_progress(sql, tags, job)
+            with (
+                transfers(bank, seed, sql, random.choice(PAUSES_S)),
+                running({"sql": lambda: read_sql(sql)}, sql, 0.05),
+                running({"tags": lambda: read_tags(tags)}, tags, 0.05),
+            ):
+                for number in range(KILLS):
+                    # The warehouse is the slower one: each second kill is before it has a tag.
+                    _await_progress(job, *([sql] if number % 2 else [sql, tags]))
                     over.wait(random.uniform(0.0, 2.0))  # into some part of a batch
                     job.kill()
                     if random.random() < 0.5:
@@ -67,7 +72,10 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
                         bank.start()
                         capture_kills += 1
                     job = SinkJob(bank.config(), "books", "lake").__enter__()
-            await_equal(bank, read_sql, DEADLINE_S)
+            bank.await_caught_up()
+            job.wait_applied(bank.progress(), "books", "lake", deadline_s=DEADLINE_S)
+            await_equal(bank, read_sql)
+            read_tags(tags)
         finally:
             job.kill()
     wrong = sql.wrong + tags.wrong
@@ -87,14 +95,15 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     }
 
 
-def _await_progress(sql: Reads, tags: Reads, job: SinkJob) -> None:
-    """Until readers have seen new states of both stores."""
-    before = len(sql.states), len(tags.states)
-    eventually(
-        lambda: len(sql.states) > before[0] + 2 and len(tags.states) > before[1],
-        DEADLINE_S,
-        lambda: f"both stores go on: {len(sql.states)} and {len(tags.states)} states\n{job.said()}",
-    )
+def _await_progress(job: SinkJob, *stores: Reads) -> None:
+    """Until readers have seen new states of these stores."""
+    before = [len(store.states) for store in stores]
+
+    def is_there() -> bool:
+        assert not any(store.failed for store in stores), [store.failed for store in stores]
+        return all(len(store.states) > known for store, known in zip(stores, before, strict=True))
+
+    eventually(is_there, DEADLINE_S, lambda: f"{[len(store.states) for store in stores]} states\n{job.said()}")
 
 
 if __name__ == "__main__":

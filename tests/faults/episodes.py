@@ -41,16 +41,17 @@ def run_episodes(
     parser.add_argument("--seed", type=int, help="this episode alone")
     parser.add_argument("--until-wrong", action="store_true", help="end with an episode that is not as it should be")
     asked = parser.parse_args(arguments)
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    results = asked.folder / RESULTS
+    place: Path = asked.folder.absolute()  # also in addresses of files
+    place.mkdir(parents=True, exist_ok=True)
+    results = place / RESULTS
     lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
     done = max((json.loads(line)["seed"] for line in lines), default=0)
     deadline = time.monotonic() + asked.minutes * 60
     are_true = True
-    with servers(asked.folder / "servers") as stack:
+    with servers(place / "servers") as stack:
         while time.monotonic() < deadline:
             done = done + 1 if asked.seed is None else asked.seed
-            folder = asked.folder / f"episode-{done}"
+            folder = place / f"episode-{done}"
             shutil.rmtree(folder, ignore_errors=True)
             reported = episode(done, stack, folder)
             are_true = are_true and (is_true is None or is_true(reported))

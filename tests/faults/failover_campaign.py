@@ -129,7 +129,6 @@ class Rounds:
 
 def episode(seed: int, stack: Stack, folder: Path, version: int, *, has_cache: bool) -> dict[str, Any]:
     """Promotes in an order that the seed decides."""
-    folder = folder.absolute()
     folder.mkdir(parents=True)
     endpoints = stack.start("kafka", *(["redis"] if has_cache else []))
     chance = random.Random(seed)

@@ -21,6 +21,8 @@ from tests.support.topics import create_topic
 from tests.support.waiting import eventually
 from watershed.devstack.stack import Stack
 
+pytestmark = pytest.mark.whole
+
 SECRET = "correct-horse-battery"
 
 

@@ -44,6 +44,8 @@ def load_and_stream(captured: Captured) -> None:
 @pytest.mark.invariant(2)
 @pytest.mark.invariant(3)
 @pytest.mark.invariant(4)
+@pytest.mark.combination("encodings", "json", "readable", "capture")
+@pytest.mark.combination("kafka", "Apache Kafka", "none", clients="capture")
 def test_existing_rows_and_a_mixed_workload_are_published_exactly_once(captured: Captured, method: str) -> None:
     captured.settings = {"snapshot": {"method": method, "chunk_rows_max": 200}}
     load_and_stream(captured)

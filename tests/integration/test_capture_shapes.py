@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import LiteralString
+from typing import Any, Final, LiteralString
 
 import psycopg
 import pytest
 
+from cdc.formats.cloud_events import OPERATIONS
 from tests.checker.records import parse
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
@@ -34,6 +35,7 @@ ALTER TABLE typed DROP COLUMN gone;
 
 CREATE TABLE "UPPER" ("Id" int PRIMARY KEY);
 """
+ATTRIBUTES: Final = ("specversion", "id", "source", "type", "time")
 TABLES = ("public.parted", "public.whole", "public.indexed", "public.typed", "public.UPPER")
 
 
@@ -125,6 +127,42 @@ def test_every_shape_is_published_exactly_once(captured: Captured) -> None:
     assert min(report.ops[op] for op in "rcud") > 10
     named = [name for record in captured.records("public.UPPER") for name, _ in record.headers]
     assert "__debezium.context.connectorName" in named  # what section `format` says reaches the records
+
+
+@pytest.mark.long
+@pytest.mark.combination("encodings", "json, CloudEvents binary", "both", "capture")
+@pytest.mark.combination("encodings", "json, CloudEvents structured", "both", "capture")
+@pytest.mark.parametrize("profile", ["readable", "debezium"])
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+def test_each_record_with_a_value_is_a_cloudevent_of_its_own(captured: Captured, mode: str, profile: str) -> None:
+    captured.settings = {"format": {"cloudevents": mode, "profile": profile}}
+    with captured.connect() as connection:
+        change_all(connection, 1_000)  # existing rows
+        captured.start().kill()
+        captured.start()
+        captured.await_caught_up()
+        change_all(connection, 5_000)
+        captured.await_caught_up()
+        live = connection.execute('SELECT "Id" FROM "UPPER"').fetchall()
+    if mode == "binary" and profile == "readable":
+        captured.judge()
+    rows: dict[bytes, Any] = {}
+    events = set()
+    for record in captured.records("public.UPPER"):
+        headers = dict(record.headers)
+        if record.value is None:
+            assert "content-type" not in headers
+            continue
+        value = parse(record.value)
+        event = value if mode == "structured" else {name: headers[f"ce_{name}"].decode() for name in ATTRIBUTES}
+        events.add((event["source"], event["id"]))
+        assert event["source"] == f"/watershed/{captured.name}/public.UPPER"
+        data = value["data"] if mode == "structured" else value
+        assert event["id"] == f"{data['source']['epoch']}.{data['source']['seq']}"
+        assert event["type"] == f"watershed.{OPERATIONS[data['op']]}"
+        rows[record.key] = data["after"]
+    assert sorted(row["Id"] for row in rows.values() if row) == sorted(number for (number,) in live)
+    assert len(events) == sum(record.value is not None for record in captured.records("public.UPPER"))
 
 
 def test_a_schema_with_a_dot_in_its_name(items: Captured) -> None:

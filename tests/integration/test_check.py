@@ -17,6 +17,8 @@ from tests.support.checked import configured, execute, findings, set_in_kafka, s
 from tests.support.topics import create_topic, delete_topic
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def role(items: Captured, unique: str) -> Iterator[str]:

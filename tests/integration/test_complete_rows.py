@@ -55,6 +55,7 @@ def holed(
         yield made
 
 
+@pytest.mark.combination("encodings", "json", "debezium", "capture")
 def test_a_value_of_every_type_is_read_as_it_would_have_been_logged(typed: Captured) -> None:
     with typed.connect() as connection:
         process = typed.start()

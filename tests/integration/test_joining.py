@@ -11,6 +11,8 @@ from tests.integration.conftest import ITEMS, OTHER
 from tests.support.captured import Captured, CaptureProcess, under_capture
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 ROWS = 200
 DIED = -9
 TABLES = "CREATE TABLE items (id int PRIMARY KEY, name text); CREATE TABLE other (id int PRIMARY KEY, name text);"

@@ -14,6 +14,8 @@ from tests.support.waiting import eventually
 from watershed import Waiter
 from watershed.client.waiting import WaitTimeoutError
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def pipeline(

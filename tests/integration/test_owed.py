@@ -16,6 +16,8 @@ from tests.support.forked import run
 from tests.support.topics import delete_topic
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 OTHER, THIRD = "public.other", "public.third"
 TABLES: LiteralString = """
 CREATE TABLE items (id int PRIMARY KEY, name text, a int NOT NULL);

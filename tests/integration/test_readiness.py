@@ -14,6 +14,8 @@ from tests.support.forked import run
 from tests.support.http_server import HttpServer, free_port
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 ITEMS = "public.items"
 
 

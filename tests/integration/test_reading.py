@@ -70,7 +70,7 @@ def test_the_end_lies_behind_the_last_transactions_marker(
     ends = TopicEnds(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers))
     ends.set_topics([partition.topic, "no.such.topic"])
     found = ends.ask()
-    assert found.keys() == {partition.topic} and found[partition.topic].ends == (8,)
+    assert found.keys() == {partition.topic} and found[partition.topic].end_offsets == (8,)
     assert len(found[partition.topic].topic_id) == 22
 
 
@@ -84,7 +84,7 @@ def test_a_reader_goes_on_where_it_was_or_where_it_is_told_to(feed: Feed, reader
     assert offsets(read_to_end(reader, partition, 7)) == [4, 5]
     reader.seek({partition: 2})
     assert offsets(read_to_end(reader, partition, 7)) == [2, 4, 5]
-    reader.rest()
+    reader.unassign()
     assert reader.read(0.5, 1).records == [], "a reader at rest fetches nothing"
     reader.seek({partition: 2})
     assert offsets(read_to_end(reader, partition, 7)) == [2, 4, 5]

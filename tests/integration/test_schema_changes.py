@@ -17,6 +17,8 @@ from tests.support.captured import Captured
 from tests.support.schema_cases import CASES, TYPES, make, run
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.whole
+
 NEIGHBOUR: Final = "public.neighbour"
 
 

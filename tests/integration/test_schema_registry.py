@@ -3,10 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdc.config.format_options import Encoding, FormatOptions
 from cdc.config.schema_registry import SchemaRegistryConfig
@@ -15,13 +18,18 @@ from cdc.formats.encodings import Form, form_of
 from cdc.formats.wire_format import schema_id_of
 from cdc.kafka.schema_registry import SchemaRefusedError, SchemaRegistry
 from cdc.model.errors import UnknownIdError, UnreachableError
+from spark_jobs.source import register
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS
 from tests.support.captured import Captured, under_capture
 from tests.support.forked import run
 from tests.support.schema_registry import RegistryServer, schema_registry
 from tests.support.sink_job import SinkJob
+from tests.support.stores import sinks_section
 from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession  # importing it takes a second
 
 pytestmark = pytest.mark.long
 
@@ -110,7 +118,13 @@ def test_the_registry_registers_refuses_and_finds(registry: RegistryServer, uniq
         away.check("AVRO")
 
 
-@pytest.mark.parametrize("encoding", ["avro", "json_schema"])
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        pytest.param("avro", marks=pytest.mark.combination("encodings", "avro", "readable", "capture")),
+        pytest.param("json_schema", marks=pytest.mark.combination("encodings", "json_schema", "readable", "capture")),
+    ],
+)
 def test_topics_have_the_rows_in_every_encoding(items: Captured, registry: RegistryServer, encoding: Encoding) -> None:
     use(items, registry, encoding)
     write_rows(items)
@@ -197,3 +211,109 @@ def test_stores_comparisons_and_heals_read_avro(items: Captured, registry: Regis
     await_equal(items)
     added = items.records("public.items")[before:]
     assert len(added) <= 3, "a heal publishes what differs, by the decoded records: one row, one delete"
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        pytest.param(
+            "avro",
+            marks=[
+                pytest.mark.combination("encodings", "avro", "readable", "search"),
+                pytest.mark.combination("encodings", "avro", "readable", "cache"),
+                pytest.mark.combination("encodings", "avro", "readable", "SQL"),
+                pytest.mark.combination("encodings", "avro", "readable", "warehouse"),
+            ],
+        ),
+        pytest.param(
+            "json_schema",
+            marks=[
+                pytest.mark.combination("encodings", "json_schema", "readable", "search"),
+                pytest.mark.combination("encodings", "json_schema", "readable", "cache"),
+                pytest.mark.combination("encodings", "json_schema", "readable", "SQL"),
+                pytest.mark.combination("encodings", "json_schema", "readable", "warehouse"),
+            ],
+        ),
+    ],
+)
+def test_every_store_reads_it(
+    items: Captured, registry: RegistryServer, encoding: Encoding, opensearch: str, redis: str
+) -> None:
+    folder = items.folder
+    sinks = sinks_section(folder, opensearch, redis) | {"sql": {"url": f"sqlite:///{folder}/store.db"}}
+    spark = {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED}
+    use(items, registry, encoding, sinks=sinks, spark=spark)
+    write_rows(items)
+    items.start()
+    await_equal(items)
+    config = items.config()
+    with SinkJob(config, *sinks, log_level="info") as job:
+        with items.connect() as connection:
+            connection.execute("UPDATE items SET price = 9 WHERE id % 3 = 0; DELETE FROM items WHERE id = 1")
+            connection.execute("ALTER TABLE items ADD note text; INSERT INTO items VALUES (5000, 'x', 1, 2, '{}', 'y')")
+        items.await_caught_up()
+        job.wait_applied(items.log_end(), *sinks)
+        for sink in sinks:
+            done = run(["verify", "--sink", sink, "--config", str(config)], deadline_s=120.0)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        pytest.param("avro", marks=pytest.mark.combination("encodings", "avro", "readable", 'format("watershed")')),
+        pytest.param(
+            "json_schema", marks=pytest.mark.combination("encodings", "json_schema", "readable", 'format("watershed")')
+        ),
+    ],
+)
+def test_a_job_on_spark_reads_it(
+    items: Captured, registry: RegistryServer, encoding: Encoding, spark: "SparkSession"
+) -> None:
+    use(items, registry, encoding)
+    write_rows(items)
+    items.start()
+    await_equal(items)
+    session = spark.newSession()
+    register(session)
+    frame = (
+        session.read.format("watershed").option("config", str(items.config())).option("table", "public.items").load()
+    )
+    found = sorted((row["id"], row["name"], row["price"], row["tags"]) for row in frame.collect())
+    assert found == sorted(items.query("SELECT id, name, price, tags FROM items"))
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        pytest.param("avro", marks=pytest.mark.combination("encodings", "avro", "debezium", "capture")),
+        pytest.param("json_schema", marks=pytest.mark.combination("encodings", "json_schema", "debezium", "capture")),
+    ],
+)
+def test_confluents_deserializers_read_profile_debezium(
+    items: Captured, registry: RegistryServer, encoding: Encoding
+) -> None:
+    use(items, registry, encoding)
+    items.settings["format"]["profile"] = "debezium"
+    write_rows(items)
+    items.start()
+    items.await_caught_up()
+    client = SchemaRegistryClient({"url": registry.url})
+    read: Any = (
+        AvroDeserializer(client) if encoding == "avro" else JSONDeserializer(None, schema_registry_client=client)
+    )
+    topic = f"{items.name}.public.items"
+
+    def rows() -> dict[int, str | None]:
+        """The key and the name of each row, as the newest record of its key says."""
+        found: dict[int, str | None] = {}
+        for record in items.records("public.items"):
+            key = read(record.key, SerializationContext(topic, MessageField.KEY))
+            value = read(record.value, SerializationContext(topic, MessageField.VALUE)) if record.value else None
+            after = value and value["after"]
+            found.pop(key["id"], None)
+            if after:
+                found[after["id"]] = after["name"]
+        return found
+
+    assert rows() == dict(items.query("SELECT id, name FROM items"))

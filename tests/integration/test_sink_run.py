@@ -87,6 +87,11 @@ def begin(day: Day) -> None:
     day.feed.commit()
 
 
+@pytest.mark.combination("encodings", "json", "readable", "search")
+@pytest.mark.combination("encodings", "json", "readable", "cache")
+@pytest.mark.combination("encodings", "json", "readable", "warehouse")
+@pytest.mark.combination("kafka", "Apache Kafka", "none", clients="sinks")
+@pytest.mark.combination("search", "OpenSearch 3", "none")
 def test_waits_for_capture_and_begins_with_what_is_there(day: Day) -> None:
     """The job starts before there is a table. Rows of the load, an aborted transaction, a delete."""
     for store in ALL:

@@ -103,6 +103,7 @@ class Stream:
         return [row for row in found if row["_op"] != "t"]
 
 
+@pytest.mark.combination("encodings", "json", "readable", 'format("watershed")')
 def test_present_rows_are_those_of_the_table_in_their_types(shop: Captured, session: "SparkSession") -> None:
     shop.query(f"INSERT INTO things VALUES {FULL_ROW}; INSERT INTO things (id, name) VALUES (2, NULL), (3, 'three')")
     shop.start()

@@ -115,6 +115,7 @@ def letters(made: Captured) -> list[Any]:
     return found
 
 
+@pytest.mark.combination("encodings", "json", "readable", "SQL")
 def test_a_database_follows_the_source(shop: tuple[Captured, Store]) -> None:
     made, store = shop
     with SinkJob(made.config(), "report") as job:

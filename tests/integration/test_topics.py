@@ -2,15 +2,16 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.topic_admin import TopicAdmin
-from cdc.kafka.topic_creation import Wanted
+from cdc.kafka.topic_creation import WantedTopic
 from cdc.model.errors import BrokerError, UnreachableError
 from tests.conftest import KafkaBroker
 from tests.support.topics import create_topic
@@ -27,7 +28,10 @@ def topics(kafka: KafkaBroker, unique: str) -> Iterator[list[str]]:
     """Names of three tables' topics and three others, deleted at the end."""
     names = [f"{unique}.{name}" for name in ("public.a", "public.b", "public.c", "state", "control", "progress")]
     yield names
-    AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).delete_topics(names)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})  # a name keeps it until it has answered
+    for deleted in admin.delete_topics(names).values():
+        with suppress(KafkaException):  # a test may have deleted it
+            deleted.result(10)
 
 
 @pytest.mark.parametrize("attempt", range(6))
@@ -64,7 +68,7 @@ def test_a_topic_that_exists_already_is_no_error(settings: KafkaConfig, topics: 
     for _ in range(2):
         admin.create(TopicConfig(prefix=unique), {"table": topics[:1], "state": topics[3:4]})
     admin._creation.create(
-        [Wanted(topics[0], "table", TopicConfig(prefix=unique))]
+        [WantedTopic(topics[0], "table", TopicConfig(prefix=unique))]
     )  # as if another process had been faster
     assert admin.check(topics).keys() == {topics[0], topics[3]}
 

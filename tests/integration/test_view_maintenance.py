@@ -24,6 +24,8 @@ from watershed.views.definition import ViewDefinition
 from watershed.views.maintainer import define
 from watershed.views.states import ViewState
 
+pytestmark = pytest.mark.whole
+
 NAMED: Final = Query("SELECT id, name FROM customers", ["id"])
 
 

@@ -11,7 +11,7 @@ from cdc.config.settings import SourceConfig
 from cdc.model.lsn import format_lsn
 from tests.support.waiting import eventually
 from watershed.client.outbox_migrations import Names, migrate
-from watershed.demo.rows import COLUMNS, TABLES, Stock
+from watershed.demo.rows import TABLES, Stock
 from watershed.demo.shopper import PRICE_RISE_PRODUCTS, UNDO, Shopper, Statement, Transaction
 from watershed.demo.workload import CLIENT_COUNT, Workload, create_shop, flushed_lsn, run_statements
 
@@ -29,15 +29,10 @@ def shop(fresh_database: str) -> str:
 
 
 def test_the_shop_is_created_as_planned(fresh_database: str) -> None:
-    assert create_shop(fresh_database, STOCK) == 1000
+    create_shop(fresh_database, STOCK)
     with psycopg.connect(fresh_database) as connection:
-        for table in TABLES:
-            found = connection.execute(
-                "SELECT array_agg(attname::text ORDER BY attnum) FROM pg_attribute "
-                "WHERE attrelid = %s::regclass AND attnum > 0",
-                [table],
-            ).fetchall()[0][0]
-            assert tuple(found) == COLUMNS[table]
+        counts = " + ".join(f"(SELECT count(*) FROM {table})" for table in TABLES)
+        assert connection.execute(f"SELECT {counts}".encode()).fetchall() == [(1000,)]
         # Large values would be stored out of line, and leave the log.
         out_of_line = connection.execute(
             """

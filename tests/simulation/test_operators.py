@@ -18,6 +18,8 @@ from tests.simulation.operators.mutants import FOUND_AT, MUTANTS
 from tests.simulation.operators.rules import LATER, WEIGHTS
 from tests.support.scripts import shrunk, written
 
+pytestmark = pytest.mark.whole
+
 SEEDS = 2_000
 SEEDS_FOR_A_MUTANT = 1_000
 GIVEN_SEED = os.environ.get("WATERSHED_SEED")

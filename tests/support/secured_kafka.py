@@ -33,7 +33,7 @@ _USERS: Final = ("capture", "sinks", "nobody")
 _LOGIN: Final = "org.apache.kafka.common.security"
 _SECURED: Final = {
     "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,MTLS:SSL",
-    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
     "sasl.mechanism.inter.broker.protocol": "PLAIN",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": f"User:{ADMIN};User:ANONYMOUS",  # the controller's listener is not secured
@@ -42,7 +42,10 @@ _SECURED: Final = {
         + " ".join(f'user_{name}="{PASSWORD}"' for name in (ADMIN, *_USERS))
         + ";"
     ),
-    "listener.name.plaintext.scram-sha-512.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
+    **{
+        f"listener.name.plaintext.{hashed}.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;"
+        for hashed in ("scram-sha-256", "scram-sha-512")
+    },
     # The validator for development: tokens are not signed.
     "listener.name.plaintext.oauthbearer.sasl.jaas.config": (
         f'{_LOGIN}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="{ADMIN}";'
@@ -131,9 +134,9 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
         yield Secured(servers, f"{HOST}:{state.ports['kafka']['mtls']}", certificates)
 
 
-def add_scram_user(servers: str, user: str) -> None:
-    """With PASSWORD, for SCRAM-SHA-512."""
-    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, SCRAM_ITERATIONS)
+def add_scram_user(servers: str, user: str, mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512) -> None:
+    """With PASSWORD."""
+    info = ScramCredentialInfo(mechanism, SCRAM_ITERATIONS)
     upsertion = UserScramCredentialUpsertion(user, info, PASSWORD.encode())
     for future in admin_client(servers).alter_user_scram_credentials([upsertion]).values():
         future.result(10)

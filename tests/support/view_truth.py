@@ -13,34 +13,29 @@ from psycopg.rows import dict_row
 from cdc.config.config_file import Config
 from cdc.config.stores import WarehouseConfig
 from cdc.config.views import FoldConfig, TopicTarget, target_prefix, view_topics
-from cdc.model.events import TableId, TableSchema
+from cdc.model.events import TableSchema
 from cdc.postgres.connection import PINNED_SETTINGS
 from sinks.contract import StoredRow
-from sinks.registry import make_sink
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.reader import WarehouseReader
 from tests.checker.records import read_topics
 from tests.support.view_tables import Query
-from watershed.verify.comparison import SourceRows, compare
+from watershed.verify.comparison import compare
 from watershed.verify.model import TableResult
-from watershed.views.maintainer import RowEncoder, define
-from watershed.views.targets import open_base
+from watershed.views.comparison import query_rows, row_schema, stored_rows
 
 _PINNED = " ".join(f"-c {name}={value}" for name, value in (PINNED_SETTINGS | {"search_path": "public"}).items())
 # Of equal numbers with different digits (1 and 1.0), `max` returns the one that the server reads first.
 NUMBERS: Final = {"revenue_by_hour": "largest"}
-_TYPES = "SELECT oid, regexp_replace(typname, '^_(.*)$', '\\1[]') FROM pg_type WHERE oid = ANY(%s)"
 
 
 def compare_view(config: Config, name: str, query: Query) -> TableResult:
     """Compares every row. Nothing is written to the source meanwhile."""
-    with open_base(config, name) as base:
-        definition = define(name, config.views[name], base)
-        schema = RowEncoder(definition, base.described(definition)).schema
+    schema = row_schema(config, name)
     if (fold := config.views[name].fold) is not None:
         query = _folded(config, query, fold)
-    with _source_rows(config, schema.table, query) as source:
-        rows = _stored_rows(config, name, schema)
+    rows = _stored_rows(config, name, schema)
+    with query_rows(config, schema.table, query.text, query.key) as source:
         return compare(name, source, (_as_number(row, NUMBERS[name]) for row in rows) if name in NUMBERS else rows)
 
 
@@ -67,39 +62,13 @@ def _folded(config: Config, query: Query, fold: FoldConfig) -> Query:
     return Query(f"SELECT * FROM json_to_recordset({literal}) AS r({typed})", query.key)
 
 
-def _source_rows(config: Config, table: TableId, query: Query) -> SourceRows:
-    text = sql.SQL("SELECT v.* FROM ({}\n) v WHERE {}").format(
-        sql.SQL(query.text),
-        sql.SQL(" AND ").join(sql.SQL("v.{} IS NOT NULL").format(sql.Identifier(column)) for column in query.key),
-    )
-    with (
-        psycopg.connect(config.source.dsn.get_secret_value(), autocommit=True, options=_PINNED) as connection,
-        connection.cursor() as cursor,
-    ):
-        described = connection.execute(text + sql.SQL(" LIMIT 0")).description or []
-        names: dict[int, str] = dict(
-            connection.execute(_TYPES, ([column.type_code for column in described],)).fetchall()
-        )
-        columns = {column.name: names[column.type_code] for column in described}
-        with cursor.copy(sql.SQL("COPY ({}) TO STDOUT").format(text)) as copy:
-            return SourceRows(table, columns, query.key, copy.rows())
-
-
 def _stored_rows(config: Config, name: str, schema: TableSchema) -> Iterator[StoredRow]:
     target = config.views[name].target
-    prefix = target_prefix(config.topics.prefix, name)
     if isinstance(target, TopicTarget):
-        yield from _topic_rows(config, name)
-        return
+        return _topic_rows(config, name)
     if isinstance(target, WarehouseConfig):
-        yield from WarehouseReader(catalog_place(target, prefix)).rows(schema.table)
-        return
-    sink = make_sink(name, target, prefix)
-    try:
-        sink.attach(schema)
-        yield from sink.rows(schema.table)
-    finally:
-        sink.close()
+        return WarehouseReader(catalog_place(target, target_prefix(config.topics.prefix, name))).rows(schema.table)
+    return stored_rows(config, name, schema)
 
 
 def _topic_rows(config: Config, name: str) -> Iterator[StoredRow]:

@@ -32,12 +32,12 @@ def demo(
     """Run an online shop whose PostgreSQL database is synced to a search index, a cache and a warehouse. Exits with 0
     only if every row and column of every store equals the source at the end."""
     try:
-        from watershed.demo.main import Options, run_demo
+        from watershed.demo.main import DemoOptions, run_demo
     except ImportError as error:
         raise WatershedError(
             f"the demo needs the Python package {error.name}", "pip install 'watershed-cdc[demo]'"
         ) from error
 
-    options = Options(seconds, rows, rate, chaos, hold, folder, keep, bootstrap, views)
+    options = DemoOptions(seconds, rows, rate, chaos, hold, folder, keep, bootstrap, views)
     with sigterm_as_interrupt():
         raise typer.Exit(run_demo(options, wide_console()))

@@ -13,7 +13,7 @@ from watershed.cli.exit_codes import DRIFT, NOT_IN_TIME, PARTIAL
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
 from watershed.cli.tables import published_table
 from watershed.status.listing import Listing, wide_console
-from watershed.status.table_records import TableRecord, key_text, record_key
+from watershed.status.table_records import PublishedRecord, key_text, record_key
 from watershed.verify.model import shown
 from watershed.verify.one_key import STALLED_S, RowEverywhere, SourceSide, StoreRow, Verdict, read_row
 
@@ -76,7 +76,7 @@ def _print(row: RowEverywhere) -> None:
 
 
 def side_by_side(
-    schema: TableSchema, source: SourceSide, records: Sequence[TableRecord], stores: Sequence[StoreRow]
+    schema: TableSchema, source: SourceSide, records: Sequence[PublishedRecord], stores: Sequence[StoreRow]
 ) -> Listing:
     """Returns a line for each column of the table, and of a store that has more; and lines for versions and LSNs."""
     newest = records[-1] if records else None

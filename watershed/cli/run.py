@@ -25,7 +25,7 @@ def run(
     if port:
         from watershed.cli.view_readers import view_readers
         from watershed.http.routes import CAPTURE
-        from watershed.http.server import Place, serve
+        from watershed.http.server import ListenAddress, serve
 
-        serve(settings, Place(config, port, "http.port"), CAPTURE, conditions, view_readers(settings))
+        serve(settings, ListenAddress(config, port, "http.port"), CAPTURE, conditions, view_readers(settings))
     service.run()

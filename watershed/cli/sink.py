@@ -42,10 +42,10 @@ def run(
     if port:
         from watershed.cli.view_readers import view_readers
         from watershed.http.routes import sinks_scope
-        from watershed.http.server import Place, serve
+        from watershed.http.server import ListenAddress, serve
 
         scope = sinks_scope(frozenset(sinks))
-        serve(settings, Place(config, port, "http.sink_port"), scope, conditions, view_readers(settings))
+        serve(settings, ListenAddress(config, port, "http.sink_port"), scope, conditions, view_readers(settings))
     if settings.verify.every is not None:
         from watershed.verify.schedule import VerifySchedule
 

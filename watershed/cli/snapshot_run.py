@@ -20,7 +20,7 @@ from watershed.cli.snapshot_screen import ProgressScreen
 from watershed.cli.store_filling import FillWatch, SinkProcess, Store, generation_to_watch, read_store, tables_to_read
 from watershed.client.signal_sender import await_answer, send_signal
 from watershed.status.fill_progress import FillProgress
-from watershed.status.snapshot_watch import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
+from watershed.status.snapshot_watch import FollowedSnapshots, SnapshotWatch, await_begun, await_healed, epoch_of
 
 LOOK_S: Final = 0.25
 _BEGIN_EPOCH: Final = ("heal", "move")  # actions after which capture compares all rows under a new epoch
@@ -54,7 +54,7 @@ class SnapshotRun:
             else:
                 requests = await_begun(watch, identity, map(TableId.parse, answer.tables))
             stack.enter_context(closing(self.screen))
-            followed = Followed(watch, requests)
+            followed = FollowedSnapshots(watch, requests)
             with interrupted(self.screen, GOES_ON):
                 output = self._follow(watch, followed.statuses, lambda now: all(one.is_ended for one in now))
             self.screen.close()

@@ -32,7 +32,7 @@ from watershed.status.fill_progress import (
     sink_progress,
     will_be_complete,
 )
-from watershed.status.snapshot_watch import Followed, SnapshotWatch
+from watershed.status.snapshot_watch import FollowedSnapshots, SnapshotWatch
 
 END_S_MAX: Final = 15.0  # `cdc sink run` promises 10 s
 LOG_NAME: Final = "bootstrap.log"
@@ -182,7 +182,7 @@ class FillWatch:
         """`generations`: sink → the earliest generation that counts; `requests`: of the snapshots to wait for."""
         self._watch = watch
         self._generations = generations
-        self._tables = Followed(watch, requests)
+        self._tables = FollowedSnapshots(watch, requests)
         self._now = now
         self._rates = {sink: Rate() for sink in generations}
         self._goal: HistoryPosition | None = None

@@ -15,7 +15,7 @@ from cdc.model.topics import Topics
 from watershed.cli.exit_codes import INTERRUPTED
 from watershed.cli.options import CONFIG, ConfigFile, configuration
 from watershed.cli.tables import published_table
-from watershed.status.table_records import TableRecord, payload, record_key
+from watershed.status.table_records import PublishedRecord, payload, record_key
 from watershed.status.table_tail import TableTail, sweep_line
 
 WAIT_S: Final = 0.5
@@ -38,7 +38,7 @@ def tail(
     schema = published_table(settings, table)
     wanted = None if key is None else json.loads(record_key(schema, key))
 
-    def is_wanted(record: TableRecord) -> bool:
+    def is_wanted(record: PublishedRecord) -> bool:
         return wanted is None or payload(record.key) == wanted
 
     printed = _printer(as_json=as_json)
@@ -53,17 +53,17 @@ def tail(
             raise typer.Exit(INTERRUPTED) from None
 
 
-def _print_json(records: Iterable[TableRecord]) -> None:
+def _print_json(records: Iterable[PublishedRecord]) -> None:
     for record in records:
         typer.echo(json.dumps(record.as_json(), ensure_ascii=False))
 
 
-def _printer(*, as_json: bool) -> Callable[[Iterable[TableRecord]], None]:
+def _printer(*, as_json: bool) -> Callable[[Iterable[PublishedRecord]], None]:
     if as_json:
         return _print_json
     console = Console(highlight=False)
 
-    def lines(records: Iterable[TableRecord]) -> None:
+    def lines(records: Iterable[PublishedRecord]) -> None:
         for record in records:
             if record.op == "tombstone":  # it follows a delete, which was printed
                 continue

@@ -24,7 +24,7 @@ NAMES_SHOWN_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TeardownStep:
     """One part of the removal. `run` returns what it removed, or what it would remove if called with False."""
 
     name: str
@@ -62,18 +62,18 @@ def teardown(
         typer.echo(f"{' and '.join(kept)} are kept; {options} would remove them")
 
 
-def _steps(config: Config, *, topics: bool, stores: bool) -> Iterator[Step]:
+def _steps(config: Config, *, topics: bool, stores: bool) -> Iterator[TeardownStep]:
     """Yields the steps in their order. The slot comes first, because it can't be removed while capture runs. The topics
     come before the stores, because sinks would fill their stores from them again."""
-    yield Step(f"replication slot {config.source.slot}", partial(_slot, config))
-    yield Step(f"publication {config.source.publication}", partial(_publication, config))
+    yield TeardownStep(f"replication slot {config.source.slot}", partial(_slot, config))
+    yield TeardownStep(f"publication {config.source.publication}", partial(_publication, config))
     if topics:
-        yield Step(f"topics of prefix {config.topics.prefix}", partial(_topics, config))
+        yield TeardownStep(f"topics of prefix {config.topics.prefix}", partial(_topics, config))
     for name, section in config.sinks.items() if stores else ():
-        yield Step(f"store of sink {name}", partial(_store, config, name, section))
+        yield TeardownStep(f"store of sink {name}", partial(_store, config, name, section))
 
 
-def _ask(steps: list[Step]) -> None:
+def _ask(steps: list[TeardownStep]) -> None:
     typer.echo("to be removed:")
     for step in steps:
         try:
@@ -87,7 +87,7 @@ def _ask(steps: list[Step]) -> None:
     )
 
 
-def _run(steps: list[Step], *, removes: bool, as_json: bool) -> tuple[list[str], list[WatershedError]]:
+def _run(steps: list[TeardownStep], *, removes: bool, as_json: bool) -> tuple[list[str], list[WatershedError]]:
     """Returns the names of the steps that were done, and the errors of the others. Removes nothing at all if the first
     step, the slot, fails."""
     done: list[str] = []

@@ -129,10 +129,10 @@ def run(
     port = settings.http.view_port if http_port is None else http_port
     if port:
         from watershed.http.routes import views_scope
-        from watershed.http.server import Place, serve
+        from watershed.http.server import ListenAddress, serve
 
         scope = views_scope(frozenset(chosen))
-        serve(settings, Place(config, port, "http.view_port"), scope, conditions, view_readers(settings))
+        serve(settings, ListenAddress(config, port, "http.view_port"), scope, conditions, view_readers(settings))
     with sigterm_as_interrupt():
         has_failed = run_views(settings, chosen, logs, conditions, partial(typer.echo, err=True))
     if has_failed:

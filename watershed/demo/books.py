@@ -6,12 +6,11 @@ then on are known from events. At the end the books must agree with SQL, to the 
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import psycopg
-from confluent_kafka import Message
 
 from cdc.config.settings import KafkaConfig
 from watershed.demo.stores import TopicTail
@@ -51,7 +50,7 @@ class Ledger:
         self._seen: set[str] = set()
         self._is_open: dict[str, bool] = {}  # order known from events → False if it was cancelled
 
-    def take(self, order: str, headers: Sequence[tuple[str, bytes | None]], payload: bytes | None) -> None:
+    def count(self, order: str, headers: Sequence[tuple[str, bytes | None]], payload: bytes | None) -> None:
         """Counts an event: a record's key, headers and value."""
         named = {name: (value or b"").decode("utf-8", "replace") for name, value in headers}
         identity = named.get("id", "")
@@ -66,6 +65,9 @@ class Ledger:
         except ValueError as error:
             if len(self.complaints) < COMPLAINTS_MAX:
                 self.complaints.append(f"event {identity or 'without id'} of order {order}: {error}")
+
+    def __str__(self) -> str:
+        return f"{self.events:,} events: revenue {self.sales.revenue:,} in {self.sales.orders:,} orders"
 
     def problems(self, sql: Sales) -> list[str]:
         """Returns a description of each difference to the totals by SQL, and the complaints."""
@@ -105,23 +107,26 @@ class Books:
 
     def __init__(self, kafka: KafkaConfig, dsn: str) -> None:
         """Reads the opening balance, so no event may precede it."""
+        self._kafka = kafka
         self._dsn = dsn
         self._tail = TopicTail(kafka, TOPIC)
         self.ledger = Ledger(sales_by_sql(dsn))
-        # As after a crash in which the consumer lost its offsets but not its books.
-        self.start_over = self._tail.start_over
-        self.close = self._tail.close
+
+    def start_over(self) -> None:
+        """Reads from the beginning again, as after a crash in which the consumer lost its offsets but not its books."""
+        self.close()
+        self._tail = TopicTail(self._kafka, TOPIC)
+
+    def close(self) -> None:
+        self._tail.close()
 
     def read(self) -> None:
-        """Counts the events that have arrived."""
-        self._count(self._tail.read(0.0))
+        """Counts the events up to the topic's present end."""
+        for message in self._tail.read():
+            headers: Any = message.headers() or []
+            self.ledger.count((message.key() or b"").decode("utf-8", "replace"), headers, message.value())
 
     def balance(self) -> Sales:
-        """Reads the topic to its end, and returns the totals by SQL, with which the books must agree."""
-        self._count(self._tail.read_to_end())
+        """Counts all events, and returns the totals by SQL, with which the books must agree."""
+        self.read()
         return sales_by_sql(self._dsn)
-
-    def _count(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            headers: Any = message.headers() or []
-            self.ledger.take((message.key() or b"").decode("utf-8", "replace"), headers, message.value())

@@ -1,7 +1,7 @@
 """Calculations of the demo: percentiles, the chart of lags, the schedule of kills. Pure; time is an argument."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -66,15 +66,13 @@ class LagChart:
         self._lags: dict[str, list[float]] = {}
         self._kills: list[Kill] = []
 
-    def observe(self, at_s: float, lags: Mapping[str, float]) -> None:
-        """Records the stores' lags: the largest of each second counts, and a second without any repeats the last."""
-        second = int(at_s)
-        for name, lag in lags.items():
-            line = self._lags.setdefault(name, [])
-            if len(line) > second:
-                line[second] = max(line[second], lag)
-            else:
-                line += [line[-1] if line else 0.0] * (second - len(line)) + [lag]
+    def observe(self, at_s: float, store: str, lag_s: float) -> None:
+        """Records a store's lag: the largest of each second counts, and a second without any repeats the last."""
+        second, line = int(at_s), self._lags.setdefault(store, [])
+        if len(line) > second:
+            line[second] = max(line[second], lag_s)
+        else:
+            line += [line[-1] if line else 0.0] * (second - len(line)) + [lag_s]
 
     def kill(self, kill: Kill) -> None:
         self._kills.append(kill)

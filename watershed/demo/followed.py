@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -26,11 +27,11 @@ from watershed.demo.stores import (
     order_key,
     orders_alias,
     search_client,
-    search_section,
     searched_order,
     warehouse_order,
 )
-from watershed.demo.workload import Worker, run_statements
+from watershed.demo.workload import require_success, run_statements
+from watershed.devstack.endpoints import Endpoints
 from watershed.verify.verifier import read_schema_histories
 
 # The shop's clients know nothing of this order and its customer, so neither is changed or deleted by them.
@@ -91,89 +92,86 @@ class Freshness:
 
     def __init__(self) -> None:
         self._committed: list[float] = []  # change 1 first
-        self._readable: dict[str, list[float]] = {}
+        self._readable: dict[str, list[float | None]] = {}  # None: not timed
 
     def commit(self, at: float) -> None:
         self._committed.append(at)
 
     def see(self, place: str, number: int, at: float) -> None:
-        """Records that a place shows this change, and so the changes before it."""
-        readable = self._readable.setdefault(place, [])
+        """Records that a place shows this change, and so the changes before it. Changes that a place without the order
+        gets with the order are not timed.
+        """
+        readable = self._readable.setdefault(place, [None] * number)
         readable.extend([at] * (min(number, len(self._committed)) - len(readable)))
 
-    def spread(self, place: str, since: float = float("-inf"), until: float = float("inf")) -> Spread:
-        """Returns the spread over the changes that were committed in this span."""
+    def spread(self, place: str, since: float = float("-inf")) -> Spread:
+        """Returns the spread over the changes that were committed since then."""
         timed = zip(self._committed, self._readable.get(place, ()), strict=False)
-        return Spread.of(max(0.0, at - committed) for committed, at in timed if since <= committed < until)
+        return Spread.of(max(0.0, at - committed) for committed, at in timed if at is not None and committed >= since)
 
 
 class FollowedOrder:
-    """Changes the order from start() to rest(), and reads it in every place until stop(), in a separate thread. The
-    warehouse is read by `read_warehouse`, which costs about 0.2 s of processor.
+    """Reads the order in every place in a separate thread, from start() to stop(). Its other methods are for the thread
+    of the caller, who changes the order, and reads the warehouse, which costs about 0.2 s of processor.
     """
 
-    def __init__(self, config: Config, dsn: str) -> None:
+    def __init__(self, config: Config, endpoints: Endpoints) -> None:
         self._config = config
-        self._dsn = dsn
+        self._endpoints = endpoints
         self.freshness = Freshness()
         self.places: dict[str, Seen | None] = dict.fromkeys(PLACES)
         self._number = 0
-        self._resting = threading.Event()
-        self._changing = threading.Lock()
+        self._change_at = 0.0  # monotonic seconds
         self._stopping = threading.Event()
-        self._worker = Worker("the followed order", self._follow)
-        self.check = self._worker.check
+        self._thread = ThreadPoolExecutor(1, "followed order")
+        self._reading: Future[None] | None = None  # not started
 
     def start(self) -> None:
-        """Begins to change the order, which capture has published."""
+        """Begins to read the order, which capture has published."""
         self._schema_history = read_schema_histories(self._config)[ORDERS]
-        self._worker.start()
+        self._reading = self._thread.submit(self._read)
 
-    def rest(self) -> None:
-        """Ends the changes. When it returns, the last one is committed."""
-        self._resting.set()
-        with self._changing:
-            pass
+    def check(self) -> None:
+        """Raises WatershedError if the order could not be read."""
+        if self._reading:
+            require_success(self._reading, "the followed order")
 
     def stop(self) -> None:
-        self._resting.set()
         self._stopping.set()
-        self._worker.end()
+        self._thread.shutdown()
+
+    def change_when_due(self) -> None:
+        """Commits the next change if CHANGE_INTERVAL_S has passed since the last one."""
+        now = time.monotonic()
+        if now >= self._change_at:
+            self._change_at = now + CHANGE_INTERVAL_S
+            self._number += 1
+            with psycopg.connect(self._endpoints.dsn, autocommit=True) as connection:
+                run_statements(connection, change(self._number))
+            self.freshness.commit(time.monotonic())
 
     def read_warehouse(self) -> None:
-        """Reads the order in the warehouse. For a thread of the caller, while the order is followed."""
-        if self._worker.ident is not None:
+        if self._reading:
             self._see("warehouse", warehouse_order(self._config, self._schema_history, ORDER))
 
     # ---- the thread
 
-    def _follow(self) -> None:
-        search, alias = search_client(search_section(self._config)), orders_alias(self._config)
-        cache, key = cache_client(self._config), order_key(self._config, ORDER)
-        change_at = time.monotonic()
+    def _read(self) -> None:
+        search, alias = search_client(self._endpoints.opensearch_url), orders_alias(self._config)
+        cache, key = cache_client(self._endpoints.redis_url), order_key(self._config, ORDER)
+        query = "SELECT status::text, note FROM orders WHERE id = %s"
         with (
             closing(TopicTail(self._config.kafka, Topics(self._config.topics.prefix).table(ORDERS))) as tail,
-            psycopg.connect(self._dsn, autocommit=True, application_name="followed order") as connection,
+            psycopg.connect(self._endpoints.dsn, autocommit=True) as connection,
         ):
-            while not self._stopping.is_set():
-                if time.monotonic() >= change_at:
-                    change_at = time.monotonic() + CHANGE_INTERVAL_S
-                    self._change(connection)
-                query = "SELECT status::text AS status, note FROM orders WHERE id = %s"
+            while not self._stopping.wait(POLL_S):
                 row = connection.execute(query, (ORDER,)).fetchone()
                 self.places["row"] = None if row is None else Seen(*row)
-                for message in tail.read(POLL_S):
+                for message in tail.read():
                     if (message.key() or b"") == _KEY and (value := message.value()):
                         self._see("event", json.loads(value)["after"])
                 self._see("search", searched_order(search, alias, ORDER))
                 self._see("cache", cached_order(cache, key))
-
-    def _change(self, connection: psycopg.Connection) -> None:
-        with self._changing:
-            if not self._resting.is_set():
-                self._number += 1
-                run_statements(connection, change(self._number))
-                self.freshness.commit(time.monotonic())
 
     def _see(self, place: str, row: Any) -> None:
         self.places[place] = seen = None if row is None else Seen(str(row["status"]), str(row["note"]))

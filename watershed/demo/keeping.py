@@ -15,7 +15,8 @@ from cdc.config.config_file import Config
 from cdc.model.errors import WatershedError
 from sinks.cache.keys import DOCUMENT_FIELD
 from watershed.demo.followed import ORDER
-from watershed.demo.stores import ORDERS, cache_client, order_key, orders_alias, redis_url, search_section
+from watershed.demo.stores import ORDERS, cache_client, order_key, orders_alias
+from watershed.devstack.endpoints import Endpoints
 from watershed.status.children import CDC
 
 FALSE_NOTE: Final = "nobody wrote this"
@@ -28,18 +29,19 @@ EXIT_DRIFT: Final = 5  # of cdc verify
 class Keeping:
     """The pipeline of a demo whose workload has stopped."""
 
-    def __init__(self, config: Config, config_file: Path, console: Console) -> None:
+    def __init__(self, config: Config, config_file: Path, endpoints: Endpoints, console: Console) -> None:
         self._config = config
         self._config_file = config_file
+        self._endpoints = endpoints
         self._console = console
 
     def show(self) -> None:
         """Prints the commands, and has a false value found and repaired. Raises WatershedError where it is not."""
         self._print(f"one order in all its places: {ORDER}", HEADING)
-        for words in commands(self._config, self._config_file):
+        for words in commands(self._config, self._config_file, self._endpoints):
             self._print(f"  {words}")
         self._print("a value is falsified in the cache", HEADING)
-        with cache_client(self._config) as client:
+        with cache_client(self._endpoints.redis_url) as client:
             key = order_key(self._config, ORDER)
             document = json.loads(str(client.hget(key, DOCUMENT_FIELD)))
             client.hset(key, DOCUMENT_FIELD, json.dumps(document | {"note": FALSE_NOTE}))
@@ -79,14 +81,13 @@ def console_line(config: Config) -> str:
     return f"console: http://127.0.0.1:{config.http.port}/"
 
 
-def commands(config: Config, config_file: Path) -> list[str]:
+def commands(config: Config, config_file: Path, servers: Endpoints) -> list[str]:
     """Commands to copy: the console, and the followed order in the source and in the stores."""
-    search, dsn = search_section(config).url.get_secret_value(), config.source.dsn.get_secret_value()
     return [
         console_line(config),
-        f"psql '{dsn}' -c 'SELECT * FROM orders WHERE id = {ORDER}'",
-        f"psql '{dsn}' -c \"UPDATE orders SET note = 'changed by hand' WHERE id = {ORDER}\"",
-        f"curl '{search}/{orders_alias(config)}/_search?q=id:{ORDER}&pretty'",
-        f"redis-cli -u {redis_url(config)} HGET '{order_key(config, ORDER)}' {DOCUMENT_FIELD}",
+        f"psql '{servers.dsn}' -c 'SELECT * FROM orders WHERE id = {ORDER}'",
+        f"psql '{servers.dsn}' -c \"UPDATE orders SET note = 'changed by hand' WHERE id = {ORDER}\"",
+        f"curl '{servers.opensearch_url}/{orders_alias(config)}/_search?q=id:{ORDER}&pretty'",
+        f"redis-cli -u {servers.redis_url} HGET '{order_key(config, ORDER)}' {DOCUMENT_FIELD}",
         f"cdc status --config {config_file}",
     ]

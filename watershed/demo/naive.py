@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -37,8 +37,8 @@ HASH: Final = "naive:orders"
 PLACED_AT: Final = datetime(2026, 9, 1, tzinfo=UTC)
 
 
-def create(dsn: str, redis_url: str) -> int:
-    """Inserts the orders, and writes the hash from them. Returns the number of rows."""
+def create(dsn: str, redis_url: str) -> None:
+    """Inserts the orders, and writes the hash from them."""
     customer = (CUSTOMER, "naive@shop.example", "Naive", *rows.customer(random.Random(0), CUSTOMER)[3:])
     numbers = range(FIRST_ORDER, FIRST_ORDER + ORDER_COUNT)
     orders = [(number, CUSTOMER, "new", PLACED_AT, None, Decimal("1.00"), False, "", None) for number in numbers]
@@ -48,7 +48,6 @@ def create(dsn: str, redis_url: str) -> int:
     with redis.Redis.from_url(redis_url) as client:
         client.delete(HASH)
         client.hset(HASH, mapping=dict.fromkeys(numbers, ""))
-    return len(statements)
 
 
 def serve(dsn: str, redis_url: str, server: int, seed: float, is_ending: threading.Event) -> None:
@@ -74,21 +73,21 @@ class Drift(NamedTuple):
     kept: int
 
 
-def drift(config: Config, dsn: str) -> Drift:
+def drift(config: Config, dsn: str, redis_url: str) -> Drift:
     """Compares both caches with the rows. The application has ended, and the sink has applied everything."""
     with psycopg.connect(dsn) as connection:
-        found = connection.execute("SELECT id, note FROM orders WHERE customer_id = %s", (CUSTOMER,)).fetchall()
-    with cache_client(config) as client:
+        query = "SELECT id::text, note FROM orders WHERE customer_id = %s"
+        notes: dict[str, str] = dict(connection.execute(query, (CUSTOMER,)).fetchall())
+    with cache_client(redis_url) as client:
         naive: Any = client.hgetall(HASH)
-        kept = [cached_order(client, order_key(config, number)) for number, _ in found]
-    return counted(found, naive, kept)
+        documents = {number: cached_order(client, order_key(config, int(number))) for number in notes}
+    kept = {number: document["note"] for number, document in documents.items() if document is not None}
+    return Drift(len(notes), differing(notes, naive), differing(notes, kept))
 
 
-def counted(found: Sequence[tuple[int, str]], naive: Mapping[str, str], kept: Sequence[Any]) -> Drift:
-    """`found`: number and note of each order in the database; `naive`: notes by number; `kept`: the documents."""
-    wrong = sum(naive.get(str(number)) != note for number, note in found)
-    lost = sum(order is None or order["note"] != note for (_, note), order in zip(found, kept, strict=True))
-    return Drift(len(found), wrong, lost)
+def differing(notes: Mapping[str, str], cache: Mapping[str, str]) -> int:
+    """Returns the number of orders whose note is missing or different in the cache."""
+    return sum(cache.get(number) != note for number, note in notes.items())
 
 
 def main(dsn: str, redis_url: str) -> None:

@@ -1,20 +1,15 @@
-"""The `cdc` commands that the demo runs as a user would: processes with a log each, which are killed and started
-again.
-"""
+"""The commands that the demo runs as a user would: processes with a log each, which are killed and started again."""
 
 import os
 import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from cdc.model.errors import WatershedError
 from watershed.devstack.keeper import Command, Keeper
 from watershed.devstack.processes import Process, identify, send, wait_until_gone, with_descendants
 from watershed.devstack.server import see_log
-from watershed.status.children import CDC
 
 STOP_TIMEOUT_S = 20.0  # capture promises 10 s
 
@@ -22,26 +17,23 @@ STOP_TIMEOUT_S = 20.0  # capture promises 10 s
 class Programs:
     """Processes by name. They end with this process, however it ends. Not thread-safe, except `pids`."""
 
-    def __init__(self, folder: Path, logs: Path, command: Sequence[str] = CDC) -> None:
-        self._command = command
+    def __init__(self, folder: Path, logs: Path) -> None:
         self._folder = folder
         self._logs = logs
         self._argv: dict[str, Sequence[str]] = {}
         self._running: dict[str, Process] = {}
         self._keeper = Keeper()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Ends all programs."""
         try:
             self.stop(*self._running)
         finally:
             self._keeper.close()
 
-    def start(self, name: str, *arguments: str, command: Sequence[str] | None = None) -> None:
-        """Runs the command, or another one, with these arguments; its output goes to `<name>.log`."""
-        self._argv[name] = [*(self._command if command is None else command), *arguments]
+    def start(self, name: str, argv: Sequence[str]) -> None:
+        """Runs this command; its output goes to `<name>.log`."""
+        self._argv[name] = argv
         self.restart(name)
 
     def restart(self, name: str) -> int:

@@ -4,9 +4,7 @@ tables at the end.
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,32 +16,27 @@ from watershed.demo.charts import LagChart, Spread, duration
 from watershed.demo.followed import ORDER, Seen
 from watershed.demo.naive import Drift
 from watershed.status.model import Status
-from watershed.status.screen import sinks_table, snapshot_text
+from watershed.status.screen import snapshot_text
 from watershed.verify.model import TableResult
 
 PLAIN_INTERVAL_S: Final = 20.0
 EXAMPLES_SHOWN: Final = 20  # differing rows of each table and store
 
+Lines = list[tuple[str, str]]
+"""Title and text of each line."""
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """The state of the demo at one moment."""
 
-    phase: str
-    elapsed_s: float  # of the phase
-    total_s: float | None = None  # None: not known
-    status: Status | None = None  # None until there is something to see
-    committed: tuple[int, float] = (0, 0.0)  # row changes, and their rate
-    captured_rate: float = 0.0
-    ledger: Ledger | None = None  # None until the books are open
-    places: Mapping[str, Seen | None] = field(default_factory=dict)  # empty until the order was read
-    recent: Mapping[str, Spread] = field(default_factory=dict)  # store → freshness of the last changes
-    chart: LagChart = field(default_factory=LagChart)
-    views: Sequence[tuple[str, str]] = ()  # title and text of their lines
+class StoreFigures(NamedTuple):
+    """The measurements of a store in a run; None where there is none."""
+
+    store: str
+    freshness: Spread
+    loaded_s: float | None  # from capture's start until it held all existing rows
+    caught_up_s: float | None  # from the workload's end until it had applied the last LSN
 
 
 class DemoScreen:
-    """Prints lines with `say`, and a live view with `show`, which replaces the view before. A context manager."""
+    """Prints lines with `say`, and a live view with `show`, which replaces the view before."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -51,12 +44,6 @@ class DemoScreen:
         self._plain_at = 0.0
         self._plain_phase = ""
         self._began = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Leaves the live screen; later output of `say` is plain."""
@@ -75,52 +62,49 @@ class DemoScreen:
         line.append(text, style=style)
         self.console.print(line, soft_wrap=not self.console.is_terminal)
 
-    def show(self, view: View) -> None:
+    def show(self, phase: str, elapsed_s: float, total_s: float | None = None, *parts: RenderableType) -> None:
+        """Shows a phase: the seconds since it began and those that it takes (None: not known), and these parts."""
+        times = clock(elapsed_s) + ("" if total_s is None else f" / {clock(total_s)}")
+        title = Text.assemble((phase, "bold"), f"  {times}")
+        view = Group(*(one for part in (title, *parts) for one in (Text(), part)))
         if self.console.is_terminal:
             if self._live is None:
                 self._live = Live(console=self.console, auto_refresh=False)
                 self._live.start()
-            self._live.update(render(view), refresh=True)
+            self._live.update(view, refresh=True)
             return
         now = time.monotonic()
-        if view.status and (view.phase != self._plain_phase or now - self._plain_at >= PLAIN_INTERVAL_S):
-            self._plain_at, self._plain_phase = now, view.phase
-            self.console.print(render(view), "")
+        if parts and (phase != self._plain_phase or now - self._plain_at >= PLAIN_INTERVAL_S):
+            self._plain_at, self._plain_phase = now, phase
+            self.console.print(view, "")
 
 
 def clock(seconds: float) -> str:
     return f"{int(seconds // 60):02}:{int(seconds % 60):02}"
 
 
-def render(view: View) -> RenderableType:
-    """Returns the live screen."""
-    times = clock(view.elapsed_s) + ("" if view.total_s is None else f" / {clock(view.total_s)}")
-    parts: list[RenderableType] = [Text.assemble((view.phase, "bold"), f"  {times}")]
-    if view.status:
-        parts += [sinks_table(view.status), _grid(_lines(view, view.status))]
-        parts += [_followed(view.places)] if view.places else []
-        parts += [render_lags(view.chart)] if view.chart.lines() else []
-    return Group(*(one for part in parts for one in (Text(), part)))
-
-
-def _lines(view: View, status: Status) -> Iterable[tuple[str, Text]]:
-    """Yields title and text of each line below the sinks' figures."""
-    committed, rate = view.committed
+def flow_lines(
+    status: Status, committed: int, committed_rate: float, captured_rate: float, recent: Mapping[str, Spread]
+) -> Lines:
+    """Returns what goes through the pipeline. `recent`: store → freshness of the last changes."""
     lines = [
-        ("committed", f"{committed:,} rows at {rate:,.0f}/s"),
-        ("captured", f"{status.capture.seq or 0:,} records at {view.captured_rate:,.0f}/s"),
+        ("committed", f"{committed:,} rows at {committed_rate:,.0f}/s"),
+        ("captured", f"{status.capture.seq or 0:,} records at {captured_rate:,.0f}/s"),
     ]
-    if timed := {store: spread for store, spread in view.recent.items() if spread.count}:
+    if timed := {store: spread for store, spread in recent.items() if spread.count}:
         texts = (f"{store} {duration(one.p50)} / {duration(one.p95)}" for store, one in timed.items())
         lines.append(("commit → readable p50 / p95", ", ".join(texts)))
-    if view.ledger:
-        sales = view.ledger.sales
-        text = f"{view.ledger.events:,} events: revenue {sales.revenue:,} in {sales.orders:,} orders"
-        lines.append(("consumed", text))
-    for table in status.tables:
-        if table.snapshot and table.snapshot.status in ("running", "waiting", "paused"):
-            lines.append((table.table, snapshot_text(table)))
-    return [(title, Text(text, no_wrap=True, overflow="ellipsis")) for title, text in (*lines, *view.views)]
+    return lines
+
+
+def snapshot_lines(status: Status) -> Lines:
+    """Returns a line for each table whose existing rows are on their way."""
+    moving = ("running", "waiting", "paused")
+    return [(one.table, snapshot_text(one)) for one in status.tables if one.snapshot and one.snapshot.status in moving]
+
+
+def render_lines(lines: Iterable[tuple[str, str]]) -> RenderableType:
+    return _grid((title, Text(text, no_wrap=True, overflow="ellipsis")) for title, text in lines)
 
 
 def _grid(rows: Iterable[Sequence[RenderableType]]) -> Table:
@@ -131,7 +115,8 @@ def _grid(rows: Iterable[Sequence[RenderableType]]) -> Table:
     return grid
 
 
-def _followed(places: Mapping[str, Seen | None]) -> RenderableType:
+def render_places(places: Mapping[str, Seen | None]) -> RenderableType:
+    """Returns the followed order as it is in each place."""
     rows = [("", Text(f"order {ORDER} in every place", style="dim"))]
     for place, seen in places.items():
         style = "green" if seen == places["row"] else "yellow"
@@ -149,19 +134,6 @@ def render_lags(chart: LagChart) -> RenderableType:
 
 
 # ---- the end
-
-
-class Figures(NamedTuple):
-    """The measurements of a run."""
-
-    seconds: float  # of the workload
-    committed_rows: int
-    captured_rows: int  # records published while the workload ran
-    first_row_s: float  # from the demo's start
-    loaded_s: Mapping[str, float]  # store → from capture's start until it held all existing rows
-    caught_up_s: Mapping[str, float]  # store → from the workload's end until it had applied the last LSN
-    freshness: Mapping[str, Spread]
-    memory_mib: Mapping[str, int]  # process, with its descendants, at the workload's end
 
 
 def _table(title: str, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
@@ -208,22 +180,21 @@ def print_drift(console: Console, found: Drift) -> None:
     console.print("", table)
 
 
-def print_figures(console: Console, run: Figures, chart: LagChart) -> None:
+def print_figures(
+    console: Console, chart: LagChart, figures: Mapping[str, str], stores: Iterable[StoreFigures]
+) -> None:
     if chart.lines():
         console.print("", "Lag of the stores", render_lags(chart), sep="\n")
     table = _table("Figures", ("", ""))
-    rate = run.captured_rows / run.seconds
-    table.add_row("committed", f"{run.committed_rows:,} row changes")
-    table.add_row("captured", f"{run.captured_rows:,} records, {rate:,.0f}/s over {run.seconds:.0f} s")
-    table.add_row("first synced row", f"{run.first_row_s:.1f} s after the start")
-    table.add_row("memory, MiB", ", ".join(f"{name} {mib:,}" for name, mib in run.memory_mib.items()))
+    for row in figures.items():
+        table.add_row(*row)
     console.print("", table, "")
     titles = ("changes timed", "p50", "p95", "worst", "existing rows after", "last LSN after")
-    stores = _table("Freshness, commit to readable", ("store",), titles)
-    for store, spread in run.freshness.items():
-        times = (spread.p50, spread.p95, spread.worst, run.loaded_s.get(store), run.caught_up_s.get(store))
-        stores.add_row(store, f"{spread.count}", *map(duration, times))
-    console.print(stores)
+    freshness = _table("Freshness, commit to readable", ("store",), titles)
+    for store, spread, loaded_s, caught_up_s in stores:
+        times = (spread.p50, spread.p95, spread.worst, loaded_s, caught_up_s)
+        freshness.add_row(store, f"{spread.count}", *map(duration, times))
+    console.print(freshness)
 
 
 def _count(count: int) -> Text:

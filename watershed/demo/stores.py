@@ -3,7 +3,6 @@ row.
 """
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from opensearchpy.exceptions import TransportError
 
 from cdc.config.config_file import Config
 from cdc.config.settings import KafkaConfig
-from cdc.config.stores import CacheConfig, SearchConfig
 from cdc.kafka.topic_reader import TopicReader
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
@@ -27,55 +25,27 @@ from sinks.search.names import SearchNames
 STORES: Final = ("search", "cache", "warehouse")
 ORDERS: Final = TableId("public", "orders")
 TIMEOUT_S: Final = 10
-RECORDS_MAX: Final = 1_000  # of one read
 
 
 class TopicTail:
-    """A plain consumer of one topic. It commits nothing. For one thread; methods raise WatershedError."""
+    """A plain consumer of one topic, from its beginning on. It commits nothing. For one thread."""
 
     def __init__(self, kafka: KafkaConfig, topic: str) -> None:
-        self._kafka = kafka
         self._topic = topic
         self._reader = TopicReader(kafka, name="watershed-demo")
         self._partitions: list[int] = []  # empty while the topic does not exist
+        self.close = self._reader.close
 
-    def read(self, wait_s: float) -> list[Message]:
-        """Returns records that arrive within this time; none while the topic does not exist."""
-        if self._exists():
-            return self._reader.poll(wait_s, RECORDS_MAX)
-        time.sleep(wait_s)
-        return []
-
-    def read_to_end(self) -> Iterator[Message]:
-        """Yields every record up to the present end that was not read before."""
-        if self._exists():
-            for partition in self._partitions:
-                yield from self._reader.read_to(self._topic, self._reader.end(self._topic, partition), partition)
-
-    def start_over(self) -> None:
-        """Reads from the beginning again, as after a crash in which a consumer loses its offsets."""
-        self.close()
-        self._reader, self._partitions = TopicReader(self._kafka, name="watershed-demo"), []
-
-    def close(self) -> None:
-        self._reader.close()
-
-    def _exists(self) -> bool:
+    def read(self) -> Iterator[Message]:
+        """Yields every record up to the present end that was not read before. Raises WatershedError."""
         if not self._partitions and self._topic in self._reader.topics():
             self._partitions = self._reader.partitions(self._topic)
-            for partition in self._partitions:
-                self._reader.follow(self._topic, partition)
-        return bool(self._partitions)
+        for partition in self._partitions:
+            yield from self._reader.read_to(self._topic, self._reader.end(self._topic, partition), partition)
 
 
-def redis_url(config: Config) -> str:
-    section = config.sinks["cache"]
-    assert isinstance(section, CacheConfig), "the demo has a cache"
-    return section.url.get_secret_value()
-
-
-def cache_client(config: Config) -> "redis.Redis":
-    return redis.Redis.from_url(redis_url(config), socket_timeout=TIMEOUT_S, decode_responses=True)
+def cache_client(url: str) -> redis.Redis:
+    return redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, decode_responses=True)
 
 
 def order_key(config: Config, number: int) -> str:
@@ -83,7 +53,7 @@ def order_key(config: Config, number: int) -> str:
     return CacheKeys(config.topics.prefix).table(ORDERS) + document_id({"id": number})
 
 
-def cached_order(client: "redis.Redis", key: str) -> Any:
+def cached_order(client: redis.Redis, key: str) -> Any:
     """Returns the order; None where there is none, or the server is busy or down."""
     try:
         found: Any = client.hget(key, DOCUMENT_FIELD)
@@ -92,14 +62,8 @@ def cached_order(client: "redis.Redis", key: str) -> Any:
     return None if found is None else json.loads(found)
 
 
-def search_section(config: Config) -> SearchConfig:
-    section = config.sinks["search"]
-    assert isinstance(section, SearchConfig), "the demo has a search index"
-    return section
-
-
-def search_client(section: SearchConfig) -> OpenSearch:
-    return OpenSearch([section.url.get_secret_value()], timeout=TIMEOUT_S)
+def search_client(url: str) -> OpenSearch:
+    return OpenSearch([url], timeout=TIMEOUT_S)
 
 
 def orders_alias(config: Config) -> str:

@@ -3,32 +3,27 @@
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
 import psycopg
-from confluent_kafka import Message
 
 from cdc.config.config_file import Config
-from cdc.config.stores import SearchConfig, SqlConfig
-from cdc.config.views import TopicTarget, target_prefix, view_topics
+from cdc.config.views import target_prefix, view_topics
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.postgres.connection import connect
 from sinks.contract import StoredRow
-from sinks.registry import make_sink
 from sinks.search.names import SearchNames
 from watershed.demo.followed import ORDER
 from watershed.demo.stores import TopicTail, search_client, searched_order
-from watershed.verify.comparison import SourceRows, compare
 from watershed.verify.model import TableResult
+from watershed.views.comparison import compare_view
 from watershed.views.definition import SCHEMA_OF_VIEWS
-from watershed.views.maintainer import RowEncoder, define
 from watershed.views.states import ViewFigures
-from watershed.views.targets import base_section, open_base
+from watershed.views.targets import base_section
 
 DOCUMENTS, REVENUE, ALERTS = "order_documents", "revenue_by_hour", "alerts"
 INTERVAL_S: Final = 1.0
@@ -42,8 +37,8 @@ class Revenue:
         self._known: Mapping[datetime, Decimal] = {}
         self._before: dict[datetime, Decimal | None] = {}  # of corrected hours, the one corrected last at the end
 
-    def take(self, hours: Mapping[datetime, Decimal]) -> None:
-        """Takes the rows as they are now. The first ones were not corrected."""
+    def observe(self, hours: Mapping[datetime, Decimal]) -> None:
+        """Compares the rows with those before. The first ones were not corrected."""
         known, self._known = self._known, hours
         for hour in sorted(known.keys() | hours.keys()) if known else ():
             if known.get(hour) != hours.get(hour):
@@ -72,7 +67,7 @@ class Alerts:
         self.last: deque[str] = deque(maxlen=1)  # what started or stopped last
         self.started = self.stopped = 0
 
-    def take(self, key: bytes, value: bytes | None, version: int) -> None:
+    def observe(self, key: bytes, value: bytes | None, version: int) -> None:
         known = self.rows.pop(key, None)
         if value is not None:
             self.rows[key] = StoredRow(json.loads(key), json.loads(value), version)
@@ -82,6 +77,9 @@ class Alerts:
         elif value is None and known is not None:
             self.stopped += 1
             self._note(known, "no longer meets")
+
+    def __str__(self) -> str:
+        return f"alerts: {self.started:,} started and {self.stopped:,} stopped while they were watched"
 
     def _note(self, alert: StoredRow, what: str) -> None:
         self.last.appendleft(f"order {alert.row['order_id']} {what} “{alert.row['search']}”")
@@ -99,7 +97,7 @@ def described(document: Mapping[str, Any] | None) -> str:
 class ViewWatch:
     """For one thread. Opens its connections with the first read; close() ends them."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, opensearch_url: str) -> None:
         self._config = config
         self.alerts = Alerts()
         self.lines: list[tuple[str, str]] = []  # title and text, as read last
@@ -108,13 +106,11 @@ class ViewWatch:
         self._open = ExitStack()
         topic = view_topics(config.views, config.topics.prefix)[ALERTS]
         self._topic = self._open.enter_context(closing(TopicTail(config.kafka, topic)))
-        search, revenue = (config.views[view].target for view in (DOCUMENTS, REVENUE))
-        assert isinstance(search, SearchConfig) and isinstance(revenue, SqlConfig), "the demo's configuration"
-        self._search = search_client(search)
+        self._search = search_client(opensearch_url)
         self._alias = SearchNames(target_prefix(config.topics.prefix, DOCUMENTS)).alias(_table(DOCUMENTS))
-        url = revenue.url.get_secret_value()
+        base = base_section(config, REVENUE)  # in the same database as the rows of this view
+        url = base.url.get_secret_value()
         self._reader = self._open.enter_context(psycopg.connect(url, autocommit=True, options="-c timezone=UTC"))
-        base = base_section(config, DOCUMENTS)
         self._figures = self._open.enter_context(closing(ViewFigures(base, config.topics.prefix)))
         self.close = self._open.close
 
@@ -122,8 +118,8 @@ class ViewWatch:
         """Reads the views, at most once in INTERVAL_S."""
         if time.monotonic() >= self._read_at + INTERVAL_S:
             self._read_at = time.monotonic()
-            self._take(self._topic.read(0.0))
-            self._revenue.take(self._hours())
+            self._read_alerts()
+            self._revenue.observe(self._hours())
             changed = "".join(f"; {text}" for text in self.alerts.last)
             self.lines = [
                 ("document", described(searched_order(self._search, self._alias, ORDER))),
@@ -141,38 +137,14 @@ class ViewWatch:
         return all(one.state == "serving" and one.changes + one.keys == 0 for one in facts)
 
     def compared(self) -> list[TableResult]:
-        """Compares every row of each view with its query over the source, which is not written meanwhile."""
-        return [self._compared(view) for view in self._config.views]
+        """Compares every row of each view with its query. Neither the source nor the views change meanwhile."""
+        self._read_alerts()
+        return [compare_view(self._config, view, self.alerts.rows.values()) for view in self._config.views]
 
-    def _compared(self, view: str) -> TableResult:
-        section = self._config.views[view]
-        with connect(self._config.source, application="watershed demo") as connection:
-            described = connection.execute(f"{section.sql} LIMIT 0".encode()).description or ()
-            types = {one.name: connection.adapters.types.get(one.type_code) for one in described}
-            columns = {name: "text" if known is None else known.name for name, known in types.items()}  # None: an enum
-            with connection.cursor().copy(f"COPY ({section.sql}) TO STDOUT".encode()) as copy:
-                source = SourceRows(_table(view), columns, section.key, copy.rows())
-        with source:
-            return compare("views", source, self._stored(view))
-
-    def _stored(self, view: str) -> Iterator[StoredRow]:
-        section = self._config.views[view]
-        if isinstance(section.target, TopicTarget):
-            self._take(self._topic.read_to_end())
-            yield from self.alerts.rows.values()
-            return
-        with (
-            open_base(self._config, view) as base,
-            closing(make_sink(view, section.target, target_prefix(self._config.topics.prefix, view))) as sink,
-        ):
-            definition = define(view, section, base)
-            sink.attach(RowEncoder(definition, base.described(definition)).schema)
-            yield from sink.rows(_table(view))
-
-    def _take(self, messages: Iterable[Message]) -> None:
-        for message in messages:
+    def _read_alerts(self) -> None:
+        for message in self._topic.read():
             headers: dict[str, Any] = dict(message.headers() or ())
-            self.alerts.take(message.key() or b"", message.value(), int(headers.get("version", 0)))
+            self.alerts.observe(message.key() or b"", message.value(), int(headers.get("version", 0)))
 
     def _hours(self) -> dict[datetime, Decimal]:
         """Returns the rows of the view of revenue; {} before there are any."""

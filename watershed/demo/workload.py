@@ -4,15 +4,14 @@ stopped.
 
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import psycopg
 
 from cdc.model.errors import SourceError, WatershedError
 from cdc.model.lsn import Lsn, parse_lsn
-from watershed.demo.rows import COLUMNS, TABLES, Stock
+from watershed.demo.rows import TABLES, Stock
 from watershed.demo.shopper import Shopper, Statements
 
 CLIENT_COUNT = 3
@@ -20,18 +19,15 @@ BACKLOG_S_MAX = 1.0  # after a stall a client does not catch up on more than thi
 STOP_TIMEOUT_S = 30.0
 
 
-def create_shop(dsn: str, stock: Stock) -> int:
-    """Creates the tables in an empty database and fills them. Returns the number of rows."""
-    count = 0
+def create_shop(dsn: str, stock: Stock) -> None:
+    """Creates the tables in an empty database and fills them."""
     with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
         cursor.execute(Path(__file__).with_name("shop.sql").read_bytes())
         for table in TABLES:
-            with cursor.copy(f"COPY {table} ({', '.join(COLUMNS[table])}) FROM STDIN".encode()) as copy:
+            with cursor.copy(f"COPY {table} FROM STDIN".encode()) as copy:
                 for values in stock.rows(table):
                     copy.write_row(values)
-                    count += 1
     execute(dsn, "ANALYZE")
-    return count
 
 
 def execute(dsn: str, statement: str) -> None:
@@ -47,30 +43,10 @@ def flushed_lsn(dsn: str) -> Lsn:
     return parse_lsn(lsn)
 
 
-class Worker(threading.Thread):
-    """A thread whose error is raised by check(), in the thread that can report it."""
-
-    def __init__(self, what: str, work: Callable[[], None]) -> None:
-        super().__init__(name=what, daemon=True)
-        self._work = work
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:  # noqa: BLE001 - raised by check()
-            self._error = error
-
-    def check(self) -> None:
-        """Raises WatershedError if the thread has failed."""
-        if self._error is not None:
-            what = " ".join(str(self._error).split())
-            raise WatershedError(f"{self.name} failed: {what}", "see PostgreSQL's log") from self._error
-
-    def end(self) -> None:
-        """Waits for the end of the thread, if it was started."""
-        if self.ident is not None:
-            self.join(STOP_TIMEOUT_S)
+def require_success(work: Future[None], what: str) -> None:
+    """Raises WatershedError if what another thread does has failed."""
+    if work.done() and (error := work.exception()) is not None:
+        raise WatershedError(f"{what} failed: {' '.join(str(error).split())}", "see PostgreSQL's log") from error
 
 
 class Workload:
@@ -82,8 +58,9 @@ class Workload:
         self._interval_s = CLIENT_COUNT / rate  # between two row changes of one client
         self._stopping = threading.Event()
         self._counts = [0] * CLIENT_COUNT  # committed row changes, each written by its own thread
-        shoppers = [Shopper(stock, client, CLIENT_COUNT) for client in range(CLIENT_COUNT)]
-        self._clients = [Worker(f"shop client {n}", partial(self._run, n, one)) for n, one in enumerate(shoppers)]
+        self._shoppers = [Shopper(stock, client, CLIENT_COUNT) for client in range(CLIENT_COUNT)]
+        self._threads = ThreadPoolExecutor(CLIENT_COUNT, "shop client")
+        self._clients: list[Future[None]] = []  # none before the start
 
     @property
     def rows(self) -> int:
@@ -91,13 +68,12 @@ class Workload:
         return sum(self._counts)
 
     def start(self) -> None:
-        for client in self._clients:
-            client.start()
+        self._clients = [self._threads.submit(self._run, *client) for client in enumerate(self._shoppers)]
 
     def check(self) -> None:
         """Raises WatershedError if a client has failed."""
-        for client in self._clients:
-            client.check()
+        for number, client in enumerate(self._clients):
+            require_success(client, f"shop client {number}")
 
     def stop(self) -> Lsn:
         """Ends the clients after their current transactions. Returns an LSN above everything that they committed.
@@ -110,8 +86,7 @@ class Workload:
     def halt(self) -> None:
         """Ends the clients without a result or an error, for a run that is given up."""
         self._stopping.set()
-        for client in self._clients:
-            client.end()
+        wait(self._clients, STOP_TIMEOUT_S)
 
     def _run(self, client: int, shopper: Shopper) -> None:
         due = time.monotonic()

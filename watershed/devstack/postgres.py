@@ -63,7 +63,9 @@ class Postgres:
     def __post_init__(self) -> None:
         if self.version not in VERSIONS and not is_installed(self.version):
             raise StackError(
-                f"there is no PostgreSQL {self.version} in the stack", f"choose from {', '.join(map(str, VERSIONS))}"
+                f"there is no PostgreSQL {self.version} in the stack",
+                f"choose from {', '.join(map(str, VERSIONS))}, or set WATERSHED_POSTGRES to the folder that "
+                f"contains {self.version}/bin/postgres",
             )
 
     def prepare(self, instance: ServerInstance) -> Command:

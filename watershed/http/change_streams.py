@@ -24,7 +24,7 @@ from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.events import TableSchema
 from cdc.model.topics import Topics
 from watershed.http.answers import BusyError
-from watershed.status.table_records import TableRecord, payload
+from watershed.status.table_records import PublishedRecord, payload
 from watershed.status.table_tail import TableTail
 
 log = structlog.get_logger(__name__)
@@ -39,26 +39,26 @@ QUEUED_KIBIBYTES_MAX: Final = 4_096  # of one stream in the consumer
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-class Followed(Protocol):
+class FollowedTable(Protocol):
     """What is needed of watershed.status.table_tail.TableTail."""
 
-    def begin(self, count: int) -> list[TableRecord]: ...
-    def poll(self, wait_s: float, records_max: int = ...) -> list[TableRecord]: ...
+    def begin(self, count: int) -> list[PublishedRecord]: ...
+    def poll(self, wait_s: float, records_max: int = ...) -> list[PublishedRecord]: ...
     def require_answer(self) -> None: ...
 
 
 Follow = Callable[[TableSchema, bytes | None], Any]
-"""Opens what follows a table, or one key of it: a context manager of Followed."""
+"""Opens what follows a table, or one key of it: a context manager of FollowedTable."""
 
 
 def following(current: Callable[[], Config]) -> Follow:
     """Follows topics of the brokers."""
 
     @contextmanager
-    def follow(schema: TableSchema, key: bytes | None) -> Iterator[Followed]:
+    def follow(schema: TableSchema, key: bytes | None) -> Iterator[FollowedTable]:
         config, wanted = current(), None if key is None else json.loads(key)
 
-        def is_wanted(record: TableRecord) -> bool:
+        def is_wanted(record: PublishedRecord) -> bool:
             return wanted is None or payload(record.key) == wanted
 
         settings = {"queued.max.messages.kbytes": QUEUED_KIBIBYTES_MAX}
@@ -74,12 +74,12 @@ class _Stream:
     """Between the thread of a stream and its client."""
 
     loop: asyncio.AbstractEventLoop
-    parts: "asyncio.Queue[list[TableRecord] | WatershedError]" = field(
+    parts: "asyncio.Queue[list[PublishedRecord] | WatershedError]" = field(
         default_factory=lambda: asyncio.Queue(QUEUED_MAX)
     )
     has_ended: threading.Event = field(default_factory=threading.Event)
 
-    def put(self, part: list[TableRecord] | WatershedError) -> None:
+    def put(self, part: list[PublishedRecord] | WatershedError) -> None:
         """Called by the thread. Waits for the client while QUEUED_MAX parts wait for it."""
         waiting = asyncio.run_coroutine_threadsafe(self.parts.put(part), self.loop)
         while not self.has_ended.is_set():
@@ -146,7 +146,7 @@ class ChangeStreams:
     def _leave(self) -> None:
         self._open -= 1
 
-    async def _events(self, stream: _Stream, part: list[TableRecord] | WatershedError) -> AsyncIterator[str]:
+    async def _events(self, stream: _Stream, part: list[PublishedRecord] | WatershedError) -> AsyncIterator[str]:
         yield ": the last changes, then each as it arrives\n\n"
         while not isinstance(part, WatershedError):
             for record in part:

@@ -102,7 +102,7 @@ class _Running:
     began: float = field(default_factory=time.monotonic)
     ended: float | None = None
     steps: dict[tuple[str, str], Step] = field(default_factory=dict)
-    said: deque[str] = field(default_factory=lambda: deque(maxlen=ERROR_LINES))
+    error_lines: deque[str] = field(default_factory=lambda: deque(maxlen=ERROR_LINES))
     result: dict[str, Any] | None = None
     error: str = ""
 
@@ -187,7 +187,7 @@ class Comparisons:
             if code in COMPARED:
                 run.result = _shortened(json.loads(output))
             else:
-                run.error = "\n".join(run.said) or f"the process ended with exit code {code}"
+                run.error = "\n".join(run.error_lines) or f"the process ended with exit code {code}"
         except (OSError, ValueError) as error:
             run.error = f"the {run.action} could not be run: {error}"
         finally:
@@ -201,7 +201,7 @@ class Comparisons:
                 step = Step.model_validate_json(text)
                 run.steps[step.sink, step.table] = step
             except ValueError:
-                run.said.append(hidden(text, secret_texts(self._config()))[:LINE_CHARS_MAX])
+                run.error_lines.append(hidden(text, secret_texts(self._config()))[:LINE_CHARS_MAX])
 
     async def _shown(self, request: Request) -> Response:
         if (refusal := refused_values(self._config().http, request)) is not None:

@@ -53,7 +53,7 @@ def make_monitor(config: Config, conditions: Conditions, views: Sequence[ViewRea
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListenAddress:
     """Where a process listens, and the file that says so."""
 
     file: Path  # of the configuration
@@ -61,16 +61,18 @@ class Place:
     key: str  # of the port in the file
 
 
-def serve(config: Config, place: Place, scope: Scope, conditions: Conditions, views: Sequence[ViewReader]) -> None:
+def serve(
+    config: Config, address: ListenAddress, scope: Scope, conditions: Conditions, views: Sequence[ViewReader]
+) -> None:
     """Listen, and answer from now on. Raises ConfigError where the address can't be taken."""
-    port = place.port
-    listener = listening_socket(config.http.host, port, place.key)
+    port = address.port
+    listener = listening_socket(config.http.host, port, address.key)
     monitor = make_monitor(config, conditions, views)
     waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
     trend = Trend()
     dead_letters = DeadLetterReader(config, lambda sinks: read_dead_letters(config, sinks))
-    audit, current = Audit.of(config), CurrentConfig(config, place.file)
-    comparisons = Comparisons(current, place.file, audit.note)
+    audit, current = Audit.of(config), CurrentConfig(config, address.file)
+    comparisons = Comparisons(current, address.file, audit.note)
     operations = (
         *signal_operations(to_capture(config)),
         *store_operations(PipelineStores(current)),
@@ -81,7 +83,7 @@ def serve(config: Config, place: Place, scope: Scope, conditions: Conditions, vi
         comparisons,
         audit,
         TableReads(config.http, PipelineTables(current), ChangeStreams(following(current))),
-        ProcessReads(config.http, current, place.file),
+        ProcessReads(config.http, current, address.file),
     )
     server = http_server(
         application(monitor.status, scope, waits, trend.recent, dead_letters, *parts), config.http, audit

@@ -61,7 +61,7 @@ class SourceReader(Protocol):
     def close(self) -> None: ...
 
 
-class TopicReader(Protocol):
+class TopicFactsReader(Protocol):
     """Follows the state and progress topics."""
 
     def read(self) -> TopicFacts:

@@ -12,7 +12,7 @@ from cdc.model.condition import Condition
 from cdc.model.errors import WatershedError
 from watershed.client.source_facts import SourceFacts
 from watershed.status.compute import Moment, status_of
-from watershed.status.facts import Reading, SourceReader, TopicFacts, TopicReader, ViewReader
+from watershed.status.facts import Reading, SourceReader, TopicFacts, TopicFactsReader, ViewReader
 from watershed.status.history import ObservationHistory
 from watershed.status.model import Status
 from watershed.status.view_facts import ViewFacts
@@ -74,7 +74,7 @@ class Monitor:
         self,
         config: Config,
         source: SourceReader,
-        topics: TopicReader,
+        topics: TopicFactsReader,
         conditions: Callable[[], Sequence[Condition]] = lambda: (),
         clock: Callable[[], float] = time.monotonic,
         views: Sequence[ViewReader] = (),

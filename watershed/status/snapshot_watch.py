@@ -68,7 +68,7 @@ class SnapshotWatch(PipelineWatch):
         return self.progress(RebuildRecord, RebuildRecord.key_of(sink))
 
 
-class Followed:
+class FollowedSnapshots:
     """The snapshots of some tables, each identified by its request. Where one owes rows that capture could not publish
     otherwise, such as those of a gap, a later snapshot of all rows takes that over, and is followed in its place."""
 

@@ -7,26 +7,19 @@ from typing import Any, Final
 
 import orjson
 
+from cdc.formats.cloud_events import OPERATIONS
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableSchema, pack_version, unpack_version
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.pgoutput.record_keys import RecordKeys
 
 VERSION_HEADER: Final = "watershed.version"
-WORDS: Final[Mapping[str, str]] = {
-    "c": "insert",
-    "u": "update",
-    "d": "delete",
-    "r": "read",
-    "t": "truncate",
-    "tombstone": "tombstone",
-    "sweep": "sweep",
-}
+WORDS: Final[Mapping[str, str]] = {**OPERATIONS, "tombstone": "tombstone", "sweep": "sweep"}
 VALUE_CHARS: Final = 40  # of a value in a line
 
 
 @dataclass(frozen=True, slots=True)
-class TableRecord:
+class PublishedRecord:
     """One record. What it does not have, or has in a form that is not ours, is None."""
 
     partition: int
@@ -73,18 +66,20 @@ class TableRecord:
         return ", ".join(f"{name}={_short(value)}" for name, value in row.items() if name not in known)
 
 
-def read_table_record(partition: int, offset: int, key: bytes | None, value: bytes | None, headers: Any) -> TableRecord:
+def read_table_record(
+    partition: int, offset: int, key: bytes | None, value: bytes | None, headers: Any
+) -> PublishedRecord:
     """Returns the record in this message. `headers`: as confluent_kafka has them, pairs of name and bytes."""
     named = payload(_json(key))
     if value is None:
-        return TableRecord(partition, offset, named, "tombstone", _header_version(headers))
-    envelope = payload(_json(value))
+        return PublishedRecord(partition, offset, named, "tombstone", _header_version(headers))
+    envelope = _data(payload(_json(value)))
     source = envelope.get("source") if isinstance(envelope, dict) else None
     if not isinstance(source, dict):
-        return TableRecord(partition, offset, named, "")
+        return PublishedRecord(partition, offset, named, "")
     epoch, seq = _integer(source.get("epoch")), _integer(source.get("seq"))
     op, row, before = envelope.get("op"), envelope.get("after"), envelope.get("before")
-    return TableRecord(
+    return PublishedRecord(
         partition,
         offset,
         named,
@@ -100,6 +95,11 @@ def read_table_record(partition: int, offset: int, key: bytes | None, value: byt
 def payload(found: Any) -> Any:
     """Returns what Kafka Connect's JsonConverter wraps with its schema; anything else as it is."""
     return found["payload"] if isinstance(found, dict) and found.keys() == {"schema", "payload"} else found
+
+
+def _data(found: Any) -> Any:
+    """Returns the data of a CloudEvent in structured mode; anything else as it is."""
+    return found["data"] if isinstance(found, dict) and {"specversion", "data"} <= found.keys() else found
 
 
 def record_key(schema: TableSchema, text: str) -> bytes:

@@ -8,7 +8,7 @@ from confluent_kafka import Message
 
 from cdc.model.control import SweepRecord
 from cdc.model.events import TableId, unpack_version
-from watershed.status.table_records import TableRecord, read_table_record
+from watershed.status.table_records import PublishedRecord, read_table_record
 
 # Offsets that are read for each of the last records: markers of transactions and compacted records take some, too.
 OFFSETS_PER_RECORD: Final = 4
@@ -35,7 +35,7 @@ class TableTail:
         reader: Reader,
         table: TableId,
         topics: tuple[str, str],
-        is_wanted: Callable[[TableRecord], bool],
+        is_wanted: Callable[[PublishedRecord], bool],
         plain: Callable[[bytes | None], bytes | None],
     ) -> None:
         """`topics`: the table's, and control. `is_wanted`: selects records, for example of one key; sweeps concern all
@@ -46,7 +46,7 @@ class TableTail:
         self._is_wanted = is_wanted
         self._plain = plain
 
-    def begin(self, count: int) -> list[TableRecord]:
+    def begin(self, count: int) -> list[PublishedRecord]:
         """Begins to follow at the present end. Returns the last `count` records, of all partitions, by their time."""
         ends = {
             partition: self._reader.end(self._topic, partition) for partition in self._reader.partitions(self._topic)
@@ -55,13 +55,13 @@ class TableTail:
         back = OFFSETS_PER_RECORD * count + OFFSETS_MORE if count else 0
         for partition, end in ends.items():
             self._reader.follow(self._topic, partition, max(0, end - back))
-        found: list[TableRecord] = []
+        found: list[PublishedRecord] = []
         for partition, end in ends.items():
             found += self._taken(self._reader.read_to(self._topic, end, partition))
         found.sort(key=lambda record: (record.commit_us or 0, record.version or 0))
         return list(deque(found, maxlen=count)) if count else []
 
-    def poll(self, wait_s: float, records_max: int = POLLED_MAX) -> list[TableRecord]:
+    def poll(self, wait_s: float, records_max: int = POLLED_MAX) -> list[PublishedRecord]:
         """Returns the records that have arrived; waits for the first one."""
         return list(self._taken(self._reader.arrivals(wait_s, records_max)))
 
@@ -69,21 +69,21 @@ class TableTail:
         """Raises UnreachableError if the brokers do not answer, which `poll` does not notice."""
         self._reader.require_leader(self._topic)
 
-    def _taken(self, messages: Iterable[Message]) -> Iterator[TableRecord]:
+    def _taken(self, messages: Iterable[Message]) -> Iterator[PublishedRecord]:
         for message in messages:
             place = message.partition() or 0, message.offset() or 0
             key, value = message.key(), message.value()
             if message.topic() == self._control:
                 if key == self._sweep and value is not None:
                     sweep = SweepRecord.decode(value, f"topic {self._control}")
-                    yield TableRecord(*place, None, "sweep", sweep.floor, sweep.as_of_lsn)
+                    yield PublishedRecord(*place, None, "sweep", sweep.floor, sweep.as_of_lsn)
                 continue
             record = read_table_record(*place, self._plain(key), self._plain(value), message.headers())
             if self._is_wanted(record):
                 yield record
 
 
-def sweep_line(record: TableRecord) -> str:
+def sweep_line(record: PublishedRecord) -> str:
     """Returns the line of a sweep, whose version is its floor."""
     epoch, seq = unpack_version(record.version or 0)
     return f"{'':12}  sweep   rows with versions below {epoch}.{seq} are gone: a TRUNCATE, or the end of a snapshot"

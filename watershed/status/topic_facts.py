@@ -19,7 +19,7 @@ POLL_S: Final = 0.1
 
 
 class KafkaTopicReader:
-    """Implements watershed.status.facts.TopicReader. Not thread-safe."""
+    """Implements watershed.status.facts.TopicFactsReader. Not thread-safe."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

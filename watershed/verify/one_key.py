@@ -28,7 +28,7 @@ from sinks.records import encode_json
 from sinks.registry import open_contents
 from sinks.schema_history import SchemaHistory
 from watershed.client.dead_letters import read_dead_letters
-from watershed.status.table_records import TableRecord, payload, read_table_record
+from watershed.status.table_records import PublishedRecord, payload, read_table_record
 from watershed.verify.expected import plain_key, published_texts
 from watershed.verify.model import ColumnDifference, RowDifference
 from watershed.verify.pipeline_reader import PipelineReader, SinkStalledError
@@ -99,11 +99,11 @@ class RowEverywhere:
     schema: TableSchema
     key: Any  # its JSON
     source: SourceSide
-    records: Sequence[TableRecord]  # of the topic, the newest last
+    records: Sequence[PublishedRecord]  # of the topic, the newest last
     stores: Sequence[StoreRow]
     floor: int  # versions below it are gone: a sweep has removed their rows
 
-    def is_swept(self, record: TableRecord) -> bool:
+    def is_swept(self, record: PublishedRecord) -> bool:
         return record.version is not None and record.version < self.floor
 
     def as_json(self) -> dict[str, Any]:
@@ -168,10 +168,10 @@ class KeyReader:
         masks = masks_of(schema, self._config.masking.masks(self._config.source))
         return SourceSide(published_texts(schema, masks, row.texts))
 
-    def topic(self, count: int, deadline: float | None = None) -> list[TableRecord]:
+    def topic(self, count: int, deadline: float | None = None) -> list[PublishedRecord]:
         """Returns the last `count` records of the key that the topic still has, the newest last. The topic is read from
         its beginning. Raises NotInTimeError after the deadline (monotonic seconds)."""
-        topic, found = self._history.newest.topic, list[TableRecord]()
+        topic, found = self._history.newest.topic, list[PublishedRecord]()
         if not count:
             return found
         plain = record_reader(self._config.kafka).plain
@@ -265,7 +265,7 @@ class KeyReader:
             row = self._row()
             entry = side.held([self._key])[self._key]
             if found:
-                why = self._rejection(side.sink) or _said(found[0])
+                why = self._rejection(side.sink) or _description(found[0])
                 return Verdict.DIFFERS, why, _REPAIR.format(sink=side.sink, table=table), entry, found[0].columns
             if undecided:
                 why = self._pipeline.unsettled(table, 0.0) or "the row changes at each reading"
@@ -280,7 +280,7 @@ class KeyReader:
         return next((f"the store rejects the row: {reason}" for reason in reasons), "")
 
 
-def _said(difference: RowDifference) -> str:
+def _description(difference: RowDifference) -> str:
     columns = "; ".join(f"{c.column} is {c.store}, expected {c.source}" for c in difference.columns)
     return f"{difference.kind.value}: {columns}" if columns else difference.kind.value
 

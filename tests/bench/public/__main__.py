@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka
+import psycopg
+from confluent_kafka import KafkaException
 from rich.console import Console
 
 from cdc import __version__
@@ -67,7 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted\n  next: start it again: it continues after the last complete run", file=sys.stderr)
         return 130
-    except (WatershedError, AssertionError, OSError, subprocess.SubprocessError) as error:
+    except (
+        WatershedError,
+        AssertionError,
+        OSError,
+        subprocess.SubprocessError,
+        psycopg.Error,
+        KafkaException,
+    ) as error:
         reason = error if isinstance(error, WatershedError) else f"{error}\n  next: start it again: it continues"
         print(f"error: {reason}", file=sys.stderr)
         return 1

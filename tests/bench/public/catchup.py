@@ -158,7 +158,8 @@ def produced(bench: Bench, rows: int) -> dict[str, float | None]:
     """Returns the rate of a producer that sends one record, as large as a narrow row's, in Kafka transactions."""
     name = f"producer{time.monotonic_ns()}"
     servers = bench.endpoints.bootstrap_servers
-    for created in AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(name, 1, 1)]).values():
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})  # without a name it ends before its answer
+    for created in admin.create_topics([NewTopic(name, 1, 1)]).values():
         created.result(30)
     producer = Producer(
         {

@@ -6,7 +6,8 @@ from html import escape
 from typing import Final
 
 WIDTH: Final = 720
-LABEL_X, BAR_X, BAR_WIDTH = 12, 250, 370
+LABEL_X, BAR_X, BAR_WIDTH = 12, 300, 340
+CHARACTER: Final = 7.2  # the width of one, in the mean, of a common sans-serif font
 LINE: Final = 18
 GAP: Final = 10
 TOP: Final = 56

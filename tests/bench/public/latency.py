@@ -33,7 +33,7 @@ def measure(bench: Bench, raw: RawData, runs: Sequence[Wanted]) -> None:
 
 def _measure(bench: Bench, raw: RawData, arm: str, number: int) -> None:
     system = bench.system(arm, [LIVE], FOR_LATENCY, settings=SETTINGS)
-    found: dict[int, dict[str, float]] = {}
+    found: dict[int, dict[str, float | None]] = {}
     try:
         system.prepare()
         system.start()

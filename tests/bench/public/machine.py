@@ -88,6 +88,7 @@ class Meter:
         self._sampler = threading.Thread(target=self._sample, daemon=True)
         self.peak_pss_mb = 0.0
         self._cpu_s = 0.0
+        self._start_cpu_s = 0.0
         self.foreign_share = 0.0
 
     def __enter__(self) -> Self:
@@ -108,9 +109,18 @@ class Meter:
         seconds = time.monotonic() - self._began
         self.foreign_share = round(max(0.0, foreign_s) / seconds / (os.cpu_count() or 1), 3)
 
-    def figures(self, rows: int) -> dict[str, float]:
+    def end_start(self) -> None:
+        """Counts the processor seconds so far as those of the start, not of rows."""
+        self._start_cpu_s = cpu_s([self._system]) - self._before[0]
+
+    @property
+    def start_cpu_s(self) -> float:
+        return round(self._start_cpu_s, 2)
+
+    def figures(self, rows: int) -> dict[str, float | None]:
+        """`rows`: those that were published after the start."""
         return {
-            "cpu_s_per_million": round(self._cpu_s / rows * 1e6, 1),
+            "cpu_s_per_million": round((self._cpu_s - self._start_cpu_s) / rows * 1e6, 1) if rows > 0 else None,
             "peak_pss_mb": round(self.peak_pss_mb),
             "foreign_share": self.foreign_share,
         }

@@ -47,14 +47,12 @@ TITLES: Final = {
     "stores": "Stores",
     "views": "Views",
 }
-CASES: Final[Mapping[str, str]] = {
-    **{one.name: one.title for one in BACKLOGS},
-    "100_per_s": "100 commits/s",
-    "1000_per_s": "1,000 commits/s",
-    "3000_per_s": "3,000 commits/s",
-    "initial": "at the first start",
-    "beside_stream": "beside 300 changes/s of another table",
-    "kill_9": "500 commits/s",
+# The cases of the parts that compare, and their titles.
+CASES: Final[Mapping[str, Mapping[str, str]]] = {
+    "catchup": {one.name: one.title for one in BACKLOGS},
+    "latency": {"100_per_s": "100 commits/s", "1000_per_s": "1,000 commits/s", "3000_per_s": "3,000 commits/s"},
+    "snapshot": {"initial": "at the first start", "beside_stream": "beside 300 changes/s of another table"},
+    "restart": {"kill_9": "500 commits/s"},
 }
 ARMS: Final = {
     WATERSHED: "Watershed",
@@ -70,6 +68,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "rows_per_s": "rows/s",
         "rows_per_s_second_half": "second half, rows/s",
         "start_to_first_s": "start to first row, s",
+        "start_cpu_s": "processor s of the start",
         "cpu_s_per_million": "processor s per million rows",
         "peak_pss_mb": "memory (PSS), MB",
         "surplus_records": "records too many",
@@ -88,6 +87,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "rows_per_s": "rows/s",
         "rows_per_s_second_half": "second half, rows/s",
         "start_to_first_s": "to the first row, s",
+        "start_cpu_s": "processor s until then",
         "cpu_s_per_million": "processor s per million rows",
         "peak_pss_mb": "memory (PSS), MB",
         "stream_p50_ms": "stream meanwhile, p50, ms",
@@ -207,7 +207,7 @@ def _table(part: str, columns: Mapping[str, str], found: Sequence[Result]) -> It
     yield f"| | | {' | '.join(used.values())} | runs |"
     yield "|" + "---|" * (len(used) + 3)
     for result in found:
-        title = CASES.get(result.case, result.case)
+        title = title_of(result.part, result.case)
         notes = []
         if (ratio := ratio_of(result)) is not None:
             notes.append(
@@ -217,6 +217,8 @@ def _table(part: str, columns: Mapping[str, str], found: Sequence[Result]) -> It
             )
         if (share := share_of(result)) is not None:
             notes.append(f"{share:.0f} % of the limit")
+        if result.difference is not None:
+            notes.append(f"the control differs by {result.difference:.1%}")
         if result.objection:
             notes = [_not_quoted(result)]
         for number, (arm, (kept, made)) in enumerate(result.counts.items()):
@@ -230,6 +232,20 @@ def _table(part: str, columns: Mapping[str, str], found: Sequence[Result]) -> It
             yield f"| {first if number == 0 else ''} | {ARMS[arm]} | {' | '.join(cells)} | {kept} of {made} |"
 
 
+def title_of(part: str, case: str) -> str:
+    return CASES.get(part, {}).get(case, case)
+
+
+def unmeasured(data: Mapping[str, RawData]) -> Iterator[str]:
+    """Yields the parts, and the cases of measured parts, of which there is no run."""
+    for part in ORDER:
+        if part not in data:
+            yield TITLES[part]
+            continue
+        made = {run.case for run in data[part].runs}
+        yield from (f"{TITLES[part]}: {title}" for case, title in CASES.get(part, {}).items() if case not in made)
+
+
 def _not_quoted(result: Result) -> str:
     return f"*not quoted: {result.objection}*"
 
@@ -241,9 +257,7 @@ def picture(part: str, found: Sequence[Result]) -> str | None:
     if DEBEZIUM not in arms:
         return None
     head = COLUMNS[part][main]
-    cases = [
-        Bars(CASES.get(r.case, r.case), tuple(r.value(arm, main) for arm in arms)) for r in found if not r.objection
-    ]
+    cases = [Bars(title_of(part, r.case), tuple(r.value(arm, main) for arm in arms)) for r in found if not r.objection]
     return chart(
         f"{TITLES[part]}: {head}", [ARMS[arm] for arm in arms], cases, decimals=0 if main == "rows_per_s" else 1
     )
@@ -263,14 +277,17 @@ def _made(raw: RawData) -> str:
 
 
 def _appendix(data: Mapping[str, RawData], found: Sequence[Result]) -> Iterator[str]:
+    if left_out := list(unmeasured(data)):
+        yield "\n## Left out of this run\n"
+        yield from (f"- {name}" for name in left_out)
     yield "\n## Thrown away, and not quoted\n"
     lines = [
-        f"- {result.part}, {CASES.get(result.case, result.case)}: not quoted, because {result.objection}."
+        f"- {result.part}, {title_of(result.part, result.case)}: not quoted, because {result.objection}."
         for result in found
         if result.objection
     ]
     lines += [
-        f"- {part}, {CASES.get(run.case, run.case)}, {ARMS[run.arm]}, round {run.round}: thrown away, because "
+        f"- {part}, {title_of(part, run.case)}, {ARMS[run.arm]}, round {run.round}: thrown away, because "
         f"other programs used {run.figures.get('foreign_share') or 0:.0%} of the machine."
         for part, raw in data.items()
         for run in raw.runs

@@ -2,6 +2,7 @@
 twice.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -38,11 +39,12 @@ def _killed(bench: Bench, arm: str) -> dict[str, float | None]:
         system.prepare()
         system.start()
         system.wait_streaming()
-        with reading(bench, system) as reader:
+        # The meter is of this process, because the system's changes; what has ended counts too.
+        with bench.meter(os.getpid()) as meter, reading(bench, system) as reader:
             writer = Writer(bench, 1, rows, RATE)
             reader.await_count(round(rows * KILLED_AFTER), system)
-            killed_at = time.time()
             system.kill()
+            killed_at = time.time()
             system.start()
             reached = writer.finish()
             reader.await_count(rows, system)
@@ -50,15 +52,20 @@ def _killed(bench: Bench, arm: str) -> dict[str, float | None]:
     finally:
         system.remove()
         bench.query("TRUNCATE live")
-    return {**outcome(arrivals, rows, killed_at), "commits_per_s": round(reached)}
+    return {
+        **outcome(arrivals, rows, killed_at),
+        "commits_per_s": round(reached),
+        "foreign_share": meter.foreign_share,
+    }
 
 
 def outcome(arrivals: Sequence[Arrival], rows: int, killed_at: float) -> dict[str, float | None]:
-    """Returns the seconds until the first row was readable that was not before the kill, and the numbers of rows that
-    came again or never. Rows have the ids 1 to `rows`."""
+    """Returns the seconds from the kill until the first row was readable that was written after it, and the numbers of
+    rows that came again or never. Rows have the ids 1 to `rows`. What the killed process had published may be readable
+    a moment after the kill, so that alone says nothing.
+    """
     times = Counter(one.id for one in arrivals)
-    newest = max((one.id for one in arrivals if one.readable <= killed_at), default=0)
-    fresh = min((one.readable for one in arrivals if one.readable > killed_at and one.id > newest), default=None)
+    fresh = min((one.readable for one in arrivals if one.written > killed_at), default=None)
     return {
         "recovery_s": None if fresh is None else round(fresh - killed_at, 2),
         "duplicates": float(len(arrivals) - len(times)),

@@ -22,8 +22,10 @@ WORKERS: Final = (HERE / "workers", HERE.parents[2])  # with `sitecustomize`, an
 def with_batches_of(seconds: float) -> None:
     """Lets each live batch last so long."""
 
-    def changed(task_count: int, piece_bytes: int, live_s: float = 0.0, task_bytes: int | None = None) -> Portions:
-        return Portions(task_count, piece_bytes, seconds if live_s else 0.0, task_bytes)
+    def changed(
+        task_count: int, piece_bytes_max: int, live_s: float = 0.0, task_bytes_max: int | None = None
+    ) -> Portions:
+        return Portions(task_count, piece_bytes_max, seconds if live_s else 0.0, task_bytes_max)
 
     assert hasattr(runner, "Portions")
     setattr(runner, "Portions", changed)  # noqa: B010 - a class

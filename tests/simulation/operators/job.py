@@ -33,7 +33,7 @@ from spark_jobs import batches, building, rebuild, rejections, serving, sink_thr
 from spark_jobs.batches import MicroBatch, SparkBatches
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlReader
-from spark_jobs.dead_letters import OpenLetters, record_of
+from spark_jobs.dead_letters import OpenDeadLetters, record_of
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.serving import ServingThread, SinkFile
@@ -205,7 +205,7 @@ class FakeLetters:
     def __init__(self, brokers: Brokers, generation: int) -> None:
         self._brokers = brokers
         self._topic = brokers.make(LETTERS)
-        self._letters = OpenLetters(generation)
+        self._letters = OpenDeadLetters(generation)
         self._generation = generation
         self._reached = 0
         self._asked = 0
@@ -232,10 +232,10 @@ class FakeLetters:
         topic = self._brokers.make(LETTERS)
         (log,) = topic.logs
         if topic is not self._topic or log.end < self._reached:  # another copy of the brokers
-            self._topic, self._letters, self._reached = topic, OpenLetters(self._generation), 0
+            self._topic, self._letters, self._reached = topic, OpenDeadLetters(self._generation), 0
         for message in log.records:
             if message.offset() >= self._reached:
-                self._letters.take(message)  # type: ignore[arg-type]
+                self._letters.add(message)  # type: ignore[arg-type]
         self._reached = log.end
         if hidden := self._letters.hidden():
             self.publish(hidden)

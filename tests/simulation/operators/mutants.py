@@ -11,7 +11,7 @@ from cdc.model.events import TableId
 from cdc.tables import continuity
 from spark_jobs import serving
 from spark_jobs.applied import AppliedPosition
-from spark_jobs.dead_letters import OpenLetters
+from spark_jobs.dead_letters import OpenDeadLetters
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.serving import ServingThread
 from spark_jobs.source.topic_ends import TopicEnds
@@ -97,13 +97,13 @@ def _trusts_an_older_copy(capture: Capture, epoch: int, *, continues: bool) -> N
     BEGIN_EPOCH(capture, epoch, continues=True)
 
 
-def _takes_the_last_record(letters: OpenLetters, message: Any) -> None:
+def _takes_the_last_record(letters: OpenDeadLetters, message: Any) -> None:
     letters._own.clear()
     letters.versions.pop((message.key() or b"").decode(), None)
-    TAKE(letters, message)
+    ADD(letters, message)
 
 
-TAKE: Final = OpenLetters.take
+ADD: Final = OpenDeadLetters.add
 BEGIN_EPOCH: Final = Capture._begin_epoch
 
 MUTANTS: dict[str, Mutant] = {
@@ -127,8 +127,8 @@ MUTANTS: dict[str, Mutant] = {
     "5: publishes before the refresh": replaced(SinkSync, "_make_readable", _publishes_before_it_shows),
     "5: forgets letters that were not published": replaced(LiveReports, "_publish", _forgets_letters),
     "5: publishes before it has read the letters": replaced(SinkSync, "_follow_dead_letters", lambda _: None),
-    "5: takes what a late task says of a letter": replaced(OpenLetters, "take", _takes_the_last_record),
-    "5: leaves letters below a finished sweep": replaced(SinkSync, "_look_for_swept_dead_letters", lambda *_: None),
+    "5: takes what a late task says of a letter": replaced(OpenDeadLetters, "add", _takes_the_last_record),
+    "5: leaves letters below a finished sweep": replaced(SinkSync, "_check_swept_dead_letters", lambda *_: None),
     "6: counts partitions once": _partitions_counted_once,
     "7: answers although a lost write had closed a dead letter": replaced(
         serving, "with_writes_owed", lambda last, _: last

@@ -5,10 +5,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from confluent_kafka import KafkaException
 
 from cdc.model.errors import StackError
 from tests.bench.public import __main__ as command
+from tests.bench.public import machine
 from tests.bench.public.bench import FULL, QUICK, milliseconds, rate
 from tests.bench.public.catchup import ARMS, backlogs
 from tests.bench.public.evaluation import (
@@ -22,7 +25,7 @@ from tests.bench.public.evaluation import (
 )
 from tests.bench.public.live import Arrival, parse
 from tests.bench.public.machine import processor, pss_kib
-from tests.bench.public.others import cases_of
+from tests.bench.public.others import arguments, cases_of
 from tests.bench.public.raw_data import RawData, identity, in_turn, missing, read
 from tests.bench.public.restart import outcome
 
@@ -170,9 +173,10 @@ def test_a_row_is_found_in_the_records_of_both_systems() -> None:
 
 
 def test_duplicates_losses_and_recovery_are_counted() -> None:
-    before = [Arrival(number, 0.0, 9.0) for number in (1, 2, 3)]
-    after = [Arrival(2, 0.0, 11.0), Arrival(3, 0.0, 11.5), Arrival(4, 0.0, 12.25), Arrival(6, 0.0, 13.0)]
-    assert outcome([*before, *after], 6, killed_at=10.0) == {
+    before = [Arrival(number, 8.0, 9.0) for number in (1, 2, 3)]
+    in_flight = [Arrival(4, 9.9, 10.01)]
+    after = [Arrival(2, 8.0, 11.0), Arrival(3, 8.0, 11.5), Arrival(5, 10.1, 12.25), Arrival(7, 10.5, 13.0)]
+    assert outcome([*before, *in_flight, *after], 7, killed_at=10.0) == {
         "recovery_s": 2.25,
         "duplicates": 2,
         "lost": 1,
@@ -189,11 +193,30 @@ def test_the_numbers_of_another_benchmark_become_cases() -> None:
     assert cases_of(found) == {"cache": {"rows_per_s": 9.0, "alone_300_rate": 300.0}}
 
 
+def test_a_backlog_of_stores_is_several_steps_of_each_that_is_measured() -> None:
+    full, quick = arguments("stores", FULL), arguments("stores", QUICK)
+    assert full[: full.index("--rows") + 2] == ["--rows", "500000"]
+    assert "--only" not in full
+    assert quick[quick.index("--only") + 1] == "cache"
+
+
 def test_facts_of_the_machine_are_parsed() -> None:
     assert processor("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nflags: x\n") == "Some CPU @ 2 GHz"
     assert processor("") == os.uname().machine
     assert pss_kib("00400000-7ffd0000 ---p 0 00:00 0 [rollup]\nRss:  100 kB\nPss:   42 kB\nPss_Anon: 7 kB\n") == 42
     assert pss_kib("") == 0
+
+
+def test_the_processor_time_of_the_start_is_not_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {"s": 5.0}
+    monkeypatch.setattr(machine, "cpu_s", lambda _: used["s"])
+    with machine.Meter(os.getpid(), []) as meter:
+        used["s"] = 15.0
+        meter.end_start()
+        used["s"] = 18.0
+    assert meter.start_cpu_s == 10
+    assert meter.figures(100_000)["cpu_s_per_million"] == 30
+    assert meter.figures(0)["cpu_s_per_million"] is None, "all rows came at once"
 
 
 def test_a_quick_run_is_smaller_and_one_transaction_stays_one() -> None:
@@ -234,6 +257,18 @@ def test_what_can_not_be_fetched_or_found_is_named(
     assert "can't be had from Maven Central: timeout\n  next: check the network" in said
     assert "there is no Java on this machine\n  next: install one" in said
     assert "there is no part 'catch-up'\n  next: choose from catchup, " in said
+
+
+@pytest.mark.parametrize("failure", [psycopg.OperationalError("the server is gone"), KafkaException("no leader")])
+def test_what_servers_refuse_is_one_line_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: Exception
+) -> None:
+    def refused(*_: object) -> Path:
+        raise failure
+
+    monkeypatch.setattr(command, "measured", refused)
+    assert command.main(["catchup"]) == 1
+    assert capsys.readouterr().err == f"error: {failure}\n  next: start it again: it continues\n"
 
 
 def test_the_environment_of_each_part_is_json_with_its_settings() -> None:

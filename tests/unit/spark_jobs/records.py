@@ -126,7 +126,7 @@ class FakeReader:
         self.waits.append(timeout_s)
         return self.script.pop(0) if self.script else Fetched([], {}, False)
 
-    def rest(self) -> None:
+    def unassign(self) -> None:
         self.is_resting = True
 
 

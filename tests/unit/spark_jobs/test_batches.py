@@ -44,17 +44,17 @@ def reached(
 
 def test_each_thing_is_counted_once() -> None:
     total = TotalCounts()
-    assert total.fresh(0, TaskCounts(5, 4, 1, 20)) == TaskCounts(5, 4, 1, 20)
-    assert total.fresh(1, TaskCounts(5, 4, 1, 20)) == TaskCounts(5, 4, 1, 20), "another task's"
-    assert total.fresh(0, TaskCounts(5, 4, 1, 20)) == TaskCounts()
-    assert total.fresh(0, TaskCounts(7, 5, 2, 30)) == TaskCounts(2, 1, 1, 10)
+    assert total.unreported(0, TaskCounts(5, 4, 1, 20)) == TaskCounts(5, 4, 1, 20)
+    assert total.unreported(1, TaskCounts(5, 4, 1, 20)) == TaskCounts(5, 4, 1, 20), "another task's"
+    assert total.unreported(0, TaskCounts(5, 4, 1, 20)) == TaskCounts()
+    assert total.unreported(0, TaskCounts(7, 5, 2, 30)) == TaskCounts(2, 1, 1, 10)
 
 
 def test_a_task_that_is_repeated_is_counted_from_where_it_was() -> None:
     total = TotalCounts()
-    total.fresh(0, TaskCounts(9, 9, 0, 20))
-    assert total.fresh(0, TaskCounts(3, 0, 3, 5)) == TaskCounts()
-    assert total.fresh(0, TaskCounts(12, 3, 9, 25)).records == 3
+    total.unreported(0, TaskCounts(9, 9, 0, 20))
+    assert total.unreported(0, TaskCounts(3, 0, 3, 5)) == TaskCounts()
+    assert total.unreported(0, TaskCounts(12, 3, 9, 25)).records == 3
 
 
 def test_what_tasks_have_committed_is_one_report() -> None:
@@ -66,8 +66,8 @@ def test_what_tasks_have_committed_is_one_report() -> None:
         B: reached(2, other, task=1, is_behind=True),
     }
     report = report_of(found, counts)
-    assert report.offsets == {TOPIC: {0: 8, 1: 6}, B.topic: {0: 2}}
-    assert report.begins == {TOPIC: {0: 3, 1: 1}, B.topic: {0: 0}}
+    assert report.end_offsets == {TOPIC: {0: 8, 1: 6}, B.topic: {0: 2}}
+    assert report.start_offsets == {TOPIC: {0: 3, 1: 1}, B.topic: {0: 0}}
     assert (report.records, report.written, report.stale) == (10, 8, 1)
     assert report.write_s == pytest.approx(1.53)
     assert report.is_behind and report.topics == {TOPIC, B.topic}
@@ -82,8 +82,8 @@ def test_reports_of_tasks_add_up() -> None:
     two = TaskReport({PARTITION: 0}, {PARTITION: 9, B: 1}, records=1, written=1, staged=("file",), unknown_schema="it")
     two.lost = {B: "gone"}
     merged = BatchReport.of([one, two, TaskReport(dead_letters={"1/public.a/2": None}, staged=("another",))])
-    assert merged.offsets == {TOPIC: {1: 7, 0: 9}, B.topic: {0: 1}}
-    assert merged.begins == {TOPIC: {1: 2, 0: 0}, B.topic: {0: 0}}
+    assert merged.end_offsets == {TOPIC: {1: 7, 0: 9}, B.topic: {0: 1}}
+    assert merged.start_offsets == {TOPIC: {1: 2, 0: 0}, B.topic: {0: 0}}
     assert (merged.records, merged.written, merged.stale, merged.is_behind) == (6, 4, 2, True)
     assert (merged.staged, merged.unknown_schema, merged.lost) == (["file", "another"], "it", {B.topic: "gone"})
     assert merged.dead_letters == letter | {"1/public.a/2": None}
@@ -156,7 +156,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(batches, "GroupOffsets", world.open_group)
     monkeypatch.setattr(batches, "TopicEnds", lambda _: world)
-    monkeypatch.setattr(batches, "LOOK_S", 0.001)
+    monkeypatch.setattr(batches, "POLL_S", 0.001)
     clock = SimpleNamespace(monotonic=lambda: world.now, time_ns=lambda: int(world.now * 1e9))
     monkeypatch.setattr(batches, "time", clock)
     return world
@@ -180,7 +180,7 @@ class Taker:
 
     def __call__(self, report: BatchReport) -> bool:
         self.calls += 1
-        if report.offsets:
+        if report.end_offsets:
             self.taken.append(report)
         return self.goes_on
 
@@ -205,8 +205,8 @@ def test_a_writer_gets_the_job_the_tables_and_the_open_dead_letters(world: World
     driver.set_tables({TOPIC: history})
     driver.run(MicroBatch(second, 0), ENDS, Taker())  # type: ignore[arg-type]
     writers = [*first.writers, *second.writers]
-    assert [writer.batch for writer in writers] == ["3-m-1", "3-m-2", "3-m-3"], "each batch has its own name"
-    assert all(writer.job == job() and writer.is_live for writer in writers)
+    assert [writer.execution for writer in writers] == ["3-m-1", "3-m-2", "3-m-3"], "each batch has its own name"
+    assert all(writer.task_config == job() and writer.is_live for writer in writers)
     assert all(writer.catalog.schema_histories == {TOPIC: history} for writer in writers)
     names = [writer.catalog.name for writer in writers]
     assert names[0] == names[1] != names[2], "tasks open the store again for other tables"
@@ -225,11 +225,11 @@ def test_what_tasks_have_written_is_taken_while_they_run(world: World) -> None:
 
     last = TaskReport({PARTITION: 0, OTHER: 0}, {PARTITION: 5, OTHER: 2}, 7, 6, 1, 0.021)
     report = made(world).run(MicroBatch(FakeFrame(last, meanwhile=meanwhile), 0), ENDS, taker)  # type: ignore[arg-type]
-    assert [(taken.offsets, taken.records, taken.written, taken.stale) for taken in taker.taken] == [
+    assert [(taken.end_offsets, taken.records, taken.written, taken.stale) for taken in taker.taken] == [
         ({TOPIC: {0: 4}}, 4, 3, 1),
         ({TOPIC: {1: 2}}, 2, 2, 0),
     ]
-    assert (report.offsets, report.records, report.written, report.stale) == ({TOPIC: {0: 5, 1: 2}}, 1, 1, 0)
+    assert (report.end_offsets, report.records, report.written, report.stale) == ({TOPIC: {0: 5, 1: 2}}, 1, 1, 0)
     assert report.write_s == pytest.approx(0.001)
     assert world.group == "watershed-shop-search-1" and world.is_closed
 
@@ -317,7 +317,7 @@ def test_a_look_that_took_long_does_not_put_off_the_next_one_for_long(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that answered after 10 s kept the driver from what tasks had written for 200 s."""
-    monkeypatch.setattr(batches, "LOOK_S_MAX", 0.01)
+    monkeypatch.setattr(batches, "POLL_S_MAX", 0.01)
     world.took_s = 10.0
     frame = FakeFrame(meanwhile=lambda: looked(lambda: world.looks > 2))
     made(world).run(MicroBatch(frame, 0), ENDS, Taker())  # type: ignore[arg-type]

@@ -25,10 +25,10 @@ from sinks.schema_history import SchemaHistory
 from sinks.sql.sink import SqlSink
 from sinks.sql.staged import StagedPieces
 from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
-from spark_jobs.batches import BatchReport, Take
+from spark_jobs.batches import BatchReport, OnReport
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.cuts import PieceStager, StagedBy, StagingBatches, stage_pieces
-from spark_jobs.source.piece import Piece, PieceRecord, Place
+from spark_jobs.source.piece import Piece, PiecePartition, PieceRecord
 from spark_jobs.starting import parse_position
 from spark_jobs.sync import JobEnvironment, SinkSync
 from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
@@ -109,7 +109,7 @@ class Store:
     def find_topics(self) -> Mapping[str, FoundTopic]:
         return {topic: FoundTopic(topic[-1], (len(records),)) for topic, records in self.log.items()}
 
-    def run(self, micro_batch: object, ends: Offsets, take: Take) -> BatchReport:
+    def run(self, micro_batch: object, ends: Offsets, take: OnReport) -> BatchReport:
         del micro_batch, ends, take
         last = self.published[-1]
         stager = self.staging._stager(
@@ -127,8 +127,10 @@ class Store:
         records = self.log[topic][begin:end]
         for number, record in enumerate(records):
             record.offset = begin + number
-            record.place = 0
-        return stage_pieces(stager, task, 7, iter([Piece([Place(topic, 0, begin, end)], records), Piece([], [])]))
+            record.partition = 0
+        return stage_pieces(
+            stager, task, 7, iter([Piece([PiecePartition(topic, 0, begin, end)], records), Piece([], [])])
+        )
 
     def transaction(self) -> Any:
         return self.staging.transaction()
@@ -279,11 +281,13 @@ def test_a_task_that_ran_twice_counts_once(store: Store) -> None:
     store.publish(cut(100, 1, 1))
     report = store.run(None, {}, lambda _: True)
     stager = store.staging._stager(store.job, SchemaCatalog("c", HISTORIES), None, store.staging._batch, False, {})
-    late = stage_pieces(stager, 0, 8, iter([Piece([Place(A, 0, 0, 9)], [])]))  # an attempt that Spark has given up
+    late = stage_pieces(
+        stager, 0, 8, iter([Piece([PiecePartition(A, 0, 0, 9)], [])])
+    )  # an attempt that Spark has given up
     assert late not in report.staged
     with store.transaction():
         merged = store.merge(report)
-    assert (merged.offsets, merged.written) == ({A: {0: 1}, B: {0: 1}}, 2)
+    assert (merged.end_offsets, merged.written) == ({A: {0: 1}, B: {0: 1}}, 2)
 
 
 def test_a_job_continues_at_the_cut_that_the_store_is_at(store: Store) -> None:

@@ -94,7 +94,7 @@ def test_dead_letters_are_published_before_offsets_that_cover_their_records(brok
 def test_only_offsets_that_have_changed_are_committed(brokers: FakeBrokers) -> None:
     with opened() as reports:
         for end in (4, 5, 5):
-            reports.send(TaskReport(offsets={PARTITION: 9, OTHER: end}))
+            reports.send(TaskReport(end_offsets={PARTITION: 9, OTHER: end}))
             eventually(lambda: not reports._offsets and not reports._is_publishing, WAIT_S, "it is published")
     assert brokers.calls == ["letters", "offsets 0:9 1:4", "letters", "offsets 1:5"]
 
@@ -102,28 +102,28 @@ def test_only_offsets_that_have_changed_are_committed(brokers: FakeBrokers) -> N
 def test_the_end_of_a_task_is_committed_though_no_offset_has_changed(brokers: FakeBrokers) -> None:
     with opened() as reports:
         for _ in range(2):
-            reports.finish(TaskReport(offsets={PARTITION: 9}))
+            reports.finish(TaskReport(end_offsets={PARTITION: 9}))
     assert [found[PARTITION].is_over for found in brokers.committed] == [True, True]
 
 
 def test_what_comes_while_a_report_is_published_is_published_together_after_it(brokers: FakeBrokers) -> None:
     brokers.are_open.clear()
     with opened() as reports:
-        reports.send(TaskReport(offsets={PARTITION: 1}))
+        reports.send(TaskReport(end_offsets={PARTITION: 1}))
         assert brokers.is_asked.wait(WAIT_S)
         for end in (2, 3):
-            reports.send(TaskReport(offsets={PARTITION: end, OTHER: 7}, dead_letters=letters(end)))
+            reports.send(TaskReport(end_offsets={PARTITION: end, OTHER: 7}, dead_letters=letters(end)))
         brokers.are_open.set()
-        reports.finish(TaskReport(offsets={PARTITION: 3, OTHER: 7}))
+        reports.finish(TaskReport(end_offsets={PARTITION: 3, OTHER: 7}))
     assert brokers.calls == ["letters", "offsets 0:1", "letters 1/public.a/2 1/public.a/3", "offsets 0:3 1:7"]
 
 
 def test_finish_waits_until_all_is_published(brokers: FakeBrokers) -> None:
     brokers.are_open.clear()
     with opened() as reports:
-        reports.send(TaskReport(offsets={PARTITION: 1}))
+        reports.send(TaskReport(end_offsets={PARTITION: 1}))
         assert brokers.is_asked.wait(WAIT_S)
-        finishing = start_thread(lambda: reports.finish(TaskReport(offsets={PARTITION: 1})))
+        finishing = start_thread(lambda: reports.finish(TaskReport(end_offsets={PARTITION: 1})))
         assert wait([finishing], MOMENT_S).not_done and brokers.calls == []
         brokers.are_open.set()
         finishing.result(WAIT_S)
@@ -133,7 +133,7 @@ def test_finish_waits_until_all_is_published(brokers: FakeBrokers) -> None:
 def test_a_failure_is_tried_again(brokers: FakeBrokers) -> None:
     brokers.errors = [AWAY] * (TRIES_MAX - 1)
     with opened() as reports:
-        reports.finish(TaskReport(offsets={PARTITION: 1}, dead_letters=letters(1)))
+        reports.finish(TaskReport(end_offsets={PARTITION: 1}, dead_letters=letters(1)))
     assert brokers.calls == ["letters 1/public.a/1", "offsets 0:1"]
 
 
@@ -141,7 +141,7 @@ def test_an_offset_that_can_t_be_committed_is_tried_again_with_its_dead_letters(
     """Repeated letters do no harm; an offset without them would."""
     brokers.commit_errors = [AWAY]
     with opened() as reports:
-        reports.finish(TaskReport(offsets={PARTITION: 1}, dead_letters=letters(1)))
+        reports.finish(TaskReport(end_offsets={PARTITION: 1}, dead_letters=letters(1)))
     assert brokers.calls == ["letters 1/public.a/1", "letters 1/public.a/1", "offsets 0:1"]
 
 
@@ -150,21 +150,21 @@ def test_a_failure_that_lasts_is_raised_and_nothing_more_is_published(brokers: F
     """Whatever was raised: a task that waits for a thread which has ended would hang."""
     brokers.errors = [error] * TRIES_MAX
     with opened() as reports:
-        finishing = start_thread(lambda: reports.finish(TaskReport(offsets={PARTITION: 1})))
+        finishing = start_thread(lambda: reports.finish(TaskReport(end_offsets={PARTITION: 1})))
         assert finishing.exception(WAIT_S) is error
         with pytest.raises(type(error)):
-            reports.send(TaskReport(offsets={PARTITION: 2}))
+            reports.send(TaskReport(end_offsets={PARTITION: 2}))
     assert brokers.calls == []
 
 
 def test_a_task_waits_while_too_many_dead_letters_are_pending(brokers: FakeBrokers) -> None:
     brokers.are_open.clear()
     with opened() as reports:
-        reports.send(TaskReport(offsets={PARTITION: 1}))
+        reports.send(TaskReport(end_offsets={PARTITION: 1}))
         assert brokers.is_asked.wait(WAIT_S)
         many = letters(*range(DEAD_LETTERS_PENDING_MAX))
-        reports.send(TaskReport(offsets={PARTITION: 2}, dead_letters=many))
-        sending = start_thread(lambda: reports.send(TaskReport(offsets={PARTITION: 3}, dead_letters=letters(-1))))
+        reports.send(TaskReport(end_offsets={PARTITION: 2}, dead_letters=many))
+        sending = start_thread(lambda: reports.send(TaskReport(end_offsets={PARTITION: 3}, dead_letters=letters(-1))))
         assert wait([sending], MOMENT_S).not_done
         brokers.are_open.set()
         sending.result(WAIT_S)
@@ -174,10 +174,10 @@ def test_a_task_that_waits_goes_on_when_the_report_fails(brokers: FakeBrokers) -
     brokers.are_open.clear()
     brokers.errors = [AWAY] * TRIES_MAX
     with opened() as reports:
-        reports.send(TaskReport(offsets={PARTITION: 1}))
+        reports.send(TaskReport(end_offsets={PARTITION: 1}))
         assert brokers.is_asked.wait(WAIT_S)
         many = letters(*range(DEAD_LETTERS_PENDING_MAX + 1))
-        sending = start_thread(lambda: reports.send(TaskReport(offsets={PARTITION: 2}, dead_letters=many)))
+        sending = start_thread(lambda: reports.send(TaskReport(end_offsets={PARTITION: 2}, dead_letters=many)))
         brokers.are_open.set()
         wait([sending], WAIT_S)
         with pytest.raises(UnreachableError):
@@ -192,7 +192,7 @@ def test_a_task_that_fails_does_not_wait_for_brokers_that_are_away(
 
     def fail() -> None:
         with opened() as reports:
-            reports.send(TaskReport(offsets={PARTITION: 1}))
+            reports.send(TaskReport(end_offsets={PARTITION: 1}))
             assert brokers.is_asked.wait(WAIT_S)
             raise KeyError("the store's error")
 

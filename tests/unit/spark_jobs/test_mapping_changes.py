@@ -21,7 +21,7 @@ from sinks.errors import RefusedError, SinkError
 from sinks.schema_history import SchemaHistory
 from spark_jobs.build_plan import IN_PLACE, NOT_WRITTEN, REPLACED, UNUSABLE, UP_TO_DATE, build_plan
 from spark_jobs.control_reader import ControlUpdate
-from spark_jobs.dead_letters import adopted_letters
+from spark_jobs.dead_letters import adopted_dead_letters
 from spark_jobs.generations import former_mappings
 from spark_jobs.serving import ServingThread, SinkFile
 from spark_jobs.sink_thread import PipelineConnections
@@ -130,7 +130,7 @@ def test_a_position_joins_those_of_the_built_and_of_the_adopted_tables() -> None
 def test_dead_letters_of_adopted_tables_become_those_of_the_new_generation() -> None:
     letter = cast("RejectedRow", object())
     former = {"3/public.a/1": letter, "3/public.b/a/b": letter}
-    assert adopted_letters(former, 4, {A}) == {"4/public.b/a/b": letter}
+    assert adopted_dead_letters(former, 4, {A}) == {"4/public.b/a/b": letter}
 
 
 # ---- what is said before

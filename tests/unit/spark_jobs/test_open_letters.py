@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from cdc.model.rejected_rows import RejectedRow
-from spark_jobs.dead_letters import OpenLetters, record_of
-from spark_jobs.rejections import DeadLetterUpdates, Taken
+from spark_jobs.dead_letters import OpenDeadLetters, record_of
+from spark_jobs.rejections import Accepted, DeadLetterUpdates
 from tests.unit.cdc.model.test_rejected_rows import ROW
 
 KEY = "4/public.a/1"
-Update = RejectedRow | Taken | None
+Update = RejectedRow | Accepted | None
 
 
 def letter(version: int) -> RejectedRow:
@@ -22,7 +22,7 @@ class Topic:
     """The letters that one driver knows, and what it publishes again."""
 
     def __init__(self) -> None:
-        self.letters = OpenLetters(4)
+        self.letters = OpenDeadLetters(4)
         self.end = 0
         self.unread: list[Any] = []
 
@@ -42,7 +42,7 @@ class Topic:
         """Returns what had to be published again."""
         unread, self.unread = self.unread, []
         for message in unread:
-            self.letters.take(message)
+            self.letters.add(message)
         hidden = self.letters.hidden()
         if hidden:
             self.publish(hidden)
@@ -54,10 +54,10 @@ class Topic:
     [
         ([letter(5), letter(6)], 6, None),
         ([letter(6), letter(5)], 6, letter(6)),  # the row would count as another version than the store lacks
-        ([letter(6), Taken(5)], 6, letter(6)),  # nobody would know that the row is missing
-        ([letter(6), Taken(5), Taken(6)], None, None),
-        ([letter(6), Taken(5), letter(7)], 7, None),
-        ([letter(6), Taken(6)], None, None),
+        ([letter(6), Accepted(5)], 6, letter(6)),  # nobody would know that the row is missing
+        ([letter(6), Accepted(5), Accepted(6)], None, None),
+        ([letter(6), Accepted(5), letter(7)], 7, None),
+        ([letter(6), Accepted(6)], None, None),
         ([letter(6), None], None, None),  # an operator, or a sweep
         ([letter(6), None, letter(5)], 5, None),
     ],
@@ -74,8 +74,8 @@ def test_a_record_of_an_older_version_hides_no_letter(
     assert topic.letters.versions == ({} if is_open is None else {KEY: is_open})
 
 
-@pytest.mark.parametrize("later", [letter(8), Taken(8)])
-def test_what_a_task_publishes_while_its_letter_is_published_again_counts(later: RejectedRow | Taken) -> None:
+@pytest.mark.parametrize("later", [letter(8), Accepted(8)])
+def test_what_a_task_publishes_while_its_letter_is_published_again_counts(later: RejectedRow | Accepted) -> None:
     topic = Topic()
     topic.write(letter(7))
     assert topic.read() == {}

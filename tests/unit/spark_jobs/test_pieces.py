@@ -65,17 +65,17 @@ def test_a_piece_is_read_while_the_store_takes_the_one_before_and_written_after_
 
     report = write(executor, target, pieces())
     assert target.orders == [[pack_version(1, 1)], [pack_version(1, 2)]]
-    assert (report.records, report.written, report.offsets) == (2, 2, {PARTITION: 2})
+    assert (report.records, report.written, report.end_offsets) == (2, 2, {PARTITION: 2})
 
 
 def test_what_the_store_has_not_taken_yet_is_not_reported(executor: Executor) -> None:
     target = WaitingTarget()
     made, report = writer(executor, target)
     made.write(piece(upsert(0, 1, 1)))
-    assert (report.offsets, report.records) == ({}, 0)
+    assert (report.end_offsets, report.records) == ({}, 0)
     target.was_read.set()
     made.finish()
-    assert (report.offsets, report.records) == ({PARTITION: 1}, 1)
+    assert (report.end_offsets, report.records) == ({PARTITION: 1}, 1)
 
 
 def test_a_piece_that_the_store_fails_to_take_is_not_counted_and_nothing_after_it_is_written(
@@ -88,7 +88,7 @@ def test_a_piece_that_the_store_fails_to_take_is_not_counted_and_nothing_after_i
     with pytest.raises(SinkError, match="the store is away"):
         made.write(piece(upsert(1, 2, 2)))
     made.finish()
-    assert (report.offsets, report.records, target.held) == ({}, 0, {})
+    assert (report.end_offsets, report.records, target.held) == ({}, 0, {})
 
 
 def test_a_record_that_is_refused_does_not_hide_what_the_store_took_before(executor: Executor) -> None:
@@ -97,7 +97,7 @@ def test_a_record_that_is_refused_does_not_hide_what_the_store_took_before(execu
     with pytest.raises(RefusedError):
         made.write(piece(Record(1, 2, 2, b"[]")))
     made.finish()
-    assert (report.offsets, report.written) == ({PARTITION: 1}, 1)
+    assert (report.end_offsets, report.written) == ({PARTITION: 1}, 1)
 
 
 class ParticularTarget(FakeTarget):
@@ -114,7 +114,7 @@ class ParticularTarget(FakeTarget):
 def test_a_value_that_the_store_s_client_can_t_convert_is_its_row_s_matter(executor: Executor, count: int) -> None:
     target = ParticularTarget()
     report = write(executor, target, [piece(*(upsert(number, number + 1, number + 1) for number in range(count)))])
-    assert report.offsets == {PARTITION: count}
+    assert report.end_offsets == {PARTITION: count}
     bad = {2, 3, 7} & set(range(1, count + 1))
     assert target.held.keys() == set(range(1, count + 1)) - bad
     dead_letters = {
@@ -139,7 +139,7 @@ def test_a_record_whose_schema_the_registry_lacks_blocks_its_partition_only(exec
     with_registry.write(piece(known, unknown, behind, elsewhere))
     with_registry.finish()
     assert sorted(target.held) == [1, 4]
-    assert report.offsets[PARTITION] == 1, "the next task begins at the record"
+    assert report.end_offsets[PARTITION] == 1, "the next task begins at the record"
     assert "no schema with id 9" in report.unknown_schema
     assert f"{PARTITION.topic}, partition {PARTITION.number}, offset 1" in report.unknown_schema
 

@@ -7,7 +7,7 @@ import pytest
 from cdc.config.stores import CacheConfig
 from sinks.contract import Change, Outcome, Result
 from sinks.errors import RefusedError
-from spark_jobs.rejections import ROW_BYTES_MAX, Rejections, Taken
+from spark_jobs.rejections import ROW_BYTES_MAX, Accepted, Rejections
 from tests.conformance.tables import CUSTOMERS
 from tests.unit.spark_jobs.records import piece, upsert
 
@@ -62,7 +62,7 @@ def test_a_letter_is_closed_by_a_whole_row_of_its_version_or_later(
     change: Change, result: Result, is_closed: bool
 ) -> None:
     made = rejections({LETTER: 5})
-    taken = Taken(change.version if result is WRITTEN else change.version - 1)
+    taken = Accepted(change.version if result is WRITTEN else change.version - 1)
     assert settle(made, change, result) == ({LETTER: taken} if is_closed else {})
     assert settle(made, change, result) == {}, "said once"
 

@@ -98,12 +98,12 @@ def test_a_cluster_s_executors_are_waited_for(
     """Otherwise the number of tasks of each query would be computed without them."""
     looked: list[int | None] = []
 
-    def look(_: object) -> int | None:
+    def check(_: object) -> int | None:
         looked.append(slots[len(looked)])
         return looked[-1]
 
     monkeypatch.setattr(runner, "is_submitted", lambda: is_submitted)
-    monkeypatch.setattr(runner, "task_slots", look)
+    monkeypatch.setattr(runner, "task_slots", check)
     monkeypatch.setattr(runner, "POLL_S", 0.0)
     runner._wait_for_executors(spark, 2)  # type: ignore[arg-type]
     assert len(looked) == looks

@@ -14,7 +14,7 @@ from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
 from sinks.warehouse.staging import Staged, Stager
 from spark_jobs.applied import FoundTopic, Offsets
-from spark_jobs.batches import BatchReport, MicroBatch, Take
+from spark_jobs.batches import BatchReport, MicroBatch, OnReport
 from spark_jobs.staging import MergingBatches, open_staging
 from spark_jobs.task_report import SchemaCatalog
 from tests.unit.spark_jobs import records
@@ -46,7 +46,7 @@ class FakeBatches:
     def find_topics(self) -> dict[str, FoundTopic]:
         return {SCHEMA.topic: FoundTopic("id", (7,))}
 
-    def run(self, micro_batch: Any, ends: Offsets, take: Take) -> BatchReport:
+    def run(self, micro_batch: Any, ends: Offsets, take: OnReport) -> BatchReport:
         del ends, take
         self.frames.append(micro_batch)
         stager = Stager(self._folder.as_uri(), [SCHEMA])

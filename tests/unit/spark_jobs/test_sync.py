@@ -16,7 +16,7 @@ from sinks.contract import Change, Result, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
-from spark_jobs.batches import BatchReport, Take
+from spark_jobs.batches import BatchReport, OnReport
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.sync import (
@@ -211,7 +211,7 @@ class Bench:
         found = {TOPIC: FoundTopic(self.topic_id, (max(self.topic_ends, written),)), OTHER_TOPIC: FoundTopic("b", (0,))}
         return {topic: there for topic, there in found.items() if topic not in self.missing}
 
-    def run(self, micro_batch: object, ends: Offsets, take: Take) -> BatchReport:
+    def run(self, micro_batch: object, ends: Offsets, take: OnReport) -> BatchReport:
         del micro_batch, ends
         self.calls.append("batch")
         meanwhile, self.meanwhile = self.meanwhile, ()
@@ -470,11 +470,11 @@ def test_the_first_position_owes_a_table_that_can_not_be_read() -> None:
 
 def test_the_watching_thread_is_woken_when_something_was_written() -> None:
     bench = Bench()
-    assert (bench.sync.has_new_writes.is_set(), bench.sync.reports_taken) == (False, 0)
+    assert (bench.sync.has_new_writes.is_set(), bench.sync.report_count) == (False, 0)
     bench.sync._add_report(BatchReport(), {})
     assert not bench.sync.has_new_writes.is_set()
     bench.sync._add_report(wrote(1), {})
-    assert (bench.sync.has_new_writes.is_set(), bench.sync.reports_taken) == (True, 1)
+    assert (bench.sync.has_new_writes.is_set(), bench.sync.report_count) == (True, 1)
     bench.sync.run_housekeeping()
     assert not bench.sync.has_new_writes.is_set()
 
@@ -705,7 +705,7 @@ def test_a_report_whose_task_began_behind_what_is_written_does_not_count() -> No
     assert not bench.sync._add_interim_report(bench.query_number, {}, later), "the batch is planned again"
     bench.sync.run_housekeeping()
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
-    assert bench.sync._add_interim_report(bench.query_number, {}, replace(later, begins={TOPIC: {0: 4}}))
+    assert bench.sync._add_interim_report(bench.query_number, {}, replace(later, start_offsets={TOPIC: {0: 4}}))
     bench.sync.run_housekeeping()
     assert bench.published[-1].end_offsets == {TOPIC: (9,)}
 

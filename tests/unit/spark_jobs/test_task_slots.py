@@ -7,7 +7,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from spark_jobs.jvm import task_slots
-from spark_jobs.task_slots import GRACE_S, LOOK_S, Shortage, SlotWatch, needed_slots, shortage
+from spark_jobs.task_slots import CHECK_S, GRACE_S, Shortage, SlotWatch, needed_slots, shortage
 
 
 @pytest.mark.parametrize(
@@ -39,43 +39,43 @@ class World:
         self._watch = SlotWatch(lambda: self.slots, lambda: self.needed, master, self.reports.append)
         self._now_s = 100.0
 
-    def look(self, after_s: float = LOOK_S) -> int:
+    def check(self, after_s: float = CHECK_S) -> int:
         """Returns the number of reports."""
         self._now_s += after_s
-        self._watch.look(self._now_s)
+        self._watch.check(self._now_s)
         return len(self.reports)
 
 
 def test_a_query_that_starts_later_is_noticed_and_said_once() -> None:
     """A sink that is built again has two queries."""
     world = World("local[1]")
-    assert world.look() == 0
+    assert world.check() == 0
     world.needed = 2
-    assert (world.look(), world.look(), world.look()) == (1, 1, 1)
+    assert (world.check(), world.check(), world.check()) == (1, 1, 1)
     world.needed = 3
-    assert world.look() == 2, "another number is another report"
+    assert world.check() == 2, "another number is another report"
     world.needed = 1
-    assert (world.look(), world.look()) == (3, 3)
+    assert (world.check(), world.check()) == (3, 3)
     assert world.reports[-1] is None
 
 
 def test_executors_of_a_cluster_have_time_to_come() -> None:
     world = World("spark://host:7077")
     world.slots = 0
-    assert (world.look(), world.look(GRACE_S - 1)) == (0, 0)
+    assert (world.check(), world.check(GRACE_S - 1)) == (0, 0)
     world.slots = 1
-    assert world.look() == 0
+    assert world.check() == 0
     world.slots = 0
-    assert (world.look(), world.look(GRACE_S / 2), world.look(GRACE_S / 2)) == (0, 0, 1)
+    assert (world.check(), world.check(GRACE_S / 2), world.check(GRACE_S / 2)) == (0, 0, 1)
 
 
 def test_looks_are_rare_and_unknown_slots_are_no_shortage() -> None:
     world = World("local[1]")
     world.needed = 2
     world.slots = None
-    assert world.look() == 0
+    assert world.check() == 0
     world.slots = 1
-    assert (world.look(LOOK_S / 2), world.look(LOOK_S / 2)) == (0, 1)
+    assert (world.check(CHECK_S / 2), world.check(CHECK_S / 2)) == (0, 1)
 
 
 def test_a_spark_that_does_not_say_has_unknown_slots() -> None:

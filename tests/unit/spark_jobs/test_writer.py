@@ -17,7 +17,7 @@ from sinks.contract import Change, Result, SourceOperation
 from sinks.errors import RefusedError, SinkError
 from spark_jobs import writer
 from spark_jobs.live_reports import LiveReports
-from spark_jobs.rejections import Taken
+from spark_jobs.rejections import Accepted
 from spark_jobs.source.piece import EMPTY, Piece, piece_of, to_row
 from spark_jobs.source.reading import Fetched
 from spark_jobs.task_errors import TaskError, error_of_task
@@ -79,22 +79,22 @@ def test_changes_are_reduced_written_and_counted() -> None:
     report = write(piece(upsert(0, 1, 1), upsert(1, 1, 2), upsert(2, 2, 3)), piece(tombstone(5, 2, 4)), target=target)
     assert target.held == {1: pack_version(1, 2), 2: pack_version(1, 4)}
     assert (report.records, report.written, report.stale) == (4, 3, 1)
-    assert (report.begins, report.offsets) == ({PARTITION: 0}, {PARTITION: 6})
+    assert (report.start_offsets, report.end_offsets) == ({PARTITION: 0}, {PARTITION: 6})
     assert report.write_s > 0
     assert not report.is_behind
 
 
 def test_the_end_of_a_partition_counts_with_the_markers_behind_its_last_record() -> None:
-    assert write(piece(upsert(7, 1, 1), end=9, begin=5)).offsets == {PARTITION: 9}
+    assert write(piece(upsert(7, 1, 1), end=9, begin=5)).end_offsets == {PARTITION: 9}
     report = write(piece(end=4, begin=3))
-    assert (report.begins, report.offsets, report.records) == ({PARTITION: 3}, {PARTITION: 4}, 0)
+    assert (report.start_offsets, report.end_offsets, report.records) == ({PARTITION: 3}, {PARTITION: 4}, 0)
 
 
 def test_each_partition_has_its_own_begin_and_end() -> None:
     read = piece_of(fetched(upsert(10, 1, 1), upsert(20, 2, 2, partition=1)), {PARTITION: 10, OTHER: 15})
     report = write(read)
-    assert report.begins == {PARTITION: 10, OTHER: 15}
-    assert report.offsets == {PARTITION: 11, OTHER: 21}
+    assert report.start_offsets == {PARTITION: 10, OTHER: 15}
+    assert report.end_offsets == {PARTITION: 11, OTHER: 21}
 
 
 def test_a_task_is_behind_while_its_last_piece_was_full() -> None:
@@ -105,7 +105,7 @@ def test_a_task_is_behind_while_its_last_piece_was_full() -> None:
 def test_partitions_that_are_not_read_on_are_reported_with_the_reason() -> None:
     gone = piece_of(Fetched([], {}, is_full=False, lost={PARTITION: "the topic was deleted"}), {PARTITION: 0})
     report = write(piece(upsert(0, 1, 1)), gone)
-    assert report.lost == {PARTITION: "the topic was deleted"} and report.offsets == {PARTITION: 1}
+    assert report.lost == {PARTITION: "the topic was deleted"} and report.end_offsets == {PARTITION: 1}
 
 
 def test_a_tombstone_has_the_version_of_its_header_and_the_time_of_its_record() -> None:
@@ -133,7 +133,7 @@ def test_a_record_whose_schema_is_not_known_yet_ends_its_partition_before_it() -
         target=target,
     )
     assert target.held == {1: pack_version(1, 1), 4: pack_version(1, 4), 6: pack_version(1, 6)}
-    assert report.offsets == {PARTITION: 1, OTHER: 9}
+    assert report.end_offsets == {PARTITION: 1, OTHER: 9}
     assert report.records == 3
     assert "schema version 2 of public.a" in report.unknown_schema
 
@@ -153,7 +153,7 @@ def test_a_row_that_the_store_can_never_take_is_a_dead_letter_and_the_others_go_
     target = FakeTarget(refused=7)
     report = write(piece(upsert(0, 1, 1), upsert(100, 7, 2), upsert(101, 3, 3)), target=target)
     assert target.held == {1: pack_version(1, 1), 3: pack_version(1, 3)}
-    assert (report.records, report.written, report.stale, report.offsets) == (3, 2, 0, {PARTITION: 102})
+    assert (report.records, report.written, report.stale, report.end_offsets) == (3, 2, 0, {PARTITION: 102})
     dead_letter = report.dead_letters["1/public.a/7"]
     assert isinstance(dead_letter, RejectedRow)
     assert (dead_letter.table, dead_letter.key, dead_letter.version) == (
@@ -180,12 +180,12 @@ def test_a_later_version_that_the_store_takes_closes_the_dead_letter() -> None:
         open_dead_letters=open_dead_letters,
     )
     assert report.dead_letters.keys() == {"1/public.a/2", "1/public.a/7"}, "an older version closes nothing"
-    assert report.dead_letters["1/public.a/2"] == Taken(pack_version(1, 6))
+    assert report.dead_letters["1/public.a/2"] == Accepted(pack_version(1, 6))
     assert isinstance(report.dead_letters["1/public.a/7"], RejectedRow), "the store still rejects it"
     target.refused = None
     again = store_writer(target, open_dead_letters=open_dead_letters, name="second")
     assert write_pieces(again, [piece(tombstone(4, 7, 8))], 0).dead_letters == {
-        "1/public.a/7": Taken(pack_version(1, 8))
+        "1/public.a/7": Accepted(pack_version(1, 8))
     }
 
 
@@ -244,7 +244,7 @@ def test_the_report_is_the_only_row_that_spark_gets() -> None:
     (row,) = rows
     assert row.schema == pa.schema([("report", pa.binary())])
     (report,) = row.column("report").to_pylist()
-    assert pickle.loads(report).offsets == {PARTITION: 2}  # noqa: S301 - made above
+    assert pickle.loads(report).end_offsets == {PARTITION: 2}  # noqa: S301 - made above
 
 
 class KeptReports:
@@ -288,12 +288,12 @@ def test_a_live_task_reports_what_is_in_the_store_when_no_records_follow(reports
         yield piece(upsert(0, 1, 1))
         yield EMPTY
         assert target.held == {1: pack_version(1, 1)}
-        assert reports.sent[-1].offsets == {PARTITION: 1} and reports.sent[-1].written == 1
+        assert reports.sent[-1].end_offsets == {PARTITION: 1} and reports.sent[-1].written == 1
         yield piece(upsert(1, 2, 2))
 
     report = write_pieces(store_writer(target, is_live=True), pieces(), 5)
     assert reports.opened_for == ("3-m-1", 5) and reports.is_closed
-    assert reports.last == report and report.offsets == {PARTITION: 2}
+    assert reports.last == report and report.end_offsets == {PARTITION: 2}
 
 
 def test_a_live_task_that_is_behind_reports_now_and_then(reports: KeptReports, monkeypatch: pytest.MonkeyPatch) -> None:

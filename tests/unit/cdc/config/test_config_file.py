@@ -248,14 +248,71 @@ def test_stores_hold_tables_whose_records_have_keys(tmp_path: Path) -> None:
     ("chosen", "message"),
     [
         ({"encoding": "avro"}, "format.encoding avro needs the section kafka.schema_registry, with url"),
-        ({"encoding": "protobuf"}, "encoding: protobuf is not there yet: choose json, avro or json_schema"),
         ({"encoding": "avro", "schemas.enable": True}, "schemas.enable is for encoding json"),
         ({"encoding": "json_schema", "field.name.adjustment.mode": "avro"}, "is for encoding avro"),
         ({"field.name.adjustment.mode": "avro_unicode"}, "is for encoding avro"),
+        ({"encoding": "avro", "cloudevents": "binary"}, "cloudevents is for encoding json without schemas.enable"),
+        ({"schemas.enable": True, "cloudevents": "structured"}, "cloudevents is for encoding json without schemas"),
     ],
 )
 def test_an_encoding_that_is_not_possible_is_refused(tmp_path: Path, chosen: dict[str, Any], message: str) -> None:
     assert message in refusal(tmp_path, changed("format", chosen))
+
+
+@pytest.mark.combination(
+    "encodings",
+    "protobuf",
+    "both",
+    "capture",
+    refused="encoding: protobuf is not there yet: choose json, avro or json_schema",
+)
+@pytest.mark.parametrize("profile", ["readable", "debezium"])
+def test_protobuf_is_refused(tmp_path: Path, profile: str, expected_refusal: str) -> None:
+    assert expected_refusal in refusal(tmp_path, changed("format", {"encoding": "protobuf", "profile": profile}))
+
+
+@pytest.mark.combination(
+    "encodings",
+    "each of these",
+    "debezium",
+    "any store",
+    refused="sinks require records of format.profile readable, without schemas.enable, modes for values and "
+    "cloudevents structured",
+)
+@pytest.mark.parametrize("encoding", ["json", "avro", "json_schema"])
+@pytest.mark.parametrize(
+    "sink",
+    [
+        {"type": "search", "url": "http://search:9200"},
+        {"type": "cache", "url": "redis://cache"},
+        {"type": "sql", "url": "postgresql://sql/store"},
+        {"type": "warehouse", "catalog_uri": "jdbc:sqlite:/x.db", "location": "/x"},
+    ],
+    ids=lambda sink: sink["type"],
+)
+def test_no_store_reads_profile_debezium(
+    tmp_path: Path, sink: dict[str, Any], encoding: str, expected_refusal: str
+) -> None:
+    content = changed(f"sinks.{sink['type']}", sink)
+    content["kafka"]["schema_registry"] = {"url": "http://registry:8081"}
+    content["format"] = {"encoding": encoding}
+    load(tmp_path, content)
+    content["format"]["profile"] = "debezium"
+    assert expected_refusal in refusal(tmp_path, content)
+
+
+@pytest.mark.combination(
+    "encodings",
+    "json, CloudEvents structured",
+    "readable",
+    "any store",
+    refused="without schemas.enable, modes for values and cloudevents structured: configure sinks or another format",
+)
+def test_a_store_reads_no_structured_cloudevents(tmp_path: Path, expected_refusal: str) -> None:
+    content = changed("sinks.cache.url", "redis://localhost") | {"format": {"cloudevents": "binary"}}
+    load(tmp_path, content)
+    content["format"]["cloudevents"] = "structured"
+    assert expected_refusal in refusal(tmp_path, content)
 
 
 def test_an_encoding_has_its_registry(tmp_path: Path) -> None:
@@ -290,6 +347,7 @@ def test_debeziums_options_have_its_names(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("CDC__FORMAT__DECIMAL_HANDLING_MODE", "precise")
     unset = {
         "encoding": "json",
+        "cloudevents": None,
         "field_name_adjustment_mode": "none",
         "message_prefix_exclude_list": (),
         "masks": (),
@@ -310,7 +368,12 @@ def test_the_default_format_is_readable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "chosen",
-    [{"profile": "debezium"}, {"schemas.enable": True}, {"decimal.handling.mode": "string"}],
+    [
+        {"profile": "debezium"},
+        {"schemas.enable": True},
+        {"decimal.handling.mode": "string"},
+        {"cloudevents": "structured"},
+    ],
 )
 def test_sinks_say_by_name_which_format_they_need(tmp_path: Path, chosen: dict[str, Any]) -> None:
     content = changed("sinks.cache.url", "redis://localhost") | {"format": chosen}

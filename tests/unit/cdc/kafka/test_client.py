@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from pydantic import SecretStr
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka import client
 from cdc.kafka.client import (
+    LOGIN_CHARS_MAX,
     LOGIN_S_MAX,
     NEXT_REACHABLE,
     Outage,
@@ -70,6 +72,15 @@ def test_options_that_no_client_takes_are_said_without_their_values(
     assert caught.value.hint
 
 
+@pytest.mark.combination("kafka", "Apache Kafka", "Kerberos (GSSAPI)", refused="No provider for SASL mechanism GSSAPI")
+def test_kerberos_is_refused_because_the_installed_library_lacks_it(expected_refusal: str) -> None:
+    """The wheels of confluent-kafka are built without libsasl2."""
+    options = {"security.protocol": SecretStr("sasl_ssl"), "sasl.mechanism": SecretStr("GSSAPI")}
+    with pytest.raises(ConfigError) as caught:
+        new_client(AdminClient, client_settings(KafkaConfig(bootstrap_servers="127.0.0.1:1", options=options)))
+    assert expected_refusal in caught.value.message
+
+
 def test_a_refused_login_explains_for_a_while_why_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_refused_login", [])
     away = KafkaException(KafkaError(KafkaError._TRANSPORT))
@@ -83,6 +94,30 @@ def test_a_refused_login_explains_for_a_while_why_no_broker_answers(monkeypatch:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + LOGIN_S_MAX + 1)
     assert broker_error("no broker answers", away).hint == NEXT_REACHABLE
+
+
+def test_the_page_of_a_token_endpoint_is_one_short_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its proxy may answer, instead of the endpoint."""
+    monkeypatch.setattr(client, "_refused_login", [])
+    page = "<!DOCTYPE HTML>\n<html>\n  <h1>401</h1>\n" + "  <p>of many words</p>\n" * 100
+    note_error(KafkaError(KafkaError._AUTHENTICATION, f"Failed to acquire SASL OAUTHBEARER token: {page}"))
+    message = broker_error("no broker answers", KafkaException(KafkaError(KafkaError._TRANSPORT))).message
+    assert "the login is refused: Failed to acquire SASL OAUTHBEARER token: <!DOCTYPE HTML> <html> <h1>401" in message
+    assert message.endswith("…") and "\n" not in message and len(message) < LOGIN_CHARS_MAX + 100
+
+
+def test_an_end_of_tls_is_explained_only_by_the_brokers_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client reports both as a lost connection."""
+    monkeypatch.setattr(client, "_refused_login", [])
+    away = KafkaException(KafkaError(KafkaError._TRANSPORT))
+    ended = "ssl://b:9093/bootstrap: Receive failed: error:{} (after 0ms in state APIVERSION_QUERY)"
+    note_error(KafkaError(KafkaError._TRANSPORT, ended.format("0A000126:SSL routines::unexpected eof while reading")))
+    assert broker_error("no broker answers", away).hint == NEXT_REACHABLE
+    alert = "0A00045C:SSL routines::tlsv13 alert certificate required: SSL alert number 116"
+    note_error(KafkaError(KafkaError._TRANSPORT, ended.format(alert)))
+    assert broker_error("no broker answers", away).message.endswith(
+        f"; the login is refused: Receive failed: error:{alert}"
+    )
 
 
 def test_every_client_is_made_in_one_place() -> None:

@@ -83,11 +83,33 @@ def test_without_a_first_token_there_is_no_client(monkeypatch: pytest.MonkeyPatc
     assert SECRET not in caught.value.message
 
 
-def test_a_plugin_that_is_not_there_or_refuses_its_options() -> None:
-    with pytest.raises(ConfigError, match="no plug-in 'acmee'; there are aws_msk_iam"):
-        TokenCallback(TokenConfig(plugin="acmee")).prepare()
-    with pytest.raises(ConfigError, match="aws_msk_iam: region is missing"):
-        TokenCallback(TokenConfig(plugin="aws_msk_iam")).prepare()
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        pytest.param(
+            "acmee",
+            marks=pytest.mark.combination(
+                "kafka",
+                "Apache Kafka",
+                "OAUTHBEARER, a plug-in that is not installed",
+                refused="there is no plug-in 'acmee'; there are aws_msk_iam",
+            ),
+        ),
+        pytest.param(
+            "aws_msk_iam",
+            marks=pytest.mark.combination(
+                "kafka", "Amazon MSK", "IAM, without a region", refused="aws_msk_iam: region is missing"
+            ),
+        ),
+    ],
+)
+def test_a_plugin_that_is_not_there_or_lacks_an_option_is_named(plugin: str, expected_refusal: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TokenCallback(TokenConfig(plugin=plugin)).prepare()
+    assert expected_refusal in caught.value.message
+
+
+def test_an_option_that_the_plugin_does_not_know_is_named() -> None:
     options = {"region": SecretStr("eu-west-1"), "zone": SecretStr("a")}
     with pytest.raises(ConfigError, match="unknown: zone"):
         TokenCallback(TokenConfig(plugin="aws_msk_iam", options=options)).prepare()
@@ -104,6 +126,9 @@ def test_a_token_implies_its_mechanism() -> None:
             KafkaConfig(bootstrap_servers="b", token=token, options={name: SecretStr(value)})
 
 
+@pytest.mark.combination(
+    "kafka", "Amazon MSK", "IAM", instead="AWS's library signs a token for the region, and no broker is asked"
+)
 def test_a_token_of_aws_is_signed_for_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
     """By AWS's own library, which asks nobody: the token is a signed address."""
     pytest.importorskip("aws_msk_iam_sasl_signer")

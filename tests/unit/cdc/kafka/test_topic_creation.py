@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from cdc.config.settings import TopicConfig
-from cdc.kafka.topic_creation import TopicCreation, Wanted
+from cdc.kafka.topic_creation import TopicCreation, WantedTopic
 
 Answer = Callable[[Mapping[str, str]], tuple[int, str] | None]  # settings → code and words of a refusal
 
@@ -51,11 +51,11 @@ def refuses(*settings: str, words: str = "Setting {0} can't be set", code: int =
     return answer
 
 
-def wanted(kind: Any = "state", **config: Any) -> Wanted:
-    return Wanted(f"p.{kind}", kind, TopicConfig.model_validate({"prefix": "p", "config": config}))
+def wanted(kind: Any = "state", **config: Any) -> WantedTopic:
+    return WantedTopic(f"p.{kind}", kind, TopicConfig.model_validate({"prefix": "p", "config": config}))
 
 
-def create(answer: Answer, topic: Wanted, **how: bool) -> tuple[Brokers, dict[str, Any]]:
+def create(answer: Answer, topic: WantedTopic, **how: bool) -> tuple[Brokers, dict[str, Any]]:
     brokers: Any = Brokers(answer)
     return brokers, TopicCreation(brokers).create([topic], **how)
 
@@ -143,4 +143,4 @@ def test_replicas_are_the_brokers_choice_unless_configured() -> None:
     brokers, _ = create(lambda _: None, wanted())
     assert brokers.created["p.state"].replication_factor == -1
     config = TopicConfig(prefix="p", replication_factor=3)
-    assert Wanted("p.state", "state", config).request().replication_factor == 3
+    assert WantedTopic("p.state", "state", config).request().replication_factor == 3

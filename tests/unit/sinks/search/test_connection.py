@@ -50,9 +50,33 @@ def basic(text: str) -> str:
     ("options", "header"),
     [
         ({}, None),
-        ({"url": "http://user:s3%2Ccret@{host}"}, basic("user:s3,cret")),
-        ({"user": "user", "password": "s3cret ü €"}, basic("user:s3cret ü €")),
-        ({"api_key": "my-id:s3cret"}, "ApiKey bXktaWQ6czNjcmV0"),
+        pytest.param(
+            {"url": "http://user:s3%2Ccret@{host}"},
+            basic("user:s3,cret"),
+            marks=pytest.mark.combination(
+                "search",
+                "each of these",
+                "user in the address",
+                instead="a server of the test that keeps what it was asked",
+            ),
+        ),
+        pytest.param(
+            {"user": "user", "password": "s3cret ü €"},
+            basic("user:s3cret ü €"),
+            marks=pytest.mark.combination(
+                "search",
+                "each of these",
+                "user and password",
+                instead="a server of the test that keeps what it was asked",
+            ),
+        ),
+        pytest.param(
+            {"api_key": "my-id:s3cret"},
+            "ApiKey bXktaWQ6czNjcmV0",
+            marks=pytest.mark.combination(
+                "search", "each of these", "API key", instead="a server of the test that keeps what it was asked"
+            ),
+        ),
         ({"api_key": "bXktaWQ6czNjcmV0"}, "ApiKey bXktaWQ6czNjcmV0"),
     ],
 )
@@ -79,7 +103,13 @@ def test_no_error_shows_a_secret(status: int, options: dict[str, str], caplog: p
     assert not any(secret in shown for secret in SECRETS)
 
 
-def test_what_a_user_may_not_do_is_named() -> None:
+@pytest.mark.combination(
+    "search",
+    "each of these",
+    "a user without a right",
+    refused="does not permit a request (status 403, indices:admin/create)",
+)
+def test_what_a_user_may_not_do_is_named(expected_refusal: str) -> None:
     """As Elasticsearch and OpenSearch say it."""
     reasons = [
         "action [indices:admin/create] is unauthorized for API key id [x] of user [y] on indices [shop.watershed], "
@@ -90,7 +120,7 @@ def test_what_a_user_may_not_do_is_named() -> None:
         answer = 403, {"error": {"type": "security_exception", "reason": reason}}
         with scripted_server([answer]) as scripted, pytest.raises(SinkError) as caught:
             ask(config(url=scripted.url))
-        assert caught.value.message.endswith("does not permit a request (status 403, indices:admin/create)")
+        assert caught.value.message.endswith(expected_refusal)
 
 
 def test_a_host_that_is_down_is_left_for_the_next(scripted: Scripted) -> None:
@@ -115,10 +145,7 @@ def test_two_sinks_that_share_one_host_share_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"user": "user"}, "user and password must be set together"),
-        ({"user": "user", "password": "s3cret", "api_key": "s3cret"}, "user and api_key exclude each other"),
         ({"url": "http://u:s3cret@h", "aws": {"region": "r"}}, "a user in url and aws exclude each other"),
-        ({"aws": {"region": "eu-west-1", "service": "aoss"}}, "OpenSearch Serverless"),
         ({"aws": {"region": ""}}, "at least 1 character"),
     ],
 )
@@ -129,6 +156,42 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: s
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(
+            {"user": "user"},
+            marks=pytest.mark.combination(
+                "search", "each of these", "user without password", refused="user and password must be set together"
+            ),
+        ),
+        pytest.param(
+            {"user": "user", "password": "s3cret", "api_key": "s3cret"},
+            marks=pytest.mark.combination(
+                "search",
+                "each of these",
+                "user and API key",
+                refused="user and api_key exclude each other: a request has one credential",
+            ),
+        ),
+        pytest.param(
+            {"aws": {"region": "eu-west-1", "service": "aoss"}},
+            marks=pytest.mark.combination(
+                "search",
+                "Amazon OpenSearch Serverless",
+                "AWS (SigV4)",
+                refused="collections of OpenSearch Serverless (aoss) are not supported: they have no refresh and no "
+                "statistics of indexes",
+            ),
+        ),
+    ],
+)
+def test_credentials_that_no_server_takes_are_refused(options: dict[str, Any], expected_refusal: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        config(**({"url": "https://search.example"} | options))
+    assert expected_refusal in str(caught.value) and "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"url": "http://user:s3/cret@host"}, "is not an HTTP address"),
@@ -136,7 +199,10 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: s
         ({"url": "http://u:s3cret@a,http://v:s3cret@b"}, "name several users"),
         ({"url": "http://a", "tls": {"ca_file": "/no/such.pem"}}, "requires an address with TLS"),
         ({"url": "https://a", "tls": {"ca_file": "/no/such.pem"}}, "file /no/such.pem can't be read"),
-        ({"url": "https://x.eu-west-1.aoss.amazonaws.com"}, "OpenSearch Serverless"),
+        (
+            {"url": "https://x.eu-west-1.aoss.amazonaws.com"},
+            "the sink's url is a collection of OpenSearch Serverless, which is not supported",
+        ),
     ],
 )
 def test_addresses_and_files_that_can_not_be_used_are_named(options: dict[str, Any], message: str) -> None:
@@ -148,15 +214,30 @@ def test_addresses_and_files_that_can_not_be_used_are_named(options: dict[str, A
 # ---- TLS
 
 
-def test_a_cluster_with_tls_takes_our_authority_and_our_certificate(scripted: Scripted, tmp_path: Path) -> None:
+@pytest.mark.combination(
+    "search",
+    "each of these",
+    "client certificate, own authority",
+    instead="a server of the test that keeps what it was asked",
+)
+@pytest.mark.combination(
+    "search",
+    "each of these",
+    "an authority that is not known",
+    refused="over TLS (self-signed certificate in certificate chain)",
+)
+def test_a_cluster_with_tls_takes_our_authority_and_our_certificate(
+    scripted: Scripted, tmp_path: Path, expected_refusal: str
+) -> None:
     folder = make_certificates(tmp_path)
     authority, *own = (str(folder / name) for name in ("ca.pem", "client.pem", "client.key"))
     proxy = TlsProxy(folder, int(scripted.url.rpartition(":")[2]))
     url = f"https://127.0.0.1:{proxy.port}"
     ask(config(url=url, tls={"ca_file": authority, "certificate_file": own[0], "key_file": own[1]}))
     assert len(scripted.requests) == 1
-    with pytest.raises(SinkError, match=r"over TLS \(self-signed certificate in certificate chain\)") as caught:
+    with pytest.raises(SinkError) as caught:
         ask(config(url=url))
+    assert expected_refusal in caught.value.message
     assert "tls.ca_file" in caught.value.hint
     with pytest.raises(SinkError, match=r"can't be reached over TLS|does not answer"):
         ask(config(url=url, tls={"ca_file": authority}))
@@ -204,6 +285,12 @@ def signature(request: Request, host: str, region: str, secret: str) -> tuple[st
     return fields["Signature"], hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
+@pytest.mark.combination(
+    "search",
+    "Amazon OpenSearch Service",
+    "AWS (SigV4)",
+    instead="each signature is computed once more, from AWS's description",
+)
 def test_requests_are_signed_for_amazon(scripted: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not run against AWS: the signature is computed once more, from the description of SigV4."""
     _only_these_credentials(monkeypatch, tmp_path)
@@ -227,11 +314,20 @@ def test_requests_are_signed_for_amazon(scripted: Scripted, monkeypatch: pytest.
     assert len(scripted.requests) == 4
 
 
-def test_without_credentials_the_next_step_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.combination(
+    "search",
+    "Amazon OpenSearch Service",
+    "AWS, without credentials",
+    refused="sinks.search.aws: AWS's client finds no credentials",
+)
+def test_without_credentials_the_next_step_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, expected_refusal: str
+) -> None:
     _only_these_credentials(monkeypatch, tmp_path)
     section = config(url="https://x", aws={"region": "eu-central-1"})
-    with pytest.raises(SinkError, match="AWS's client finds no credentials"):
+    with pytest.raises(SinkError) as caught:
         SearchServer(section, ONCE)
+    assert expected_refusal in caught.value.message
     monkeypatch.setenv("AWS_PROFILE", "none")
     with pytest.raises(SinkError, match=r"can't read its credentials \(ProfileNotFound\)"):
         SearchServer(section, ONCE)

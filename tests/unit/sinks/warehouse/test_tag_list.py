@@ -1,6 +1,7 @@
 """The list of tags, in a catalog that PyIceberg made."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,7 +31,15 @@ def test_tags_are_listed_with_the_tables_that_have_them(tmp_path: Path) -> None:
             ids.append(snapshot.snapshot_id)
             for name in names:
                 made.manage_snapshots().create_tag(snapshot.snapshot_id, name).commit()
-    assert read_tags(place) == [
+    both = [
         Tag(new, 1, "2/0", {"shop.public.a": ids[0], "shop.public.b": ids[1]}, ()),
         Tag(old, 1, "0/100", {"shop.public.a": ids[0]}, ("shop.public.b",)),
     ]
+    assert read_tags(place) == both
+    with place.opened() as catalog:
+        catalog.drop_table(place.place(tables[1]).rows)
+    assert read_tags(place) == [
+        Tag(tag.name, 1, tag.lsn, {"shop.public.a": ids[0]}, ("shop.public.b",)) for tag in both
+    ]
+    shutil.rmtree(tmp_path / "tables")
+    assert read_tags(place) == []

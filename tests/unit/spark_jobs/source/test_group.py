@@ -14,9 +14,9 @@ REACHED = Reached("3-a1b2-17", 5, 40, 90, is_behind=True, counts=TaskCounts(50, 
 @given(
     st.builds(
         Reached,
-        batch=st.sampled_from(["3-a1b2-17", "12345-00ff00ff-1"]),
+        execution=st.sampled_from(["3-a1b2-17", "12345-00ff00ff-1"]),
         task=NUMBERS,
-        begin=NUMBERS,
+        start_offset=NUMBERS,
         offset=NUMBERS,
         is_behind=st.booleans(),
         counts=COUNTS,

@@ -17,7 +17,7 @@ from spark_jobs.source.batch import INTACT_MS, BatchReader, plan
 from spark_jobs.source.errors import IncompleteTableError, TopicChangedError
 from spark_jobs.source.offsets import StreamOffset, limited, require_held
 from spark_jobs.source.options import SourceOptions
-from spark_jobs.source.pipeline import TableFacts, require_same
+from spark_jobs.source.pipeline import TableState, require_same
 from spark_jobs.source.records import Sweep
 from spark_jobs.source.stream import StreamReader
 from tests.unit.spark_jobs.source.records import TOPIC, part
@@ -25,7 +25,7 @@ from tests.unit.spark_jobs.source.records import TOPIC, part
 OFFSET = StreamOffset(TOPIC, "history", "id", (1, 7), 5, (3, 4))
 
 
-def facts(**fields: Any) -> TableFacts:
+def state(**fields: Any) -> TableState:
     progress = fields.pop("progress", None) or ProgressRecord(
         epoch=1,
         seq=9,
@@ -42,7 +42,7 @@ def facts(**fields: Any) -> TableFacts:
         "sweep": None,
         "topic_id": "id",
     }
-    return TableFacts(**given | {"starts": (0, 0), "ends": (11, 21)} | fields)
+    return TableState(**given | {"start_offsets": (0, 0), "end_offsets": (11, 21)} | fields)
 
 
 def test_an_offset_survives_the_checkpoint() -> None:
@@ -55,17 +55,17 @@ def test_an_offset_survives_the_checkpoint() -> None:
 
 
 def test_a_checkpoint_of_something_else_is_refused() -> None:
-    require_same(OFFSET._asdict(), facts())
+    require_same(OFFSET._asdict(), state())
     for other, message in (
         (OFFSET._replace(topic="shop.public.a"), "the checkpoint is of topic shop.public.a"),
         (OFFSET._replace(history="other"), "has another history"),
         (OFFSET._replace(incarnation="id#2"), "was created again, or has lost records"),
     ):
         with pytest.raises(TopicChangedError) as error:
-            require_same(other._asdict(), facts())
+            require_same(other._asdict(), state())
         assert message in error.value.message
         assert "new checkpoint" in error.value.hint
-    require_same(OFFSET._asdict(), facts(incarnations={}))  # the table is being added
+    require_same(OFFSET._asdict(), state(incarnations={}))  # the table is being added
 
 
 def test_lost_records_are_found_and_new_partitions_are_read() -> None:
@@ -106,17 +106,17 @@ def options(**fields: Any) -> SourceOptions:
 
 def test_ranges_of_a_batch_query() -> None:
     sweep = SweepRecord.of(TableId("public", "things"), 77, 400, 1, 0)
-    parts: list[Any] = [*plan(options(), facts(sweep=sweep, starts=(2, 0)), INTACT_MS + 5)]
+    parts: list[Any] = [*plan(options(), state(sweep=sweep, start_offsets=(2, 0)), INTACT_MS + 5)]
     first, second = parts
     assert (first.number, first.begin, first.start, first.end, first.floor) == (0, 2, 2, 10, 77)
     assert (second.number, second.end, second.after, second.until) == (1, 20, (0, 0), None)
     window = options(starting=100, ending=200)
-    parts = [*plan(window, facts(sweep=sweep), INTACT_MS + 5)]  # the sweep is outside of it
+    parts = [*plan(window, state(sweep=sweep), INTACT_MS + 5)]  # the sweep is outside of it
     assert {(each.after, each.until, each.intact_ms) for each in parts} == {((1, 100), (1, 200), 5)}
     latest = options(starting="earliest", ending="latest", may_be_compacted=True)
-    parts = [*plan(latest, facts(sweep=sweep), INTACT_MS + 5)]
+    parts = [*plan(latest, state(sweep=sweep), INTACT_MS + 5)]
     swept = parts.pop(0)
-    assert swept == Sweep(facts().schema_history, 77, 400)
+    assert swept == Sweep(state().schema_history, 77, 400)
     assert {(each.after, each.until, each.intact_ms) for each in parts} == {((0, 0), (1, 500), 0)}
 
 
@@ -131,7 +131,7 @@ def test_ranges_of_a_batch_query() -> None:
 )
 def test_positions_of_which_there_is_nothing_are_refused(starting: Any, ending: Any, error: Any, message: str) -> None:
     with pytest.raises(error) as refused:
-        list(plan(options(starting=starting, ending=ending), facts(), 0))
+        list(plan(options(starting=starting, ending=ending), state(), 0))
     assert message in refused.value.message
 
 
@@ -152,15 +152,15 @@ SPARK = (
 class Watch:
     """A pipeline whose facts a test sets."""
 
-    now = facts()
+    now = state()
 
     def __init__(self, _: SourceOptions) -> None:
         pass
 
-    def facts(self) -> TableFacts:
+    def state(self) -> TableState:
         return self.now
 
-    settled_facts = facts
+    settled_state = state
 
     def close(self) -> None:
         pass
@@ -170,7 +170,7 @@ class Watch:
 def watch(monkeypatch: pytest.MonkeyPatch) -> type[Watch]:
     monkeypatch.setattr(batch, "TableWatch", Watch)
     monkeypatch.setattr(stream, "TableWatch", Watch)
-    monkeypatch.setattr(Watch, "now", facts())
+    monkeypatch.setattr(Watch, "now", state())
     return Watch
 
 
@@ -184,8 +184,8 @@ def test_a_range_and_a_reader_can_be_sent_to_a_task(watch: type[Watch]) -> None:
 
 
 def test_a_table_of_which_rows_are_missing_is_not_read_early(watch: type[Watch]) -> None:
-    progress = facts().progress.model_copy(update={"owed": {"public.things": "its initial snapshot"}})
-    watch.now = facts(progress=progress)
+    progress = state().progress.model_copy(update={"owed": {"public.things": "its initial snapshot"}})
+    watch.now = state(progress=progress)
     with pytest.raises(IncompleteTableError, match="its initial snapshot"):
         BatchReader(options(columns=("id",)), SPARK).partitions()
     allowed = BatchReader(options(columns=("id",), may_be_incomplete=True), SPARK).partitions()
@@ -202,18 +202,18 @@ def test_a_query_begins_continues_and_reads_new_partitions(watch: type[Watch]) -
     assert [(part.number, part.start, part.end) for part in parts] == [(0, 0, 2), (1, 0, 2)]
     restarted = StreamReader(chosen, SPARK)
     assert restarted.partitions(first, first) == []
-    watch.now = facts(starts=(0, 0, 0), ends=(2, 2, 3))
+    watch.now = state(start_offsets=(0, 0, 0), end_offsets=(2, 2, 3))
     second = restarted.latestOffset()
     parts = [*restarted.partitions(first, second)]
     assert [(part.number, part.start, part.end) for part in parts] == [(2, 0, 3)]
-    watch.now = facts(incarnations={TOPIC: "id#7"})
+    watch.now = state(incarnations={TOPIC: "id#7"})
     for call in (restarted.latestOffset, lambda: restarted.partitions(first, second)):
         with pytest.raises(TopicChangedError, match="was created again, or has lost records"):
             call()
 
 
 def test_a_query_may_begin_at_the_end_or_at_a_position(watch: type[Watch]) -> None:
-    assert watch.now.ends == (11, 21)
+    assert watch.now.end_offsets == (11, 21)
     latest = StreamReader(options(columns=("id",), starting="latest"), SPARK)
     assert latest.latestOffset() == latest.initialOffset()
     assert latest.initialOffset()["offsets"] == [11, 21]
@@ -225,13 +225,13 @@ def test_a_query_may_begin_at_the_end_or_at_a_position(watch: type[Watch]) -> No
 
 def test_a_sweep_is_passed_on_when_everything_as_of_it_was(watch: type[Watch]) -> None:
     sweep = SweepRecord.of(TableId("public", "things"), 77, 400, 1, 0)
-    watch.now = facts(sweep=sweep)
+    watch.now = state(sweep=sweep)
     reader = StreamReader(options(columns=("id",), records_max=20), SPARK)
     first = reader.latestOffset()
     assert (first["swept"], len(reader.partitions(reader.initialOffset(), first))) == (0, 2)
     second = reader.latestOffset()
     assert (second["swept"], second["offsets"]) == (77, [11, 21])
-    assert reader.partitions(first, second)[0] == Sweep(facts().schema_history, 77, 400)
+    assert reader.partitions(first, second)[0] == Sweep(state().schema_history, 77, 400)
     assert reader.latestOffset() == second
-    watch.now = facts(sweep=SweepRecord.of(TableId("public", "things"), 99, 501, 1, 77))
+    watch.now = state(sweep=SweepRecord.of(TableId("public", "things"), 99, 501, 1, 77))
     assert reader.latestOffset() == second  # capture has not reached it

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from cdc.model.events import pack_version
 from spark_jobs.source import piece
-from spark_jobs.source.piece import EMPTY, Piece, PieceRecord, Place, parts_of, piece_of, to_pieces, to_row
+from spark_jobs.source.piece import EMPTY, Piece, PiecePartition, PieceRecord, parts_of, piece_of, to_pieces, to_row
 from spark_jobs.source.reading import Fetched, Partition
 from tests.unit.spark_jobs.records import AT_MS, OTHER, PARTITION, TOPIC, Signal, fetched, tombstone, upsert
 
 BYTES = st.none() | st.binary(max_size=20)
-PLACES = st.lists(st.builds(Place, st.text(max_size=9), *[st.integers(0, 1 << 62)] * 3), max_size=3)
+PLACES = st.lists(st.builds(PiecePartition, st.text(max_size=9), *[st.integers(0, 1 << 62)] * 3), max_size=3)
 RECORDS = st.lists(
     st.builds(
         PieceRecord,
-        place=st.integers(0, 2),
+        partition=st.integers(0, 2),
         offset=st.integers(0, 1 << 62),
         key=BYTES,
         value=BYTES,
@@ -45,7 +45,7 @@ def test_a_piece_has_the_records_with_where_each_was_read() -> None:
         fetched(upsert(7, 1, 1), upsert(40, 2, 2, partition=1), tombstone(8, 3, 3), end=11, is_full=True),
         {PARTITION: 5, OTHER: 30},
     )
-    assert read.places == [Place(TOPIC, 0, 5, 11), Place(TOPIC, 1, 30, 41)]
+    assert read.partitions == [PiecePartition(TOPIC, 0, 5, 11), PiecePartition(TOPIC, 1, 30, 41)]
     assert read.positions == {PARTITION: 11, OTHER: 41}
     assert [(read.partition(record), record.offset, record.key) for record in read.records] == [
         (PARTITION, 7, b'{"id": 1}'),
@@ -96,10 +96,10 @@ def test_bytes_that_are_no_piece_are_an_error(content: bytes) -> None:
 
 def test_a_large_piece_becomes_rows_of_limited_size() -> None:
     """Seen: a piece of large rows was one row of many megabytes, and Spark's Java process ran out of memory."""
-    places = [Place("a", 0, 5, 30), Place("b", 1, 0, 99)]
+    partitions = [PiecePartition("a", 0, 5, 30), PiecePartition("b", 1, 0, 99)]
     sizes = [(0, 10, 10), (1, 90, 10), (1, 92, 500), (0, 20, 10), (0, 21, 10)]
-    records = [PieceRecord(place, offset, b"", b"x" * size, 0) for place, offset, size in sizes]
-    whole = Piece(places, records, is_full=False, lost=[("b", 2, "gone")])
+    records = [PieceRecord(partition, offset, b"", b"x" * size, 0) for partition, offset, size in sizes]
+    whole = Piece(partitions, records, is_full=False, lost=[("b", 2, "gone")])
     parts = [*parts_of(whole, 25)]
     assert [[record.offset for record in part.records] for part in parts] == [[10, 90], [92], [20, 21]]
     assert [part.positions for part in parts[:2]] == [
@@ -108,5 +108,5 @@ def test_a_large_piece_becomes_rows_of_limited_size() -> None:
     ]
     assert (parts[-1].positions, parts[-1].lost, parts[-1].is_full) == (whole.positions, whole.lost, False)
     assert [part.partition(record) for part in parts for record in part.records] == list(map(whole.partition, records))
-    assert all(place.begin in (5, 0) and part.is_full for part in parts[:2] for place in part.places)
+    assert all(read.start_offset in (5, 0) and part.is_full for part in parts[:2] for read in part.partitions)
     assert [*parts_of(whole)] == [whole] and [*parts_of(EMPTY)] == [EMPTY]

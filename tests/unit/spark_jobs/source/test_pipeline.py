@@ -92,9 +92,9 @@ def test_facts_of_a_table(world: World) -> None:
     world.update = [
         ControlUpdate((progress(400), progress(500)), (sweep(7, 300), sweep(9, 450, TableId("public", "a"))), ())
     ]
-    found = watch().facts()
+    found = watch().state()
     assert (found.topic, found.topic_id, found.incarnation, found.position) == (TOPIC, "id", "id", (1, 500))
-    assert (found.starts, found.ends, found.owed) == ((0, 0), (11, 21), "")
+    assert (found.start_offsets, found.end_offsets, found.owed) == ((0, 0), (11, 21), "")
     assert found.sweep is not None
     assert found.sweep.floor == 7
 
@@ -102,35 +102,35 @@ def test_facts_of_a_table(world: World) -> None:
 def test_an_unknown_table_or_prefix_is_named_with_those_that_there_are(world: World) -> None:
     world.tables = {TableId("public", "b"): True, TableId("public", "a"): False}
     with pytest.raises(UnknownTableError, match=r"there is no table public\.things at prefix shop") as error:
-        watch().facts()
+        watch().state()
     assert "its tables are public.a, public.b;" in error.value.hint
     world.tables = {THINGS: False}
     with pytest.raises(UnknownTableError, match=r"table public\.things has no key"):
-        watch().facts()
+        watch().state()
     world.tables = {}
     with pytest.raises(UnknownTableError, match="there is no pipeline at prefix shop") as error:
-        watch().facts()
+        watch().state()
     assert "these brokers have: books, shop" in error.value.hint
 
 
 def test_a_topic_that_is_missing_or_another_one_is_not_read(world: World) -> None:
     world.topics = {}
     with pytest.raises(TopicChangedError, match=rf"topic {TOPIC} of table public\.things does not exist"):
-        watch().facts()
+        watch().state()
     world.update = [ControlUpdate((progress(500),), (), ())]
     world.topics = {TOPIC: FoundTopic("other", (0, 0), (0, 0))}
     with pytest.raises(TopicChangedError, match="another one than capture has published"):
-        watch().facts()
+        watch().state()
     world.update = []
     with pytest.raises(IncompleteTableError, match="has not published any progress"):
-        watch().facts()
+        watch().state()
 
 
 def test_present_rows_wait_until_a_sweep_is_reached(world: World) -> None:
     empty = ControlUpdate((), (), ())
     first = ControlUpdate((progress(500),), (sweep(7, 600),), ())
     world.update = [first, empty, empty, empty, ControlUpdate((progress(600),), (), ())]
-    found = watch().settled_facts()
+    found = watch().settled_state()
     assert (found.position, found.sweep, world.pauses) == ((1, 600), sweep(7, 600), 3)
 
 
@@ -138,4 +138,4 @@ def test_a_sweep_that_is_not_reached_is_an_error(world: World, monkeypatch: pyte
     monkeypatch.setattr(pipeline, "SWEEP_S_MAX", -1.0)
     world.update = [ControlUpdate((progress(500),), (sweep(7, 600),), ())]
     with pytest.raises(IncompleteTableError, match="was truncated or read again"):
-        watch().settled_facts()
+        watch().settled_state()

@@ -13,7 +13,9 @@ OFFSETS = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(0, 10_00
 def test_every_partition_is_read_by_exactly_one_task(
     starts: dict[str, tuple[int, ...]], ends: dict[str, tuple[int, ...]], task_count: int
 ) -> None:
-    found = [partition for share in shares(starts, ends, task_count, with_ends=False) for partition in share.starts]
+    found = [
+        partition for share in shares(starts, ends, task_count, is_bounded=False) for partition in share.start_offsets
+    ]
     assert sorted(found) == sorted(Partition(t, n) for t, offsets in ends.items() for n in range(len(offsets)))
 
 
@@ -21,9 +23,9 @@ def test_every_partition_is_read_by_exactly_one_task(
 def test_with_ends_only_what_has_records_is_read(
     starts: dict[str, tuple[int, ...]], ends: dict[str, tuple[int, ...]], task_count: int
 ) -> None:
-    for share in shares(starts, ends, task_count, with_ends=True):
-        assert share.ends is not None and share.starts.keys() == share.ends.keys()
-        assert all(share.starts[partition] < end for partition, end in share.ends.items())
+    for share in shares(starts, ends, task_count, is_bounded=True):
+        assert share.end_offsets is not None and share.start_offsets.keys() == share.end_offsets.keys()
+        assert all(share.start_offsets[partition] < end for partition, end in share.end_offsets.items())
 
 
 def test_the_lag_counts_what_was_not_read() -> None:
@@ -32,15 +34,15 @@ def test_the_lag_counts_what_was_not_read() -> None:
 
 
 def test_few_records_are_read_by_one_task() -> None:
-    (share,) = shares({"a": (5, 5)}, {"a": (9, 5)}, 8, with_ends=False)
-    assert share.starts == {Partition("a", 0): 5, Partition("a", 1): 5}
-    assert share.ends is None
+    (share,) = shares({"a": (5, 5)}, {"a": (9, 5)}, 8, is_bounded=False)
+    assert share.start_offsets == {Partition("a", 0): 5, Partition("a", 1): 5}
+    assert share.end_offsets is None
 
 
 def test_a_backlog_is_divided_evenly() -> None:
     size = 10 * TASK_RECORDS_MIN
-    found = shares({}, {"a": (size, size), "b": (2 * size,), "c": (0, 0)}, 2, with_ends=True)
-    assert sorted(sorted(share.starts) for share in found) == [
+    found = shares({}, {"a": (size, size), "b": (2 * size,), "c": (0, 0)}, 2, is_bounded=True)
+    assert sorted(sorted(share.start_offsets) for share in found) == [
         [Partition("a", 0), Partition("a", 1)],
         [Partition("b", 0)],
     ]
@@ -49,17 +51,17 @@ def test_a_backlog_is_divided_evenly() -> None:
 def test_partitions_without_records_are_divided_too() -> None:
     """A live task follows them: what arrives later is not always on one task."""
     size = 2 * TASK_RECORDS_MIN
-    found = shares({}, {"a": (size, 0, 0), "b": (size, 0, 0)}, 2, with_ends=False)
-    assert sorted(len(share.starts) for share in found) == [3, 3]
+    found = shares({}, {"a": (size, 0, 0), "b": (size, 0, 0)}, 2, is_bounded=False)
+    assert sorted(len(share.start_offsets) for share in found) == [3, 3]
 
 
 def test_a_share_has_the_offsets_where_it_begins_and_ends() -> None:
-    (share,) = shares({"a": (5, 9), "c": (1,)}, {"a": (9, 9, 3)}, 8, with_ends=True)
-    assert share.starts == {Partition("a", 0): 5, Partition("a", 2): 0}
-    assert share.ends == {Partition("a", 0): 9, Partition("a", 2): 3}
+    (share,) = shares({"a": (5, 9), "c": (1,)}, {"a": (9, 9, 3)}, 8, is_bounded=True)
+    assert share.start_offsets == {Partition("a", 0): 5, Partition("a", 2): 0}
+    assert share.end_offsets == {Partition("a", 0): 9, Partition("a", 2): 3}
 
 
 def test_nothing_to_read_is_no_share() -> None:
-    assert shares({}, {}, 4, with_ends=False) == []
-    assert shares({"a": (3,)}, {"a": (3,)}, 4, with_ends=True) == []
-    assert len(shares({"a": (2,)}, {"a": (3,)}, 4, with_ends=True)) == 1, "a single record is read"
+    assert shares({}, {}, 4, is_bounded=False) == []
+    assert shares({"a": (3,)}, {"a": (3,)}, 4, is_bounded=True) == []
+    assert len(shares({"a": (2,)}, {"a": (3,)}, 4, is_bounded=True)) == 1, "a single record is read"

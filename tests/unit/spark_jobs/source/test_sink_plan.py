@@ -114,23 +114,23 @@ def plan(world: World, *script: SinkRecord | ProgressRecord) -> BatchPlan:
 
 def test_a_batch_begins_at_the_sinks_position_and_goes_to_the_topics_ends(world: World) -> None:
     found = plan(world, position({TOPIC: (4,)}))
-    assert found.starts == {TOPIC: (4,), OTHER_TOPIC: (0, 0)}
-    assert found.ends == {TOPIC: (9,), OTHER_TOPIC: (0, 0)}
+    assert found.start_offsets == {TOPIC: (4,), OTHER_TOPIC: (0, 0)}
+    assert found.end_offsets == {TOPIC: (9,), OTHER_TOPIC: (0, 0)}
     assert found.incarnations == {TOPIC: "id", OTHER_TOPIC: "b"}
-    assert found.signals == {Partition("shop.control", 0): 40, Partition("shop.progress", 0): 70}
+    assert found.control_offsets == {Partition("shop.control", 0): 40, Partition("shop.progress", 0): 70}
 
 
 def test_tasks_seek_the_first_records_that_topics_have(world: World) -> None:
     """A task that began "at the beginning" would pass over what is deleted between the plan and its start."""
     world.found[OTHER_TOPIC] = FoundTopic("b", (9, 9, 9), (5, 3, 0))
     found = plan(world, position({TOPIC: (4,), OTHER_TOPIC: (4, 4)}, incarnations={TOPIC: "id", OTHER_TOPIC: "b"}))
-    assert found.starts == {TOPIC: (4,)}, "the other one has lost a record"
+    assert found.start_offsets == {TOPIC: (4,)}, "the other one has lost a record"
     world.script, world.sinks = [], {}
     record = progress("id").model_copy(update={"starts": {OTHER_TOPIC: (5, 0, 0)}})
     found = plan(world, record, position({TOPIC: (4,), OTHER_TOPIC: (4, 4)}))
-    assert found.starts == {TOPIC: (4,), OTHER_TOPIC: (4, 4, 0)}
-    (share,) = shares(found.starts, found.ends, 1, with_ends=False)
-    assert found.firsts_of(share) == {Partition(OTHER_TOPIC, 0): 5}
+    assert found.start_offsets == {TOPIC: (4,), OTHER_TOPIC: (4, 4, 0)}
+    (share,) = shares(found.start_offsets, found.end_offsets, 1, is_bounded=False)
+    assert found.first_offsets_of(share) == {Partition(OTHER_TOPIC, 0): 5}
     assert world.asked == [TOPIC, OTHER_TOPIC]
 
 
@@ -143,7 +143,7 @@ def test_only_the_tables_of_the_store_are_read(world: World) -> None:
 def test_each_batch_begins_at_the_newest_position(world: World) -> None:
     world.script = [position({TOPIC: (4,)}), position({TOPIC: (6,)})]
     planner = Planner(KAFKA, "shop", OPTIONS)
-    assert [planner.plan().starts[TOPIC], planner.plan().starts[TOPIC]] == [(4,), (6,)]
+    assert [planner.plan().start_offsets[TOPIC], planner.plan().start_offsets[TOPIC]] == [(4,), (6,)]
     planner.close()
     assert world.is_closed
 
@@ -152,7 +152,7 @@ def test_each_batch_begins_at_the_newest_position(world: World) -> None:
 def test_the_position_of_another_job_is_not_taken(world: World, other: tuple[int, str]) -> None:
     """A former job's record may be ahead of what the store holds: this job has read the store."""
     former, elsewhere = position({TOPIC: (8,)}, job=other), position({TOPIC: (7,)}, generation=2)
-    assert plan(world, former, elsewhere, former, position({TOPIC: (4,)})).starts[TOPIC] == (4,)
+    assert plan(world, former, elsewhere, former, position({TOPIC: (4,)})).start_offsets[TOPIC] == (4,)
     assert world.script == []
 
 
@@ -165,41 +165,43 @@ def test_a_position_that_does_not_come_is_named(world: World) -> None:
 def test_a_topic_that_is_another_one_than_capture_has_published_is_left_out(world: World) -> None:
     world.found[TOPIC] = FoundTopic("made again", (9,))
     found = plan(world, position({TOPIC: (4,)}))
-    assert found.starts.keys() == found.ends.keys() == {OTHER_TOPIC}
+    assert found.start_offsets.keys() == found.end_offsets.keys() == {OTHER_TOPIC}
 
 
 def test_a_topic_that_is_not_there_is_left_out(world: World) -> None:
     del world.found[TOPIC]
-    assert plan(world, position({TOPIC: (4,)})).starts.keys() == {OTHER_TOPIC}
+    assert plan(world, position({TOPIC: (4,)})).start_offsets.keys() == {OTHER_TOPIC}
 
 
 def test_a_topic_whose_unread_records_were_deleted_is_left_out(world: World) -> None:
     world.found[TOPIC] = FoundTopic("id", (9,), (5,))
-    assert plan(world, position({TOPIC: (4,)})).starts.keys() == {OTHER_TOPIC}
-    assert plan(world, position({TOPIC: (5,)})).starts[TOPIC] == (5,)
+    assert plan(world, position({TOPIC: (4,)})).start_offsets.keys() == {OTHER_TOPIC}
+    assert plan(world, position({TOPIC: (5,)})).start_offsets[TOPIC] == (5,)
 
 
 def test_a_topic_that_capture_has_made_again_is_read_from_its_beginning(world: World) -> None:
     world.found[TOPIC] = FoundTopic("new", (9,))
     found = plan(world, progress("new"), position({TOPIC: (4,)}))
-    assert found.starts[TOPIC] == (0,) and found.incarnations[TOPIC] == "new"
+    assert found.start_offsets[TOPIC] == (0,) and found.incarnations[TOPIC] == "new"
 
 
 def test_a_topic_that_may_have_lost_records_is_read_from_its_beginning(world: World) -> None:
-    assert plan(world, progress("id#2"), position({TOPIC: (4,)})).starts[TOPIC] == (0,)
-    assert plan(world, progress("id"), position({TOPIC: (10,)})).starts[TOPIC] == (0,), "it ends before the position"
+    assert plan(world, progress("id#2"), position({TOPIC: (4,)})).start_offsets[TOPIC] == (0,)
+    assert plan(world, progress("id"), position({TOPIC: (10,)})).start_offsets[TOPIC] == (0,), (
+        "it ends before the position"
+    )
 
 
 def test_the_newest_progress_record_counts_in_later_batches_too(world: World) -> None:
     world.script = [progress("id"), progress("id#2"), position({TOPIC: (4,)}), position({TOPIC: (4,)})]
     planner = Planner(KAFKA, "shop", OPTIONS)
-    assert [planner.plan().starts[TOPIC], planner.plan().starts[TOPIC]] == [(0,), (0,)]
+    assert [planner.plan().start_offsets[TOPIC], planner.plan().start_offsets[TOPIC]] == [(0,), (0,)]
 
 
 def test_partitions_that_are_new_are_read_from_their_beginning(world: World) -> None:
     world.found[TOPIC] = FoundTopic("id", (9, 3))
     found = plan(world, position({TOPIC: (4,)}))
-    assert (found.starts[TOPIC], found.ends[TOPIC]) == ((4, 0), (9, 3))
+    assert (found.start_offsets[TOPIC], found.end_offsets[TOPIC]) == ((4, 0), (9, 3))
 
 
 def batch_plan(starts: Offsets, ends: Offsets) -> BatchPlan:
@@ -254,6 +256,6 @@ def test_a_batch_to_a_cut_ends_exactly_there_or_reads_nothing(
     world.script = [record]
     options = SinkStreamOptions("search", 1, JOB, ("public.*",), (), 4, 1000, at_cuts=True)
     found = Planner(KAFKA, "shop", options).plan()
-    assert found.ends == ends
+    assert found.end_offsets == ends
     assert found.has_records == (ends.get(TOPIC, (held,)) != (held,))
     assert world.asked == ([TOPIC, OTHER_TOPIC] if ends else [])

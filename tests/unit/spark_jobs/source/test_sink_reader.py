@@ -27,7 +27,7 @@ from tests.unit.spark_jobs.records import PARTITION, TOPIC, FakeReader, Signal, 
 
 KAFKA = KafkaConfig(bootstrap_servers="127.0.0.1:1")
 SIGNALS = {Partition("shop.progress", 0): 70}
-BOUNDED = SinkStreamOptions("search", 1, (3, "m"), ("*.*",), ("public.c",), 4, 1000, task_bytes=5000)
+BOUNDED = SinkStreamOptions("search", 1, (3, "m"), ("*.*",), ("public.c",), 4, 1000, task_bytes_max=5000)
 LIVE = SinkStreamOptions("search", 1, (3, "m"), ("*.*",), ("public.c",), 4, 1000, live_s=30.0)
 
 
@@ -58,7 +58,7 @@ def reader_of(monkeypatch: pytest.MonkeyPatch, options: SinkStreamOptions, plann
 
 def starts_of(parts: list[Any]) -> list[Mapping[Partition, int]]:
     assert all(isinstance(part, TaskInput) for part in parts)
-    return [part.share.starts for part in parts]
+    return [part.share.start_offsets for part in parts]
 
 
 def test_every_live_batch_follows_at_once_also_without_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_every_live_batch_follows_at_once_also_without_records(monkeypatch: pyte
     assert (first["batch"], second["batch"]) == (1, 2)
     (part,) = made.partitions(first, second)
     assert isinstance(part, TaskInput)
-    assert (part.share.starts, part.share.ends, part.signals) == ({PARTITION: 4}, None, SIGNALS)
+    assert (part.share.start_offsets, part.share.end_offsets, part.control_offsets) == ({PARTITION: 4}, None, SIGNALS)
 
 
 def test_a_bounded_batch_begins_when_there_are_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_bounded_batch_begins_when_there_are_records(monkeypatch: pytest.Monke
     assert last != first and last["batch"] == 2
     (part,) = made.partitions(first, last)
     assert isinstance(part, TaskInput)
-    assert (part.share.starts, part.share.ends) == ({PARTITION: 4}, {PARTITION: 9})
+    assert (part.share.start_offsets, part.share.end_offsets) == ({PARTITION: 4}, {PARTITION: 9})
 
 
 def test_tasks_read_what_was_planned_for_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_live_sink_without_topics_has_one_task_that_follows_our_own(monkeypatc
     made = reader_of(monkeypatch, LIVE, FakePlanner(plan({}, {})))
     (part,) = made.partitions(made.initialOffset(), made.latestOffset())
     assert isinstance(part, TaskInput)
-    assert (part.share.starts, part.share.ends, part.signals) == ({}, None, SIGNALS)
+    assert (part.share.start_offsets, part.share.end_offsets, part.control_offsets) == ({}, None, SIGNALS)
     bounded = reader_of(monkeypatch, BOUNDED, FakePlanner(plan({}, {})))
     assert bounded.partitions(bounded.initialOffset(), bounded.latestOffset()) == []
 

@@ -41,11 +41,11 @@ def options(**fields: Any) -> SinkStreamOptions:
     given: dict[str, Any] = {
         "name": "search",
         "generation": 1,
-        "job": (3, "m"),
+        "job_id": (3, "m"),
         "tables": ("*.*",),
         "exclude_tables": (),
         "task_count_max": 4,
-        "piece_bytes": 1000,
+        "piece_bytes_max": 1000,
     }
     return SinkStreamOptions(**given | fields)
 
@@ -55,9 +55,9 @@ def live(*, may_split: bool = False, starts: Mapping[Partition, int] | None = No
     return TaskInput(KAFKA, "shop", options(live_s=LIVE_S), share, SIGNALS, may_split)
 
 
-def bounded(ends: Mapping[Partition, int], task_bytes: int | None = None) -> TaskInput:
+def bounded(ends: Mapping[Partition, int], task_bytes_max: int | None = None) -> TaskInput:
     share = Share(dict.fromkeys(ends, 0), ends)
-    return TaskInput(KAFKA, "shop", options(task_bytes=task_bytes), share, SIGNALS, may_split=False)
+    return TaskInput(KAFKA, "shop", options(task_bytes_max=task_bytes_max), share, SIGNALS, may_split=False)
 
 
 class TimedReader:
@@ -87,7 +87,7 @@ class TimedReader:
         self.now += timeout_s
         return Fetched([], {}, False)
 
-    def rest(self) -> None:
+    def unassign(self) -> None:
         self.is_resting = True
 
 
@@ -101,7 +101,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def read(clock: SimpleNamespace, part: TaskInput, reader: TimedReader) -> list[Piece]:
     clock.monotonic = lambda: reader.now
-    return list((read_live if part.share.ends is None else read_bounded)(part, reader))
+    return list((read_live if part.share.end_offsets is None else read_bounded)(part, reader))
 
 
 def keys(pieces: list[Piece]) -> list[list[int]]:
@@ -118,8 +118,8 @@ def test_a_live_task_reads_its_partitions_and_our_own_topics(clock: SimpleNamesp
 @pytest.mark.parametrize("part", [live(), bounded({PARTITION: 8, OTHER: 12})])
 def test_a_task_begins_at_the_first_record_that_was_known_to_be_there(clock: SimpleNamespace, part: TaskInput) -> None:
     reader = TimedReader()
-    read(clock, replace(part, firsts={OTHER: 11}), reader)
-    assert reader.sought[OTHER] == 11 and reader.sought[PARTITION] == part.share.starts[PARTITION]
+    read(clock, replace(part, first_offsets={OTHER: 11}), reader)
+    assert reader.sought[OTHER] == 11 and reader.sought[PARTITION] == part.share.start_offsets[PARTITION]
 
 
 @pytest.mark.parametrize("may_split", [False, True])
@@ -148,7 +148,7 @@ def test_ends_of_partitions_are_no_records(clock: SimpleNamespace) -> None:
     reader = TimedReader(*((float(at), fetched(end=5 + at)) for at in range(1, 99)))
     pieces = read(clock, live(), reader)
     assert reader.lasted_s >= LIVE_S * IDLE_TIMES
-    assert [piece.positions for piece in pieces if piece.places][:2] == [{PARTITION: 6}, {PARTITION: 7}]
+    assert [piece.positions for piece in pieces if piece.partitions][:2] == [{PARTITION: 6}, {PARTITION: 7}]
 
 
 def test_when_no_records_follow_at_once_an_empty_piece_says_so(clock: SimpleNamespace) -> None:
@@ -275,9 +275,9 @@ def test_markers_at_the_end_count(clock: SimpleNamespace) -> None:
 def test_a_bounded_task_stops_at_its_bytes(clock: SimpleNamespace) -> None:
     size = len(upsert(0, 1, 1))
     script = [(0.0, fetched(upsert(number, 1, 1))) for number in range(9)]
-    for task_bytes, count in ((1, 1), (size, 1), (size + 1, 2), (None, 9)):
+    for task_bytes_max, count in ((1, 1), (size, 1), (size + 1, 2), (None, 9)):
         reader = TimedReader(*script)
-        assert len(read(clock, bounded({PARTITION: 9}, task_bytes), reader)) == count
+        assert len(read(clock, bounded({PARTITION: 9}, task_bytes_max), reader)) == count
         assert reader.is_resting
 
 

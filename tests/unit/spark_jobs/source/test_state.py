@@ -14,7 +14,7 @@ from tests.unit.spark_jobs.source.records import part, record
 
 def present(*records: Any, **fields: Any) -> dict[int, Any]:
     found = PresentRows(part(**fields))
-    found.take(records)
+    found.add(records)
     return {row.change.key["id"]: (row.change.row or {}).get("name") for rows in found.rows() for row in rows}
 
 
@@ -54,7 +54,7 @@ def test_a_row_that_is_not_known_is_no_row(records: list[Any]) -> None:
 
 def test_many_rows_come_in_batches() -> None:
     found = PresentRows(part())
-    found.take([record(number, "c", number, number, name="x") for number in range(1, ROWS_AT_ONCE + 3)])
+    found.add([record(number, "c", number, number, name="x") for number in range(1, ROWS_AT_ONCE + 3)])
     assert [len(rows) for rows in found.rows()] == [ROWS_AT_ONCE, 2]
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from watershed.cli import get
 from watershed.cli.main import application
-from watershed.status.table_records import TableRecord
+from watershed.status.table_records import PublishedRecord
 from watershed.verify import one_key
 from watershed.verify.one_key import SourceSide, StoreRow, Verdict
 
@@ -26,7 +26,7 @@ ORDERS = TableSchema(
     "shop.public.orders",
 )
 ROW = {"id": 7, "total": "12.50"}
-RECORD = TableRecord(2, 40, {"id": 7}, "u", pack_version(1, 42), 0x16B3748, 1_000_000, ROW)
+RECORD = PublishedRecord(2, 40, {"id": 7}, "u", pack_version(1, 42), 0x16B3748, 1_000_000, ROW)
 NAMES = {"id": "id", "total": "total"}
 EQUAL = StoreRow("search", Verdict.EQUAL, "", "", 1, pack_version(1, 42), 0x16B3748, {"id": 7, "total": 12.5}, NAMES)
 BEHIND = StoreRow(
@@ -51,7 +51,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Get:
             def source(self) -> SourceSide:
                 return SourceSide(source and {"id": "7", "total": "12.50"})
 
-            def topic(self, count: int, deadline: float | None) -> list[TableRecord]:
+            def topic(self, count: int, deadline: float | None) -> list[PublishedRecord]:
                 assert deadline is None
                 return [RECORD][:count]
 

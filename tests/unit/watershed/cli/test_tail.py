@@ -12,13 +12,13 @@ from typer.testing import CliRunner, Result
 from cdc.model.events import Column, TableId, TableSchema
 from watershed.cli import tail
 from watershed.cli.main import application
-from watershed.status.table_records import TableRecord
+from watershed.status.table_records import PublishedRecord
 
 ITEMS = TableSchema(
     TableId("public", "items"), 1, 1, (Column("id", 20, -1, "bigint", nullable=False),), ("id",), "shop.public.items"
 )
-CHANGE = TableRecord(0, 1, {"id": 1}, "u", 9, 0x16B3748, 0, {"id": 1, "note": "[b]é" + "x" * 200})
-RECORDS = [CHANGE, TableRecord(0, 2, {"id": 1}, "tombstone", 10), TableRecord(0, 3, None, "sweep", 11, 5)]
+CHANGE = PublishedRecord(0, 1, {"id": 1}, "u", 9, 0x16B3748, 0, {"id": 1, "note": "[b]é" + "x" * 200})
+RECORDS = [CHANGE, PublishedRecord(0, 2, {"id": 1}, "tombstone", 10), PublishedRecord(0, 3, None, "sweep", 11, 5)]
 
 Tail = Callable[..., Result]
 
@@ -35,10 +35,10 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tail:
             self.is_wanted = is_wanted
             self.polls = iter([RECORDS[:1], RECORDS[1:]])
 
-        def begin(self, count: int) -> list[TableRecord]:
+        def begin(self, count: int) -> list[PublishedRecord]:
             return [record for record in RECORDS[:count] if self.is_wanted(record)]
 
-        def poll(self, wait_s: float) -> list[TableRecord]:
+        def poll(self, wait_s: float) -> list[PublishedRecord]:
             del wait_s
             records = next(self.polls, None)
             if records is None:

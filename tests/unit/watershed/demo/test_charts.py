@@ -53,7 +53,7 @@ def test_a_sparkline_shows_values_against_the_largest() -> None:
 def test_a_column_is_the_largest_lag_of_its_seconds_and_seconds_without_any_repeat_the_last() -> None:
     chart = LagChart()
     for at_s, lag in ((0.1, 1.0), (0.6, 4.0), (0.9, 2.0), (3.2, 8.0)):
-        chart.observe(at_s, {"cache": lag})
+        chart.observe(at_s, "cache", lag)
     assert chart.lines(60) == [("cache", "▅▅▅█", 8.0)]
     assert chart.lines(2) == [("cache", "▅█", 8.0)]
     assert (chart.column_s(60), chart.column_s(2)) == (1, 2)
@@ -63,7 +63,8 @@ def test_kills_are_marked_below_their_seconds() -> None:
     chart = LagChart()
     assert chart.marks() == ""
     for second in range(20):
-        chart.observe(second, {"cache": 1.0, "search": 2.0})
+        chart.observe(second, "cache", 1.0)
+        chart.observe(second, "search", 2.0)
     chart.kill(Kill(6.4, "capture"))
     chart.kill(Kill(12.0, "sinks"))
     assert chart.marks(60) == "      ▲     ▲  kill -9: capture at 6.4 s, sinks at 12.0 s"

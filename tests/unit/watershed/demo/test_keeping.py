@@ -21,7 +21,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_commands_name_the_servers_and_the_order(config: Config) -> None:
-    message = commands(config, Path("demo.yml"))
+    message = commands(config, Path("demo.yml"), ENDPOINTS)
     assert message[0] == console_line(config) == f"console: http://127.0.0.1:{config.http.port}/"
     assert (
         message[1]
@@ -33,7 +33,7 @@ def test_commands_name_the_servers_and_the_order(config: Config) -> None:
 
 def test_waiting_ends_with_enter_with_ctrl_c_and_with_a_process_that_has_ended(config: Config) -> None:
     output = io.StringIO()
-    keeping = Keeping(config, Path("demo.yml"), Console(file=output))
+    keeping = Keeping(config, Path("demo.yml"), ENDPOINTS, Console(file=output))
     answers = iter([False, True])
     checks: list[None] = []
     keeping.wait(lambda: next(answers), lambda: checks.append(None))

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from tests.support.waiting import eventually
 from watershed.demo import programs as module
 from watershed.demo.programs import Programs
 from watershed.devstack.processes import Process, identify, runs
-from watershed.status.children import CDC
 
 # Starts a child that sleeps, says both pids, and sleeps.
 FAMILY = """
@@ -30,8 +30,12 @@ def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:
-    with Programs(tmp_path, tmp_path, (sys.executable, "-c")) as made:
+    with closing(Programs(tmp_path, tmp_path)) as made:
         yield made
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
 
 
 def family(log: Path, line: int = 0) -> list[Process]:
@@ -43,7 +47,7 @@ def family(log: Path, line: int = 0) -> list[Process]:
 
 
 def test_a_kill_ends_all_that_the_program_started(programs: Programs, tmp_path: Path) -> None:
-    programs.start("family", FAMILY)
+    programs.start("family", python(FAMILY))
     parent, child = family(tmp_path / "family.log")
     assert programs.pids() == {"family": parent.pid}
     assert programs.kill("family") == parent.pid
@@ -52,7 +56,7 @@ def test_a_kill_ends_all_that_the_program_started(programs: Programs, tmp_path: 
 
 
 def test_a_killed_program_starts_again_with_the_same_arguments_and_log(programs: Programs, tmp_path: Path) -> None:
-    programs.start("family", FAMILY)
+    programs.start("family", python(FAMILY))
     first, _ = family(tmp_path / "family.log")
     programs.kill("family")
     pid = programs.restart("family")
@@ -62,7 +66,7 @@ def test_a_killed_program_starts_again_with_the_same_arguments_and_log(programs:
 
 
 def test_a_program_that_ends_by_itself_is_reported_with_its_last_lines(programs: Programs) -> None:
-    programs.start("short", "print('the reason'); raise SystemExit(3)")
+    programs.start("short", python("print('the reason'); raise SystemExit(3)"))
 
     def is_reported() -> WatershedError | None:
         try:
@@ -77,31 +81,23 @@ def test_a_program_that_ends_by_itself_is_reported_with_its_last_lines(programs:
 
 
 def test_nothing_is_left_when_the_programs_are_left(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), Programs(tmp_path, tmp_path, (sys.executable, "-c")) as programs:
-        programs.start("family", FAMILY)
+    with pytest.raises(RuntimeError), closing(Programs(tmp_path, tmp_path)) as programs:
+        programs.start("family", python(FAMILY))
         members = family(tmp_path / "family.log")
         raise RuntimeError
     assert not any(map(runs, members))
 
 
 def test_stop_asks_before_it_kills(programs: Programs, tmp_path: Path) -> None:
-    programs.start(
-        "polite",
+    code = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('drained', flush=True), sys.exit(0)))\n"
         "print('ready', flush=True)\n"
-        "while True: time.sleep(600)",
+        "while True: time.sleep(600)"
     )
+    programs.start("polite", python(code))
     log = tmp_path / "polite.log"
     eventually(lambda: log.exists() and "ready" in log.read_text(), 20, "it runs")
     programs.stop("polite")
     assert programs.pids() == {}
     assert log.read_text().splitlines() == ["ready", "drained"]
-
-
-def test_the_command_is_our_own_or_another(tmp_path: Path) -> None:
-    with Programs(tmp_path, tmp_path, CDC) as programs:
-        programs.start("other", "-c", "print('another command')", command=[sys.executable])
-        eventually(lambda: "another command" in programs.see_log("other"), 30, "the other command says it")
-        programs.start("version", "--version")
-        eventually(lambda: "watershed" in programs.see_log("version"), 30, "cdc says its version")

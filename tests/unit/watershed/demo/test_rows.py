@@ -6,7 +6,7 @@ import random
 import pytest
 
 from watershed.demo import rows
-from watershed.demo.rows import COLUMNS, TABLES, Stock
+from watershed.demo.rows import TABLES, Stock
 
 
 @pytest.mark.parametrize("total", [50, 2000, 10_000, 1237])
@@ -22,11 +22,6 @@ def test_a_seed_gives_the_same_rows_and_another_seed_gives_others() -> None:
     for table in TABLES:
         assert list(first.rows(table)) == list(same.rows(table))
     assert list(first.rows("customers")) != list(other.rows("customers"))
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_every_row_has_a_value_for_each_column(table: str) -> None:
-    assert all(len(values) == len(COLUMNS[table]) for values in Stock(1, 500).rows(table))
 
 
 def test_keys_are_unique_and_references_exist() -> None:
@@ -49,8 +44,8 @@ def test_hard_values_occur() -> None:
     names = {values[2] for values in Stock(1, 10_000).rows("customers")}
     assert {"", "NULL", "\\N", "line\nbreak", "🌊🌊"} <= names
     columns = list(zip(*Stock(1, 5000).rows("products"), strict=True))
-    nullable = [COLUMNS["products"][place] for place, column in enumerate(columns) if None in column]
-    assert nullable == ["description", "weight_kg", "colors", "available_from", "restocked_at"]
+    nullable = [place for place, column in enumerate(columns) if None in column]
+    assert nullable == [3, 5, 7, 11, 12], "description, weight_kg, colors, available_from, restocked_at"
 
 
 def test_rows_stay_in_their_page() -> None:
@@ -63,8 +58,3 @@ def test_documents_are_json() -> None:
     rng = random.Random(1)
     for _ in range(200):
         assert isinstance(json.loads(rows.document(rng)), dict)
-
-
-def test_a_shop_without_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match="50 rows"):
-        Stock(1, 49)

@@ -1,10 +1,9 @@
 """A live screen in a terminal, plain lines elsewhere, and tables at the end that name what differs and count it."""
 
-from dataclasses import replace
 from decimal import Decimal
 from io import StringIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from cdc.model.events import TableId
 from watershed.demo.books import Ledger, Sales
@@ -12,12 +11,15 @@ from watershed.demo.charts import Kill, LagChart, Spread
 from watershed.demo.followed import Seen
 from watershed.demo.screen import (
     DemoScreen,
-    Figures,
-    View,
+    StoreFigures,
+    flow_lines,
     print_balance,
     print_figures,
     print_results,
-    render,
+    render_lags,
+    render_lines,
+    render_places,
+    snapshot_lines,
 )
 from watershed.status.model import (
     BrokerStatus,
@@ -28,6 +30,7 @@ from watershed.status.model import (
     Status,
     TableStatus,
 )
+from watershed.status.screen import sinks_table
 from watershed.verify.model import ColumnDifference, DriftKind, RowDifference, TableResult
 
 ORDERS = TableId("public", "orders")
@@ -85,27 +88,29 @@ STATUS = Status(
 NEW, OLD = Seen("paid", "change 7"), Seen("new", "change 6")
 
 
-def view(phase: str = "workload", total_s: float | None = 120.0) -> View:
-    recent = {"search": Spread(50, 0.35, 0.8, 1.0), "warehouse": Spread(0, None, None, None)}
-    return View(phase, 65.0, total_s, STATUS, (36_412, 301.0), 305.2, recent=recent)
-
-
 def chart() -> LagChart:
     made = LagChart()
     for second, lag in enumerate((0.0, 2.0, 4.0)):
-        made.observe(second, {"cache": lag, "warehouse": lag * 5})
+        made.observe(second, "cache", lag)
+        made.observe(second, "warehouse", lag * 5)
     made.kill(Kill(1.0, "capture"))
     return made
 
 
-def lines_of(shown: View, width: int = 110) -> list[str]:
+def lines_of(*parts: RenderableType, phase: str = "workload", width: int = 110) -> list[str]:
+    """The screen without a terminal, where each line stays."""
     output = StringIO()
-    Console(file=output, width=width).print(render(shown))
+    DemoScreen(Console(file=output, width=width)).show(phase, 65.0, 120.0, *parts)
     return [line.rstrip() for line in output.getvalue().splitlines()]
 
 
+def flow(status: Status = STATUS) -> RenderableType:
+    recent = {"search": Spread(50, 0.35, 0.8, 1.0), "warehouse": Spread(0, None, None, None)}
+    return render_lines([*flow_lines(status, 36_412, 301.0, 305.2, recent), *snapshot_lines(status)])
+
+
 def test_the_screen_has_the_figures_of_each_store() -> None:
-    lines = lines_of(view())
+    lines = lines_of(sinks_table(STATUS), flow())
     assert next(line for line in lines if line.startswith("search")).split() == [
         *("search", "1", "0/1", "0", "B", "120", "0.40", "s", "?", "12,345", "0", "0")
     ]
@@ -113,36 +118,37 @@ def test_the_screen_has_the_figures_of_each_store() -> None:
     assert "86,500 records at 305/s" in text and "36,412 rows at 301/s" in text
     assert "commit → readable p50 / p95  search 350 ms / 800 ms" in text, "the warehouse has none yet"
     assert "workload  01:05 / 02:00" in lines
-    assert "catching up  01:05" in lines_of(view("catching up", None))
     assert "public.products" not in text, "its existing rows are read"
 
 
 def test_the_screen_fits_an_ordinary_terminal() -> None:
-    full = replace(view(), places={"row": NEW, "search": OLD}, chart=chart(), ledger=ledger())
-    assert all(len(line) <= 100 for line in lines_of(full, 100))
+    parts = (sinks_table(STATUS), flow(), render_places({"row": NEW, "search": OLD}), render_lags(chart()))
+    assert all(len(line) <= 100 for line in lines_of(*parts, width=100))
 
 
 def test_without_a_terminal_a_phase_is_shown_once_in_a_while() -> None:
     output = StringIO()
-    with DemoScreen(Console(file=output, width=160)) as screen:
-        screen.say("the shop has 50,000 rows")
-        for _ in range(10):
-            screen.show(view())
-        screen.show(view("catching up", None))
+    screen = DemoScreen(Console(file=output, width=160))
+    screen.say("the shop has 50,000 rows")
+    for _ in range(10):
+        screen.show("workload", 65.0, 120.0, flow())
+    screen.show("catching up", 65.0, None, flow())
+    screen.show("comparing public.orders", 1.0)
     lines = output.getvalue().splitlines()
     assert lines[0] == "00:00  the shop has 50,000 rows"
     assert [line for line in lines if "01:05" in line] == ["workload  01:05 / 02:00", "catching up  01:05"]
+    assert "comparing" not in output.getvalue(), "a phase without parts is for terminals"
 
 
 def test_a_terminal_shows_the_latest_and_keeps_what_was_said() -> None:
     output = StringIO()
     console = Console(file=output, width=110, height=40, force_terminal=True, legacy_windows=False, _environ={})
-    with DemoScreen(console) as screen:
-        screen.show(view())
-        screen.say("kill -9 capture")
-        screen.show(view("catching up", None))
-        screen.close()
-        screen.say("comparing")
+    screen = DemoScreen(console)
+    screen.show("workload", 65.0, 120.0, flow())
+    screen.say("kill -9 capture")
+    screen.show("catching up", 65.0, None, flow())
+    screen.close()
+    screen.say("comparing")
     text = output.getvalue()
     assert text.index("workload") < text.index("kill -9 capture") < text.index("catching up") < text.index("comparing")
 
@@ -150,9 +156,9 @@ def test_a_terminal_shows_the_latest_and_keeps_what_was_said() -> None:
 def test_existing_rows_on_their_way_have_a_line_each() -> None:
     running = table("public.orders", "running", 300, 1000, left_s=14.0)
     status = STATUS.model_copy(update={"tables": (running, *STATUS.tables)})
-    shown = replace(view(), status=status)
     progress = "running, 300 rows, 30 % of about 1,000, 50/s, 14 s left"
-    assert progress in next(line for line in lines_of(shown) if line.startswith("public.orders"))
+    assert snapshot_lines(status) == [("public.orders", progress)]
+    assert progress in next(line for line in lines_of(flow(status)) if line.startswith("public.orders"))
 
 
 def ledger() -> Ledger:
@@ -162,14 +168,12 @@ def ledger() -> Ledger:
 
 
 def test_the_consumer_of_events_has_its_line() -> None:
-    shown = replace(view(), ledger=ledger())
-    line = next(line for line in lines_of(shown, 100) if line.startswith("consumed"))
-    assert line.split(maxsplit=1)[1] == "1,234 events: revenue 4,567,890.10 in 12,345 orders"
+    assert str(ledger()) == "1,234 events: revenue 4,567,890.10 in 12,345 orders"
 
 
 def test_the_order_has_a_line_for_each_place() -> None:
-    shown = replace(view(), places={"row": NEW, "event": NEW, "search": OLD, "cache": NEW, "warehouse": None})
-    lines = lines_of(shown)
+    places = {"row": NEW, "event": NEW, "search": OLD, "cache": NEW, "warehouse": None}
+    lines = lines_of(render_places(places))
     at = next(number for number, line in enumerate(lines) if "in every place" in line)
     assert [line.split(maxsplit=1) for line in lines[at + 1 : at + 6]] == [
         ["row", "paid, change 7"],
@@ -181,16 +185,11 @@ def test_the_order_has_a_line_for_each_place() -> None:
 
 
 def test_marks_are_below_the_bars() -> None:
-    lines = lines_of(replace(view(), chart=chart()))
+    lines = lines_of(render_lags(chart()))
     bars = next(line for line in lines if line.startswith("cache      ▁"))
     mark = next(line for line in lines if "kill -9" in line)
     assert mark.index("▲") == bars.index("▅")
     assert bars.endswith("≤ 4.0 s")
-
-
-def test_views_have_their_lines_last() -> None:
-    found = lines_of(replace(view(), views=[("document", "paid"), ("alerts", "41 orders")]))
-    assert [line.split(maxsplit=1) for line in found[-2:]] == [["document", "paid"], ["alerts", "41 orders"]]
 
 
 # ---- the end
@@ -233,17 +232,12 @@ def test_only_some_differences_are_shown_and_it_says_so() -> None:
 
 def test_figures_show_each_store_and_the_chart() -> None:
     made, output = console()
-    run = Figures(
-        seconds=120.0,
-        committed_rows=36_000,
-        captured_rows=42_000,
-        first_row_s=24.4,
-        loaded_s={"search": 12.0},
-        caught_up_s={"search": 0.8},
-        freshness={"search": Spread(118, 0.3, 0.8, 1.1), "warehouse": Spread()},
-        memory_mib={"capture": 95, "sinks": 1432},
-    )
-    print_figures(made, run, chart())
+    figures = {"captured": "42,000 records, 350/s over 120 s", "memory, MiB": "capture 95, sinks 1,432"}
+    stores = [
+        StoreFigures("search", Spread(118, 0.3, 0.8, 1.1), 12.0, 0.8),
+        StoreFigures("warehouse", Spread(), None, None),
+    ]
+    print_figures(made, chart(), figures, stores)
     text = output.getvalue()
     assert "42,000 records, 350/s over 120 s" in text
     assert "capture 95, sinks 1,432" in text

@@ -2,12 +2,11 @@
 
 from collections import Counter
 from functools import cache
-from itertools import islice
 from typing import Any
 
 import pytest
 
-from watershed.demo.rows import Stock, Values
+from watershed.demo.rows import Stock
 from watershed.demo.shopper import MOVED_CUSTOMER_BASE, Shopper, Transaction, delete, insert, update
 
 STOCK = Stock(11, 2000)
@@ -102,14 +101,9 @@ def test_moved_customers_get_keys_that_a_double_cannot_hold() -> None:
     assert len(set(new)) == len(new)
 
 
-def test_more_clients_than_products_are_refused() -> None:
-    with pytest.raises(ValueError, match="more clients"):
-        list(islice((Shopper(Stock(1, 50), client, 3) for client in range(3)), 3))
-
-
-def test_statements_name_their_types_where_postgresql_could_not_guess() -> None:
+def test_statements_have_placeholders_for_their_values() -> None:
     assert update("orders", {"id": 1}, status="new") == (
-        "UPDATE orders SET status = %s::order_status WHERE id = %s",
+        "UPDATE orders SET status = %s WHERE id = %s",
         ("new", 1),
         1,
     )
@@ -118,5 +112,4 @@ def test_statements_name_their_types_where_postgresql_could_not_guess() -> None:
         (1, 2),
         1,
     )
-    values: Values = (1, 2, None, 1, 5, None, [], "{}")
-    assert insert("order_lines", values).text.endswith("VALUES (%s, %s, %s::uuid, %s, %s, %s, %s::int[], %s::jsonb)")
+    assert insert("saved_searches", (1, "dear", "new", 5)).text == "INSERT INTO saved_searches VALUES (%s, %s, %s, %s)"

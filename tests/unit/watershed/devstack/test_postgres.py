@@ -67,7 +67,8 @@ def test_a_commit_that_was_acknowledged_is_in_the_log() -> None:
 def test_the_versions_are_told() -> None:
     with pytest.raises(StackError, match="there is no PostgreSQL 9") as caught:
         Postgres(9)
-    assert caught.value.hint == "choose from 18, 16"
+    wanted = "choose from 18, 16, or set WATERSHED_POSTGRES to the folder that contains 9/bin/postgres"
+    assert caught.value.hint == wanted
 
 
 def test_the_usual_role_is_not_the_superuser(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from watershed.http.bounded_work import WAITING_MAX
 from watershed.http.change_streams import STREAMS_MAX, ChangeStreams
 from watershed.http.server import http_server
 from watershed.http.table_reads import LAST, TableReads
-from watershed.status.table_records import TableRecord
+from watershed.status.table_records import PublishedRecord
 from watershed.verify.one_table import UnknownTableError
 
 EVIL = "a/row.b"
@@ -36,8 +36,8 @@ ORDERS = TableSchema(
 )
 
 
-def record(number: int) -> TableRecord:
-    return TableRecord(0, number, {"id": number}, "u", 1, 0x10, 1, {"id": number, "email": "*****"})
+def record(number: int) -> PublishedRecord:
+    return PublishedRecord(0, number, {"id": number}, "u", 1, 0x10, 1, {"id": number, "email": "*****"})
 
 
 class Tables:
@@ -50,7 +50,7 @@ class Tables:
         self.fails: WatershedError | None = None
         self.following = 0
         self.is_settled: bool | None = None
-        self.new: list[TableRecord] = []
+        self.new: list[PublishedRecord] = []
         self.is_away = False
         self.breaks: Exception | None = None
 
@@ -84,7 +84,7 @@ class Tables:
         finally:
             self.following -= 1
 
-    def begin(self, count: int) -> list[TableRecord]:
+    def begin(self, count: int) -> list[PublishedRecord]:
         self.asked.append(count)
         if self.fails is not None:
             raise self.fails
@@ -94,7 +94,7 @@ class Tables:
         if self.is_away:
             raise UnreachableError("the leader does not answer", "start it")
 
-    def poll(self, wait_s: float, records_max: int = 1) -> list[TableRecord]:
+    def poll(self, wait_s: float, records_max: int = 1) -> list[PublishedRecord]:
         del records_max
         threading.Event().wait(min(wait_s, 0.01))
         if self.breaks is not None:

@@ -36,7 +36,7 @@ class FakeSource:
 
 
 class FakeTopics:
-    """Implements TopicReader."""
+    """Implements TopicFactsReader."""
 
     def __init__(self) -> None:
         self.facts = topics()

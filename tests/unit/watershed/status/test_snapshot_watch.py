@@ -9,7 +9,7 @@ from cdc.model.table_state import TableRecord
 from cdc.model.topics import Topics
 from tests.support.pipeline_records import FakeTail, position, progress, published, sink, snapshot
 from watershed.status.fill_progress import FillProgress
-from watershed.status.snapshot_watch import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
+from watershed.status.snapshot_watch import FollowedSnapshots, SnapshotWatch, await_begun, await_healed, epoch_of
 
 A, B = TableId("public", "a"), TableId("public", "b")
 
@@ -79,12 +79,12 @@ def test_a_damaged_position_is_not_taken(watch: SnapshotWatch, tail: FakeTail) -
 def test_followed_are_the_tables_of_the_request(watch: SnapshotWatch, tail: FakeTail) -> None:
     tail.publish(snapshot("a", status="done"))
     tail.publish(snapshot("b"))
-    (reported,) = Followed(watch, {A: "r1"}).statuses()
+    (reported,) = FollowedSnapshots(watch, {A: "r1"}).statuses()
     assert (reported.name, reported.status) == ("public.a", "done")
 
 
 def test_a_snapshot_that_another_request_replaced_has_ended(watch: SnapshotWatch, tail: FakeTail) -> None:
-    followed = Followed(watch, {A: "r1"})
+    followed = FollowedSnapshots(watch, {A: "r1"})
     tail.publish(snapshot(request="r2"))
     assert [reported.status for reported in followed.statuses()] == ["replaced"]
 
@@ -94,7 +94,7 @@ HEALS = "the snapshot that heals the gap"
 
 def test_what_heals_a_gap_is_followed_in_the_snapshot_that_takes_it_over(watch: SnapshotWatch, tail: FakeTail) -> None:
     """A heal that ended well was reported as an error: rows that changed meanwhile were read by another snapshot."""
-    followed = Followed(watch, {A: "epoch 2"})
+    followed = FollowedSnapshots(watch, {A: "epoch 2"})
     seen = []
     for record in (
         snapshot(request="epoch 2", owes=HEALS),
@@ -107,7 +107,7 @@ def test_what_heals_a_gap_is_followed_in_the_snapshot_that_takes_it_over(watch: 
 
 
 def test_a_gap_is_healed_when_a_snapshot_begins_that_owes_nothing(watch: SnapshotWatch, tail: FakeTail) -> None:
-    followed = Followed(watch, {A: "epoch 2"})
+    followed = FollowedSnapshots(watch, {A: "epoch 2"})
     tail.publish(snapshot(request="epoch 2", owes=HEALS))
     followed.statuses()
     tail.publish(snapshot(request="by an operator", where="id > 7", sweeps=False))
@@ -115,7 +115,7 @@ def test_a_gap_is_healed_when_a_snapshot_begins_that_owes_nothing(watch: Snapsho
 
 
 def test_a_part_does_not_heal_a_gap(watch: SnapshotWatch, tail: FakeTail) -> None:
-    followed = Followed(watch, {A: "epoch 2"})
+    followed = FollowedSnapshots(watch, {A: "epoch 2"})
     tail.publish(snapshot(request="epoch 2", owes=HEALS, status="running"))
     followed.statuses()
     part = RangeRecord(after=None, up_to=None)

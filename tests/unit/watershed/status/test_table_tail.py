@@ -9,7 +9,7 @@ import pytest
 from cdc.model.control import SweepRecord
 from cdc.model.errors import UnreachableError
 from cdc.model.events import TableId, pack_version
-from watershed.status.table_records import TableRecord
+from watershed.status.table_records import PublishedRecord
 from watershed.status.table_tail import TableTail, sweep_line
 
 TABLE, TOPIC, CONTROL = TableId("public", "orders"), "shop.public.orders", "shop.control"
@@ -84,13 +84,13 @@ def write(topics: Topics, number: int, seq: int) -> None:
 
 
 def tail(topics: Topics, only: int | None = None) -> TableTail:
-    def is_wanted(record: TableRecord) -> bool:
+    def is_wanted(record: PublishedRecord) -> bool:
         return only is None or record.key == {"id": only}
 
     return TableTail(topics, TABLE, (TOPIC, CONTROL), is_wanted, lambda content: content)
 
 
-def seqs(records: list[TableRecord]) -> list[int]:
+def seqs(records: list[PublishedRecord]) -> list[int]:
     return [record.row["n"] for record in records if record.row is not None]
 
 
