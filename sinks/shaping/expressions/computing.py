@@ -14,6 +14,7 @@ from sinks.shaping.expressions.types import (
     EXACT,
     NUMERIC,
     TIMESTAMP,
+    TIMESTAMPTZ,
     ComputationError,
     SqlType,
     Value,
@@ -26,6 +27,7 @@ _GROUP: Final = 4  # PostgreSQL's digits have base 10,000
 _SPACE: Final = " \t\n\v\f\r"
 _INTEGER_TEXT: Final = re.compile(rf"[{_SPACE}]*([+-]?[0-9]+)[{_SPACE}]*")
 _NUMERIC_TEXT: Final = re.compile(rf"[{_SPACE}]*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[{_SPACE}]*")
+_INTEGER_MIN: Final = -(1 << 31)
 _DIGITS_READ_MAX: Final = 4000  # of a text that becomes an integer: Python reads no more
 
 # ---- numbers
@@ -215,7 +217,7 @@ def left(text: str, count: int) -> str:
 def right(text: str, count: int) -> str:
     if count == 0:
         return ""
-    return text[-count:]
+    return text if count == _INTEGER_MIN else text[-count:]  # PostgreSQL can't negate the least integer
 
 
 def split_part(text: str, separator: str, position: int) -> str:
@@ -287,7 +289,8 @@ def field(type_: SqlType, name: str) -> Callable[[Value], Decimal] | None:
         return lambda value: Decimal(of_days(value))
     if type_ is DATE:
         return (lambda value: Decimal((value - _EPOCH.date()).days * 86_400)) if name == "epoch" else None
-    return _OF_TIMES.get(name) if type_ is TIMESTAMP or name == "epoch" else None
+    is_known = type_ is TIMESTAMP or (type_ is TIMESTAMPTZ and name == "epoch")
+    return _OF_TIMES.get(name) if is_known else None
 
 
 FIELDS: Final = (*_OF_DAYS, *_OF_TIMES)

@@ -27,9 +27,11 @@ from sinks.shaping.expressions.parts import (
     cast_function,
     cast_target,
     common,
+    constant,
     constrained,
     converted,
     date_arithmetic,
+    is_word_null,
     number_literal,
     number_part,
     number_parts,
@@ -124,7 +126,12 @@ class _Compiler:
             (name for name, value in node.args.items() if value and name not in (*arguments, *_FLAGS)), None
         ):
             raise ExpressionError(f"{shown(node)} is not available in this form ({extra})")
-        return make(self, node)
+        if isinstance(node, _COMPARISONS) and any(isinstance(one, _COMPARISONS) for one in node.iter_expressions()):
+            raise ExpressionError("a comparison of a comparison needs parentheses")
+        made = make(self, node)
+        if made.type is UNKNOWN or not (made.is_constant or node.find(exp.Column) is None):
+            return made
+        return _folded(node, made)
 
     def parts(self, *nodes: exp.Expr | None) -> list[Part]:
         return [self.part(node) for node in nodes if node is not None]
@@ -160,8 +167,7 @@ class _Compiler:
         return NULL
 
     def boolean(self, node: exp.Boolean) -> Part:
-        value = bool(node.this)
-        return Part(BOOLEAN, lambda _: value)
+        return constant(BOOLEAN, bool(node.this))
 
     def inside(self, node: exp.Paren) -> Part:
         return self.part(node.this)
@@ -169,24 +175,10 @@ class _Compiler:
     # ---- logic
 
     def both(self, node: exp.And) -> Part:
-        return self._connected(node, "AND", decides=False)
+        return _connected(*(boolean_part(part, "AND") for part in self.parts(node.left, node.right)), decides=False)
 
     def either(self, node: exp.Or) -> Part:
-        return self._connected(node, "OR", decides=True)
-
-    def _connected(self, node: exp.Connector, word: str, *, decides: bool) -> Part:
-        left, right = (boolean_part(part, word).evaluate for part in self.parts(node.left, node.right))
-
-        def evaluate(row: Row) -> Value:
-            first = left(row)
-            if first is decides:
-                return decides
-            second = right(row)
-            if second is decides:
-                return decides
-            return None if first is None or second is None else not decides
-
-        return Part(BOOLEAN, evaluate)
+        return _connected(*(boolean_part(part, "OR") for part in self.parts(node.left, node.right)), decides=True)
 
     def negation(self, node: exp.Not) -> Part:
         return strict(BOOLEAN, operator.not_, boolean_part(self.part(node.this), "NOT"))
@@ -207,9 +199,6 @@ class _Compiler:
     # ---- comparisons
 
     def comparison(self, node: exp.Binary) -> Part:
-        for side in (node.left, node.right):
-            if isinstance(side, _COMPARISONS):
-                raise ExpressionError("a comparison of a comparison needs parentheses")
         symbol, compare = _COMPARE[type(node)]
         return self._compared(self.part(node.left), self.part(node.right), symbol, compare)
 
@@ -225,6 +214,8 @@ class _Compiler:
         # PostgreSQL compares with what depends on no column first.
         nodes = sorted(node.expressions, key=lambda one: one.find(exp.Column) is not None)
         wanted, *listed = alike(self.parts(node.this, *nodes), "IN")
+        if wanted.is_null:
+            return constant(BOOLEAN, None)
         evaluate, options = wanted.evaluate, [part.evaluate for part in listed]
 
         def is_in(row: Row) -> Value:
@@ -241,35 +232,37 @@ class _Compiler:
 
     def between(self, node: exp.Between) -> Part:
         value, low, high = self.parts(node.this, node.args["low"], node.args["high"])
-        above = self._compared(value, low, "BETWEEN", operator.ge).evaluate
-        below = self._compared(value, high, "BETWEEN", operator.le).evaluate
-
-        def evaluate(row: Row) -> Value:
-            first = above(row)
-            if first is False:
-                return False
-            second = below(row)
-            return False if second is False else None if first is None or second is None else True
-
-        return Part(BOOLEAN, evaluate)
+        above = self._compared(value, low, "BETWEEN", operator.ge)
+        below = self._compared(value, high, "BETWEEN", operator.le)
+        return _connected(above, below, decides=False)
 
     # ---- choices
 
     def case(self, node: exp.Case) -> Part:
         subject = None if node.this is None else self.part(node.this)
+        if subject is not None and subject.type is UNKNOWN:
+            subject = converted(subject, TEXT)
         conditions = []
         for when in node.args["ifs"]:
             condition = self.part(when.this)
             if subject is None:
-                conditions.append(boolean_part(condition, "WHEN").evaluate)
+                conditions.append(boolean_part(condition, "WHEN"))
             else:
-                conditions.append(self._compared(subject, condition, "CASE", operator.eq).evaluate)
+                conditions.append(self._compared(subject, condition, "CASE", operator.eq))
         otherwise = node.args.get("default")
         values = [self.part(when.args["true"]) for when in node.args["ifs"]]
         values.append(NULL if otherwise is None else self.part(otherwise))
-        type_, values = common(values, "CASE")
-        branches = list(zip(conditions, [value.evaluate for value in values[:-1]], strict=True))
-        last = values[-1].evaluate
+        type_, (*values, default) = common(values, "CASE")
+        branches = []
+        for condition, value in zip(conditions, values, strict=True):
+            if not condition.is_constant:
+                branches.append((condition.evaluate, value.evaluate))
+            elif condition.evaluate({}) is True:
+                default = value
+                break
+        if not branches:
+            return default
+        last = default.evaluate
 
         def evaluate(row: Row) -> Value:
             for condition, value in branches:
@@ -281,7 +274,10 @@ class _Compiler:
 
     def coalesce(self, node: exp.Coalesce) -> Part:
         type_, values = common(self.parts(node.this, *node.expressions), "coalesce")
-        options = [value.evaluate for value in values]
+        counting = [value for value in values if not value.is_null] or values[:1]
+        if counting[0].is_constant or len(counting) == 1:
+            return counting[0]
+        options = [value.evaluate for value in counting]
 
         def evaluate(row: Row) -> Value:
             return next((value for option in options if (value := option(row)) is not None), None)
@@ -305,6 +301,8 @@ class _Compiler:
         # It has the type of its first argument, unless the comparison needs another.
         is_kept = first.type is not UNKNOWN and not (left.type is NUMERIC and first.type is not NUMERIC)
         kept = first if is_kept else left
+        if left.is_null or right.is_null:
+            return kept
         value, other = kept.evaluate, right.evaluate
         compared = left.evaluate
 
@@ -364,7 +362,7 @@ class _Compiler:
 
     def _count(self, node: exp.Expr, name: str) -> Part:
         part = self.part(node)
-        if part.is_null:
+        if is_word_null(part):
             return converted(part, INTEGER)
         if part.type not in (SMALLINT, INTEGER):
             raise ExpressionError(f"{name} needs an integer there, not {part.type.name}")
@@ -487,12 +485,34 @@ class _Compiler:
             return constrained(converted(part, target), digits)
         convert = cast_function(TEXT, target)
         assert convert is not None, "texts can be cast to every type but dates"
-        made = constrained(strict(target, convert, converted(part, TEXT)), digits)
-        try:
-            made.evaluate({})
-        except ComputationError as error:
-            raise ExpressionError(f"'{part.text}' can't be cast to {target.name}: {error}") from None
-        return made
+        return constrained(strict(target, convert, converted(part, TEXT)), digits)
+
+
+def _connected(left: Part, right: Part, *, decides: bool) -> Part:
+    """AND and OR: the value `decides` of one of both is that of the whole."""
+    if any(part.is_constant and part.evaluate({}) is decides for part in (left, right)):
+        return constant(BOOLEAN, decides)  # PostgreSQL's planner does not evaluate the other
+    first, second = left.evaluate, right.evaluate
+
+    def evaluate(row: Row) -> Value:
+        found = first(row)
+        if found is decides:
+            return decides
+        other = second(row)
+        if other is decides:
+            return decides
+        return None if found is None or other is None else not decides
+
+    return Part(BOOLEAN, evaluate)
+
+
+def _folded(node: exp.Expr, part: Part) -> Part:
+    """Returns the value of a part without columns. PostgreSQL's planner computes it, too, wherever it stands: if that
+    fails, it does so for every row."""
+    try:
+        return constant(part.type, part.evaluate({}), part.modifier)
+    except ComputationError as error:
+        raise ExpressionError(f"{shown(node)} has no value: {error}") from None
 
 
 # ---- nodes of the tree: what makes their part, and which arguments they may have
@@ -509,7 +529,8 @@ _COMPARE: Final[dict[type[exp.Expr], tuple[str, Callable[[Value, Value], bool]]]
     exp.GT: (">", operator.gt),
     exp.GTE: (">=", operator.ge),
 }
-_COMPARISONS: Final = (*_COMPARE, exp.Is, exp.NullSafeEQ, exp.NullSafeNEQ)
+# PostgreSQL's syntax has an order of these, or none, that the parser does not know.
+_COMPARISONS: Final = (*_COMPARE, exp.Is, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Between)
 _ARITHMETIC: Final[
     dict[type[exp.Expr], tuple[str, Callable[[int, int], int], Callable[[Decimal, Decimal], Decimal]]]
 ] = {

@@ -50,7 +50,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
         "left(text, count)", "The first characters; all but the last if negative.", "left('abcd', -1)", "abc"
     ),
     "length": Function("length(text)", "The number of characters.", "length('Zoë ')", 4),
-    "lower": Function("lower(text)", "In small letters.", "lower('ÄB')", "äb"),
+    "lower": Function("lower(text)", "In small letters.", "lower('Total')", "total"),
     "ltrim": Function("ltrim(text [, characters])", "Without them at the beginning.", "ltrim('xxa', 'x')", "a"),
     "mod": Function("mod(number, number)", "The rest of a division, as with `%`.", "mod(-7, 4)", -3),
     "nullif": Function("nullif(value, value)", "NULL if both are equal, else the first.", "nullif('', '')", None),

@@ -56,6 +56,8 @@ def _check(tokens: list[Token]) -> None:
         if token.token_type in _TEXTS:
             continue
         if token.token_type is TokenType.DOT:
+            if following is not None and following.token_type is TokenType.NUMBER:
+                continue  # .5
             raise ExpressionError("a column's name stands alone, without its table")
         if token.token_type is not TokenType.NUMBER and not word.replace("_", "a").isalnum() and word not in _SIGNS:
             raise ExpressionError(f"{token.text} is not available")

@@ -41,7 +41,8 @@ class Part:
     type: SqlType
     evaluate: Evaluate
     modifier: int = -1  # of numeric(p,s), as in pg_attribute
-    is_null: bool = False  # the word NULL
+    is_constant: bool = False  # it reads no column
+    is_null: bool = False  # it is constant, and NULL
     text: str | None = None  # of a text in quotes whose type is not known yet
 
 
@@ -53,7 +54,11 @@ def shown(node: exp.Expr) -> str:
         return node.key
 
 
-NULL: Final = Part(UNKNOWN, lambda _: None, is_null=True)
+def constant(type_: SqlType, value: Value, modifier: int = -1) -> Part:
+    return Part(type_, lambda _: value, modifier, is_constant=True, is_null=value is None)
+
+
+NULL: Final = constant(UNKNOWN, None)
 
 
 def text_literal(text: str) -> Part:
@@ -61,7 +66,7 @@ def text_literal(text: str) -> Part:
 
 
 def text_part(text: str) -> Part:
-    return Part(TEXT, lambda _: text)
+    return constant(TEXT, text)
 
 
 def number_literal(text: str) -> Part:
@@ -70,18 +75,19 @@ def number_literal(text: str) -> Part:
         value = int(text)
         for type_, bits in ((INTEGER, 32), (BIGINT, 64)):
             if -(1 << bits - 1) <= value < 1 << bits - 1:
-                return Part(type_, lambda _: value)
+                return constant(type_, value)
     try:
         exact = number(Decimal(text))
     except ArithmeticError:
         raise ExpressionError(f"{text} is not a number that numeric can have") from None
-    return Part(NUMERIC, lambda _: exact)
+    return constant(NUMERIC, exact)
 
 
 def strict(type_: SqlType, compute: Callable[..., Value], *parts: Part) -> Part:
     """The value of a function that is NULL if one of its arguments is."""
     if any(part.is_null for part in parts):  # PostgreSQL's planner does not evaluate the others either
-        return Part(type_, lambda _: None, is_null=True)
+        return constant(type_, None)
+    is_constant = all(part.is_constant for part in parts)
     if len(parts) == 1:
         (one,) = (part.evaluate for part in parts)
 
@@ -89,24 +95,29 @@ def strict(type_: SqlType, compute: Callable[..., Value], *parts: Part) -> Part:
             value = one(row)
             return None if value is None else compute(value)
 
-        return Part(type_, of_one)
+        return Part(type_, of_one, is_constant=is_constant)
     arguments = [part.evaluate for part in parts]
 
     def of_several(row: Row) -> Value:
         values = [argument(row) for argument in arguments]
         return None if None in values else compute(*values)
 
-    return Part(type_, of_several)
+    return Part(type_, of_several, is_constant=is_constant)
+
+
+def is_word_null(part: Part) -> bool:
+    """Says whether it is NULL of no type."""
+    return part.is_null and part.type is UNKNOWN
 
 
 def boolean_part(part: Part, where: str) -> Part:
-    if part.type is not BOOLEAN and not part.is_null:
+    if part.type is not BOOLEAN and not is_word_null(part):
         raise ExpressionError(f"{where} needs a boolean, not {part.type.name}")
     return part
 
 
 def number_part(part: Part, where: str) -> Part:
-    if part.is_null and part.type is UNKNOWN:
+    if is_word_null(part):
         raise ExpressionError(f"{where} of NULL is always NULL")
     if part.type.family != "number":
         hint = ": write the number without quotes" if part.text is not None else ""
@@ -172,11 +183,9 @@ def _typed_literal(text: str, wanted: SqlType) -> Part:
     }
     try:
         if wanted is DATE:
-            day = computing.date_of_literal(text)
-            return Part(DATE, lambda _: day)
+            return constant(DATE, computing.date_of_literal(text))
         if wanted is TIMESTAMP:
-            at = computing.timestamp_of_literal(text)
-            return Part(TIMESTAMP, lambda _: at)
+            return constant(TIMESTAMP, computing.timestamp_of_literal(text))
     except ValueError:
         pass
     if wanted is TIMESTAMPTZ:
