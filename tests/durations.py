@@ -17,7 +17,11 @@ BUDGET_S: Final = 60.0  # of a file, on two quiet cores
 BUDGETS_S: Final[dict[str, float]] = {
     "tests/integration/test_cluster.py": 160,
     "tests/integration/test_sink_run.py": 150,
-    "tests/integration/test_owed.py": 90,
+    "tests/integration/test_owed.py": 110,
+    "tests/integration/test_view_maintenance.py": 110,
+    "tests/integration/test_lifecycle.py": 100,
+    "tests/integration/test_check.py": 80,
+    "tests/simulation/test_operators.py": 120,
     "tests/integration/test_schema_changes.py": 100,
     "tests/integration/test_wait.py": 90,
     "tests/integration/test_tutorials.py": 120,
