@@ -65,12 +65,14 @@ class _Proxy:
         self._port = port
         self._forwarding: set[asyncio.Task[None]] = set()
         self._to_server: list[asyncio.StreamWriter] = []
+        self._to_clients: list[asyncio.StreamWriter] = []  # held: from Python 3.13 on, one that is collected is closed
         self._damage = b"", b""
         self._damage_left = self._damaged = 0
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._to_server.append(server_writer)
+        self._to_clients.append(writer)
         for source, to, change in ((reader, server_writer, bytes), (server_reader, writer, self._changed)):
             self._forwarding.add(asyncio.create_task(_forward(source, to, change)))
 
