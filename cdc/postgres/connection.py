@@ -53,10 +53,14 @@ SET_WHERE_KNOWN: LiteralString = (
 )
 
 
+def pinned_options(**others: str) -> str:
+    """Returns libpq's `options` with PINNED_SETTINGS; `others` are added, or take their place."""
+    return " ".join(f"-c {name}={value}" for name, value in (PINNED_SETTINGS | others).items())
+
+
 def conninfo(source: SourceConfig, *, application: str, replication: bool = False) -> str:
     """Returns a libpq connection string with our settings. Raises ConfigError for a DSN that libpq can't parse."""
     given = _parsed(source)
-    pinned = " ".join(f"-c {name}={value}" for name, value in PINNED_SETTINGS.items())
     settings: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "keepalives_idle": 10,
@@ -67,7 +71,7 @@ def conninfo(source: SourceConfig, *, application: str, replication: bool = Fals
         **given,
         "application_name": application,
         "client_encoding": "UTF8",
-        "options": f"{given.get('options', '')} {pinned}".strip(),
+        "options": f"{given.get('options', '')} {pinned_options()}".strip(),
     }
     if replication:
         settings["replication"] = "database"

@@ -12,7 +12,7 @@ from cdc.config.stores import SqlConfig
 from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
-from cdc.postgres.connection import PINNED_SETTINGS
+from cdc.postgres.connection import pinned_options
 from tests.conformance.stores import url_of
 from tests.support.user_queries import PlainBase, UserTable
 from watershed.views.maintainer import RowEncoder, define
@@ -146,9 +146,8 @@ def assert_exact(dsn: str, create: str, name: str, text: str, key: list[str]) ->
     config = SqlConfig.model_validate({"url": SecretStr(url_of(dsn))})
     target = {"type": "sql", "url": "postgresql://nowhere/x"}
     view = ViewConfig.model_validate({"base": "base", "sql": text, "key": key, "target": target})
-    pinned = " ".join(f"-c {one}={value}" for one, value in (PINNED_SETTINGS | {"search_path": "public"}).items())
     with (
-        psycopg.connect(dsn, autocommit=True, options=pinned) as connection,
+        psycopg.connect(dsn, autocommit=True, options=pinned_options(search_path="public")) as connection,
         closing(PlainBase(config, "shop")) as base,
     ):
         connection.execute(f"CREATE TABLE IF NOT EXISTS t ({create})".encode())

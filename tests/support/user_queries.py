@@ -16,7 +16,7 @@ from cdc.config.stores import SqlConfig
 from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
-from cdc.postgres.connection import PINNED_SETTINGS
+from cdc.postgres.connection import pinned_options
 from tests.conformance.stores import url_of
 from watershed.views.base import Base
 from watershed.views.connection import Key, Texts, texts
@@ -232,8 +232,7 @@ def run_history(dsn: str, schema: str, steps: int, only: str | None = None) -> I
     """Keeps the queries of a file through a random history. Yields what is wrong, with the name of its query."""
     statements, queries = read_queries(schema)
     config = SqlConfig.model_validate({"url": SecretStr(url_of(dsn))})
-    pinned = PINNED_SETTINGS | {"search_path": "public", "row_security": "on"}
-    settings = " ".join(f"-c {name}={value}" for name, value in pinned.items())
+    settings = pinned_options(search_path="public", row_security="on")
     with psycopg.connect(dsn, autocommit=True, options=settings) as connection:
         connection.execute(statements.encode())
         history = History(connection, 1)

@@ -14,7 +14,7 @@ from cdc.config.config_file import Config
 from cdc.config.stores import WarehouseConfig
 from cdc.config.views import FoldConfig, TopicTarget, target_prefix, view_topics
 from cdc.model.events import TableSchema
-from cdc.postgres.connection import PINNED_SETTINGS
+from cdc.postgres.connection import pinned_options
 from sinks.contract import StoredRow
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.reader import WarehouseReader
@@ -24,7 +24,7 @@ from watershed.verify.comparison import compare
 from watershed.verify.model import TableResult
 from watershed.views.comparison import query_rows, row_schema, stored_rows
 
-_PINNED = " ".join(f"-c {name}={value}" for name, value in (PINNED_SETTINGS | {"search_path": "public"}).items())
+_PINNED = pinned_options(search_path="public")
 # Of equal numbers with different digits (1 and 1.0), `max` returns the one that the server reads first.
 NUMBERS: Final = {"revenue_by_hour": "largest"}
 

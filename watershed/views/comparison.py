@@ -12,7 +12,7 @@ from psycopg import sql
 from cdc.config.config_file import Config
 from cdc.config.views import TopicTarget, target_prefix
 from cdc.model.events import TableId, TableSchema
-from cdc.postgres.connection import PINNED_SETTINGS
+from cdc.postgres.connection import pinned_options
 from sinks.contract import StoredRow
 from sinks.registry import make_sink
 from watershed.verify.comparison import SourceRows, compare
@@ -20,7 +20,7 @@ from watershed.verify.model import TableResult
 from watershed.views.maintainer import RowEncoder, define
 from watershed.views.targets import open_base
 
-_PINNED: Final = " ".join(f"-c {name}={value}" for name, value in (PINNED_SETTINGS | {"search_path": "public"}).items())
+_PINNED: Final = pinned_options(search_path="public")
 _TYPES: Final = "SELECT oid, regexp_replace(typname, '^_(.*)$', '\\1[]') FROM pg_type WHERE oid = ANY(%s)"
 
 

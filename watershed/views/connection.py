@@ -7,7 +7,7 @@ from typing import Any, Final
 import psycopg
 
 from cdc.config.stores import SqlConfig
-from cdc.postgres.connection import PINNED_SETTINGS
+from cdc.postgres.connection import pinned_options
 from sinks.errors import SinkError
 
 CONNECT_TIMEOUT_S: Final = 10
@@ -19,7 +19,7 @@ Texts = tuple[str | None, ...]
 Key = tuple[str, ...]  # a view row's key as texts
 
 _AWAY: Final = frozenset({"08", "57"})  # classes of errors: connections, and servers that start or end
-_PINNED: Final = {**PINNED_SETTINGS, "row_security": "on", "plan_cache_mode": "force_custom_plan"}
+_PINNED: Final = pinned_options(row_security="on", plan_cache_mode="force_custom_plan")
 
 
 def connect(config: SqlConfig, timeout_s: int = CONNECT_TIMEOUT_S) -> psycopg.Connection[Any]:
@@ -33,7 +33,7 @@ def connect(config: SqlConfig, timeout_s: int = CONNECT_TIMEOUT_S) -> psycopg.Co
             tcp_user_timeout=60_000,  # ms; for a server that disappeared without closing the connection
             application_name="watershed views",
             client_encoding="UTF8",
-            options=" ".join(f"-c {name}={value}" for name, value in _PINNED.items()),
+            options=_PINNED,
         )
 
 
