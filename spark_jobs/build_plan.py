@@ -65,7 +65,7 @@ def build_plan(
         former = former_mappings(section, reshaped, last, known)
         is_fed = bool(former) and fits(sink, section.with_mappings(former), held)
         readers = UP_TO_DATE if is_fed else f"{NOT_WRITTEN}{UNUSABLE}"
-        tables = tables if section.adopts_tables else sorted(history.newest.table for history in held)
+        tables = sorted(history.newest.table for history in held) if section.is_transactional else tables
     return BuildPlan(sink, tuple(tables), reason, readers, len(held) - len(tables), needs_space)
 
 

@@ -226,7 +226,7 @@ def _stored(
     if slot is None and slots is not None:
         slot = slots.serving()
     piece_bytes_max = min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX)
-    if isinstance(section, SqlConfig) and section.is_at_cuts:
+    if isinstance(section, SqlConfig) and section.is_transactional:
         return _transactional(config, name, section, slots, slot or FIRST, Portions(task_count, piece_bytes_max))
 
     def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> SparkBatches:

@@ -318,7 +318,7 @@ class ServingThread(SinkThread):
         else:
             reason = RESHAPED if reshaped else INCLUDED if included else ""
         is_whole = last is None or self._must_build_all(last, connections)
-        part = [] if is_whole or not self._section.adopts_tables else reshaped
+        part = [] if is_whole or self._section.is_transactional else reshaped
         is_followed = not is_whole and self._written_as is not self._section
         is_beside = slots is not None and not slots.in_place
         if is_beside:

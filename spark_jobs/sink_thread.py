@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config.config_file import Config
-from cdc.config.stores import SqlConfig
 from cdc.daemon.conditions import Conditions
 from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
@@ -318,7 +317,7 @@ class SinkThread(ABC):
         """Returns the SinkSync of the generation that continues at `start`, with its tables prepared."""
         control, update = connections.control, connections.update
         dead_letters = connections.dead_letters(start.generation)
-        if isinstance(self._section, SqlConfig) and self._section.is_at_cuts:
+        if self._section.is_transactional:
             start = with_closings_owed(start, dead_letters.open)
         position = self._position(connections, start)
         held = {schema_history.newest.table for schema_history in control.schema_histories.values()}

@@ -48,10 +48,10 @@ class StoreConfig(StoredTables):
         return False
 
     @property
-    def adopts_tables(self) -> bool:
-        """Says whether a new generation may have tables of the one before, which are at another position than those
-        that were built for it."""
-        return True
+    def is_transactional(self) -> bool:
+        """Says whether all tables are committed together, so that readers see them at one position. Then a new
+        generation can't have tables of the one before, which are at another one than those that were built for it."""
+        return False
 
     @property
     def no_rebuild(self) -> str | None:
@@ -238,15 +238,15 @@ class SqlConfig(StoreConfig):
 
     @property
     def has_bounded_batches(self) -> bool:
-        return self.is_at_cuts
+        return self.is_transactional
 
     @property
     def is_at_cuts(self) -> bool:
-        return self.consistency == "transactional"
+        return self.is_transactional
 
     @property
-    def adopts_tables(self) -> bool:
-        return not self.is_at_cuts
+    def is_transactional(self) -> bool:
+        return self.consistency == "transactional"
 
     def beginning(self, topic_prefix: str) -> str:
         """The schema of the sink's own tables; where there are no schemas, what their names begin with."""
