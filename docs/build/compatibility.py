@@ -7,8 +7,7 @@ A test says what it shows by a marker, on the function or on one of its cases (`
 - `clients="…"`: the clients that the test used, if not all.
 - `instead="…"`: what stood in for the server, or what was compared, if the test does not run on one.
 - `refused="…"`: the message with which the combination is refused. The test takes it from fixture
-  `expected_refusal`, so that it
-  is written once.
+  `expected_refusal`, so that it is written once.
 
 The markers are read from the text of the tests, because importing them would need all that the tests need. A
 combination without a marker is shown as not tested.
