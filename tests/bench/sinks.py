@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, LiteralString
 
+import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from rich.console import Console
@@ -27,13 +28,14 @@ from rich.table import Table
 from cdc.model.sink_records import SinkRecord
 from cdc.model.topics import Topics
 from tests.bench.processes import cores, cpu_by_program, cpu_s, memory_mb
-from tests.bench.sinks_limits import rows_per_second, write_iceberg, write_opensearch, write_redis
+from tests.bench.sinks_limits import rows_per_second, write_iceberg, write_opensearch, write_postgresql, write_redis
 from tests.bench.sinks_load import SampledRow, sample, write_changes
 from tests.bench.sinks_restart import idle, restarts
 from tests.bench.sinks_scaling import rates
 from tests.bench.sinks_tables import rounds
 from tests.bench.snapshot import percentile
 from tests.bench.yardstick import narrow_rows_per_second
+from tests.conformance.stores import url_of
 from tests.support.captured import Captured
 from tests.support.sink_job import SinkJob
 from tests.support.sink_machine import Positions
@@ -42,10 +44,12 @@ from tests.support.waiting import eventually
 from watershed.devstack.endpoints import Endpoints
 from watershed.devstack.stack import Stack
 
-STORES: Final = ("cache", "search", "warehouse")
+STORES: Final = ("cache", "search", "warehouse", "sql")
+TOGETHER: Final = STORES[:3]  # in one application
 PARTS: Final = ("backlog", "scaling", "freshness", "together", "tables", "restarts", "idle")
 TABLES: Final = ("orders", "lines", "customers", "products", "payments")
 DATABASE: Final = "watershed"
+SQL_STORE: Final = "reports"  # a database of the same server
 FRESH_ROWS: Final = 20_000  # in each table under the workload
 WARM_S: Final = 15.0
 START_S_MAX: Final = 180.0
@@ -87,6 +91,11 @@ class Bench:
     number: int = 0
     warm_s: float = WARM_S
 
+    @property
+    def sql_store(self) -> str:
+        """Of the database that the SQL sink writes, as a URL."""
+        return url_of(make_conninfo(self.endpoints.superuser_dsn, dbname=SQL_STORE))
+
     @contextmanager
     def captured(self, tables: Sequence[str]) -> Iterator[Captured]:
         """Creates these tables, empty, and runs `cdc run` on them with a prefix of its own."""
@@ -103,7 +112,8 @@ class Bench:
             folder=folder,
         )
         captured.settings = {
-            "sinks": sinks_section(folder, self.endpoints.opensearch_url, self.endpoints.redis_url),
+            "sinks": sinks_section(folder, self.endpoints.opensearch_url, self.endpoints.redis_url)
+            | {"sql": {"type": "sql", "url": self.sql_store}},
             "spark": {"checkpoint_location": str(folder / "checkpoints")},
             "source": {"publication": captured.name},
             # The tables are empty. Their snapshot would begin while they are filled, and publish each row once more.
@@ -215,6 +225,7 @@ def limits(bench: Bench, stores: Sequence[str]) -> dict[str, float]:
         "cache": (write_redis, bench.endpoints.redis_url, (1, 2)),
         "search": (write_opensearch, bench.endpoints.opensearch_url, (1, 2)),
         "warehouse": (write_iceberg, str(bench.folder), (1,)),
+        "sql": (write_postgresql, bench.sql_store, (1, 2)),
     }
     found = {}
     for store in stores:
@@ -385,6 +396,8 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
                 folder, stack.start("postgres", "kafka", "opensearch", "redis"), console, warm_s=arguments.warm
             )
             superuser = make_conninfo(bench.endpoints.superuser_dsn, dbname=DATABASE)
+            with psycopg.connect(superuser, autocommit=True) as connection:
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(SQL_STORE)))
             found["machine"] = {"pg_recvlogical_rows_per_s": narrow_rows_per_second(superuser)}
             console.print(found["machine"], highlight=False)
             if "backlog" in arguments.parts:
@@ -411,11 +424,11 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
                         found[store][f"alone_{rate}"] = run
             if "together" in arguments.parts and not arguments.only:
                 for rate in arguments.rates:
-                    run = freshness(bench, STORES, TABLES, rate, arguments.seconds)
+                    run = freshness(bench, TOGETHER, TABLES, rate, arguments.seconds)
                     console.print(f"together at {rate}", run, highlight=False)
                     found[f"together_{rate}"] = run
             if "restarts" in arguments.parts:
-                found["restarts"] = killed(bench, stores, arguments.kills)
+                found["restarts"] = killed(bench, [store for store in stores if store in TOGETHER], arguments.kills)
                 console.print("restarts", found["restarts"], highlight=False)
             if "idle" in arguments.parts and "cache" in stores:
                 found["idle"] = nothing_to_do(bench, arguments.tables)

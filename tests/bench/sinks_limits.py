@@ -6,11 +6,25 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 PIPELINE_ROWS: Final = 1000
 BULK_ROWS: Final = 2000
 _FIELDS: Final = {"amount": {"type": "double"}}  # others have them by themselves
+
+
+PLAIN_TABLE: LiteralString = """
+CREATE TABLE IF NOT EXISTS plain (
+  id bigint PRIMARY KEY, customer_id int, status text, amount numeric, note text, is_gift boolean,
+  changed_at timestamptz, counter int, city text, country text
+)
+"""
+PLAIN_UPSERT: LiteralString = """
+INSERT INTO plain SELECT * FROM json_populate_recordset(NULL::plain, %s)
+ON CONFLICT (id) DO UPDATE SET (customer_id, status, amount, note, is_gift, changed_at, counter, city, country) =
+  (EXCLUDED.customer_id, EXCLUDED.status, EXCLUDED.amount, EXCLUDED.note, EXCLUDED.is_gift, EXCLUDED.changed_at,
+   EXCLUDED.counter, EXCLUDED.city, EXCLUDED.country)
+"""
 
 
 def document(number: int) -> dict[str, Any]:
@@ -45,6 +59,16 @@ def write_redis(url: str, rows: Sequence[int]) -> None:
             text = json.dumps(document(number), separators=(",", ":"))
             pipeline.hset(f"plain:public.orders:{number}", mapping={"v": f"{number:019d}", "doc": text})
         pipeline.execute()
+
+
+def write_postgresql(url: str, rows: Sequence[int]) -> None:
+    """Writes by INSERT statements of 1,000 rows that replace the rows of the same key, a transaction each."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(PLAIN_TABLE)
+        for part in _parts(rows, PIPELINE_ROWS):
+            connection.execute(PLAIN_UPSERT, (json.dumps([document(number) for number in part]),))
 
 
 def write_opensearch(url: str, rows: Sequence[int]) -> None:
