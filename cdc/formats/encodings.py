@@ -128,7 +128,8 @@ def is_same_form(schema_type: SchemaType, one: str, other: str) -> bool:
     if schema_type == "AVRO":
         return _canonical(one) == _canonical(other)
     if schema_type == "PROTOBUF":
-        return _wire_form(one) == _wire_form(other) is not None
+        form = _wire_form(one)
+        return form is not None and form == _wire_form(other)
     return bool(_without_notes(json.loads(one)) == _without_notes(json.loads(other)))
 
 
@@ -136,7 +137,7 @@ def _canonical(schema: str) -> str:
     return to_parsing_canonical_form(parse_schema(without_logical_types(json.loads(schema))))
 
 
-def _wire_form(schema: str) -> Any:
+def _wire_form(schema: str) -> tuple[str, dict[str, set[tuple[str | int, ...]]]] | None:
     """Returns what decides about the bytes; None for a schema that Watershed does not write."""
     try:
         file = parsed(schema)

@@ -97,4 +97,4 @@ LOGICAL_TYPES: Final[Mapping[str, KnownType]] = {
     ),
 }
 KNOWN_TYPES: Final[Mapping[str, KnownType]] = {known.message.name: known for known in LOGICAL_TYPES.values()}
-KNOWN_MESSAGES: Final[Mapping[str, Message]] = {name: known.message for name, known in KNOWN_TYPES.items()}
+KNOWN_MESSAGES: Final[dict[str, Message]] = {name: known.message for name, known in KNOWN_TYPES.items()}

@@ -132,7 +132,7 @@ class SchemaRegistry:
 
     def _latest(self, subject: str) -> RegisteredSchema:
         """Asks the registry itself: somebody may have registered another schema since. Raises SchemaRegistryError."""
-        self._client.clear_latest_caches()
+        self._client.clear_latest_caches()  # type: ignore[no-untyped-call]
         return self._client.get_latest_version(subject)
 
     def fetch(self, schema_id: int) -> tuple[str, str]:

@@ -121,10 +121,13 @@ def point(message: Any, name: str) -> dict[str, Any]:
     return {"x": double(found, "x"), "wkb": encoded(found, "wkb") if found.HasField("wkb") else None}
 
 
+def nullable(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
 DECIMAL: Final = named(BYTES, f"{CONNECT}Decimal", {"scale": "3"})
 POINT: Final = {**struct_of([("x", required(FLOAT64)), ("wkb", optional(BYTES))]), "name": "a.Point"}
 decimals = st.integers(-(10**30), 10**30).map(unscaled)
-nullable = lambda values: st.none() | values  # noqa: E731
 KINDS: Final[Mapping[str, Kind]] = {
     "boolean": Kind(BOOLEAN, st.booleans(), plain),
     "int16": Kind(INT16, integers(16), plain),
