@@ -8,7 +8,7 @@ A field's number belongs to its column for ever (docs/design/encodings.md): sche
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -70,7 +70,7 @@ class _Builder:
     def _message(self, name: str, members: Iterable[Node]) -> Message:
         columns = {member["field"]: member for member in members}
         earlier = [messages[name] for messages in self._earlier if name in messages]
-        numbers = _numbers(columns, earlier)
+        numbers = _numbers(columns, earlier, is_ordered=name.endswith(".Key"))
         originals: dict[str, str] = {}
         mode = mode_of(name, self._mode)
         fields = []
@@ -159,9 +159,10 @@ def _used(messages: Sequence[Message]) -> tuple[frozenset[int], frozenset[str]]:
     return frozenset().union(*(message.numbers for message in messages)), frozenset().union(*names)
 
 
-def _numbers(columns: Iterable[str], earlier: Sequence[Message]) -> dict[str, int]:
+def _numbers(columns: Collection[str], earlier: Sequence[Message], *, is_ordered: bool) -> dict[str, int]:
     """Returns the number of each column: that which it has in the first of the earlier messages that knows it, unless
-    one before that used the number; otherwise the next one that none of them used."""
+    one before that used the number; otherwise the next one that none of them used. `is_ordered`: the numbers ascend, so
+    that a registry which sorts the fields of a schema does not change the text of a key."""
     found: dict[str, int] = {}
     used: set[int] = set()
     for message in earlier:
@@ -170,6 +171,8 @@ def _numbers(columns: Iterable[str], earlier: Sequence[Message]) -> dict[str, in
             if column not in found and column in theirs and theirs[column] not in used:
                 found[column] = theirs[column]
         used |= message.numbers
+    if is_ordered and (known := [found.get(column, NUMBER_MAX) for column in columns]) != sorted(known):
+        found = {}
     following = max(used, default=0)
     for column in columns:
         if column not in found:

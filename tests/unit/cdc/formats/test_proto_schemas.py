@@ -193,6 +193,21 @@ def test_the_topics_own_numbers_count_more_than_the_registrys() -> None:
     assert lines(found, "Value") == ["optional string a = 1;", "optional string b = 2;", "optional string c = 3;"]
 
 
+def test_numbers_of_a_key_ascend() -> None:
+    """A registry may sort fields by number: readers of the key would find its columns in another order."""
+
+    def key(*columns: str) -> Node:
+        return {**table(*columns), "name": "demo.public.users.Key"}
+
+    before = parsed(file_text(proto_file(key("a", "b"), "t")))
+    same, added, other = (
+        proto_file(key(*names), "t", "none", [before]) for names in (("a", "b"), ("b", "c"), ("b", "a"))
+    )
+    assert same == before
+    assert lines(file_text(added), "Key")[2:] == ["optional string b = 2;", "optional string c = 3;"]
+    assert lines(file_text(other), "Key") == ["reserved 1, 2;", "optional string b = 3;", "optional string a = 4;"]
+
+
 def test_numbers_that_protobuf_keeps_for_itself_are_left_out() -> None:
     before = file_text(proto_file(table("a"), "t")).replace("a = 1", "a = 18999")
     after = file_text(proto_file(table("a", "b"), "t", "none", [parsed(before)]))
