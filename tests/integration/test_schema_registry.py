@@ -1,7 +1,7 @@
 """Tables' records in Avro, JSON Schema and Protobuf, with a real schema registry (Apicurio's)."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -299,7 +299,7 @@ def test_a_job_on_spark_reads_it(
     assert found == sorted(items.query("SELECT id, name, price, tags FROM items"))
 
 
-def deserializer(encoding: Encoding, client: SchemaRegistryClient) -> Callable[[bytes, SerializationContext], Any]:
+def deserializer(encoding: Encoding, client: SchemaRegistryClient) -> Any:
     """Confluent's, which makes dicts."""
     if encoding == "avro":
         return AvroDeserializer(client)
@@ -308,7 +308,7 @@ def deserializer(encoding: Encoding, client: SchemaRegistryClient) -> Callable[[
 
     def read(content: bytes, context: SerializationContext) -> Any:
         schema = client.get_schema(schema_id_of(content) or 0).schema_str
-        message = ProtobufDeserializer(message_class(schema or ""), {"use.deprecated.format": False}, client)
+        message = ProtobufDeserializer(message_class(schema or ""), {"use.deprecated.format": False})
         return MessageToDict(message(content, context), always_print_fields_with_no_presence=True)
 
     return read

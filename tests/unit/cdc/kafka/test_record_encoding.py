@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdc.config.format_options import FormatOptions
 from cdc.formats.encodings import reader_of
@@ -23,6 +25,7 @@ from cdc.pgoutput.messages import NULL
 from cdc.pgoutput.relations import relation_of
 from tests.support import wire
 from tests.support.holes import without_holes
+from tests.support.protoc import message_class
 from tests.support.registries import FakeRegistry
 
 TOPICS: Final = Topics("shop")
@@ -259,6 +262,20 @@ def test_a_newest_schema_that_is_not_ours_stops_the_table() -> None:
     with pytest.raises(UnsupportedChangeError, match=r"field numbers can't continue .* with enum") as failure:
         session(registry, PROTOBUF, table)(*rows(table, b"1\tx", options=PROTOBUF))
     assert "remove that version" in failure.value.hint
+
+
+def test_confluents_deserializer_reads_protobuf() -> None:
+    registry, table = FakeRegistry(), schema(ID, NAME)
+    [_, row] = session(registry, PROTOBUF, table)(*rows(table, b"1\tx", options=PROTOBUF))
+
+    def deserialized(content: bytes | None, part: MessageField) -> Any:
+        _, text = registry.fetch(schema_id_of(content or b"") or 0)
+        read = ProtobufDeserializer(message_class(text), {"use.deprecated.format": False})
+        return read(content, SerializationContext(row.topic, part))
+
+    assert deserialized(row.key, MessageField.KEY).id == 1
+    value = deserialized(row.value, MessageField.VALUE)
+    assert (value.after.id, value.after.name, value.HasField("before"), value.source.table) == (1, "x", False, "things")
 
 
 def test_another_key_in_protobuf_stops_the_table() -> None:
