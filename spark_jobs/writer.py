@@ -23,7 +23,7 @@ from cdc.kafka.record_decoding import record_reader
 from cdc.model.errors import WatershedError
 from spark_jobs.kept import KeptClients
 from spark_jobs.live_reports import LiveReports
-from spark_jobs.pieces import ChangeWriter, PieceWriter
+from spark_jobs.piece_writer import ChangeWriter, PieceWriter
 from spark_jobs.rejections import Rejections
 from spark_jobs.source.piece import Piece, one_binary, to_pieces
 from spark_jobs.task_errors import TaskError
