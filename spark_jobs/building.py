@@ -77,7 +77,7 @@ class Builder(SinkThread):
         """Waits until the generation shows this position. Returns False after the time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if self._sync is not None and self._sync.state.applied[:2] >= goal[:2]:
+            if (sync := self._sync) is not None and sync.state.applied[:2] >= goal[:2]:
                 return True
             time.sleep(LOOK_S)
         return False

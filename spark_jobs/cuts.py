@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -25,7 +25,7 @@ from sinks.contract import Sink
 from sinks.slots import FIRST
 from sinks.sql.sink import SqlSink
 from sinks.sql.staged import StagedPieces
-from spark_jobs.batches import Batches, BatchReport, SparkBatches
+from spark_jobs.batches import BatchReport, SparkBatches
 from spark_jobs.kept import KeptClients
 from spark_jobs.piece_writer import PieceWriter
 from spark_jobs.rejections import Rejections
@@ -36,16 +36,6 @@ from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig, TaskReport
 from spark_jobs.writer import StoreWriter, report_row
 
 log = structlog.get_logger(__name__)
-
-
-class CutBatches(Batches, Protocol):
-    """Batches that are merged by the driver, in a transaction of the store."""
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Everything that the sink object does within this context is one transaction, of whatever thread."""
-
-    def merge(self, report: BatchReport) -> BatchReport:
-        """Writes what the tasks of `report` have staged. Returns the report of the written rows."""
 
 
 class StagedBy(NamedTuple):
@@ -109,7 +99,7 @@ def open_sql(task_config: SinkTaskConfig) -> SqlSink:
 
 
 class TransactionalBatches(SparkBatches):
-    """Implements CutBatches."""
+    """Batches that the driver merges, in a transaction of the store."""
 
     def __init__(
         self,
@@ -134,9 +124,11 @@ class TransactionalBatches(SparkBatches):
         return stager
 
     def transaction(self) -> AbstractContextManager[None]:
+        """Everything that the sink object does within this context is one transaction, of whatever thread."""
         return self._server.one_transaction()
 
     def merge(self, report: BatchReport) -> BatchReport:
+        """Writes what the tasks of `report` have staged. Returns the report of the written rows."""
         begun, merged = time.monotonic(), TaskReport()
         self._staged.lock()
         writer = PieceWriter(

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from cdc.model.errors import WatershedError
 from spark_jobs.dead_letters import DeadLetterProducer
@@ -22,18 +22,6 @@ from spark_jobs.task_report import SinkTaskConfig, TaskReport
 DEAD_LETTERS_PENDING_MAX: Final = 2_000
 TRIES_MAX: Final = 5  # a broker may be starting, or have passed the group on to another
 PAUSE_S: Final = 0.5
-
-
-class Group(Protocol):
-    """The interface of spark_jobs.source.group.GroupOffsets."""
-
-    def commit(self, reached: dict[Partition, Reached]) -> None: ...
-
-
-class DeadLetterPublisher(Protocol):
-    """The interface of spark_jobs.dead_letters.DeadLetterProducer."""
-
-    def publish(self, dead_letters: DeadLetterUpdates) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +42,7 @@ _clients: Final[KeptClients[_Clients]] = KeptClients()
 class LiveReports:
     """The reports of one task. Methods are called by the task's thread."""
 
-    def __init__(self, group: Group, dead_letters: DeadLetterPublisher, execution: str, task: int) -> None:
+    def __init__(self, group: GroupOffsets, dead_letters: DeadLetterProducer, execution: str, task: int) -> None:
         self._group = group
         self._dead_letters = dead_letters
         self._execution = execution

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock, RLock
-from typing import Protocol
 
 import structlog
 
@@ -20,22 +19,12 @@ from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from spark_jobs.applied import AppliedPosition, Invalidations
 from spark_jobs.batches import Batches, BatchReport
-from spark_jobs.control_reader import ControlUpdate
-from spark_jobs.cuts import CutBatches
-from spark_jobs.dead_letters import DeadLetterQueue
+from spark_jobs.control_reader import ControlReader
+from spark_jobs.cuts import TransactionalBatches
+from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.sync_state import SyncState, Written, as_offsets
 
 log = structlog.get_logger(__name__)
-
-
-class ControlSource(Protocol):
-    """Reads the control and progress topics."""
-
-    @property
-    def sinks(self) -> Mapping[str, SinkRecord]:
-        """The newest record of each sink and generation, by record key, as far as was read."""
-
-    def read(self) -> ControlUpdate: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +42,8 @@ class JobEnvironment:
     sink: Sink
     generation: int
     batches: Batches
-    control: ControlSource
-    dead_letters: DeadLetterQueue
+    control: ControlReader
+    dead_letters: DeadLetterTopic
     complete: Callable[[SinkRecord], SinkRecord]  # adds what the job knows of the sink, besides its position
     publish: Callable[[SinkRecord], None]
     now_us: Callable[[], int]  # µs since 1970
@@ -63,7 +52,9 @@ class JobEnvironment:
     dead_letters_max: int  # open dead letters, with more of which the sink stops
     may_hold_more: bool = False  # the store may have rows of tables that were never read, from former topics
     at_cuts: bool = False  # batches go from one cut to the next (ProgressRecord.is_cut)
-    transactional: CutBatches | None = None  # `batches`, if they are also merged in one transaction; then `at_cuts`
+    transactional: TransactionalBatches | None = (
+        None  # `batches`, if they are also merged in one transaction; then `at_cuts`
+    )
     marks: CutMarks | None = None
     # Held while a batch runs and while tables are prepared: no task writes to a table that is being altered.
     writing: Lock = field(default_factory=Lock)
@@ -245,7 +236,9 @@ class Publisher:
             if not self._is_uncertain:  # else the sink begins again, where the store is
                 self._publish(self._note())
 
-    def commit(self, batches: CutBatches, staged: BatchReport | None, invalidations: Invalidations) -> BatchReport:
+    def commit(
+        self, batches: TransactionalBatches, staged: BatchReport | None, invalidations: Invalidations
+    ) -> BatchReport:
         """In one transaction of the store, writes a batch (None: there is none), sweeps, and notes the position; then
         publishes it. The state has the former position until the transaction is committed. Returns what was read. A
         batch that does not end at the cut is not written: what it lacks is read with the next one."""
@@ -370,10 +363,8 @@ class Publisher:
     @property
     def mark_is_due(self) -> bool:
         """Whether the cut that the store is at is to be marked."""
-        if self.environment.marks is None:
-            return False
-        since = self._marked_us
-        return since is None or self.environment.now_us() - since >= self.environment.marks.interval_s * 1_000_000
+        marks, since, now_us = self.environment.marks, self._marked_us, self.environment.now_us()
+        return marks is not None and (since is None or now_us - since >= marks.interval_s * 1_000_000)
 
     def mark_cut(self) -> None:
         """Marks the cut that the store is at. To be called while no batch writes."""

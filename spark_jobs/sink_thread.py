@@ -414,11 +414,8 @@ class SinkThread(ABC):
             if self._pause(sync, pause_s):
                 return
             if not query.isActive:
-                raise (
-                    sync.batch_runner.failure
-                    or error_of_query(query)
-                    or SinkError(f"{self.name}: the query ended by itself")
-                )
+                failure = sync.batch_runner.failure or error_of_query(query)
+                raise failure or SinkError(f"{self.name}: the query ended by itself")
             begun = time.monotonic()
             sync.housekeeper.work()
             took_s = time.monotonic() - begun
@@ -431,10 +428,8 @@ class SinkThread(ABC):
 
     def _pause(self, sync: SinkSync, pause_s: float) -> bool:
         """Waits for so long, and longer while a backlog is worked off; says whether there was a request to stop."""
-        begun = time.monotonic()
-        while (waited_s := time.monotonic() - begun) < (
-            HOUSEKEEPING_PAUSE_BEHIND_S if sync.state.is_behind else pause_s
-        ):
+        begun, state = time.monotonic(), sync.state
+        while (waited_s := time.monotonic() - begun) < (HOUSEKEEPING_PAUSE_BEHIND_S if state.is_behind else pause_s):
             if self._stop.wait(min(HOUSEKEEPING_PAUSE_S_MIN, max(0.0, HOUSEKEEPING_PAUSE_BEHIND_S - waited_s))):
                 return True
         return self._stop.is_set()

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 
 import structlog
@@ -51,7 +52,7 @@ class SyncState:
         self.report_count = 0
         self._sink_name = sink_name
         self._now_us = now_us
-        self._queries_started = 0
+        self._query_numbers = count(1)
         self._behind_us: int | None = None  # when a task reported last that there are more records than it can take
 
     @property
@@ -89,8 +90,7 @@ class SyncState:
     def start_query(self) -> int:
         """Returns a number for a new query: its batches may begin, those of earlier queries may not any more."""
         with self.lock:
-            self._queries_started += 1
-            self.active_query = self._queries_started
+            self.active_query = next(self._query_numbers)
             return self.active_query
 
     def stop_query(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -34,14 +34,6 @@ REPORT_S: Final = 0.1  # between two reports of a running task, unless no record
 
 
 OpenWriter = Callable[[SinkTaskConfig, SchemaCatalog], ChangeWriter]
-
-
-class Reports(Protocol):
-    """The interface of spark_jobs.live_reports.LiveReports."""
-
-    def send(self, report: TaskReport) -> None: ...
-
-    def finish(self, report: TaskReport) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +118,7 @@ def write_pieces(writer: StoreWriter, pieces: Iterable[Piece], task: int) -> Tas
     return report
 
 
-def _write_live(writer: PieceWriter, pieces: Iterable[Piece], report: TaskReport, reports: Reports) -> None:
+def _write_live(writer: PieceWriter, pieces: Iterable[Piece], report: TaskReport, reports: LiveReports) -> None:
     reported = 0.0
     for piece in pieces:
         writer.write(piece)  # an empty one waits for the store: none follow at once

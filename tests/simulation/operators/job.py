@@ -167,7 +167,7 @@ class InlineReports(LiveReports):
     @contextmanager
     def opened(cls, job: SinkTaskConfig, batch: str, task: int) -> Iterator["InlineReports"]:
         group = GroupOffsets(job.kafka, group_name(job.prefix, job.sink, job.generation))
-        yield cls(group, FakeProducer(RUN.brokers), batch, task)
+        yield cls(group, FakeProducer(RUN.brokers), batch, task)  # type: ignore[arg-type]
 
     def send(self, report: TaskReport, *, is_over: bool = False) -> None:
         super().send(report, is_over=is_over)
@@ -200,7 +200,7 @@ class FakeProducer:
 
 
 class FakeLetters:
-    """Implements spark_jobs.dead_letters.DeadLetterQueue on the brokers."""
+    """Implements spark_jobs.dead_letters.DeadLetterTopic on the brokers."""
 
     def __init__(self, brokers: Brokers, generation: int) -> None:
         self._brokers = brokers

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -83,11 +83,12 @@ class Store:
         if self.sql.generation() is None:
             self.sql.begin_generation(1)
         self.staging = TransactionalBatches(self.job, JOB, lambda _: None, self.sql, self.sql)
+        clients: Any = self
         environment = JobEnvironment(
-            *(self.sql, 1, self, self, self.letters, lambda record: record, self._publish, lambda: 5, lambda _: False),
-            *(JOB, 100),
+            *(self.sql, 1, clients, clients, cast("Any", self.letters)),
+            *(lambda record: record, self._publish, lambda: 5, lambda _: False, JOB, 100),
             at_cuts=True,
-            transactional=self,
+            transactional=clients,
         )
         self.sync = SinkSync(environment, AppliedPosition() if start is None else AppliedPosition.of(start))
         self.sync.housekeeper.begin(list(HISTORIES.values()))
@@ -100,7 +101,7 @@ class Store:
     def read(self) -> ControlUpdate:
         return self.update.pop(0) if self.update else ControlUpdate((), (), ())
 
-    # ---- CutBatches: what Spark would do is done here
+    # ---- TransactionalBatches: what Spark would do is done here
 
     is_live = False
 

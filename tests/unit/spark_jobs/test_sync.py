@@ -102,7 +102,7 @@ class FakeSink:
 
 
 class FakeLetters:
-    """Implements spark_jobs.dead_letters.DeadLetterQueue."""
+    """Implements spark_jobs.dead_letters.DeadLetterTopic."""
 
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
@@ -150,6 +150,10 @@ class _InTurn:
         return method(*given)
 
 
+def in_turn(bench: "Bench", client: object) -> Any:
+    return _InTurn(bench, client)
+
+
 class _Locked:
     """A position that is used with the lock of the state only."""
 
@@ -195,11 +199,11 @@ class Bench:
         self.sink = FakeSink(self.calls)
         self.publish_record = self._publish
         self.environment = JobEnvironment(
-            _InTurn(self, self.sink),
+            in_turn(self, self.sink),
             1,
-            _InTurn(self, self),
-            _InTurn(self, self),
-            _InTurn(self, self.dead_letters),
+            in_turn(self, self),
+            in_turn(self, self),
+            in_turn(self, self.dead_letters),
             lambda record: record,
             lambda record: self.publish_record(record),
             lambda: self.now_us,
