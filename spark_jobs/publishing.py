@@ -362,7 +362,7 @@ class Publisher:
 
     @property
     def mark_is_due(self) -> bool:
-        """Whether the cut that the store is at is to be marked."""
+        """Whether the cut that the store is at is to be marked. Does not wait."""
         marks, since, now_us = self.environment.marks, self._marked_us, self.environment.now_us()
         return marks is not None and (since is None or now_us - since >= marks.interval_s * 1_000_000)
 

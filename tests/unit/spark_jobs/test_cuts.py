@@ -85,8 +85,17 @@ class Store:
         self.staging = TransactionalBatches(self.job, JOB, lambda _: None, self.sql, self.sql)
         clients: Any = self
         environment = JobEnvironment(
-            *(self.sql, 1, clients, clients, cast("Any", self.letters)),
-            *(lambda record: record, self._publish, lambda: 5, lambda _: False, JOB, 100),
+            self.sql,
+            1,
+            clients,
+            clients,
+            cast("Any", self.letters),
+            lambda record: record,
+            self._publish,
+            lambda: 5,
+            lambda _: False,
+            JOB,
+            100,
             at_cuts=True,
             transactional=clients,
         )
