@@ -27,7 +27,7 @@ from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
 from sinks.schema_history import SchemaHistory
-from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Invalidations, Offsets, covers
+from spark_jobs.applied import ALTERED, Applied, AppliedPosition, FoundTopic, Invalidations, Offsets, covers
 from spark_jobs.batches import Batches, BatchReport
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.cuts import CutBatches
@@ -691,6 +691,8 @@ class SinkSync:
         owed = position.owed | {
             str(self._schema_histories[topic].newest.table): reason for topic, reason in self._unreadable.items()
         }
+        altered = (history.newest for history in self._unprepared if history.newest.topic in self._schema_histories)
+        owed |= {str(schema.table): ALTERED for schema in altered}
         return SinkRecord(
             sink=self._sink.name,
             generation=self._generation,
@@ -770,8 +772,10 @@ class SinkSync:
 
     def _prepare_pending(self) -> None:
         with self._state:
-            schema_histories, self._unprepared = self._unprepared, []
+            schema_histories = list(self._unprepared)
         self._prepare(schema_histories)
+        with self._state:
+            del self._unprepared[: len(schema_histories)]
 
     def _prepare(self, schema_histories: Sequence[SchemaHistory]) -> None:
         if not schema_histories:

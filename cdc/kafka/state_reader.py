@@ -151,6 +151,12 @@ def read_progress(config: PipelineConfig) -> ProgressRecord | None:
     return record_of(ProgressRecord, ProgressRecord.KEY, topic, read_latest(config.kafka, topic))
 
 
+def read_sinks(config: PipelineConfig) -> tuple[SinkRecord, ...]:
+    """Returns the positions of all generations of all sinks. Raises BrokerError, UnreachableError."""
+    topic = Topics(config.topics.prefix).progress
+    return records_of(SinkRecord, topic, read_latest(config.kafka, topic))
+
+
 def highest_epoch(config: PipelineConfig) -> int:
     """Returns the highest epoch in the state, control and progress topics; 0 if there is none."""
     topics = Topics(config.topics.prefix)
