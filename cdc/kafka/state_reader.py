@@ -137,6 +137,13 @@ def read_captured(config: PipelineConfig) -> Captured:
     )
 
 
+def read_versions(kafka: KafkaConfig, prefix: str, table: TableId) -> list[TableSchema]:
+    """Returns the versions of a table's schema, in any order. Raises BrokerError, UnreachableError."""
+    topic = Topics(prefix).control
+    records = records_of(SchemaRecord, topic, read_latest(kafka, topic))
+    return [record.table_schema_of() for record in records if record.table == table]
+
+
 def read_lost_events(config: PipelineConfig) -> list[LostEventsRecord]:
     """Returns the records of lost events by epoch, even if the position is damaged. Raises BrokerError,
     UnreachableError."""
