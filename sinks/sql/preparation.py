@@ -302,9 +302,8 @@ class Preparation:
         # The driver looks for parameters in the text.
         escaped = literal.replace("%", "%%") if connection.dialect.paramstyle in ("format", "pyformat") else literal
         connection.exec_driver_sql(f"{statement} DEFAULT {escaped}")
-        if (
-            self._server.dialect.alters_types
-        ):  # else nothing can change it, and nothing uses it: all columns are written
+        # Elsewhere it stays, and does nothing: rows are written with all columns.
+        if self._server.dialect.alters_types:
             connection.exec_driver_sql(f"ALTER TABLE {rows} ALTER COLUMN {column} DROP DEFAULT")
 
     def _fits(self, held: str, wanted: str) -> bool:

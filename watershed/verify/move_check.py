@@ -72,7 +72,7 @@ class TableCheck:
         if self.unknown:
             return f"{self.table} can't be compared with its topic: {self.unknown}"
         if self.columns:
-            return f"{self.table} has other columns there ({self.columns}): all its rows would be published again"
+            return f"{self.table} has other columns there ({self.columns})"
         if self.missing + self.differing > DIFFERING_SHARE_MAX * self.sampled:
             return (
                 f"of {self.sampled:,} sampled rows of {self.table}, {self.missing:,} are missing there and "
