@@ -8,7 +8,7 @@ def test_tables_are_named_with_the_reason_for_which_their_rows_are_published_aga
     tables = [f"public.t{number}" for number in range(8)]
     config = Config.model_validate(
         {
-            "source": {"dsn": "host=db", "tables": [*tables, "public.events"]},
+            "source": {"dsn": "host=db", "tables": tables},
             "kafka": {"bootstrap_servers": "k:9092"},
             "topics": {"prefix": "shop"},
             "outbox": {"tables": [{"table": "public.events"}]},
