@@ -17,7 +17,7 @@ from cdc.model.rejected_rows import RejectedRow, dead_letter_table
 from cdc.model.sink_records import JobId, SinkRecord
 from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
-from spark_jobs.applied import AppliedPosition, Invalidations
+from spark_jobs.applied import ALTERED, AppliedPosition, Invalidations
 from spark_jobs.batches import Batches, BatchReport
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.cuts import TransactionalBatches
@@ -304,6 +304,8 @@ class Publisher:
             position = draft or state.position
             applied, cut = position.applied, position.cut if self.environment.at_cuts else None
             unread = {str(state.schema_histories[topic].newest.table): why for topic, why in state.unreadable.items()}
+            new = (history.newest for history in state.unprepared)
+            altered = {str(schema.table): ALTERED for schema in new if schema.topic in state.schema_histories}
             is_same = last is not None and (last.epoch, last.applied_lsn) == applied[:2]
             return SinkRecord(
                 sink=self._sink.name,
@@ -321,7 +323,7 @@ class Publisher:
                 rejected=dict(Counter(str(dead_letter_table(dead_letter)) for dead_letter in open_dead_letters)),
                 history=position.history,
                 incarnations={topic: position.incarnations.get(topic, "") for topic in position.offsets},
-                owed=position.owed | unread,
+                owed=position.owed | unread | altered,
                 shown=position.shown,
                 cut_offsets={} if cut is None else cut.end_offsets,
                 job=self.environment.job_id,

@@ -351,6 +351,8 @@ class SchemaRecord(PerTableRecord):
     topic: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    filled: dict[str, str] = {}  # column → JSON text; this and the next as in TableSchema
+    dropped: tuple[str, ...] = ()
 
     @property
     def record_key(self) -> str:
@@ -366,6 +368,8 @@ class SchemaRecord(PerTableRecord):
             topic=schema.topic,
             key=schema.key,
             columns=schema.columns,
+            filled=dict(schema.filled),
+            dropped=schema.dropped,
         )
 
     def table_schema_of(self) -> TableSchema:
@@ -376,6 +380,8 @@ class SchemaRecord(PerTableRecord):
             topic=self.topic,
             key=self.key,
             columns=self.columns,
+            filled=tuple(self.filled.items()),
+            dropped=self.dropped,
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from cdc.model.control import SweepRecord
 from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
+from spark_jobs.applied import ALTERED
 from spark_jobs.batches import BatchReport
 from spark_jobs.control_reader import ControlUpdate
 from tests.unit.spark_jobs.records import TOPIC, schema
@@ -77,3 +78,32 @@ def test_calls_out_of_turn_and_with_the_lock_fail_in_all_these_tests() -> None:
         bench.environment.sink.generation()
     with bench.environment.turn, bench.sync.state.lock, pytest.raises(AssertionError, match="generation with the lock"):
         bench.environment.sink.generation()
+
+
+@pytest.mark.invariant(11)
+def test_rows_are_owed_until_the_store_has_their_columns() -> None:
+    """Nothing else may be published of a table that was altered, and its position applies at once."""
+    bench = Bench()
+    altered = SchemaHistory((replace(schema(), version=2),))
+    bench.update = [ControlUpdate((progress(100, 0),), (), (altered,))]
+    with bench.environment.writing:  # a batch is running, which prepares no table
+        bench.sync.housekeeper.work()
+    assert (bench.published[-1].applied_lsn, bench.published[-1].owed) == (100, {"public.a": ALTERED})
+    bench.sync.housekeeper.work()
+    assert bench.calls.count("prepare a 2") == 1
+    bench.sync.housekeeper.work()
+    assert (bench.published[-1].applied_lsn, bench.published[-1].owed) == (100, {})
+
+
+def test_a_table_that_could_not_be_prepared_stays_owed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.update = [ControlUpdate((progress(100, 0),), (), (SchemaHistory((replace(schema(), version=2),)),))]
+
+    def refuse(*_: object) -> None:
+        raise SinkError("the store is away", "wait")
+
+    monkeypatch.setattr(bench.sink, "prepare", refuse)
+    with pytest.raises(SinkError, match="away"):
+        bench.sync.housekeeper.work()
+    bench.sync.housekeeper.publisher.publish()
+    assert bench.published[-1].owed == {"public.a": ALTERED}
