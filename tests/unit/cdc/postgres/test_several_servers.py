@@ -1,6 +1,7 @@
 """A connection string with several servers: each alone, how long a silent one is waited for, and which one is read."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -145,5 +146,14 @@ def test_a_promotion_that_the_old_primary_does_not_know_of_ends_the_session(
     servers["b:2"] = NEW
     eventually(lambda: watch._found, 10.0, "the promotion is seen")
     with pytest.raises(ConnectionLost, match=r"b:2 was promoted \(timeline 2\).*timeline 1, still calls itself"):
+        watch.check()
+    watch.close()
+
+
+def test_a_standby_that_streams_is_no_old_primary(servers: dict[str, SystemIdentity | Exception]) -> None:
+    servers["b:2"] = NEW
+    watch = PrimaryWatch([single_hosts(TWO)[1]], replace(OLD, is_standby=True))
+    eventually(lambda: watch._found, 10.0, "the promotion is seen")
+    with pytest.raises(ConnectionLost, match=r"b:2 was promoted \(timeline 2\)$"):
         watch.check()
     watch.close()
