@@ -20,7 +20,10 @@ from cdc.tables.timelines import require_can_follow
 
 GRANT: Final = "GRANT EXECUTE ON FUNCTION pg_catalog.pg_log_standby_snapshot() TO <role>"
 POLL_S: Final = 0.1
-MAY_LOG: LiteralString = "SELECT has_function_privilege('pg_catalog.pg_log_standby_snapshot()', 'EXECUTE')"
+# False where the server has no such function.
+MAY_LOG: LiteralString = """
+SELECT coalesce(has_function_privilege(to_regprocedure('pg_catalog.pg_log_standby_snapshot()'), 'EXECUTE'), false)
+"""
 
 
 class StandbyBehindError(SlotWaitError):
