@@ -53,8 +53,8 @@ SILENCE_S = 45.0
 # undefined_object (publication dropped), object_not_in_prerequisite_state (slot invalidated), undefined_file (WAL
 # segment removed)
 _HISTORY_IS_GONE = {"42704", "55000", "58P01"}
-# connection exceptions, operator intervention (shutdown, terminated)
-_CONNECTION_CLASSES = {"08", "57"}
+# connection exceptions, conflicts of a standby with what it replays, operator intervention (shutdown, terminated)
+_CONNECTION_CLASSES = {"08", "40", "57"}
 _RESOURCES = "53"  # insufficient memory or disk space
 _DATA_EXCEPTION = "22"  # only expressions of row filters are evaluated
 

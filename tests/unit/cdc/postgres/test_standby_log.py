@@ -7,11 +7,18 @@ from itertools import combinations_with_replacement
 from typing import Any, cast
 
 import pytest
+from psycopg import pq
 
 from cdc.model.control import PositionRecord, SourceIdentity
 from cdc.model.errors import ConnectionLost, GapError, SourceError, UnreachableError
 from cdc.model.lsn import Lsn
-from cdc.postgres.replication import CreatedSlot, ReplicationConnection, SystemIdentity
+from cdc.postgres.replication import (
+    CreatedSlot,
+    ReplicationConnection,
+    SlotMissingError,
+    SlotWaitError,
+    SystemIdentity,
+)
 from cdc.postgres.standby_log import OneTimeline, StandbyBehindError, create_slot, require_one_log
 from cdc.tables.timelines import Branch, follow
 
@@ -240,3 +247,33 @@ def test_a_standby_that_is_behind_is_named_and_gets_no_slot() -> None:
 
 def test_a_promoted_standby_gets_its_slot_as_every_primary() -> None:
     assert created(Replication(is_standby=False), Answers(), Answers()).snapshot_name == "snapshot of watershed"
+
+
+# ---- conflicts
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An error that a server sent."""
+
+    state: bytes
+    status: pq.ExecStatus = pq.ExecStatus.FATAL_ERROR
+    error_message: bytes = b"ERROR:  canceling statement due to conflict with recovery"
+
+    def error_field(self, _field: pq.DiagnosticField) -> bytes:
+        return self.state
+
+
+@pytest.mark.parametrize(
+    ("state", "command", "error"),
+    [
+        (b"40001", "IDENTIFY_SYSTEM", ConnectionLost),
+        (b"40001", "CREATE_REPLICATION_SLOT", ConnectionLost),
+        (b"57014", "CREATE_REPLICATION_SLOT", SlotWaitError),
+        (b"57014", "IDENTIFY_SYSTEM", ConnectionLost),
+        (b"55000", "START_REPLICATION", SlotMissingError),
+    ],
+)
+def test_what_a_standby_cancels_is_tried_again(state: bytes, command: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ReplicationConnection._checked(cast("Any", Refused(state)), command, pq.ExecStatus.TUPLES_OK)
