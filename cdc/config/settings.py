@@ -13,7 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -47,6 +55,7 @@ class SourceConfig(Section):
     """The PostgreSQL database that is read."""
 
     dsn: SecretStr  # a libpq connection string or URL; must reach the server directly, not through a pooler
+    standby_dsn: SecretStr | None = None  # one standby of that server: it has the slot, and its log is read
     tables: tuple[str, ...] = Field(min_length=1)  # schema.table, and patterns: see cdc/config/table_choice.py
     exclude_tables: tuple[str, ...] = ()  # names and patterns: not captured, although a pattern of `tables` matches
     # What becomes of a table that begins to match a pattern later.
@@ -89,6 +98,13 @@ class SourceConfig(Section):
         require_patterns(value)
         return value
 
+    @field_validator("standby_dsn")
+    @classmethod
+    def _standby(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is not None and value == info.data.get("dsn"):
+            raise ValueError("this is source.dsn: name a standby of that server, or leave it out")
+        return value
+
     @model_validator(mode="after")
     def _excluded(self) -> Self:
         for name in self.tables:
@@ -106,6 +122,16 @@ class SourceConfig(Section):
             if len(set(columns)) != len(columns):
                 raise ValueError(f"key_columns of {table} names a column twice")
         return self
+
+    @property
+    def log_server(self) -> Self:
+        """The section with the server that has the slot in place of the one where rows are read and written."""
+        return self if self.standby_dsn is None else self.model_copy(update={"dsn": self.standby_dsn})
+
+    @property
+    def may_be_standby(self) -> bool:
+        """Says whether the server of `dsn` is the one that standby_dsn names."""
+        return self.dsn == self.standby_dsn
 
     @property
     def columns(self) -> ColumnChoice:
@@ -369,9 +395,13 @@ class PipelineConfig(BaseSettings):
         return with_outbox_tables(values)
 
     @model_validator(mode="after")
-    def _outbox_is_configured(self) -> Self:
+    def _source_is_possible(self) -> Self:
         if set(self.source.outbox) != {table.table for table in self.outbox.tables}:
             raise ValueError("source.outbox is filled from section outbox: name tables in outbox.tables")
+        if self.source.standby_dsn is not None and self.snapshot.method == "consistent":
+            raise ValueError(
+                "snapshot.method consistent reads rows where the slot is made: not with source.standby_dsn"
+            )
         if self.source.matched:
             raise ValueError("source.matched is filled from the source: name tables in source.tables")
         return self

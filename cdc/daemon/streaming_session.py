@@ -41,14 +41,14 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
 from cdc.ports.catalog_reader import KnownTable
 from cdc.ports.source_table import TableDescription
-from cdc.ports.stream import Clock, Probe
+from cdc.ports.stream import Clock, LogStream, Probe
 from cdc.postgres.catalog import Publication, describe, read_publication
 from cdc.postgres.catalog_facts import describe_tables
 from cdc.postgres.catalog_poll import PostgresCatalogReader
 from cdc.postgres.chunks import PostgresChunkReader
-from cdc.postgres.connection import connect
+from cdc.postgres.connection import at_slot, connect
 from cdc.postgres.primaries import PrimaryWatch
-from cdc.postgres.replication import ReplicationConnection, SystemIdentity
+from cdc.postgres.replication import SystemIdentity
 from cdc.postgres.source import read_flush_lsn, read_slot, source_now
 from cdc.postgres.toast_reader import PostgresRowReader
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
@@ -132,18 +132,18 @@ class Session:
     def prepare(
         self,
         resources: ExitStack,
-        connection: ReplicationConnection,
+        stream: LogStream,
         identity: SystemIdentity,
         patience_s: float,
         started_at: Lsn,
         primaries: PrimaryWatch,
         reads_all_again: bool,
     ) -> Capture:
-        """Prepares a session. `connection` streams from `started_at`; the server ends the connection after `patience_s`
+        """Prepares a session. `stream` begins at `started_at`; the server ends the connection after `patience_s`
         of our silence (0: never). Raises GapError if history is not continuous, BrokerError, ConnectionLost."""
 
         def stay_connected() -> None:
-            connection.send_status(started_at, started_at, reply_requested=False)
+            stream.send_status(started_at, started_at, reply_requested=False)
 
         had = read_selection(self._config)
         matches = read_matches(self._config, had)
@@ -183,7 +183,7 @@ class Session:
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
             pipeline=Pipeline(
-                stream=connection,
+                stream=stream,
                 assembler=Assembler(tables, context, resume, engine, tracker, unpublishable, outbox),
                 backfill=ToastBackfill(rows, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts),
                 snapshots=snapshots,
@@ -236,7 +236,8 @@ class Session:
         captured = read_captured(self._config)
         with connect(source) as sql:
             flush_lsn = read_flush_lsn(sql)
-            slot = read_slot(sql, source.slot)
+            with at_slot(source, sql) as server:
+                slot = read_slot(server, source.slot)
             publication = read_publication(sql, source.publication, source.table_ids)
             descriptions = {} if publication is None else describe_tables(sql, source, publication)
         position = require_same_source(position, source_now(identity, flush_lsn, slot, publication))

@@ -15,7 +15,7 @@ from cdc.model.errors import ConfigError, ConnectionLost, GapError, SourceError,
 from cdc.model.events import TableId
 from cdc.model.lost_events import lost_records, require_settled
 from cdc.model.topics import Topics
-from cdc.postgres.connection import connect
+from cdc.postgres.connection import at_slot, connect
 from watershed.cli.options import CONFIG, ConfigFile, configuration
 from watershed.cli.outbox_rows import OldEvents, PublishedProof
 from watershed.cli.outbox_rows import prune as prune_table
@@ -82,12 +82,15 @@ def prune(
     tables = _chosen(settings, table)
     while True:
         try:
-            with connect(settings.source, application="watershed prune") as connection:
+            with (
+                connect(settings.source, application="watershed prune") as connection,
+                at_slot(settings.source, connection) as server,
+            ):
                 for found in tables:
                     name = TableId.parse(found.table)
                     require_published = partial(_require_published, settings, name)
                     events = OldEvents(name, found.table_field_event_id, found.retention_column, found.retention_s)
-                    proof = PublishedProof(settings.source.slot, timeout, time.sleep, require_published)
+                    proof = PublishedProof(server, settings.source.slot, timeout, time.sleep, require_published)
                     rows = sum(prune_table(connection, events, proof))
                     typer.echo(f"{found.table}: {rows} rows deleted")
         except (ConnectionLost, UnreachableError, GapError) as error:

@@ -27,7 +27,7 @@ from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import Publication, continued_schema
 from cdc.postgres.chunk_statements import chunk_statement
 from cdc.postgres.chunk_table import describe_for_chunks
-from cdc.postgres.connection import SourceConnection, connect, lost
+from cdc.postgres.connection import SourceConnection, at_slot, connect, lost
 from cdc.postgres.copy_lines import copy_lines
 from cdc.postgres.source import check_source, read_slot
 from cdc.tables.selection import require_same_keys
@@ -121,7 +121,8 @@ def check_move(config: PipelineConfig, target: SourceConfig, *, replaces_slot: b
     try:
         with connect(target, application=APPLICATION) as connection:
             connection.execute(f"SET lock_timeout = '{LOCK_WAIT_S}s'")
-            _require_slot(connection, target.slot, position, server, replaces_slot=replaces_slot)
+            with at_slot(target, connection) as server_of_slot:
+                _require_slot(server_of_slot, target.slot, position, server, replaces_slot=replaces_slot)
             for found in source.tables:
                 before = captured.schemas.get(found.table)
                 if before is not None and not target.is_outbox(found.table):
