@@ -282,13 +282,15 @@ class IncompleteRowsRecord(PerTableRecord):
 
 class EncodingRecord(PerTableRecord):
     """The encoding of a table's topic, where that is not JSON. Written in the Kafka transaction of the table's schema,
-    and again in that of its first record."""
+    and again in that of the first record that changes it."""
 
     KEY = "encoding/"
-    encoding: Literal["avro", "json_schema"]
+    encoding: Literal["avro", "json_schema", "protobuf"]
     # Of the keys, in the schema registry: the same for all records, as another id is another key. Null before the first
     # record, and for a table without a key.
     key_schema_id: U64 | None = None
+    # Encoding protobuf: the newest one, whose field numbers later ones continue, whatever the registry has by then.
+    value_schema: str | None = None
 
 
 class UnpublishedRecord(PerTableRecord):

@@ -248,9 +248,10 @@ def test_stores_hold_tables_whose_records_have_keys(tmp_path: Path) -> None:
     ("chosen", "message"),
     [
         ({"encoding": "avro"}, "format.encoding avro needs the section kafka.schema_registry, with url"),
+        ({"encoding": "protobuf"}, "format.encoding protobuf needs the section kafka.schema_registry, with url"),
         ({"encoding": "avro", "schemas.enable": True}, "schemas.enable is for encoding json"),
-        ({"encoding": "json_schema", "field.name.adjustment.mode": "avro"}, "is for encoding avro"),
-        ({"field.name.adjustment.mode": "avro_unicode"}, "is for encoding avro"),
+        ({"encoding": "json_schema", "field.name.adjustment.mode": "avro"}, "is for encodings avro and protobuf"),
+        ({"field.name.adjustment.mode": "avro_unicode"}, "is for encodings avro and protobuf"),
         ({"encoding": "avro", "cloudevents": "binary"}, "cloudevents is for encoding json without schemas.enable"),
         ({"schemas.enable": True, "cloudevents": "structured"}, "cloudevents is for encoding json without schemas"),
     ],
@@ -261,25 +262,13 @@ def test_an_encoding_that_is_not_possible_is_refused(tmp_path: Path, chosen: dic
 
 @pytest.mark.combination(
     "encodings",
-    "protobuf",
-    "both",
-    "capture",
-    refused="encoding: protobuf is not there yet: choose json, avro or json_schema",
-)
-@pytest.mark.parametrize("profile", ["readable", "debezium"])
-def test_protobuf_is_refused(tmp_path: Path, profile: str, expected_refusal: str) -> None:
-    assert expected_refusal in refusal(tmp_path, changed("format", {"encoding": "protobuf", "profile": profile}))
-
-
-@pytest.mark.combination(
-    "encodings",
     "each of these",
     "debezium",
     "any store",
     refused="sinks require records of format.profile readable, without schemas.enable, modes for values and "
     "cloudevents structured",
 )
-@pytest.mark.parametrize("encoding", ["json", "avro", "json_schema"])
+@pytest.mark.parametrize("encoding", ["json", "avro", "json_schema", "protobuf"])
 @pytest.mark.parametrize(
     "sink",
     [
