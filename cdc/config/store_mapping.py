@@ -9,12 +9,13 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Self
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
 
 from cdc.config.masking import Mask, MaskOptions
-from cdc.config.row_condition import parse_condition
+from cdc.config.row_condition import BeyondGrammarError, parse_condition
 from cdc.config.section import Section
 from cdc.config.table_choice import is_pattern, matches, pattern_of, require_patterns
 from cdc.model.events import TableId
@@ -38,7 +39,8 @@ class TableMapping(Section):
     constants: dict[str, StrictBool | StrictInt | StrictFloat | StrictStr] = Field(default_factory=dict)
     # Further columns, each with an SQL expression over the row; see sinks.shaping.expressions
     computed: dict[str, StrictStr] = Field(default_factory=dict)
-    where: str | None = None  # rows that the store holds; see cdc.config.row_condition
+    # Rows that the store holds; see cdc.config.row_condition, and sinks.shaping.expressions for what it can't read.
+    where: str | None = None
     mask: StoreMasks = StoreMasks()
     as_text: tuple[str, ...] = ()  # columns whose values the store keeps as text: it can then hold every one of them
     # Columns that are null for values that most stores' types lack; the store's column <column>_not_held says so.
@@ -48,7 +50,8 @@ class TableMapping(Section):
     @classmethod
     def _is_condition(cls, where: str | None) -> str | None:
         if where is not None:
-            parse_condition(where)
+            with suppress(BeyondGrammarError):  # an expression is checked where the table's columns are known
+                parse_condition(where)
         return where
 
     @field_validator("constants")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cdc.config.masking import Mask
+from cdc.config.row_condition import BeyondGrammarError
 from cdc.config.store_mapping import StoredTables
 from cdc.config.table_choice import is_pattern
 from cdc.formats.masks import is_text, masked
@@ -19,6 +20,7 @@ from sinks.shaping.condition import RowCondition
 from sinks.shaping.expressions.types import ComputationError, ExpressionError, MissingColumnError
 
 if TYPE_CHECKING:  # imported late: only mappings with computed columns need its parser
+    from sinks.shaping.expressions.condition import ExpressionCondition
     from sinks.shaping.expressions.expression import Expression
 
 _TEXT_OID: Final = 25
@@ -67,10 +69,7 @@ class TableShape:
             if column.name in self._mapping.as_null and column.name in self._names and (is_beyond := beyond(column))
         }
         self._texts = tuple(self._names[name] for name in self._mapping.as_text if name in self._names)
-        try:
-            self._condition = None if self._mapping.where is None else RowCondition(self._mapping.where, schema)
-        except ValueError as error:
-            raise self._refused(str(error)) from None
+        self._condition = None if self._mapping.where is None else self._row_condition(self._mapping.where, schema)
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -109,7 +108,7 @@ class TableShape:
         return self._computed
 
     @property
-    def condition(self) -> RowCondition | None:
+    def condition(self) -> "RowCondition | ExpressionCondition | None":
         """The condition that the store's rows meet; None: the store holds all rows."""
         return self._condition
 
@@ -118,7 +117,7 @@ class TableShape:
 
         Returns None if the change lacks a column without which the condition can't be decided or a column can't be
         computed. The store then keeps its row: capture publishes the whole row soon after, with a greater version.
-        Raises ComputationError for a row for which a computed column has no value.
+        Raises ComputationError for a row for which the condition or a computed column has no value.
         """
         if self._is_identity:
             return change
@@ -197,10 +196,7 @@ class TableShape:
         try:
             from sinks.shaping.expressions.expression import Expression
         except ModuleNotFoundError as error:
-            raise RefusedError(
-                f"{self._where}: computed columns need the Python package {error.name}",
-                "pip install 'watershed-cdc[expressions]'",
-            ) from error
+            raise self._lacks_package("computed columns need", error) from error
         try:
             expression = Expression(text, schema)
         except ExpressionError as error:
@@ -208,6 +204,28 @@ class TableShape:
         if masked_here := sorted(expression.columns & set(self._mapping.mask.columns)):
             raise self._refused(f"computed column {name}: it would show column {masked_here[0]}, which mask hides")
         return expression
+
+    def _row_condition(self, text: str, schema: TableSchema) -> "RowCondition | ExpressionCondition":
+        """Returns the condition. Raises RefusedError."""
+        try:
+            return RowCondition(text, schema)
+        except BeyondGrammarError as error:
+            beyond_grammar = error
+        except ValueError as error:
+            raise self._refused(str(error)) from None
+        try:
+            from sinks.shaping.expressions.condition import ExpressionCondition
+        except ModuleNotFoundError as error:
+            raise self._lacks_package(f"{beyond_grammar}; as an SQL expression it needs", error) from error
+        try:
+            return ExpressionCondition(text, schema)
+        except ExpressionError as error:
+            raise self._refused(f"where: {error}") from None
+
+    def _lacks_package(self, what: str, error: ModuleNotFoundError) -> RefusedError:
+        return RefusedError(
+            f"{self._where}: {what} the Python package {error.name}", "pip install 'watershed-cdc[expressions]'"
+        )
 
     def _computed_columns(self, schema_history: SchemaHistory, schema: TableSchema) -> Iterator[Column]:
         """Yields the computed columns of a version of the schema. An earlier one lacks those whose values from then say

@@ -66,15 +66,26 @@ class ExpectedRows:
         return self._shape.schema
 
     def is_held(self, texts: Texts) -> bool:
-        """Returns whether the store must hold the row."""
-        if self._shape.condition is None:
+        """Returns whether the store must hold the row. It can hold no row whose condition has no value, which
+        `differences` says."""
+        try:
+            return self._meets_condition(self._published(texts))
+        except ComputationError:
             return True
-        return self._shape.condition.decide(self._row(self._published(texts)), frozenset()) is True
+
+    def _meets_condition(self, published: Mapping[str, str | None]) -> bool:
+        """Raises ComputationError for a row for which the condition has no value."""
+        condition = self._shape.condition
+        return condition is None or condition.decide(self._row(published), frozenset()) is True
 
     def differences(self, texts: Texts, stored: Mapping[str, Json]) -> tuple[ColumnDifference, ...]:
         """Returns the columns with unexpected values. `texts`: of a row that the store must hold."""
         found = []
         published = self._published(texts)
+        try:
+            self._meets_condition(published)
+        except ComputationError as error:
+            found.append(ColumnDifference("(where)", str(error), "the row as it was before"))
         for name, name_there in self._names.items():
             if name_there in self._uncompared:
                 continue
