@@ -19,6 +19,7 @@ from sinks.errors import RefusedError
 from sinks.records import decode_json, encode_json
 from sinks.schema_history import SchemaHistory
 from sinks.shaping.expressions.types import ComputationError
+from sinks.shaping.functions.columns import FunctionColumns
 from sinks.shaping.table import TableShape
 from watershed.verify.comparison import shown_text
 from watershed.verify.equality import UNLIKE, same, same_value, source_form, store_form
@@ -53,6 +54,8 @@ class ExpectedRows:
         self._key = schema_history.newest.key
         self._added = schema_history.added
         self._uncompared = uncompared
+        # The columns that the mapping's function read last, and what it returned.
+        self._last_returned: tuple[Mapping[str, str | None], dict[str, Json] | None] | None = None
         if name := next((name for name in self._shape.schema.key if name in uncompared), None):
             raise RefusedError(
                 f"sink {sink}: rows of {schema_history.newest.table} can't be compared: its shape chooses the type of "
@@ -76,7 +79,16 @@ class ExpectedRows:
     def _meets_condition(self, published: Mapping[str, str | None]) -> bool:
         """Raises ComputationError for a row for which the condition has no value."""
         condition = self._shape.condition
-        return condition is None or condition.decide(self._row(published), frozenset()) is True
+        if condition is not None and condition.decide(self._row(published), frozenset()) is not True:
+            return False
+        return self._shape.function is None or self._returned(self._shape.function, published) is not None
+
+    def _returned(self, function: FunctionColumns, published: Mapping[str, str | None]) -> dict[str, Json] | None:
+        """Returns what the mapping's function returns for a row. Raises ComputationError."""
+        read = {name: published[name] for name in function.reads}
+        if self._last_returned is None or self._last_returned[0] != read:
+            self._last_returned = read, function.value(self._row(read))
+        return self._last_returned[1]
 
     def differences(self, texts: Texts, stored: Mapping[str, Json]) -> tuple[ColumnDifference, ...]:
         """Returns the columns with unexpected values. `texts`: of a row that the store must hold."""
@@ -85,7 +97,9 @@ class ExpectedRows:
         try:
             self._meets_condition(published)
         except ComputationError as error:
-            found.append(ColumnDifference("(where)", str(error), "the row as it was before"))
+            found.append(ColumnDifference("(row)", f"not computed: {error}", "the row as it was before"))
+        else:
+            found += self._function_differences(published, stored)
         for name, name_there in self._names.items():
             if name_there in self._uncompared:
                 continue
@@ -111,9 +125,24 @@ class ExpectedRows:
                 found.append(ColumnDifference(name, shown(value), there))
         found += self._computed_differences(published, stored)
         known = {*self._source_names, *self._constants, *self._shape.computed}
+        known |= self._shape.function.types.keys() if self._shape.function else set()
         known |= {*map(self._shape.flag, self._shape.bounds)}
         found += [ColumnDifference(name, "absent", shown(stored[name])) for name in stored if name not in known]
         return tuple(found)
+
+    def _function_differences(
+        self, published: Mapping[str, str | None], stored: Mapping[str, Json]
+    ) -> Iterator[ColumnDifference]:
+        """Yields the columns of the mapping's function with unexpected values."""
+        if self._shape.function is None:
+            return
+        returned = self._returned(self._shape.function, published) or {}
+        for name, pg_type in self._shape.function.types.items():
+            if name in self._uncompared:
+                continue
+            if name not in stored or not same_value(pg_type, returned.get(name), stored[name]):
+                there = shown(stored[name]) if name in stored else "absent"
+                yield ColumnDifference(name, shown(returned.get(name)), there)
 
     def _computed_differences(
         self, published: Mapping[str, str | None], stored: Mapping[str, Json]

@@ -150,5 +150,5 @@ def test_a_row_whose_condition_has_no_value_differs_from_whatever_the_store_has(
     assert made.is_held(failing), "a store that lacks it lacks a row"
     found = made.differences(failing, STORED | {"price": "0"})
     assert [(one.column, one.source) for one in found] == [
-        ("(where)", "the condition can't be decided: division by zero")
+        ("(row)", "not computed: the condition can't be decided: division by zero")
     ]
