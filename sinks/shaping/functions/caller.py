@@ -37,7 +37,7 @@ class FunctionCaller:
     def __init__(self, name: str, version: str, columns: tuple[tuple[str, str], ...], limit_s: float) -> None:
         """`columns`: that the function reads, with their types (`sinks.shaping.functions.values.read_type`)."""
         self._name = name
-        self._version = version
+        self._words = (name, version)
         self._columns = columns
         self._limit_s = limit_s
         self._lock = threading.Lock()
@@ -73,24 +73,21 @@ class FunctionCaller:
             return None
 
     def _started(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            number = theirs.fileno()
-            words = [sys.executable, "-P", "-m", _PROGRAM, self._name, self._version, str(number), str(os.getpid())]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            self._process = process = _starter(os.getpid()).submit(_process, words, number, environment).result()
-        self._connection = ours
+        """Starts the process and returns the connection to it. Raises SinkError."""
+        self._connection, theirs = socket.socketpair()
         try:
-            self._exchanged(ours, json.dumps(dict(self._columns)).encode() + b"\n", START_S_MAX)
+            with theirs:
+                self._process = _starter(os.getpid()).submit(_process, self._words, theirs.fileno()).result()
+            self._exchanged(self._connection, json.dumps(dict(self._columns)).encode() + b"\n", START_S_MAX)
         except OSError as error:
-            code = _exit_code(process)
+            code = None if self._process is None else _exit_code(self._process)
             self._end()
             raise SinkError(
                 f"the process of function {self._name} can't be started: "
                 + (f"it ended with exit code {code}" if code is not None else str(error)),
                 "read its output in the log; if its package was installed again, start the sink again",
             ) from error
-        return ours
+        return self._connection
 
     def _exchanged(self, connection: socket.socket, line: bytes, limit_s: float) -> dict[str, Json]:
         """Sends a line and returns the answer. Raises OSError; TimeoutError after the limit."""
@@ -137,8 +134,10 @@ def _starter(_: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "function-starter")
 
 
-def _process(words: Sequence[str], descriptor: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[descriptor], env=environment)
+def _process(words: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", _PROGRAM, *words, str(descriptor), str(os.getpid())]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[descriptor], env=environment)
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:

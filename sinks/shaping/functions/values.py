@@ -96,7 +96,8 @@ def _column(name: str, type_name: str, value: object) -> Json:
 
 
 def _value(type_name: str, value: Any) -> Json:
-    """Raises TypeError, ComputationError, and UnicodeEncodeError for a text that is no Unicode."""
+    """Converts values of Python's own types only: of a class of another package it is not known what else they say.
+    Raises TypeError, ComputationError, and UnicodeEncodeError for a text that is no Unicode."""
     type_, kind = RETURNED[type_name], type(value)
     if type_ in types.INTEGER_BITS and kind is int:
         return integer(type_, value)
@@ -104,23 +105,18 @@ def _value(type_name: str, value: Any) -> Json:
         return to_json(type_, number(Decimal(value)))
     if type_ is DOUBLE and kind is float:
         return value if value - value == 0 else float_text(value)
-    if type_ is types.TEXT and isinstance(value, str):
+    if type_ is types.TEXT and kind is str:
         value.encode()
-        return str(value)
+        return value
     if type_ is types.BOOLEAN and kind is bool:
         return value
-    if type_ is types.DATE and isinstance(value, date) and not isinstance(value, datetime):
-        return value.isoformat()
-    if type_ is types.TIMESTAMP and isinstance(value, datetime) and value.tzinfo is None:
-        return to_json(type_, _naive(value))
-    if type_ is types.TIMESTAMPTZ and isinstance(value, datetime) and value.utcoffset() is not None:
-        return to_json(type_, _naive(value.astimezone(UTC)))
+    if type_ is types.DATE and kind is date:
+        return to_json(type_, value)
+    if type_ is types.TIMESTAMP and kind is datetime and value.tzinfo is None:
+        return to_json(type_, value)
+    if type_ is types.TIMESTAMPTZ and kind is datetime and value.utcoffset() is not None:
+        return to_json(type_, value.astimezone(UTC).replace(tzinfo=None))
     raise TypeError
-
-
-def _naive(value: datetime) -> datetime:
-    """Returns a plain datetime without time zone, also of a subclass."""
-    return datetime(value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)
 
 
 def _kind(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -12,6 +13,10 @@ from sinks.shaping.expressions.types import ComputationError
 from sinks.shaping.functions.values import RETURNED, WrongValueError, read_type, readers, returned_column, to_record
 from sinks.sql.types import postgres_form
 from sinks.warehouse.columns import column_type
+
+
+class Color(StrEnum):
+    RED = "red"
 
 
 def column(oid: int, name: str = "type", **more: Any) -> Column:
@@ -100,6 +105,7 @@ def test_a_column_has_the_form_of_records(type_name: str, value: object, expecte
     [
         ("text", 1, "column c is of type int, not str"),
         ("text", "\ud800", "column c: "),
+        ("text", Color.RED, "column c is of type Color, not str"),
         ("integer", True, "column c is of type bool, not int"),
         ("integer", 1.0, "column c is of type float, not int"),
         ("smallint", 2**15, "column c: smallint out of range"),
