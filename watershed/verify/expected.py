@@ -69,18 +69,19 @@ class ExpectedRows:
         return self._shape.schema
 
     def is_held(self, texts: Texts) -> bool:
-        """Returns whether the store must hold the row. It can hold no row whose condition has no value, which
-        `differences` says."""
+        """Returns whether the store must hold the row. Of a row for which the condition or the function has no value, it
+        can't hold what it must: `differences` says so."""
         try:
-            return self._meets_condition(self._published(texts))
+            return self._is_wanted(self._published(texts))
         except ComputationError:
             return True
 
-    def _meets_condition(self, published: Mapping[str, str | None]) -> bool:
-        """Raises ComputationError for a row for which the condition has no value."""
-        condition = self._shape.condition
-        if condition is not None and condition.decide(self._row(published), frozenset()) is not True:
-            return False
+    def _is_wanted(self, published: Mapping[str, str | None]) -> bool:
+        """Returns whether the mapping's condition and function want the row in the store. Raises ComputationError."""
+        if (condition := self._shape.condition) is not None:
+            row = self._row({name: published[name] for name in condition.columns})
+            if condition.decide(row, frozenset()) is not True:
+                return False
         return self._shape.function is None or self._returned(self._shape.function, published) is not None
 
     def _returned(self, function: FunctionColumns, published: Mapping[str, str | None]) -> dict[str, Json] | None:
@@ -95,7 +96,7 @@ class ExpectedRows:
         found = []
         published = self._published(texts)
         try:
-            self._meets_condition(published)
+            self._is_wanted(published)
         except ComputationError as error:
             found.append(ColumnDifference("(row)", f"not computed: {error}", "the row as it was before"))
         else:
