@@ -69,8 +69,8 @@ class ExpectedRows:
         return self._shape.schema
 
     def is_held(self, texts: Texts) -> bool:
-        """Returns whether the store must hold the row. Of a row for which the condition or the function has no value, it
-        can't hold what it must: `differences` says so."""
+        """Returns whether the store must hold the row. A row for which the condition or the function has no value
+        differs in any case, as `differences` says."""
         try:
             return self._is_wanted(self._published(texts))
         except ComputationError:
