@@ -230,7 +230,15 @@ def _stored(
         return _transactional(config, name, section, slots, slot or FIRST, Portions(task_count, piece_bytes_max))
 
     def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> SparkBatches:
-        task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
+        task_config = SinkTaskConfig(
+            name,
+            config.kafka,
+            section,
+            config.topics.prefix,
+            generation,
+            slot=slot,
+            functions=section.function_versions,
+        )
         return SparkBatches(task_config, job_id, stores.open_store, send, is_live=True)
 
     sink = make_sink(name, section, config.topics.prefix, slot)
@@ -249,7 +257,15 @@ def _transactional(
     sink = shaped(sql, section)
 
     def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> TransactionalBatches:
-        task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
+        task_config = SinkTaskConfig(
+            name,
+            config.kafka,
+            section,
+            config.topics.prefix,
+            generation,
+            slot=slot,
+            functions=section.function_versions,
+        )
         return TransactionalBatches(task_config, job_id, send, sql, sink)
 
     return OpenSink(sink, batches, portions, lambda: None, slots, slot)
@@ -286,7 +302,10 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
         portions = Portions(task_count, STAGE_PIECE_BYTES_MAX, task_bytes_max=config.spark.bytes_per_write_max)
 
         def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> WarehouseBatches:
-            task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, staging)
+            task_config = SinkTaskConfig(
+                *(name, config.kafka, section, config.topics.prefix, generation, staging),
+                functions=section.function_versions,
+            )
             staging_batches = SparkBatches(task_config, job_id, open_staging, send, is_live=False)
             return WarehouseBatches(staging_batches, sink, f"{name}/{generation}/{job_id[0]}", section.s3)
 

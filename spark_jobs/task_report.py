@@ -23,6 +23,7 @@ class SinkTaskConfig:
     generation: int
     staging: str = ""  # the URI of the folder for files that the driver merges
     slot: str | None = None  # of the generation, see sinks.slots
+    functions: Mapping[str, str] = field(default_factory=dict)  # of the section's mappings → version, where the job is
 
 
 @dataclass(frozen=True, slots=True)

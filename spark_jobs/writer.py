@@ -21,6 +21,7 @@ from pyspark import TaskContext
 
 from cdc.kafka.record_decoding import record_reader
 from cdc.model.errors import WatershedError
+from sinks.shaping.functions.versions import require_versions
 from spark_jobs.arrivals import arriving_pieces
 from spark_jobs.kept import KeptClients
 from spark_jobs.live_reports import LiveReports
@@ -86,6 +87,7 @@ class _Kept:
         if held is not None and (held.task_config, held.catalog) == (task_config, catalog.name):
             return held.writer
         self.forget(task_config)
+        require_versions(task_config.functions)
         opened = _Target(task_config, catalog.name, writer.open_target(task_config, catalog))
         return self._targets.keep(task_config.sink, task_config.slot, opened).writer
 

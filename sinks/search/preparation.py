@@ -21,10 +21,11 @@ from opensearchpy.exceptions import NotFoundError, RequestError, TransportError
 
 from cdc.model.events import TableId, TableSchema
 from sinks.errors import RefusedError, SinkError
+from sinks.json_documents import JSON_FIELD
 from sinks.schema_history import SchemaHistory
 from sinks.search import mapping
 from sinks.search.generations import Generations, Mark, Overtaken
-from sinks.search.mapping import JSON_FIELD, LIVE, Capabilities, IndexForm
+from sinks.search.mapping import LIVE, Capabilities, IndexForm
 from sinks.search.names import SearchNames
 from sinks.search.server import SearchServer, error_reasons, error_type
 
