@@ -51,15 +51,17 @@ class RecordEncoder:
         prefix: str,
         schemas: Iterable[TableSchema],
         recorded: Mapping[TableId, EncodingRecord],
+        found: Mapping[TableId, EncodingRecord] | None = None,
     ) -> None:
         """`schemas`, `recorded`: the newest of each captured table, and how its topic is encoded, as our topics have
-        them."""
+        them. `found`: how topics are encoded of which state says nothing."""
         self._registry = registry
         self._options = options
         self._encoding: Encoding = options.encoding
         self._prefix = prefix
         self._topics = Topics(prefix)
         self._recorded = dict(recorded)
+        self._found = dict(found or {})
         self._tables: dict[str, _Table] = {}
         for schema in schemas:
             self._learn(schema)
@@ -77,13 +79,13 @@ class RecordEncoder:
                 schema = SchemaRecord.decode(record.value or b"", "a schema record").table_schema_of()
                 self._learn(schema)
                 if schema.table not in self._recorded:
-                    yield self._record(schema.table, None)
+                    yield self._record(schema.table, self._tables[schema.topic].key_id)
 
     def _learn(self, schema: TableSchema) -> None:
         table = self._tables.setdefault(schema.topic, _Table(schema.table))
         table.schemas[schema.version] = schema
-        if (recorded := self._recorded.get(schema.table)) is not None:
-            table.key_id = recorded.key_schema_id
+        if (known := self._recorded.get(schema.table) or self._found.get(schema.table)) is not None:
+            table.key_id = known.key_schema_id
 
     def _record(self, table: TableId, key_schema_id: int | None) -> TopicRecord:
         made = self._recorded[table] = EncodingRecord(
