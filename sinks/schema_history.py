@@ -65,9 +65,9 @@ class SchemaHistory:
         versions between, with types that can represent each other's values."""
         return self._conversion(version).carried
 
-    def column_count(self, version: int) -> int | None:
-        """Returns the number of columns; None for an unknown version."""
-        return self._conversion(version).column_count
+    def column_names(self, version: int) -> frozenset[str] | None:
+        """Returns the names of the columns; None for an unknown version."""
+        return self._conversion(version).column_names
 
     def in_newest(self, version: int, row: Row, unchanged: frozenset[str]) -> tuple[Row, frozenset[str]]:
         """Converts a row of `version`, and the columns that it lacks, to the newest version. If a column did not stay
@@ -91,7 +91,7 @@ class SchemaHistory:
 class _Conversion:
     """The columns that an older version has in common with the newest."""
 
-    column_count: int | None
+    column_names: frozenset[str] | None
     carried: frozenset[str]
 
 
@@ -107,7 +107,8 @@ def _conversion(versions: tuple[TableSchema, ...], version: int) -> _Conversion:
             for column in newer.columns
             if column.name in columns and (column.name in newer.key or reads_as(columns[column.name], column))
         }
-    return _Conversion(len(later[0].columns) if known else None, frozenset(carried))
+    names = frozenset(column.name for column in later[0].columns) if known else None
+    return _Conversion(names, frozenset(carried))
 
 
 def reads_as(old: Column, new: Column) -> bool:

@@ -405,7 +405,7 @@ class SinkSync:
         if self._environment.now_us() - since_us > SCHEMA_WAIT_S_MAX * 1_000_000:
             raise SinkError(
                 f"{self._sink.name}: {report.unknown_schema}, for {SCHEMA_WAIT_S_MAX:.0f} s",
-                NEXT_AFTER_LOST_SCHEMA,
+                report.next_after_unknown or NEXT_AFTER_LOST_SCHEMA,
             )
         with self._state:
             is_there = bool(self._unprepared)
