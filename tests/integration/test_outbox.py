@@ -19,6 +19,7 @@ from cdc.config.settings import SourceConfig
 from tests.checker.records import Record, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
+from tests.support.forked import run
 from tests.support.topics import delete_topic
 from watershed.client.outbox import Outbox
 from watershed.client.outbox_migrations import Names, migrate
@@ -142,6 +143,9 @@ def test_events_and_rows_are_published_once_in_commit_order_over_a_kill(shop: Ca
     shop.query("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', 'before', 'capture')")
     capture = shop.start()
     shop.await_caught_up()
+    pruned = run(["outbox", "prune", "--config", str(shop.config())], deadline_s=60)
+    assert f"events of {OUTBOX} that committed before" in pruned.stderr, "this row is not published"
+    assert shop.query("SELECT aggregateid FROM outbox") == [("before",)]
     assert capture.terminate() == 0
     wanted = undone_and_done(shop)
     for number in range(8):

@@ -161,7 +161,7 @@ def test_an_id_that_means_another_schema_now_stops_the_sink_instead_of_giving_co
     def writer_of(names: Sequence[str]) -> tuple[PieceWriter, FakeTarget]:
         value = json.dumps({"op": "c", "after": dict.fromkeys(names, 1), "source": source}).encode()
         registry, target = RecordReader(SchemaRegistryConfig(url="http://registry")), FakeTarget()
-        registry._open = lambda _: lambda _: value  # type: ignore[method-assign]
+        registry._open = lambda schema_id: lambda _: value  # type: ignore[method-assign] # noqa: ARG005
         known = catalog(SchemaHistory((two,)))
         return PieceWriter(target, known, TaskReport(), Rejections(job().section, 1, {}), executor, registry), target
 
