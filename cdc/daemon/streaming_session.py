@@ -5,7 +5,7 @@ capture is asked to stop.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
@@ -31,7 +31,15 @@ from cdc.kafka.state_reader import Captured, StoredState, read_captured, read_pr
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, TopicWatch
 from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.model.control import PositionRecord, SnapshotRecord, TopicState
-from cdc.model.errors import NEXT_AFTER_GAP, ConfigError, ConnectionLost, GapError, SourceError, UnsupportedChangeError
+from cdc.model.errors import (
+    NEXT_AFTER_GAP,
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    GapError,
+    SourceError,
+    UnsupportedChangeError,
+)
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.table_state import TableFacts, TableRecord
@@ -242,7 +250,7 @@ class Session:
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
         descriptions = descriptions | self._without_format(descriptions, tables.joining)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
-        doubts = self._doubts(position, publication, tables.kept, topics, matches)
+        doubts = self._doubts(position, publication, tables.kept, topics, matches, captured.schemas)
         selection = assign(tables, position, captured.schemas, descriptions, state.tables, doubts, unread)
         source.columns.require_unpublished(selection.kept)
         return _Found(state, position, captured, topics, descriptions, publication, selection)
@@ -270,8 +278,10 @@ class Session:
         kept: Sequence[TableSchema],
         topics: Mapping[str, TopicDescription],
         matches: Matches,
+        captured: Collection[TableId],
     ) -> Doubts:
-        """Raises GapError where it is not one table that is in doubt, or where its changes can't be read again."""
+        """`captured`: tables that ever were. Raises GapError where it is not one table that is in doubt, or where its
+        changes can't be read again."""
         is_altered = publication.fingerprint != position.publication
         if is_altered and not publication.publishes_all:
             raise GapError("the publication was altered, and leaves out some operations", NEXT_AFTER_GAP)
@@ -288,7 +298,8 @@ class Session:
         unusable = {
             table: problem
             for table in self._config.source.table_ids
-            if (topic := topics.get(self._topics.table(table))) and (problem := self._admin.unusable(topic))
+            if (topic := topics.get(self._topics.table(table)))
+            and (problem := self._admin.unusable(topic) or self._foreign(table, captured, now[topic.name]))
         }
         return Doubts(
             failures=self._failures,
@@ -296,6 +307,16 @@ class Session:
             unusable={**matches.stopped, **unusable},
             are_held=self._are_held,
             is_publication_altered=is_altered,
+        )
+
+    def _foreign(self, table: TableId, captured: Collection[TableId], topic: TopicState) -> BrokerError | None:
+        """Returns why a table can't be added: its topic has records, none of which capture has written."""
+        if table in captured or self._config.source.is_outbox(table) or not any(topic.end_offsets):
+            return None
+        name = self._topics.table(table)
+        return BrokerError(
+            f"topic {name} has records, but table {table} was never captured: another program writes to it",
+            f"choose another topics.prefix; or, if nobody needs the topic, delete it, then cdc table start {table}",
         )
 
     def _capturable(self, broker: KafkaBroker, found: _Found, stay_connected: Callable[[], None]) -> _Capturable:
