@@ -301,7 +301,13 @@ class Assembler:
             self._outbox.describe_again(relation.oid, schema)
             self._encoders[relation.oid] = None
             return
-        encoder = TableEncoder(schema, relation, self._context, self._side.metadata)
+        try:
+            encoder = TableEncoder(schema, relation, self._context, self._side.metadata)
+        except UnsupportedChangeError:
+            if schema not in self._leaving:
+                raise
+            self._encoders[relation.oid] = None, schema.topic  # stopped for this reason: its rows are read again
+            return
         self._encoders[relation.oid] = (encoder, schema.topic)
         self._started.discard(relation.oid)
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from cdc.config.masking import Mask
 from cdc.config.settings import PipelineConfig, SourceConfig
 from cdc.daemon.matched_tables import with_matches
 from cdc.daemon.outbox_setup import require_format
@@ -132,8 +133,13 @@ def _columns(
     source, columns = new.source, []
     known = read_captured(new).schemas
     publication = read_publication(connection, source.publication, source.table_ids)
+
+    def masks(config: PipelineConfig) -> list[Mask]:
+        return [mask for mask in config.format_options.masks if mask.table == table]
+
     for table in source.table_ids:
-        is_changed = source.chosen(table) != before.source.chosen(table)
+        has_other_masks = masks(new) != masks(before)
+        is_changed = has_other_masks or source.chosen(table) != before.source.chosen(table)
         if not is_changed and table not in joining:
             continue
         try:
@@ -142,7 +148,7 @@ def _columns(
             require_format(new, None, found)
         except (SourceError, ConfigError):
             has_other_key = source.chosen(table).key != before.source.chosen(table).key
-            if source.is_named(table) and (table in joining or has_other_key):
+            if source.is_named(table) and (table in joining or has_other_key or has_other_masks):
                 raise
             continue  # it is stopped, alone, with this reason
         columns += [(table, name) for name in (*(column.name for column in found.columns), *found.left_out)]

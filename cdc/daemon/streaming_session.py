@@ -248,27 +248,25 @@ class Session:
         position = require_same_source(position, source_now(identity, flush_lsn, slot, publication))
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
-        descriptions = descriptions | self._without_format(descriptions, tables.joining)
+        descriptions = descriptions | self._without_format(descriptions)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
         doubts = self._doubts(position, publication, tables.kept, topics, matches, captured.schemas)
         selection = assign(tables, position, captured.schemas, descriptions, state.tables, doubts, unread)
         source.columns.require_unpublished(selection.kept)
         return _Found(state, position, captured, topics, descriptions, publication, selection)
 
-    def _without_format(
-        self, descriptions: Mapping[TableId, TableDescription], joining: Sequence[TableId]
-    ) -> dict[TableId, TableDescription]:
-        """Describes the tables that a pattern takes and of whose rows no records can be made: they are stopped, while a
-        table that is named would have ended the start."""
+    def _without_format(self, descriptions: Mapping[TableId, TableDescription]) -> dict[TableId, TableDescription]:
+        """Describes the tables of whose rows no records can be made as they are now: they are stopped, each alone."""
         barred = {}
-        for table in joining:
-            found = descriptions[table].found
-            if found is None or self._config.source.is_named(table):
+        for table, description in descriptions.items():
+            if description.found is None or self._config.source.is_outbox(table):
                 continue
             try:
-                require_format(self._config, None, found)
+                require_format(self._config, None, description.found)
             except (ConfigError, SourceError) as error:
-                barred[table] = replace(descriptions[table], barrier=descriptions[table].barrier or error)
+                barred[table] = replace(
+                    description, error=description.error or error, barrier=description.barrier or error
+                )
         return barred
 
     def _doubts(

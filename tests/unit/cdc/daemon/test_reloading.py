@@ -110,6 +110,9 @@ def test_the_last_of_two_files_counts(file: File) -> None:
         (configured("public.a", sections={"capture": {"idle_position_s": 7}}), "capture can't change"),
         (configured("public.a", exclude_columns=[r"public\.a\.nme"]), "matches no column"),
         (configured("public.a", exclude_columns=[r"public\.a\.name"]), "was published before"),
+        (configured("public.a", sections={"masking": {"asterisks": {"public.a.id": 3}}}), "it can't be masked"),
+        (configured("public.a", sections={"masking": {"asterisks": {"public.a.phone": 3}}}), "does not have"),
+        (configured("^public[.]a$", sections={"masking": {"asterisks": {"public.a.phone": 3}}}), ""),
         (configured("public.a", key_columns={"public.a": ["id"]}), ""),
     ],
 )

@@ -9,10 +9,11 @@ from cdc.config.settings import PipelineConfig
 from cdc.daemon import streaming_session
 from cdc.daemon.streaming_session import Session
 from cdc.model.control import ProgressRecord, TopicState
-from cdc.model.errors import WatershedError
-from cdc.model.events import TableId
+from cdc.model.errors import SourceError, WatershedError
+from cdc.model.events import Column, TableId
 from cdc.model.table_state import SelectionRecord, TableRecord
 from cdc.model.topic_record import TopicRecord
+from cdc.ports.source_table import SourceTable, TableDescription
 from cdc.tables.matching import Matches
 from cdc.tables.selection import Stop, TableSelection
 
@@ -89,6 +90,42 @@ def test_the_tables_in_force_are_recorded_and_records_of_others_deleted() -> Non
     assert records(None) == [deleted, now.to("shop.state")]
     assert records(now) == [deleted], "it says so already"
     assert SelectionRecord.decode(records(None)[1].value or b"", "state") == now
+
+
+def test_a_table_that_masks_do_not_fit_any_more_is_stopped_alone() -> None:
+    """Seen: a masked column was renamed, and capture ended, for all tables, and could not be started again."""
+    tables = [TableId("public", name) for name in ("renamed", "fits", "missing", "events")]
+    config = PipelineConfig.model_validate(
+        {
+            "source": {"dsn": "", "tables": list(map(str, tables[:3]))},
+            "outbox": {"tables": [{"table": "public.events"}]},
+            "kafka": {"bootstrap_servers": "k:9092"},
+            "topics": {"prefix": "shop"},
+            "masking": {"asterisks": {f"{table}.phone": 3 for table in tables}},
+        }
+    )
+    nothing = cast("Any", None)
+    session = Session(config, nothing, nothing, nothing, {}, nothing, nothing)
+
+    def described(table: TableId, *names: str) -> TableDescription:
+        columns = (Column("id", 23, -1, "integer", False), *(Column(name, 25, -1, "text", True) for name in names))
+        found = SourceTable(table, 1, False, True, False, True, columns, ("id",))
+        return TableDescription(found, None, "", "", None)
+
+    renamed, fits, missing, events = tables
+    gone = TableDescription(None, None, "", "", SourceError("it was dropped", "create it"))
+    found = session._without_format(
+        {
+            renamed: described(renamed, "mobile"),
+            fits: described(fits, "phone"),
+            missing: gone,
+            events: described(events),
+        }
+    )
+    assert found.keys() == {renamed}
+    why = found[renamed].error
+    assert why is not None and why is found[renamed].barrier, "neither kept nor added"
+    assert "masking names column phone, which table public.renamed does not have" in why.message
 
 
 def test_a_new_table_whose_topic_another_program_writes_to_is_stopped_alone() -> None:
