@@ -32,7 +32,7 @@ from cdc.pgoutput.messages import (
     Truncate,
     Type,
 )
-from cdc.pgoutput.relations import relation_differs
+from cdc.pgoutput.relations import relation_differs, sent_places
 from cdc.pgoutput.wal_ends import WalEnds
 from cdc.ports.chunk_reader import WATERMARK_PREFIX
 from cdc.snapshots.chunk_engine import SnapshotEngine
@@ -298,7 +298,7 @@ class Assembler:
     def _describe(self, schema: TableSchema, relation: Relation) -> None:
         self._relations[relation.oid] = relation
         if self._outbox is not None and self._outbox.takes(schema.table):
-            self._outbox.describe_again(relation.oid, schema)
+            self._outbox.describe_again(relation.oid, schema, sent_places(relation))
             self._encoders[relation.oid] = None
             return
         try:
