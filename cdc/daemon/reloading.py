@@ -109,7 +109,7 @@ def _checked(before: PipelineConfig, now: PipelineConfig, at: SourceConfig) -> s
     topics, record = Topics(now.topics.prefix), read_selection(now)
     known = read_captured(now).schemas
     with connect(at, application="watershed reload") as connection:
-        matches = match(now.source, existing_tables(connection), record, topics)
+        matches = match(now.source, existing_tables(connection), record, topics, known)
         require_tables(now.source, matches)
         new = with_matches(now, matches)
         had = [TableId.parse(name) for name in record.tables] if record is not None else [*before.source.table_ids]

@@ -482,7 +482,7 @@ class Session:
         found: _Found,
     ) -> SchemaTracker:
         source, is_half_published = self._config.source, found.position.partial is not None
-        catalog = resources.enter_context(closing(PostgresCatalogReader(source, self._topics)))
+        catalog = resources.enter_context(closing(PostgresCatalogReader(source, self._topics, found.captured.schemas)))
 
         def described(oid: int, sent: Sequence[RelationColumn]) -> Sequence[Column]:
             with connect(source, application="watershed describe") as sql:

@@ -101,7 +101,7 @@ def test_a_table_that_masks_do_not_fit_any_more_is_stopped_alone() -> None:
             "outbox": {"tables": [{"table": "public.events"}]},
             "kafka": {"bootstrap_servers": "k:9092"},
             "topics": {"prefix": "shop"},
-            "masking": {"asterisks": {f"{table}.phone": 3 for table in tables}},
+            "masking": {"asterisks": {f"{table}.phone": 3 for table in tables[:3]}},
         }
     )
     nothing = cast("Any", None)
