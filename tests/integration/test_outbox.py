@@ -192,6 +192,9 @@ def test_events_and_rows_are_published_once_in_commit_order_over_a_kill(shop: Ca
 
     left = len(shop.query("SELECT id FROM outbox"))
     assert left > 0
+    nobody_wants_it = "2100-01-01T00:00:00Z"  # the row from before capture
+    said = shop.cdc("outbox", "republish", "--since", nobody_wants_it)
+    assert said == f"{OUTBOX}: 0 rows are published again\n"
     assert shop.cdc("outbox", "prune") == f"{OUTBOX}: {left} rows deleted\n"
     assert shop.query("SELECT id FROM outbox") == []
     shop.await_caught_up()
