@@ -389,9 +389,8 @@ class SnapshotEngine:
         unseen = self.memory.lowest_unseen_seq(job.schema.topic, described.snapshot)
         if job.sweeps and job.floor is None:
             job.fix_floor(self.sweeps.epoch, seq.next, unseen)
-        if (
-            job.unpublished is None
-        ):  # a chunk's row is dropped in favour of a change that it does not see, left out or not
+        if job.unpublished is None:
+            # A chunk's row is dropped in favour of a change that it does not see, also of one that was left out.
             job.unpublished = 0 if unseen is not None else self._row_records.unpublished(job.schema.table)
         job.take_description(described, (self.limits.chunk_rows_max, self.limits.chunk_bytes_max))
         job.look_for_absent()
