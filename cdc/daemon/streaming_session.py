@@ -19,7 +19,7 @@ from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AddedTables, AdditionBarrier, TableAddition
 from cdc.daemon.matched_tables import log_left_out, read_matches, with_matches
-from cdc.daemon.outbox_setup import open_outbox, require_format
+from cdc.daemon.outbox_setup import open_outbox, require_columns, require_format
 from cdc.daemon.record_making import envelope_context, make_unpublishable, record_encoding
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.records import EnvelopeContext
@@ -248,21 +248,27 @@ class Session:
         position = require_same_source(position, source_now(identity, flush_lsn, slot, publication))
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
-        descriptions = descriptions | self._without_format(descriptions)
+        descriptions = descriptions | self._without_format(descriptions, tables.joining)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
         doubts = self._doubts(position, publication, tables.kept, topics, matches, captured.schemas)
         selection = assign(tables, position, captured.schemas, descriptions, state.tables, doubts, unread)
         source.columns.require_unpublished(selection.kept)
         return _Found(state, position, captured, topics, descriptions, publication, selection)
 
-    def _without_format(self, descriptions: Mapping[TableId, TableDescription]) -> dict[TableId, TableDescription]:
-        """Describes the tables of whose rows no records can be made as they are now: they are stopped, each alone."""
+    def _without_format(
+        self, descriptions: Mapping[TableId, TableDescription], joining: Sequence[TableId]
+    ) -> dict[TableId, TableDescription]:
+        """Describes the tables of whose rows no records can be made as they are now: they are stopped, each alone. Of
+        a table that is captured already, a schema for the registry is made with the first record that needs it."""
         barred = {}
         for table, description in descriptions.items():
             if description.found is None or self._config.source.is_outbox(table):
                 continue
             try:
-                require_format(self._config, None, description.found)
+                if table in joining:
+                    require_format(self._config, None, description.found)
+                else:
+                    require_columns(self._config, description.found)
             except (ConfigError, SourceError) as error:
                 barred[table] = replace(
                     description, error=description.error or error, barrier=description.barrier or error

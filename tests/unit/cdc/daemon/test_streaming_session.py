@@ -114,15 +114,15 @@ def test_a_table_that_masks_do_not_fit_any_more_is_stopped_alone() -> None:
 
     renamed, fits, missing, events = tables
     gone = TableDescription(None, None, "", "", SourceError("it was dropped", "create it"))
-    found = session._without_format(
-        {
-            renamed: described(renamed, "mobile"),
-            fits: described(fits, "phone"),
-            missing: gone,
-            events: described(events),
-        }
-    )
-    assert found.keys() == {renamed}
+    tables_now = {
+        renamed: described(renamed, "mobile"),
+        fits: described(fits, "phone"),
+        missing: gone,
+        events: described(events),
+    }
+    for joining in ([], [renamed, fits]):
+        found = session._without_format(tables_now, joining)
+        assert found.keys() == {renamed}
     why = found[renamed].error
     assert why is not None and why is found[renamed].barrier, "neither kept nor added"
     assert "masking names column phone, which table public.renamed does not have" in why.message
