@@ -122,6 +122,10 @@ def _checked(before: PipelineConfig, now: PipelineConfig, at: SourceConfig) -> s
     said = [_named("joins", "join", joining), _named("leaves", "leave", leaving)]
     if now.has_sinks_at_cuts != before.has_sinks_at_cuts:
         said.append("a sink commits at cuts" if now.has_sinks_at_cuts else "no sink commits at cuts")
+    masked = {mask.table for mask in {*before.format_options.masks} ^ {*new.format_options.masks}}
+    if masked := masked.difference(joining, leaving):
+        named = ", ".join(map(str, sorted(masked)))
+        said.append(f"masks of {named} have changed: rows keep their values until cdc snapshot start reads them again")
     return "; ".join(filter(None, said)) or "options of tables have changed"
 
 
