@@ -79,9 +79,9 @@ class SchemaHistory:
         """Returns the columns that any version added with a constant."""
         return frozenset(name for schema in self.versions for name, _ in schema.filled)
 
-    def column_count(self, version: int) -> int | None:
-        """Returns the number of columns; None for an unknown version."""
-        return self._conversion(version).column_count
+    def column_names(self, version: int) -> frozenset[str] | None:
+        """Returns the names of the columns; None for an unknown version."""
+        return self._conversion(version).column_names
 
     def in_newest(self, version: int, row: Row, unchanged: frozenset[str]) -> tuple[Row, frozenset[str]]:
         """Converts a row of `version`, and the columns that it lacks, to the newest version. If a column did not stay
@@ -107,7 +107,7 @@ class SchemaHistory:
 class _Conversion:
     """The columns that an older version has in common with the newest, and values of others."""
 
-    column_count: int | None
+    column_names: frozenset[str] | None
     carried: frozenset[str]
     filled: Mapping[str, Json]
 
@@ -128,7 +128,8 @@ def _conversion(versions: tuple[TableSchema, ...], version: int) -> _Conversion:
         carried &= same
         filled = {name: value for name, value in filled.items() if name in same}
         filled |= {name: _read_json(value) for name, value in newer.filled if name not in columns}
-    return _Conversion(len(later[0].columns) if known else None, frozenset(carried), filled)
+    names = frozenset(column.name for column in later[0].columns) if known else None
+    return _Conversion(names, frozenset(carried), filled)
 
 
 def reads_as(old: Column, new: Column) -> bool:

@@ -229,7 +229,7 @@ class BatchRunner(_ThreadWork):
         if environment.now_us() - max(self._unknown_since_us, state.prepared_us) > SCHEMA_WAIT_S_MAX * 1_000_000:
             raise SinkError(
                 f"{environment.sink.name}: {report.unknown_schema}, for {SCHEMA_WAIT_S_MAX:.0f} s",
-                NEXT_AFTER_LOST_SCHEMA,
+                report.next_after_unknown or NEXT_AFTER_LOST_SCHEMA,
             )
         if not state.unprepared:
             environment.wait(SCHEMA_WAIT_S)

@@ -32,7 +32,7 @@ from cdc.pgoutput.messages import (
     Truncate,
     Type,
 )
-from cdc.pgoutput.relations import relation_differs
+from cdc.pgoutput.relations import relation_differs, sent_places
 from cdc.pgoutput.wal_ends import WalEnds
 from cdc.ports.chunk_reader import WATERMARK_PREFIX
 from cdc.snapshots.chunk_engine import SnapshotEngine
@@ -298,10 +298,16 @@ class Assembler:
     def _describe(self, schema: TableSchema, relation: Relation) -> None:
         self._relations[relation.oid] = relation
         if self._outbox is not None and self._outbox.takes(schema.table):
-            self._outbox.describe_again(relation.oid, schema)
+            self._outbox.describe_again(relation.oid, schema, sent_places(relation))
             self._encoders[relation.oid] = None
             return
-        encoder = TableEncoder(schema, relation, self._context, self._side.metadata)
+        try:
+            encoder = TableEncoder(schema, relation, self._context, self._side.metadata)
+        except UnsupportedChangeError:
+            if schema not in self._leaving:
+                raise
+            self._encoders[relation.oid] = None, schema.topic  # stopped for this reason: its rows are read again
+            return
         self._encoders[relation.oid] = (encoder, schema.topic)
         self._started.discard(relation.oid)
 

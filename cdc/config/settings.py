@@ -409,6 +409,10 @@ class PipelineConfig(BaseSettings):
     @model_validator(mode="after")
     def _format_is_possible(self) -> Self:
         options = self.format_options  # raises ValueError for a mask of another table
+        if unmasked := next((mask for mask in options.masks if self.source.is_outbox(mask.table)), None):
+            raise ValueError(
+                f"masking names {unmasked.table}.{unmasked.column}, but the events of an outbox table are not masked"
+            )
         if options.encoding != "json" and self.kafka.schema_registry is None:
             raise ValueError(f"format.encoding {options.encoding} needs the section kafka.schema_registry, with url")
         if self.sweep.tombstones and not options.suits_sinks:

@@ -51,7 +51,7 @@ from cdc.model.control import (
 from cdc.model.errors import NEXT_AFTER_OTHER_SERVER, ConnectionLost, GapError, OtherDatabaseError, SourceError
 from cdc.model.events import EPOCH_MAX, TableId, TableSchema, pack_version
 from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
-from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records
+from cdc.model.lost_events import LostEventsRecord, lost_before, lost_from, lost_records
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
@@ -154,7 +154,8 @@ class Bootstrap:
             captured = self._captured(connection)  # first, so that the next poll sees what changes meanwhile
             schemas = self._describe(connection, publication, is_continued=is_continued)
             selection = selection_of(self._config.source).to(self._topics.state)
-            records = (*(heal.records if heal else ()), selection, *captured, *left_out, *self._completed(lost, slot))
+            events = self._completed(lost, slot) if lost is not None else self._existing_events(slot, epoch)
+            records = (*(heal.records if heal else ()), selection, *captured, *left_out, *events)
             if self._is_chunked(heal):
                 owes = "the snapshot that heals the gap" if heal else "its initial snapshot"
                 compared = self._comparable(constants, schemas, heal)
@@ -368,9 +369,18 @@ class Bootstrap:
         is_moved = heal is not None and heal.moves_to is not None
         return lost.model_copy(update={"from_lsn": 0}) if lost is not None and is_moved else lost
 
-    def _completed(self, lost: LostEventsRecord | None, slot: CreatedSlot) -> list[TopicRecord]:
-        if lost is None:
+    def _existing_events(self, slot: CreatedSlot, epoch: int) -> list[TopicRecord]:
+        """Returns the records of outbox tables that have rows from before the slot: no snapshot publishes them."""
+        outboxes = [table for table in self._source.table_ids if self._source.is_outbox(table)]
+        if not outboxes:
             return []
+        with closing(SnapshotReader(self._source, slot.snapshot_name)) as reader:
+            lost = [lost_before(table, epoch, slot.consistent_point) for table in outboxes if reader.has_rows(table)]
+        for record in lost:
+            log.warning(str(record), next=NEXT_AFTER_LOSS)
+        return [made for record in lost for made in lost_records(self._topics, record)]
+
+    def _completed(self, lost: LostEventsRecord, slot: CreatedSlot) -> list[TopicRecord]:
         ended = lost.ended(slot.consistent_point)
         log.warning(str(ended), next=NEXT_AFTER_LOSS)
         return lost_records(self._topics, ended)

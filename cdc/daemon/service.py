@@ -172,7 +172,7 @@ class Service:
             try:
                 require_format(config, outbox, table)
             except (ConfigError, SourceError):
-                if config.source.is_named(table.table):
+                if config.source.is_named(table.table) and not is_running_on:
                     raise
         self._admin.broker_count()
         of_tables = [] if is_running_on else [topics.table(table) for table in config.source.table_ids]

@@ -5,7 +5,7 @@ capture is asked to stop.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AddedTables, AdditionBarrier, TableAddition
 from cdc.daemon.earlier_records import EarlierRecords
 from cdc.daemon.matched_tables import log_left_out, read_matches, with_matches
-from cdc.daemon.outbox_setup import open_outbox, require_format
+from cdc.daemon.outbox_setup import open_outbox, require_columns, require_format
 from cdc.daemon.record_making import envelope_context, make_unpublishable, record_encoding
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.records import EnvelopeContext
@@ -32,7 +32,15 @@ from cdc.kafka.state_reader import Captured, StoredState, read_captured, read_pr
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, TopicWatch
 from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.model.control import PositionRecord, SnapshotRecord, TopicState
-from cdc.model.errors import NEXT_AFTER_GAP, ConfigError, ConnectionLost, GapError, SourceError, UnsupportedChangeError
+from cdc.model.errors import (
+    NEXT_AFTER_GAP,
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    GapError,
+    SourceError,
+    UnsupportedChangeError,
+)
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.table_state import TableFacts, TableRecord
@@ -245,7 +253,7 @@ class Session:
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
         descriptions = descriptions | self._without_format(descriptions, tables.joining)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
-        doubts = self._doubts(position, publication, tables.kept, topics, matches)
+        doubts = self._doubts(position, publication, tables.kept, topics, matches, captured.schemas)
         selection = assign(tables, position, captured.schemas, descriptions, state.tables, doubts, unread)
         source.columns.require_unpublished(selection.kept)
         return _Found(state, position, captured, topics, descriptions, publication, selection)
@@ -253,17 +261,21 @@ class Session:
     def _without_format(
         self, descriptions: Mapping[TableId, TableDescription], joining: Sequence[TableId]
     ) -> dict[TableId, TableDescription]:
-        """Describes the tables that a pattern takes and of whose rows no records can be made: they are stopped, while a
-        table that is named would have ended the start."""
+        """Describes the tables of whose rows no records can be made as they are now: they are stopped, each alone. Of
+        a table that is captured already, a schema for the registry is made with the first record that needs it."""
         barred = {}
-        for table in joining:
-            found = descriptions[table].found
-            if found is None or self._config.source.is_named(table):
+        for table, description in descriptions.items():
+            if description.found is None or self._config.source.is_outbox(table):
                 continue
             try:
-                require_format(self._config, None, found)
+                if table in joining:
+                    require_format(self._config, None, description.found)
+                else:
+                    require_columns(self._config, description.found)
             except (ConfigError, SourceError) as error:
-                barred[table] = replace(descriptions[table], barrier=descriptions[table].barrier or error)
+                barred[table] = replace(
+                    description, error=description.error or error, barrier=description.barrier or error
+                )
         return barred
 
     def _doubts(
@@ -273,8 +285,10 @@ class Session:
         kept: Sequence[TableSchema],
         topics: Mapping[str, TopicDescription],
         matches: Matches,
+        captured: Collection[TableId],
     ) -> Doubts:
-        """Raises GapError where it is not one table that is in doubt, or where its changes can't be read again."""
+        """`captured`: tables that ever were. Raises GapError where it is not one table that is in doubt, or where its
+        changes can't be read again."""
         is_altered = publication.fingerprint != position.publication
         if is_altered and not publication.publishes_all:
             raise GapError("the publication was altered, and leaves out some operations", NEXT_AFTER_GAP)
@@ -291,7 +305,8 @@ class Session:
         unusable = {
             table: problem
             for table in self._config.source.table_ids
-            if (topic := topics.get(self._topics.table(table))) and (problem := self._admin.unusable(topic))
+            if (topic := topics.get(self._topics.table(table)))
+            and (problem := self._admin.unusable(topic) or self._foreign(table, captured, now[topic.name]))
         }
         return Doubts(
             failures=self._failures,
@@ -299,6 +314,16 @@ class Session:
             unusable={**matches.stopped, **unusable},
             are_held=self._are_held,
             is_publication_altered=is_altered,
+        )
+
+    def _foreign(self, table: TableId, captured: Collection[TableId], topic: TopicState) -> BrokerError | None:
+        """Returns why a table can't be added: its topic has records, none of which capture has written."""
+        if table in captured or self._config.source.is_outbox(table) or not any(topic.end_offsets):
+            return None
+        name = self._topics.table(table)
+        return BrokerError(
+            f"topic {name} has records, but table {table} was never captured: another program writes to it",
+            f"choose another topics.prefix; or, if nobody needs the topic, delete it, then cdc table start {table}",
         )
 
     def _capturable(self, broker: KafkaBroker, found: _Found, stay_connected: Callable[[], None]) -> _Capturable:
@@ -467,7 +492,7 @@ class Session:
         context: EnvelopeContext,
     ) -> SchemaTracker:
         source, is_half_published = self._config.source, found.position.partial is not None
-        catalog = resources.enter_context(closing(PostgresCatalogReader(source, self._topics)))
+        catalog = resources.enter_context(closing(PostgresCatalogReader(source, self._topics, found.captured.schemas)))
 
         def described(oid: int, sent: Sequence[RelationColumn]) -> Sequence[Column]:
             with connect(source, application="watershed describe") as sql:

@@ -3,6 +3,7 @@ cdc/tables/schema_tracking.py).
 """
 
 import queue
+from collections.abc import Collection
 from typing import LiteralString
 
 import psycopg
@@ -33,9 +34,10 @@ _SETTINGS: LiteralString = "SET synchronous_commit = local; SET lock_timeout = '
 class PostgresCatalogReader:
     """Implements cdc.ports.catalog_reader.CatalogReader. Thread and connection start at the first poll."""
 
-    def __init__(self, source: SourceConfig, topics: Topics) -> None:
-        """`source`: with the tables that its patterns take in this session."""
+    def __init__(self, source: SourceConfig, topics: Topics, captured: Collection[TableId] = ()) -> None:
+        """`source`: with the tables that its patterns take in this session. `captured`: tables that ever were."""
         self._source = source
+        self._captured = frozenset(captured)
         self._selection = selection_of(source)
         self._topics = topics
         self._answers: queue.SimpleQueue[CatalogAnswer | CatalogPollFailed] = queue.SimpleQueue()
@@ -96,7 +98,7 @@ class PostgresCatalogReader:
         if not self._source.choice.patterns:
             return (), ()
         had = set(map(TableId.parse, self._source.matched))
-        now = match(self._source, existing_tables(connection), self._selection, self._topics).taken
+        now = match(self._source, existing_tables(connection), self._selection, self._topics, self._captured).taken
         return tuple(table for table in now if table not in had), tuple(sorted(had.difference(now)))
 
     def _compare(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, LiteralString
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import class_row
 
 from cdc.config.columns import Chosen
@@ -436,6 +437,13 @@ def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
             "  FROM pg_replication_slots s WHERE slot_name = %s",
             (name,),
         ).fetchone()
+
+
+@says_lost()
+def has_rows(connection: psycopg.Connection, table: TableId) -> bool:
+    """Says whether the connection's transaction snapshot shows a row of the table."""
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(*table))
+    return connection.execute(query).fetchone() == (True,)
 
 
 @says_lost()

@@ -189,7 +189,7 @@ class Preparation:
         try:
             self._server.call(lambda client: client.indices.add_block(index=old.name, block="write"), (404,))
             self._server.call(lambda client: client.indices.refresh(index=old.name), (404,))
-            is_known = schema_history.column_count(old.schema_version) is not None
+            is_known = schema_history.column_names(old.schema_version) is not None
             kept = schema_history.carried(old.schema_version) if is_known else frozenset()
             self._copy(old.name, target, clashes - kept)
         except NotFoundError as error:  # another writer has finished the move

@@ -135,7 +135,12 @@ def republish(
 def _require_published(settings: Config, table: TableId) -> None:
     state = read_state(settings)
     record = state.tables.get(table)
-    if record is not None and record.status == "stopped":
+    if record is None:
+        raise GapError(
+            f"{table} is not captured, so its rows are not published",
+            "restart cdc run with this configuration; the slot of another one confirms without them",
+        )
+    if record.status == "stopped":
         raise GapError(f"{table} is stopped, so its rows are not published: {record.message}", record.next)
     require_settled(table, state.lost)
 

@@ -60,7 +60,7 @@ class TableCheck:
 
     table: TableId
     columns: str = ""  # how the columns differ, in words; empty: they do not
-    sampled: int = 0  # rows of the topic that were looked up
+    sampled: int = 0  # rows of the topic that were to be looked up
     missing: int = 0  # of these
     differing: int = 0
     unknown: str = ""  # why rows can't be compared, in words
@@ -180,11 +180,8 @@ class _Sampling:
         digests = RowDigests(schema, self.context, versions)
         rows = read_sample(self.config.kafka, schema.topic, digests, floor)
         texts = RecordKeys(schema)
-        keys = {key: text for key in rows if (text := texts.texts(key)) is not None}
-        there = self._rows(schema, keys, digests)
-        missing = sum(key not in there for key in keys)
-        differing = sum(key in there and there[key] != rows[key] for key in keys)
-        return TableCheck(table, columns, len(keys), missing, differing, warnings=warnings)
+        there = self._rows(schema, {key: text for key in rows if (text := texts.texts(key)) is not None}, digests)
+        return TableCheck(table, columns, len(rows), *compared(rows, there), warnings=warnings)
 
     def _rows(self, schema: TableSchema, keys: Mapping[bytes, Sequence[str]], digests: RowDigests) -> dict[bytes, int]:
         """Returns record key → digest of those rows that the table has."""
@@ -225,6 +222,13 @@ class _Sampling:
                     f"sequence {sequence} is at {last}, but {found.table} has {column} {greatest}: inserts there would "
                     f"fail. SELECT setval('{sequence}', {greatest})"
                 )
+
+
+def compared(sampled: Mapping[bytes, int], there: Mapping[bytes, int]) -> tuple[int, int]:
+    """Returns how many of the sampled rows are missing, and how many differ. A row that can't be looked up, because its
+    key has another form than the table's, is missing: the heal would delete it. Both: record key → digest."""
+    missing = sum(key not in there for key in sampled)
+    return missing, sum(there.get(key, digest) != digest for key, digest in sampled.items())
 
 
 def columns_differing(before: TableSchema, now: TableSchema) -> str:

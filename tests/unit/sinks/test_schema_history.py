@@ -99,7 +99,8 @@ def test_a_column_is_carried_through_every_known_version() -> None:
     assert schema_history.carried(4) == {"id", "stays", "again", "retyped", "late"}
     # Not known: as far as later versions say.
     assert schema_history.carried(3) == schema_history.carried(4)
-    assert [schema_history.column_count(version) for version in (1, 2, 3, 4)] == [5, 4, None, 5]
+    counts = [names and len(names) for names in map(schema_history.column_names, (1, 2, 3, 4))]
+    assert counts == [5, 4, None, 5]
 
 
 def test_an_older_row_gets_the_newest_columns_in_their_order() -> None:

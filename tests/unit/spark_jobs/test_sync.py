@@ -391,9 +391,19 @@ def test_a_schema_that_is_not_there_yet_is_waited_for() -> None:
 def test_a_schema_that_never_comes_is_an_error_with_the_record() -> None:
     unknown = BatchReport(unknown_schema="record at x, partition 0, offset 7: schema version 2")
     bench = Bench(reports=[unknown] * 1000)
-    with pytest.raises(SinkError, match=f"offset 7: schema version 2, for {SCHEMA_WAIT_S_MAX:.0f} s"):
+    with pytest.raises(SinkError, match=f"offset 7: schema version 2, for {SCHEMA_WAIT_S_MAX:.0f} s") as lost:
         bench.batch(1000)
+    assert "records of the control topic" in lost.value.hint
     assert bench.calls.count("batch") <= SCHEMA_WAIT_S_MAX + 2
+
+
+def test_a_schema_that_the_registry_lacks_is_looked_for_there() -> None:
+    """Seen: the hint was to look at the control topic, and to publish under a new prefix."""
+    unknown = BatchReport(unknown_schema="record at x: no schema with id 9", next_after_unknown="restore the registry")
+    bench = Bench(reports=[unknown] * 1000)
+    with pytest.raises(SinkError, match="no schema with id 9") as lost:
+        bench.batch(1000)
+    assert lost.value.hint == "restore the registry"
 
 
 def test_a_table_that_is_altered_is_prepared_between_batches() -> None:

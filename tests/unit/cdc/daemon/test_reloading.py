@@ -122,6 +122,8 @@ def test_sinks_are_known_as_they_were_read_last() -> None:
         (configured("public.a", sections={"capture": {"idle_position_s": 7}}), "capture can't change"),
         (configured("public.a", exclude_columns=[r"public\.a\.nme"]), "matches no column"),
         (configured("public.a", exclude_columns=[r"public\.a\.name"]), "was published before"),
+        (configured("public.a", sections={"masking": {"asterisks": {"public.a.id": 3}}}), "it can't be masked"),
+        (configured("public.a", sections={"masking": {"asterisks": {"public.a.phone": 3}}}), "does not have"),
         (configured("public.a", key_columns={"public.a": ["id"]}), ""),
     ],
 )
@@ -133,6 +135,16 @@ def test_with_a_mistake_the_configuration_in_force_stays(
         assert message.endswith(": the configuration in force stays")
     else:
         assert file.reload(now) == "options of tables have changed"
+
+
+def test_masks_that_change_leave_published_rows_as_they_are_and_say_so(file: File) -> None:
+    """Also masks that do not fit a table which only a pattern takes: it is stopped."""
+    for column in ("name", "phone"):
+        masking = {"masking": {"asterisks": {f"public.a.{column}": 3}}}
+        said = file.reload(configured("^public[.]a$", sections=masking))
+        assert said == (
+            "masks of public.a have changed: rows keep their values until cdc snapshot start reads them again"
+        )
 
 
 def test_a_process_without_a_file_says_so() -> None:
