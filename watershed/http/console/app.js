@@ -10,6 +10,7 @@ import { letters } from "./letters.js";
 import { login } from "./login.js";
 import { overview } from "./overview.js";
 import { oneTable } from "./one-table.js";
+import { pipelines } from "./pipelines.js";
 import { presentProblems, problems } from "./problems.js";
 import { link, parts } from "./route.js";
 import { stores } from "./stores.js";
@@ -25,13 +26,15 @@ const SECTIONS = [
   ["views", "Views", keptViews, (status) => status.views.length],
   ["letters", "Dead letters", letters, (status) => status.sinks.reduce((sum, one) => sum + one.dead_letters, 0)],
   ["problems", "Problems", problems, () => presentProblems().length],
+  ["pipelines", "Pipelines", pipelines, () => null],
   ["system", "System", system, () => null],
   ["glossary", "Glossary", glossary, () => null],
 ];
 const UNLISTED = ["glossary"]; // words lead to it
 const byId = (id) => document.getElementById(id);
-// A pipeline without views has no section of them.
-const sections = () => SECTIONS.filter(([name]) => name !== "views" || state.status?.views.length);
+// A pipeline without views has no section of them, and one that knows no other none of pipelines.
+const HIDDEN = { views: () => !state.status?.views.length, pipelines: () => !state.offered?.pipelines };
+const sections = () => SECTIONS.filter(([name]) => !HIDDEN[name]?.());
 const chosen = () => sections().find(([name]) => name === parts()[0]) ?? SECTIONS[0];
 
 function announce(text) {

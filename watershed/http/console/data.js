@@ -11,6 +11,7 @@ const FORGOTTEN_MS = 60000;
 
 export const state = {
   user: null, // {name, role} of the token
+  offered: null, // {hours, pipelines}: what the configuration lets the server show
   status: null,
   letters: null,
   lettersError: "",
@@ -191,7 +192,7 @@ let polls = 0;
 export async function poll(wantsLetters) {
   try {
     const status = await get("status");
-    if (!state.user || state.failures) state.user = await get("user");
+    if (!state.user || state.failures) [state.user, state.offered] = await Promise.all([get("user"), get("console")]);
     // The first poll, and one after silence, has a past that this page has not seen; problems end between polls.
     if (polls % 3 === 0 || state.failures) await history();
     polls += 1;
@@ -244,4 +245,21 @@ function rates(value, era) {
 
 export const publishedRates = () => rates((one) => one.published, (one) => one.epoch);
 export const writtenRates = (sink) => rates((one) => one.sinks[sink]?.written ?? null, (one) => one.sinks[sink]?.generation);
+
+// ---- hours of history, from Prometheus
+
+const HOURS_MS = 60000;
+const HOURS_WAIT_MS = 20000;
+
+/** {value, error}: `value` has what `lastMinutes` has, for the last hours; the sinks of that time, also those that are gone; and its end. */
+export function lastHours(hours) {
+  const { value, error } = watched(`history/hours?hours=${hours}`, HOURS_MS, HOURS_WAIT_MS);
+  if (!value) return { value: null, error };
+  const { start_unix_seconds: from, step_seconds: step, series } = value;
+  const of = (figure, sink) => (series.find((one) => one.figure === figure && one.sink === sink)?.values ?? []).map((known, number) => [from + number * step, known]);
+  const sinks = [...new Set([...lastMinutes.sinks(), ...series.map((one) => one.sink).filter(Boolean)])];
+  return { error, value: { isEmpty: !series.length, now: from + step * ((series[0]?.values.length ?? 1) - 1), sinks: () => sinks, lagOf: (sink) => of("lag_seconds", sink), publishedRates: () => of("rate", null), writtenRates: (sink) => of("rate", sink), retained: () => of("retained_bytes", null) } };
+}
+
+export const lastMinutes = { sinks: () => state.status.sinks.map((one) => one.sink), lagOf, publishedRates, writtenRates, retained };
 export const newest = (series) => series.at(-1)?.[1] ?? null;
