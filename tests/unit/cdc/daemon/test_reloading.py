@@ -110,6 +110,7 @@ def test_the_last_of_two_files_counts(file: File) -> None:
         (configured("public.a", sections={"capture": {"idle_position_s": 7}}), "capture can't change"),
         (configured("public.a", exclude_columns=[r"public\.a\.nme"]), "matches no column"),
         (configured("public.a", exclude_columns=[r"public\.a\.name"]), "was published before"),
+        (configured("public.a", sections={"masking": {"asterisks": {"public.a.nme": 3}}}), "does not have"),
         (configured("public.a", key_columns={"public.a": ["id"]}), ""),
     ],
 )
@@ -121,6 +122,15 @@ def test_with_a_mistake_the_configuration_in_force_stays(
         assert message.endswith(": the configuration in force stays")
     else:
         assert file.reload(now) == "options of tables have changed"
+
+
+def test_a_mask_of_a_captured_table_says_that_former_records_keep_their_values(file: File) -> None:
+    masked = {"masking": {"asterisks": {"public.a.name": 3, "public.b.name": 3}}}
+    said = file.reload(configured("public.a", "public.b", sections=masked))
+    joins, masks, rest = said.split("; ")
+    assert (joins, masks) == ("public.b joins", "public.a has other masks in records from now on")
+    assert "`cdc snapshot start --table` reads them" in rest
+    assert file.looked_at == [A, B]
 
 
 def test_a_process_without_a_file_says_so() -> None:
