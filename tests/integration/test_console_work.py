@@ -50,6 +50,7 @@ def test_one_key_is_seen_in_all_places_and_a_change_as_it_arrives_in_each(
 ) -> None:
     page = console.open(f"{ORDERS}/row/7")
     expect(page.locator(".comparison thead .pill")).to_have_text(["equal"] * 4)
+    expect(page.get_by_text("Without the table, by tables or exclude_tables in their options: audit.")).to_be_visible()
     status = page.locator('.comparison tr[data-key="column/status"] td')
     expect(status).to_have_text(["open"] * 6)
     work.change(status="paid")

@@ -132,7 +132,7 @@ class ShownWork:
         found = {"table": request.path_params["table"], "key": {"id": asked["key"]}, "source": self.source}
         records = [one | {"is_swept": False} for one in self.records[-count:]] if count else []
         topic = {"name": "shop.public.orders", "records": records}
-        return JSONResponse(found | {"topic": topic, "stores": list(self.stores.values())})
+        return JSONResponse(found | {"topic": topic, "stores": list(self.stores.values()), "not_held": ["audit"]})
 
     async def _changes(self, request: Request) -> Response:
         asked = request.query_params

@@ -121,6 +121,7 @@ class Row(Node):
     source: dict[str, Any] | None
     topic: RecordsOfKey
     stores: tuple[StoredRow, ...]
+    not_held: tuple[str, ...]  # sinks whose options leave the whole table out
 
 
 class Option(Node):

@@ -190,6 +190,7 @@ export function oneKey(table, key, announce) {
   return [
     h("section", { class: "panel", "aria-labelledby": "row-title", "data-key": `row/${table}/${key}` }, title, form,
       error && h("p", { class: "row-note", role: "alert" }, error), isNowhere && h("p", { class: "row-note" }, "Neither the source nor a store has a row with this key."),
-      found.stores.length ? null : h("p", { class: "hint" }, "No sink holds this table."), comparison(found, newest, stores), reasons(table, stores, announce)),
+      found.stores.length ? null : h("p", { class: "hint" }, "No sink holds this table."),
+      found.not_held.length ? h("p", { class: "hint" }, `Without the table, by tables or exclude_tables in their options: ${found.not_held.join(", ")}.`) : null, comparison(found, newest, stores), reasons(table, stores, announce)),
     arrivals(), topicRecords()];
 }
