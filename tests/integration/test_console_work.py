@@ -274,9 +274,13 @@ def test_charts_show_hours_from_prometheus(opener: Opener, tmp_path: Path) -> No
     picture(page, tmp_path, "hours-light")
     page.get_by_role("button", name="7 days").click()
     expect(plots.first).to_have_attribute("aria-label", re.compile("the last 168 hours"))
-    times = plots.first.locator(".time").all_inner_texts()
+    times = plots.first.locator(".time").all_text_contents()
     assert all(re.fullmatch(r"\d+ [A-Z][a-z]+", text) for text in times)
     assert len(times) >= 3
+    phone = opener.of(ShownPipeline(tables=shop_tables()).live(60), parts=[prometheus.part()], width=420)
+    phone.open("overview").get_by_role("button", name="24 h").click()
+    expect(phone.page.locator("svg.plot").first).to_have_attribute("aria-label", re.compile("the last 24 hours"))
+    assert phone.page.evaluate("document.documentElement.scrollWidth") <= 420
     prometheus.is_empty = True
     page.get_by_role("button", name="6 h").click()
     expect(page.locator(".charts-section")).to_contain_text("Prometheus has nothing of prefix shop in this time")
