@@ -83,8 +83,17 @@ def test_one_key_is_seen_in_all_places_and_a_change_as_it_arrives_in_each(
     records = page.get_by_role("table", name="Records of this key").locator("tbody tr")
     expect(records).to_have_count(2)
     expect(records.first).to_contain_text("1.1205")
+    expect(arrivals).to_have_count(6)  # the warehouse's; what was read of the topic is none
     console.require_sound()
     picture(page, tmp_path, "key-light")
+
+
+def test_the_first_record_of_a_key_is_an_arrival_if_it_is_new(console: Console, work: ShownWork) -> None:
+    page = console.open(f"{ORDERS}/row/8")  # of which the topic has no record
+    expect(page.locator(".comparison thead .pill")).to_have_text(["equal"] * 4)
+    expect(page.locator(".comparison thead")).to_contain_text("no recent change")
+    work.records.append(record(1300, {"id": "8"}, "update", key={"id": 8}))
+    expect(page.locator(".arrivals li")).to_have_text([re.compile("the topic shows another row")])
 
 
 def test_a_key_is_asked_for_by_a_form_and_a_wrong_one_is_said(console: Console) -> None:
@@ -312,7 +321,7 @@ def test_other_pipelines_are_shown_beside_this_one(opener: Opener, tmp_path: Pat
     expect(lines.first).to_contain_text("this one shop · database shop")
     expect(lines.locator(".pill")).to_have_text(["All in step", "1 error", "No answer"])
     expect(lines.nth(1)).to_contain_text("6, 1 stopped")
-    expect(lines.nth(1).locator(".row-note")).to_contain_text("no keyNext: cdc table start public.a")
+    expect(lines.nth(1).locator(".row-note")).to_contain_text("public.a: no keyNext: cdc table start public.a")
     expect(lines.nth(1).get_by_role("link", name="eu")).to_have_attribute("href", "https://eu:8480")
     expect(lines.nth(2).locator(".row-note")).to_contain_text("Connection refusedNext: check http.pipelines.us")
     console.require_sound()
@@ -364,6 +373,8 @@ def test_a_phone_shows_headers_and_needs_no_scrolling_to_the_side(
     for address in ("overview", "tables", "stores", ORDERS, f"{ORDERS}/row/7", "system/audit", "glossary"):
         page = console.open(address)
         assert page.evaluate("document.documentElement.scrollWidth") <= 420, address
+        if address != "glossary":
+            expect(page.locator(".nav [aria-current=page]")).to_be_in_viewport(ratio=0.9)
         console.require_sound()
         if address == "tables":
             labels = page.locator("tbody tr").first.locator("td").evaluate_all(

@@ -32,6 +32,7 @@ PROBLEMS_SHOWN: Final = 3
 
 
 class ProblemElsewhere(Node):
+    name: str  # of the table, sink or view; otherwise empty
     severity: str
     message: str
     next: str
@@ -97,6 +98,7 @@ class _Sink(_Read):
 
 
 class _Problem(_Read):
+    name: str
     severity: str
     message: str
     next: str

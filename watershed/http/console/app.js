@@ -104,6 +104,8 @@ function skeleton() {
   return h("div", { class: "bones", role: "status" }, h("span", { class: "unseen" }, "Loading the status"), block("wide"), block("third"), block("third"), block("third"));
 }
 
+let section = ""; // that was drawn last
+
 function draw() {
   const [name, title, view] = chosen();
   const rest = parts().slice(1).filter((part, number) => part !== "" || number === 2);
@@ -113,6 +115,8 @@ function draw() {
     const badge = status ? number(status) : null;
     return h("li", {}, h("a", { href: link(id), "aria-current": id === name ? "page" : null }, text, badge ? h("span", { class: "badge" }, count(badge)) : null));
   })));
+  if (name !== section) byId("nav").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone it is a strip
+  section = name;
   document.title = `${title} · Watershed`;
   show(byId("notice"), ...notice());
   showResults(byId("results"));

@@ -105,9 +105,11 @@ async function ask(path, one, everyMs, waitMs) {
 
 export const sentence = (error) => (error.name === "TimeoutError" ? "the server has not answered in time" : error instanceof TypeError ? "the server does not answer" : String(error.message ?? error));
 
+const LIVE = ": each change as it arrives";
+
 /**
- * Calls `receive` with each object of an event stream at /v1/`path`, and `failed` with a sentence when it breaks off. Returns a function
- * that ends it. (EventSource can't send a token.)
+ * Calls `receive` with each object of an event stream at /v1/`path` and whether it is new (not one of the last ones, which come first), and
+ * `failed` with a sentence when it breaks off. Returns a function that ends it. (EventSource can't send a token.)
  */
 export function follow(path, receive, failed) {
   const ending = new AbortController();
@@ -127,6 +129,7 @@ export function follow(path, receive, failed) {
 
 async function events(reader, receive) {
   let rest = "";
+  let isLive = false;
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
@@ -134,10 +137,11 @@ async function events(reader, receive) {
     rest = blocks.pop();
     for (const block of blocks) {
       const lines = block.split("\n");
+      isLive ||= lines.includes(LIVE);
       const data = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5)).join("\n");
       const found = data && JSON.parse(data, kept);
       if (lines.some((line) => /^event: *error$/.test(line))) throw new Error(found.next ? `${found.error}; next: ${found.next}` : found.error);
-      if (found) receive(found);
+      if (found) receive(found, isLive);
     }
   }
 }

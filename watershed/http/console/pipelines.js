@@ -19,7 +19,7 @@ const nextStep = (text) => text && h("p", { class: "next" }, h("b", {}, "Next: "
 /** Why it does not answer, or its worst problems. Commands are for its own machine: those of this page's pipeline can be copied. */
 function notes({ name, error, next, summary }, announce) {
   if (error) return h("div", { class: "row-note" }, h("p", {}, error), nextStep(next), summary && h("p", { class: "hint" }, `What is shown is its state of ${clock(summary.unix_seconds)}.`));
-  return (summary?.problems ?? []).map((one) => h("div", { class: "row-note" }, h("p", {}, one.message), nextStep(one.next), !name && commandsOf(one.next, "").map((text) => command(text, announce))));
+  return (summary?.problems ?? []).map((one) => h("div", { class: "row-note" }, h("p", {}, one.name && h("b", { class: "mono" }, `${one.name}: `), one.message), nextStep(one.next), !name && commandsOf(one.next, one.name).map((text) => command(text, announce))));
 }
 
 function row(one, announce) {
