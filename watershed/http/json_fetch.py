@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPException
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -14,6 +14,12 @@ from cdc.model.errors import UnreachableError
 FETCH_S_MAX: Final = 5.0  # for the connection, and for each piece of the answer
 BYTES_MAX: Final = 1_000_000
 ERROR_CHARS_MAX: Final = 300
+
+
+class Fetch(Protocol):
+    """What `fetch_json` does."""
+
+    def __call__(self, url: str, hint: str, headers: Mapping[str, str], bytes_max: int) -> Any: ...
 
 
 class _NoRedirects(HTTPRedirectHandler):

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal
 from urllib.parse import urlencode
 
 from pydantic import BaseModel
@@ -21,7 +21,7 @@ from cdc.config.http_settings import HttpPrometheus
 from cdc.model.errors import UnreachableError, WatershedError
 from watershed.http.answers import count_of, failed, failure, json_answer
 from watershed.http.bounded_work import BoundedWork
-from watershed.http.json_fetch import fetch_json
+from watershed.http.json_fetch import Fetch, fetch_json
 from watershed.status.model import Node
 
 HOURS: Final = 24
@@ -61,11 +61,6 @@ class LongHistory(Node):
     start_unix_seconds: int
     step_seconds: int
     series: tuple[LongSeries, ...]
-
-
-class Fetch(Protocol):
-    def __call__(self, url: str, hint: str, headers: Mapping[str, str], bytes_max: int) -> Any:
-        """Returns the JSON at an address. Raises UnreachableError."""
 
 
 class _Found(BaseModel):

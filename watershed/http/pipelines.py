@@ -20,8 +20,7 @@ from cdc.model.errors import UnreachableError, WatershedError
 from watershed.http.access import refused_values
 from watershed.http.answers import json_answer
 from watershed.http.bounded_work import BoundedWork
-from watershed.http.json_fetch import fetch_json
-from watershed.http.long_history import Fetch
+from watershed.http.json_fetch import Fetch, fetch_json
 from watershed.status.model import Node, Status
 
 ASK_PAUSE_S: Final = 2.0  # between two questions to the same pipeline
