@@ -30,6 +30,7 @@ BUDGETS_S: Final[dict[str, float]] = {
     "tests/faults/test_sink_kill.py": 90,
     "tests/integration/test_capture.py": 180,
     "tests/integration/test_console.py": 120,
+    "tests/integration/test_console_work.py": 90,
     "tests/integration/test_demo.py": 270,
     "tests/integration/test_failover.py": 120,
     "tests/integration/test_after_alter.py": 200,

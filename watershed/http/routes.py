@@ -18,10 +18,12 @@ from cdc.model.errors import WatershedError
 from watershed.http.access import caller_of
 from watershed.http.answers import Failure, failed, json_answer
 from watershed.http.dead_letters import DeadLetterReader
+from watershed.http.long_history import HoursOfHistory
 from watershed.http.metrics import CONTENT_TYPE, metrics_text
-from watershed.http.models import Health, NotShown, Readiness, Shown, Sinks, Tables, User, Views
+from watershed.http.models import Health, NotShown, Offered, Readiness, Shown, Sinks, Tables, User, Views
 from watershed.http.openapi import description
 from watershed.http.operations import Operations
+from watershed.http.pipelines import OtherPipelines
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, NotShownError, Question, Waits
 from watershed.status.model import Part, Problem, Status
 from watershed.status.position import position_of_stores
@@ -144,6 +146,12 @@ def application(
         is_ready = not scope.reasons(now)
         return Response(metrics_text(now, is_ready=is_ready), media_type=CONTENT_TYPE)
 
+    def offered(_: Request) -> Response:
+        def has(kind: type[HoursOfHistory | OtherPipelines]) -> bool:
+            return any(isinstance(part, kind) and part.is_configured for part in parts)
+
+        return json_answer(Offered(hours=has(HoursOfHistory), pipelines=has(OtherPipelines)))
+
     def openapi(_: Request) -> Response:
         return JSONResponse(description(operations))
 
@@ -162,6 +170,7 @@ def application(
             Route("/v1/sinks/{name}", sink),
             *_view_routes(status),
             Route("/v1/history", history),
+            Route("/v1/console", offered),
             Route("/v1/dead-letters", dead_letters),
             *(route for part in parts for route in part.routes()),
             Route("/metrics", metrics),

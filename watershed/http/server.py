@@ -28,7 +28,9 @@ from watershed.http.connections import bounded
 from watershed.http.current_config import CurrentConfig
 from watershed.http.dead_letters import DeadLetterReader
 from watershed.http.hosts import CheckedHost, KnownHosts
+from watershed.http.long_history import HoursOfHistory
 from watershed.http.operations import Operations
+from watershed.http.pipelines import OtherPipelines
 from watershed.http.process_reads import ProcessReads
 from watershed.http.routes import Scope, application
 from watershed.http.signals import signal_operations, to_capture
@@ -84,6 +86,8 @@ def serve(
         audit,
         TableReads(config.http, PipelineTables(current), ChangeStreams(following(current))),
         ProcessReads(config.http, current, address.file),
+        HoursOfHistory(config.http.prometheus, config.topics.prefix),
+        OtherPipelines(config.http, monitor.status),
     )
     server = http_server(
         application(monitor.status, scope, waits, trend.recent, dead_letters, *parts), config.http, audit
@@ -102,6 +106,8 @@ def serve(
     log.info("listening", http=f"{scheme}://{config.http.host}:{port}", console=console)
     if config.http.has_users and config.http.tls is None and not is_loopback(config.http.host):
         log.warning("tokens travel unencrypted: set http.tls, unless a proxy in front ends TLS")
+    for key in config.http.unencrypted:
+        log.warning("a secret is sent unencrypted: use an address with https://", option=key)
 
 
 def http_server(app: ASGIApp, http: HttpConfig, audit: Audit | None = None) -> uvicorn.Server:
