@@ -60,6 +60,9 @@ def _file(location: str) -> Dataset:
 def _host(address: str, default_port: int) -> str:
     """Returns host and port of an address; user and password are left out. Of several hosts the first one counts."""
     first = address.rpartition("://")[2].partition("/")[0].rpartition("@")[2].partition(",")[0]
-    parts = urlsplit(f"//{first}")
-    name = parts.hostname or "localhost"
-    return f"{f'[{name}]' if ':' in name else name}:{parts.port or default_port}"
+    try:
+        parts = urlsplit(f"//{first}")
+        name, port = parts.hostname or "localhost", parts.port or default_port
+    except ValueError:  # an unquoted password may be in it: it is not shown
+        return f"unknown:{default_port}"
+    return f"{f'[{name}]' if ':' in name else name}:{port}"

@@ -155,7 +155,9 @@ class ObservedRun:
         tables = None if kind == "START" else altered | self._written_tables
         event = self._events.event(kind, _now_us(), self._position, tables=tables, described=altered, error=error)
         self._described = versions
-        self._written_tables, self._sent_at = set(), self._clock() if kind != "START" else self._sent_at
+        self._written_tables = set()
+        if kind != "START":  # the first rows are told at once
+            self._sent_at = self._clock()
         self._telemetry.send_lineage(event)
 
 
@@ -187,7 +189,7 @@ class _Work:
             self.topics |= report.topics
 
     def take(self) -> "_Work":
-        """Returns what was done, and begins anew."""
+        """Returns what was done since it was taken last."""
         taken = _Work()
         with self._lock:
             taken.begun_us, taken.records, taken.topics = self.begun_us, self.records, self.topics

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from cdc.config.http_settings import is_trusted_url
 from cdc.config.telemetry import TelemetryConfig
 from cdc.daemon.thread_signals import without_signals
 from cdc.kafka.daemon_thread import start_thread
@@ -150,9 +151,16 @@ def _opened(config: TelemetryConfig, prefix: str, service: str) -> Telemetry:
     if config.openlineage_url is not None:
         key = config.openlineage_api_key
         headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
+        if headers:
+            _warn_if_unencrypted(config.openlineage_url, "telemetry.openlineage_api_key")
         post = http_post(f"{config.openlineage_url}/api/v1/lineage", headers)
         lineage = EventSender(post, follow("lineage", NEXT_LINEAGE))
     return Telemetry(prefix, spans, metrics, lineage, deliveries)
+
+
+def _warn_if_unencrypted(url: str, option: str) -> None:
+    if not is_trusted_url(url):
+        log.warning("a credential travels unencrypted: use an https:// address", option=option)
 
 
 def _open_otlp(
@@ -183,5 +191,7 @@ def _open_otlp(
     if to.metrics is not None:
         sender = MetricSender(to.metrics or None, headers, follow("metrics", NEXT_OTLP), why)
         metrics = Metrics(described, metric_reader(sender))
+    if headers and config.otlp_endpoint is not None:
+        _warn_if_unencrypted(config.otlp_endpoint, "telemetry.otlp_headers")
     log.info("OpenTelemetry is on", traces=spans is not None, metrics=metrics is not None)
     return spans, metrics

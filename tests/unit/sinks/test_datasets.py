@@ -57,6 +57,7 @@ def test_topics_are_named_by_the_first_broker(servers: str, namespace: str) -> N
             "file",
             str(Path("lake/shop/public/orders").absolute()),
         ),
+        (section("cache", url="redis://:se/secret@cache"), "redis://unknown:6379", "shop:public.orders:<row id>"),
         (StoreConfig(type="disk"), "disk", "public.orders"),
     ],
 )

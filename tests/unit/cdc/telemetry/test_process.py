@@ -93,6 +93,19 @@ def test_another_protocol_than_http_is_refused(monkeypatch: pytest.MonkeyPatch) 
         open_telemetry(TelemetryConfig(otlp_endpoint=COLLECTOR), "shop", "watershed-capture")
 
 
+@pytest.mark.parametrize(
+    ("url", "is_said"),
+    [("http://collector.invalid", True), ("https://collector.invalid", False), ("http://[::1]", False)],
+)
+def test_a_credential_that_travels_unencrypted_is_said(url: str, is_said: bool) -> None:
+    given = {"openlineage_url": url, "openlineage_api_key": "hunter2"}
+    with capture_logs() as logs:
+        open_telemetry(TelemetryConfig.model_validate(given), "shop", "watershed-sinks").close(0.0)
+    said = [one for one in logs if one.get("option") == "telemetry.openlineage_api_key"]
+    assert bool(said) is is_said
+    assert "hunter2" not in str(logs)
+
+
 def test_threads_of_telemetry_get_no_signal_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that gets SIGTERM or SIGHUP would end the process at once, before capture has drained."""
     masks: list[set[Any]] = []
