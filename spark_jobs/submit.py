@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logs(level=os.environ.get("CDC_LOG_LEVEL", "info"), as_json=bool(os.environ.get("CDC_LOG_JSON")))
     try:
         config = load_config(options.config)
-        telemetry = open_telemetry(config.telemetry, config.topics.prefix, "watershed-sinks")
+        telemetry = open_telemetry(config.telemetry, config.topics.prefix, "watershed-sinks", has_lineage=True)
         run_sinks(config, options.names, reread=lambda: load_config(options.config), telemetry=telemetry)
     except WatershedError as error:
         print(error, file=sys.stderr)

@@ -125,14 +125,15 @@ class Telemetry:
         wait([self.begin_close()], timeout_s)
 
 
-def open_telemetry(config: TelemetryConfig, prefix: str, service: str) -> Telemetry:
-    """Begins to send what is configured. `service`: OpenTelemetry's service.name. Raises ConfigError if the SDK is not
-    installed, or another protocol than HTTP is asked for; where only the environment asks, that is a warning."""
+def open_telemetry(config: TelemetryConfig, prefix: str, service: str, *, has_lineage: bool = False) -> Telemetry:
+    """Begins to send what is configured. `service`: OpenTelemetry's service.name. `has_lineage`: the process has events
+    of lineage to send. Raises ConfigError if the SDK is not installed, or another protocol than HTTP is asked for;
+    where only the environment asks, that is a warning."""
     with without_signals():
-        return _opened(config, prefix, service)
+        return _opened(config, prefix, service, has_lineage=has_lineage)
 
 
-def _opened(config: TelemetryConfig, prefix: str, service: str) -> Telemetry:
+def _opened(config: TelemetryConfig, prefix: str, service: str, *, has_lineage: bool) -> Telemetry:
     deliveries: list[Deliveries] = []
 
     def follow(signal: Signal, hint: str) -> Deliveries:
@@ -148,7 +149,7 @@ def _opened(config: TelemetryConfig, prefix: str, service: str) -> Telemetry:
             if config.otlp_endpoint is not None:
                 raise
             log.warning("OpenTelemetry is off", because=error.message, next=error.hint)
-    if config.openlineage_url is not None:
+    if config.openlineage_url is not None and has_lineage:
         key = config.openlineage_api_key
         headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
         if headers:

@@ -39,7 +39,7 @@ def run(
     from spark_jobs.runner import run_sinks  # brings Spark
 
     conditions = Conditions()
-    telemetry = open_telemetry(settings.telemetry, settings.topics.prefix, "watershed-sinks")
+    telemetry = open_telemetry(settings.telemetry, settings.topics.prefix, "watershed-sinks", has_lineage=True)
     port = settings.http.sink_port if http_port is None else http_port
     if port or telemetry.has_metrics:
         from watershed.cli.view_readers import view_readers

@@ -31,7 +31,7 @@ def numbers(receiver: Receiver) -> list[int]:
 
 def test_events_arrive_in_order_with_the_key(receiver: Receiver) -> None:
     config = TelemetryConfig.model_validate({"openlineage_url": f"{receiver.url}/", "openlineage_api_key": "hidden"})
-    telemetry = open_telemetry(config, "shop", "watershed-sinks")
+    telemetry = open_telemetry(config, "shop", "watershed-sinks", has_lineage=True)
     for n in range(20):
         telemetry.send_lineage({"n": n})
     telemetry.close(5.0)

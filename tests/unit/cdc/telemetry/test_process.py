@@ -68,6 +68,11 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
 
 
+def test_a_process_without_sinks_has_no_lineage() -> None:
+    telemetry = open_telemetry(TelemetryConfig(openlineage_url=COLLECTOR), "shop", "watershed-capture")
+    assert (telemetry.has_lineage, telemetry.dropped()) == (False, {})
+
+
 def test_a_missing_sdk_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     missing(monkeypatch)
     with pytest.raises(ConfigError) as refused:
@@ -100,7 +105,7 @@ def test_another_protocol_than_http_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_a_credential_that_travels_unencrypted_is_said(url: str, is_said: bool) -> None:
     given = {"openlineage_url": url, "openlineage_api_key": "hunter2"}
     with capture_logs() as logs:
-        open_telemetry(TelemetryConfig.model_validate(given), "shop", "watershed-sinks").close(0.0)
+        open_telemetry(TelemetryConfig.model_validate(given), "shop", "watershed-sinks", has_lineage=True).close(0.0)
     said = [one for one in logs if one.get("option") == "telemetry.openlineage_api_key"]
     assert bool(said) is is_said
     assert "hunter2" not in str(logs)
@@ -118,7 +123,7 @@ def test_threads_of_telemetry_get_no_signal_of_the_process(monkeypatch: pytest.M
     monkeypatch.setattr(threading.Thread, "start", noted)
     config = TelemetryConfig(otlp_endpoint="http://127.0.0.1:9", openlineage_url="http://127.0.0.1:9")
     before = pthread_sigmask(SIG_BLOCK, [])
-    telemetry = open_telemetry(config, "shop", "watershed-capture")
+    telemetry = open_telemetry(config, "shop", "watershed-sinks", has_lineage=True)
     monkeypatch.undo()
     assert len(masks) >= 3, "spans, metrics, lineage"
     assert all(mask >= PROCESS_SIGNALS for mask in masks)
