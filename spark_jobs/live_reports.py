@@ -22,6 +22,9 @@ from spark_jobs.task_report import SinkTaskConfig, TaskReport
 DEAD_LETTERS_PENDING_MAX: Final = 2_000
 TRIES_MAX: Final = 5  # a broker may be starting, or have passed the group on to another
 PAUSE_S: Final = 0.5
+# Between two commits, unless the task ends: the driver reads them less often (spark_jobs/batches.py), and there may be
+# 50 pieces a second.
+COMMIT_S_MIN: Final = 0.05
 
 
 class Group(Protocol):
@@ -65,6 +68,7 @@ class LiveReports:
         self._unpublished: DeadLetterUpdates = {}
         self._is_publishing = False
         self._is_closed = False
+        self._is_finishing = False
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="task reports", daemon=True)
 
@@ -119,6 +123,8 @@ class LiveReports:
         """Sends the last report, and returns when all are published. Raises BrokerError, UnreachableError."""
         self.send(report, is_over=True)
         with self._changed:
+            self._is_finishing = True
+            self._changed.notify_all()
             while (self._unpublished or self._offsets or self._is_publishing) and self._failure is None:
                 self._changed.wait()
             self._raise_failure()
@@ -143,6 +149,8 @@ class LiveReports:
                     return
             if not self._publish_pending():
                 return
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._is_finishing, COMMIT_S_MIN)
 
     def _publish_pending(self) -> bool:
         """Publishes what was sent since. Returns False after a failure, which the task raises."""

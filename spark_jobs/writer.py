@@ -21,6 +21,7 @@ from pyspark import TaskContext
 
 from cdc.kafka.record_decoding import record_reader
 from cdc.model.errors import WatershedError
+from spark_jobs.arrivals import arriving_pieces
 from spark_jobs.kept import KeptClients
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.pieces import ChangeWriter, PieceWriter
@@ -59,7 +60,8 @@ class StoreWriter:
         """Yields the report. Raises TaskError."""
         context = TaskContext.get()
         number = 0 if context is None else context.partitionId()
-        yield report_row(write_pieces(self, to_pieces(rows), number))
+        pieces = arriving_pieces(rows) if self.is_live else to_pieces(rows)
+        yield report_row(write_pieces(self, pieces, number))
 
 
 def report_row(report: TaskReport) -> pa.RecordBatch:

@@ -5,7 +5,7 @@ store is written in bulk anyway. So Spark carries pieces: `records` and `bytes` 
 MessagePack, which it does not look into.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -100,6 +100,32 @@ def parts_of(piece: Piece, bytes_max: int = ROW_BYTES_MAX) -> Iterator[Piece]:
     yield Piece(piece.partitions, piece.records[begun:], piece.is_full, piece.lost) if begun else piece
 
 
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """Returns one piece with the records of pieces that follow each other in a task, in their order. There is at least
+    one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    places: dict[tuple[str, int], int] = {}
+    partitions: list[PiecePartition] = []
+    records: list[PieceRecord] = []
+    for piece in pieces:
+        order = [places.setdefault((read.topic, read.number), len(places)) for read in piece.partitions]
+        for index, read in zip(order, piece.partitions, strict=True):
+            partitions[index : index + 1] = [read]
+        if order == list(range(len(order))):
+            records += piece.records
+        else:
+            records += _moved(piece.records, order)
+    return Piece(partitions, records, pieces[-1].is_full, [lost for piece in pieces for lost in piece.lost])
+
+
+def _moved(records: Iterable[PieceRecord], order: Sequence[int] | Mapping[int, int]) -> list[PieceRecord]:
+    """Returns the records with other indexes of their partitions."""
+    return [
+        PieceRecord(order[one.partition], one.offset, one.key, one.value, one.time_ms, one.headers) for one in records
+    ]
+
+
 def _part(piece: Piece, records: list[PieceRecord]) -> Piece:
     """Returns some records of a piece, which others follow: it reaches the last of them."""
     reached = {record.partition: record.offset + 1 for record in records}
@@ -109,10 +135,7 @@ def _part(piece: Piece, records: list[PieceRecord]) -> Piece:
         for index in order
         for read in (piece.partitions[index],)
     ]
-    moved = [
-        PieceRecord(order[one.partition], one.offset, one.key, one.value, one.time_ms, one.headers) for one in records
-    ]
-    return Piece(partitions, moved, is_full=True)
+    return Piece(partitions, _moved(records, order), is_full=True)
 
 
 def _record(partition: int, message: Message) -> PieceRecord:

@@ -23,7 +23,7 @@ from cdc.model.control import SchemaRecord
 from cdc.model.job_records import BatchEndRecord
 from cdc.model.topics import Topics
 from spark_jobs.kept import KeptClients
-from spark_jobs.source.piece import EMPTY, Piece, parts_of, piece_of, to_row
+from spark_jobs.source.piece import EMPTY, Piece, joined, parts_of, piece_of, to_row
 from spark_jobs.source.reading import Fetched, Partition, PartitionReader
 from spark_jobs.source.shares import Share, shares
 from spark_jobs.source.sink_options import SinkStreamOptions
@@ -31,8 +31,10 @@ from spark_jobs.source.sink_plan import BatchPlan, Planner, check_offset, initia
 from spark_jobs.task_errors import as_task_error
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
-# After records, before empty pieces say that none follow at once. Spark passes a row on when the next one is there.
+# After records, before an empty piece releases them: Spark passes a row on when the next one is there.
 SETTLE_S: Final = 0.002
+# Positions without records (transaction markers) wait for the next records: alone, they would be half of the rows.
+POSITIONS_S_MAX: Final = 0.05
 IDLE_TIMES: Final = 4  # a task of a live batch waits for its first record so much longer than it lasts after that
 SPLIT_S: Final = 2.0  # a task that is behind for so long ends, so that more tasks share its partitions
 BOUNDED_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
@@ -172,26 +174,30 @@ def kept_reader(part: TaskInput) -> Iterator[PartitionReader]:
 
 
 def read_live(part: TaskInput, reader: Reader) -> Iterator[Piece]:
-    """Yields pieces until the batch is over, and empty ones when no records follow at once."""
+    """Yields pieces until the batch is over, and an empty one when no records follow at once."""
     start_offsets = part.share.start_offsets
     reader.seek({**start_offsets, **part.first_offsets, **part.control_offsets})
     begun = time.monotonic()
     worked_since: float | None = None  # since the first record
     behind_since: float | None = None
     follows, must_end, requests = False, False, _EndRequests(part)
+    held, held_since = EMPTY, 0.0  # positions behind the last piece
     while True:
-        fetched = reader.read(SETTLE_S if follows else WAIT_S_MAX, part.options.piece_bytes_max)
+        wait_s = SETTLE_S if follows else WAIT_S_MAX if held is EMPTY else POSITIONS_S_MAX
+        fetched = reader.read(wait_s, part.options.piece_bytes_max)
         piece = piece_of(fetched, start_offsets)
         now = time.monotonic()
-        if piece.records or piece.lost or piece.partitions:
-            follows = True
-            yield piece
-        elif follows:
-            follows = False
-            # Spark passes a row on when the next one is there: the first releases the last piece, the second the first,
-            # at which the writer waits for the store and reports.
-            yield EMPTY
-            yield EMPTY
+        whole = joined([held, piece])
+        if piece.records or piece.lost or (held is not EMPTY and now - held_since >= POSITIONS_S_MAX):
+            follows, held = True, EMPTY
+            yield whole
+        else:
+            if piece.partitions:
+                held_since = now if held is EMPTY else held_since
+                held = whole
+            if follows:
+                follows = False
+                yield EMPTY
         worked_since = worked_since or (now if piece.records else None)
         behind_since = (behind_since or now) if piece.is_full else None
         must_end = must_end or requests.are_in(fetched)
@@ -201,6 +207,8 @@ def read_live(part: TaskInput, reader: Reader) -> Iterator[Piece]:
         is_late = part.may_split and behind_since is not None and now - behind_since >= SPLIT_S
         if is_late or _is_over(part.options.live_s, now, begun, worked_since):
             break
+    if held is not EMPTY:
+        yield held
     reader.unassign()
 
 

@@ -20,15 +20,14 @@ NEVER: Final = -1
 NAME_OPTION: Final = "name"
 WAIT_OPTION: Final = "wait_s"
 _LOOK_S: Final = 0.002
-# More than Spark's buffers of rows may hold back: a piece that fills a buffer by itself leaves the empty one behind it
-# alone in the next.
+# More than Spark's buffers of rows hold back.
 _PIECE_BYTES: Final = 100_000
 
 
 class ProbeSource(DataSource):
-    """Yields a piece and, as a sink's source does when no records follow, two empty ones. Then it waits until Received
-    has got the first empty one, at which a writer reports, for `wait_s` at most, and yields how many milliseconds this
-    took, or NEVER. It does so for the smallest piece, then for a large one: the slower of the two counts."""
+    """Yields a piece and, as a sink's source does when no records follow, an empty one. Then it waits until Received
+    has got the piece, for `wait_s` at most, and yields how many milliseconds this took, or NEVER. It does so for the
+    smallest piece, then for a large one: the slower of the two counts."""
 
     @classmethod
     def name(cls) -> str:
@@ -57,7 +56,7 @@ class _ProbeReader(DataSourceReader):
         slowest_ms = 0
         for value in (b"", bytes(_PIECE_BYTES)):
             begun = time.monotonic()
-            for piece in (Piece([PiecePartition("", 0, 0, 1)], [PieceRecord(0, 0, value, None, 0)]), EMPTY, EMPTY):
+            for piece in (Piece([PiecePartition("", 0, 0, 1)], [PieceRecord(0, 0, value, None, 0)]), EMPTY):
                 yield to_row(piece)
             has_arrived = self._arrives()
             slowest_ms = max(slowest_ms, round((time.monotonic() - begun) * 1000))
@@ -87,16 +86,14 @@ class Received:
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Passes on how long it took."""
-        follows_piece = False
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in ("records", "bytes", "content"))
             for records, took_ms, content in zip(*columns, strict=True):
                 if not content:  # the last row
                     _mark(self._name).unlink(missing_ok=True)
                     yield _answer(took_ms)
-                elif follows_piece and not records:
+                elif records:
                     _mark(self._name).touch()
-                follows_piece = bool(records)
 
 
 def _mark(name: str) -> Path:

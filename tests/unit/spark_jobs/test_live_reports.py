@@ -63,6 +63,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBrokers]:
     kept.keep("search", 1, SimpleNamespace(group=brokers, dead_letters=brokers))
     monkeypatch.setattr(live_reports, "_clients", kept)
     monkeypatch.setattr(live_reports, "PAUSE_S", 0.001)
+    monkeypatch.setattr(live_reports, "COMMIT_S_MIN", 0.001)
     yield brokers
     brokers.are_open.set()
 
@@ -116,6 +117,21 @@ def test_what_comes_while_a_report_is_published_is_published_together_after_it(b
         brokers.are_open.set()
         reports.finish(TaskReport(end_offsets={PARTITION: 3, OTHER: 7}))
     assert brokers.calls == ["letters", "offsets 0:1", "letters 1/public.a/2 1/public.a/3", "offsets 0:3 1:7"]
+
+
+def test_offsets_are_committed_with_a_pause_between_unless_the_task_ends(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece is reported, 50 times a second: a commit for each would cost the brokers more than the records."""
+    monkeypatch.setattr(live_reports, "COMMIT_S_MIN", 10 * WAIT_S)
+    with opened() as reports:
+        reports.send(TaskReport(end_offsets={PARTITION: 1}))
+        eventually(lambda: brokers.calls[-1:] == ["offsets 0:1"], WAIT_S, "the first one is committed at once")
+        for end in (2, 3):
+            reports.send(TaskReport(end_offsets={PARTITION: end}))
+        finishing = start_thread(lambda: reports.finish(TaskReport(end_offsets={PARTITION: 4})))
+        finishing.result(WAIT_S)
+    assert brokers.calls == ["letters", "offsets 0:1", "letters", "offsets 0:4"]
 
 
 def test_finish_waits_until_all_is_published(brokers: FakeBrokers) -> None:

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from cdc.model.events import pack_version
 from spark_jobs.source import piece
-from spark_jobs.source.piece import EMPTY, Piece, PiecePartition, PieceRecord, parts_of, piece_of, to_pieces, to_row
+from spark_jobs.source.piece import (
+    EMPTY,
+    Piece,
+    PiecePartition,
+    PieceRecord,
+    joined,
+    parts_of,
+    piece_of,
+    to_pieces,
+    to_row,
+)
 from spark_jobs.source.reading import Fetched, Partition
 from tests.unit.spark_jobs.records import AT_MS, OTHER, PARTITION, TOPIC, Signal, fetched, tombstone, upsert
 
@@ -110,3 +120,24 @@ def test_a_large_piece_becomes_rows_of_limited_size() -> None:
     assert [part.partition(record) for part in parts for record in part.records] == list(map(whole.partition, records))
     assert all(read.start_offset in (5, 0) and part.is_full for part in parts[:2] for read in part.partitions)
     assert [*parts_of(whole)] == [whole] and [*parts_of(EMPTY)] == [EMPTY]
+
+
+def test_pieces_that_follow_each_other_are_joined_with_their_records_in_order() -> None:
+    starts = {PARTITION: 5, OTHER: 30}
+    gone = Fetched([], {}, is_full=False, lost={OTHER: "the topic was deleted"})
+    pieces = [
+        piece_of(fetched(upsert(7, 1, 1), is_full=True), starts),
+        EMPTY,
+        piece_of(fetched(upsert(40, 2, 2, partition=1), upsert(8, 1, 3)), starts),
+        piece_of(gone, starts),
+        piece_of(fetched(end=11), starts),
+    ]
+    whole = joined(pieces)
+    assert [(whole.partition(record), record.offset) for record in whole.records] == [
+        (PARTITION, 7),
+        (OTHER, 40),
+        (PARTITION, 8),
+    ]
+    assert whole.partitions == [PiecePartition(TOPIC, 0, 5, 11), PiecePartition(TOPIC, 1, 30, 41)]
+    assert whole.lost == [(*OTHER, "the topic was deleted")] and not whole.is_full
+    assert joined(pieces[:1]) is pieces[0]

@@ -20,6 +20,7 @@ from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.source.sink_stream import (
     BOUNDED_IDLE_S_MAX,
     IDLE_TIMES,
+    POSITIONS_S_MAX,
     SETTLE_S,
     SPLIT_S,
     WAIT_S_MAX,
@@ -140,7 +141,7 @@ def test_a_live_task_in_which_nothing_arrives_lasts_longer(clock: SimpleNamespac
 def test_the_time_of_a_live_task_that_was_idle_begins_with_its_first_record(clock: SimpleNamespace) -> None:
     """A burst after a pause is not cut by the end of a batch."""
     reader = TimedReader((2 * LIVE_S, fetched(upsert(5, 1, 1))))
-    assert keys(read(clock, live(), reader)) == [[5], [], []]
+    assert keys(read(clock, live(), reader)) == [[5], []]
     assert 3 * LIVE_S <= reader.lasted_s <= 3 * LIVE_S + WAIT_S_MAX
 
 
@@ -152,19 +153,40 @@ def test_ends_of_partitions_are_no_records(clock: SimpleNamespace) -> None:
 
 
 def test_when_no_records_follow_at_once_an_empty_piece_says_so(clock: SimpleNamespace) -> None:
-    """Spark passes a piece on when the next one is there, and the writer waits for the store only then."""
+    """Spark passes a piece on when the next one is there."""
     reader = TimedReader((1.0, fetched(upsert(5, 1, 1))), (1.0005, fetched(upsert(6, 2, 2))), (3.0, fetched(end=8)))
     pieces = read(clock, live(), reader)
-    assert keys(pieces) == [[5], [6], [], [], [], [], []]
-    assert pieces[2:4] == [EMPTY] * 2 and pieces[4].positions == {PARTITION: 8} and pieces[5:] == [EMPTY] * 2
+    assert keys(pieces) == [[5], [6], [], [], []]
+    assert pieces[2] == pieces[4] == EMPTY and pieces[3].positions == {PARTITION: 8}
     first = reader.waits.index(SETTLE_S)
     assert reader.waits[first : first + 3] == [SETTLE_S, SETTLE_S, WAIT_S_MAX], "then it waits without spinning"
+
+
+def test_positions_without_records_wait_for_the_next_records(clock: SimpleNamespace) -> None:
+    """Transaction markers follow the records of each transaction: alone, they were half of the rows of Spark."""
+    reader = TimedReader(
+        (1.0, fetched(upsert(5, 1, 1))),
+        (1.01, fetched(end=7)),
+        (1.02, fetched(upsert(9, 2, 2, partition=1))),
+        (1.03, fetched(end=8)),
+    )
+    pieces = read(clock, live(), reader)
+    assert keys(pieces) == [[5], [], [9], [], [], []]
+    assert pieces[2].positions == {PARTITION: 7, OTHER: 10}
+    assert pieces[4].positions == {PARTITION: 8}, "not longer than POSITIONS_S_MAX"
+    assert reader.waits[-1] == WAIT_S_MAX and POSITIONS_S_MAX in reader.waits
+
+
+def test_positions_that_wait_when_a_task_ends_are_passed_on(clock: SimpleNamespace) -> None:
+    request = fetched(Signal(PROGRESS, BATCH_END, 71))
+    reader = TimedReader((1.0, fetched(upsert(5, 1, 1))), (1.01, fetched(end=7)), (1.02, request))
+    assert read(clock, live(), reader)[-1].positions == {PARTITION: 7}
 
 
 def test_the_reason_why_a_partition_is_not_read_on_is_passed_on_at_once(clock: SimpleNamespace) -> None:
     reader = TimedReader((1.0, fetched(lost={PARTITION: "the topic was deleted"})))
     pieces = read(clock, live(), reader)
-    assert pieces[0].lost == [(*PARTITION, "the topic was deleted")] and pieces[1:] == [EMPTY] * 2
+    assert pieces[0].lost == [(*PARTITION, "the topic was deleted")] and pieces[1:] == [EMPTY]
     assert reader.lasted_s >= LIVE_S, "the others are read on"
 
 
