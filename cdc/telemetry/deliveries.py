@@ -1,7 +1,6 @@
 """What becomes of telemetry that a process sends: counted, and said once. Nobody waits for it."""
 
 import threading
-from collections.abc import Callable, Mapping
 from typing import Literal
 
 import structlog
@@ -9,8 +8,6 @@ import structlog
 log = structlog.get_logger(__name__)
 
 Signal = Literal["traces", "metrics", "lineage"]
-Dropped = Callable[[], Mapping[str, int]]
-"""Returns what was not delivered since the process started, by signal: spans, exports of metrics, lineage events."""
 
 
 class Deliveries:

@@ -40,22 +40,13 @@ FAMILIES_AGE_S: Final = 1.0  # all metrics of one export are of one status
 _KINDS: Final = {"producer": SpanKind.PRODUCER, "consumer": SpanKind.CONSUMER}
 
 
-class Sample(Protocol):
-    """As prometheus_client has it."""
-
-    @property
-    def labels(self) -> Mapping[str, str]: ...
-    @property
-    def value(self) -> float: ...
-
-
 class Family(Protocol):
     """A metric as prometheus_client has it, with its samples."""
 
     name: str
     documentation: str
     type: str
-    samples: Any  # list[Sample]
+    samples: Any  # a list; each has `labels` and `value`
 
 
 def resource(service: str, prefix: str) -> Resource:

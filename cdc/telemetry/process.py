@@ -94,8 +94,11 @@ class Telemetry:
             self._spans.record(span)
 
     def record_published(self, tables: Mapping[str, str], batch: PublishedBatch) -> None:
-        """Records the span of a Kafka transaction. `tables`: topic → schema.table."""
-        self.record(published_span(self._prefix, tables, batch))
+        """Records the span of a Kafka transaction. `tables`: topic → schema.table. Never raises."""
+        try:
+            self.record(published_span(self._prefix, tables, batch))
+        except Exception:  # a defect of ours here must not stop capture
+            log.exception("telemetry failed", next="report this with the log's traceback")
 
     def send_lineage(self, event: Mapping[str, Any]) -> None:
         if self._lineage is not None:
@@ -107,7 +110,7 @@ class Telemetry:
             self._metrics.export(families)
 
     def dropped(self) -> dict[str, int]:
-        """Returns what was not delivered, by signal; see Dropped."""
+        """Returns what was not delivered since the process started, by signal: spans, exports of metrics, events."""
         return {one.signal: one.dropped for one in self._deliveries}
 
     def begin_close(self) -> Future[None]:
@@ -186,12 +189,18 @@ def _open_otlp(
     described, why = resource(service, prefix), LastError()
     why.install()
     spans, metrics = None, None
-    if to.traces is not None:
-        counted = follow("traces", NEXT_OTLP)
-        spans = Spans(described, SpanSender(to.traces or None, headers, counted, why), counted)
-    if to.metrics is not None:
-        sender = MetricSender(to.metrics or None, headers, follow("metrics", NEXT_OTLP), why)
-        metrics = Metrics(described, metric_reader(sender))
+    try:
+        if to.traces is not None:
+            counted = follow("traces", NEXT_OTLP)
+            spans = Spans(described, SpanSender(to.traces or None, headers, counted, why), counted)
+        if to.metrics is not None:
+            sender = MetricSender(to.metrics or None, headers, follow("metrics", NEXT_OTLP), why)
+            metrics = Metrics(described, metric_reader(sender))
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"OpenTelemetry's SDK refuses a setting: {' '.join(str(error).split())}",
+            "correct the OTEL_* variables of this process",
+        ) from error
     if headers and config.otlp_endpoint is not None:
         _warn_if_unencrypted(config.otlp_endpoint, "telemetry.otlp_headers")
     log.info("OpenTelemetry is on", traces=spans is not None, metrics=metrics is not None)

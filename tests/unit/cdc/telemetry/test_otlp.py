@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -117,6 +117,12 @@ def test_a_failed_attempt_is_a_span_with_its_error() -> None:
     spans.shutdown()
     (span,) = exporter.get_finished_spans()
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "cache: no answer")
+
+
+def test_a_defect_of_a_span_does_not_reach_capture() -> None:
+    with capture_logs() as logs:
+        Telemetry("shop").record_published({}, cast("Any", None))
+    assert [one["log_level"] for one in logs] == ["error"]
 
 
 class HangingExporter(SpanExporter):

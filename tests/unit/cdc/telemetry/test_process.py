@@ -92,6 +92,15 @@ def test_what_only_the_environment_asks_for_does_not_prevent_a_start(monkeypatch
     assert "pip install" in warning["next"]
 
 
+@pytest.mark.parametrize(("name", "value"), [("OTEL_BSP_MAX_QUEUE_SIZE", "10"), ("OTEL_METRIC_EXPORT_INTERVAL", "0")])
+def test_a_setting_that_the_sdk_refuses_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as refused:
+        open_telemetry(TelemetryConfig(otlp_endpoint=COLLECTOR), "shop", "watershed-capture")
+    assert refused.value.message.startswith("OpenTelemetry's SDK refuses a setting: ")
+    assert "OTEL_* variables" in refused.value.hint
+
+
 def test_another_protocol_than_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_PROTOCOL is grpc"):
