@@ -13,26 +13,21 @@ FILE_BYTES: Final = 32 * 1024 * 1024
 
 def files_of(pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
     """Yields the row groups of each file."""
-    groups: list[pa.Table] = []
-    for group in _row_groups(pieces):
-        groups.append(group)
-        if sum(part.nbytes for part in groups) >= FILE_BYTES:
-            yield groups
-            groups = []
-    if groups:
-        yield groups
+    yield from _together(map(pa.concat_tables, _together(_slices(pieces), ROW_GROUP_BYTES)), FILE_BYTES)
 
 
-def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yields the pieces' rows in row groups of about ROW_GROUP_BYTES."""
+def _together(parts: Iterable[pa.Table], bytes_min: int) -> Iterator[list[pa.Table]]:
+    """Yields the parts in lists that have `bytes_min` or more, except the last one."""
     waiting: list[pa.Table] = []
-    for piece in _slices(pieces):
-        waiting.append(piece)
-        if sum(part.nbytes for part in waiting) >= ROW_GROUP_BYTES:
-            yield pa.concat_tables(waiting)
-            waiting = []
+    size = 0  # counted as they come: a table's nbytes looks at each column
+    for part in parts:
+        waiting.append(part)
+        size += part.nbytes
+        if size >= bytes_min:
+            yield waiting
+            waiting, size = [], 0
     if waiting:
-        yield pa.concat_tables(waiting)
+        yield waiting
 
 
 def _slices(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, LiteralString
 
-import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from rich.console import Console
@@ -49,7 +48,6 @@ TOGETHER: Final = STORES[:3]  # in one application
 PARTS: Final = ("backlog", "scaling", "freshness", "together", "tables", "restarts", "idle")
 TABLES: Final = ("orders", "lines", "customers", "products", "payments")
 DATABASE: Final = "watershed"
-SQL_STORE: Final = "reports"  # a database of the same server
 FRESH_ROWS: Final = 20_000  # in each table under the workload
 WARM_S: Final = 15.0
 START_S_MAX: Final = 180.0
@@ -91,10 +89,9 @@ class Bench:
     number: int = 0
     warm_s: float = WARM_S
 
-    @property
-    def sql_store(self) -> str:
-        """Of the database that the SQL sink writes, as a URL."""
-        return url_of(make_conninfo(self.endpoints.superuser_dsn, dbname=SQL_STORE))
+    def database(self, name: str) -> str:
+        """Returns the URL of a database of the same server."""
+        return url_of(make_conninfo(self.endpoints.superuser_dsn, dbname=name))
 
     @contextmanager
     def captured(self, tables: Sequence[str]) -> Iterator[Captured]:
@@ -113,12 +110,13 @@ class Bench:
         )
         captured.settings = {
             "sinks": sinks_section(folder, self.endpoints.opensearch_url, self.endpoints.redis_url)
-            | {"sql": {"type": "sql", "url": self.sql_store}},
+            | {"sql": {"type": "sql", "url": self.database(captured.name)}},
             "spark": {"checkpoint_location": str(folder / "checkpoints")},
             "source": {"publication": captured.name},
             # The tables are empty. Their snapshot would begin while they are filled, and publish each row once more.
             "snapshot": {"mode": "never"},
         }
+        captured.query(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(captured.name)))  # of the SQL sink
         for table in tables:
             captured.query(sql.SQL(SCHEMA).format(sql.Identifier(table)))
             captured.query(sql.SQL("ALTER TABLE {} OWNER TO watershed").format(sql.Identifier(table)))
@@ -225,7 +223,7 @@ def limits(bench: Bench, stores: Sequence[str]) -> dict[str, float]:
         "cache": (write_redis, bench.endpoints.redis_url, (1, 2)),
         "search": (write_opensearch, bench.endpoints.opensearch_url, (1, 2)),
         "warehouse": (write_iceberg, str(bench.folder), (1,)),
-        "sql": (write_postgresql, bench.sql_store, (1, 2)),
+        "sql": (write_postgresql, bench.database(DATABASE), (1, 2)),
     }
     found = {}
     for store in stores:
@@ -396,8 +394,6 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
                 folder, stack.start("postgres", "kafka", "opensearch", "redis"), console, warm_s=arguments.warm
             )
             superuser = make_conninfo(bench.endpoints.superuser_dsn, dbname=DATABASE)
-            with psycopg.connect(superuser, autocommit=True) as connection:
-                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(SQL_STORE)))
             found["machine"] = {"pg_recvlogical_rows_per_s": narrow_rows_per_second(superuser)}
             console.print(found["machine"], highlight=False)
             if "backlog" in arguments.parts:

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -80,7 +80,15 @@ class PgServer:
         self.process = None
 
     def promote(self) -> None:
-        self.query("SELECT pg_promote(wait => true)")
+        """Returns when it is a primary. The question may be cancelled, by what the standby still replays."""
+
+        def is_primary() -> bool:
+            with suppress(psycopg.errors.SerializationFailure):
+                self.query("SELECT pg_promote(wait => true) WHERE pg_is_in_recovery()")
+                return not self.query("SELECT pg_is_in_recovery()")[0][0]
+            return False
+
+        eventually(is_primary, 60.0, "the standby is promoted")
 
     def make_standby_of(self, primary: "PgServer", application: str = "") -> None:
         """Copies the primary, into this place, and starts. Whatever was here is gone."""

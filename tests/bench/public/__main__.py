@@ -173,11 +173,14 @@ def of_part(part: str, size: Size) -> dict[str, Any]:
         "snapshot": dict(snapshots.TUNING),
         "restart": {"connector": systems.FOR_LATENCY, "worker": systems.FOR_RESTART},
     }
-    own: dict[str, Any] = {snapshots.INITIAL: snapshots.CONSISTENT} if part == "snapshot" else {}
+    own: dict[str, dict[str, Any]] = {
+        "snapshot": {snapshots.INITIAL: snapshots.CONSISTENT},
+        "latency": dict(latency.TUNED),
+    }
     return {
         "rounds": size.rounds,
         "settings": {
-            "watershed": {"topics": {"partitions": systems.PARTITIONS}, **catchup.SETTINGS, **own},
+            "watershed": {"topics": {"partitions": systems.PARTITIONS}, **catchup.SETTINGS, **own.get(part, {})},
             "debezium": {"all": {**systems.CONNECTOR, **systems.WORKER, "heap": systems.CONNECT_HEAP}, **tunings[part]},
             "postgresql": postgres.SETTINGS,
             "kafka": kafka.SETTINGS,

@@ -9,6 +9,7 @@ from tests.bench.public.raw_data import RawData, Run
 
 WATERSHED: Final = "watershed"
 CONTROL: Final = "control"  # the same as WATERSHED, measured beside it
+DEFAULTS: Final = "defaults"  # of WATERSHED, where that is tuned
 DEBEZIUM: Final = "debezium"
 READER: Final = "pg_recvlogical"
 PRODUCER: Final = "producer"

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from cdc.model.errors import StackError
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve
-from tests.bench.public.evaluation import CONTROL, DEBEZIUM, WATERSHED
+from tests.bench.public.evaluation import CONTROL, DEBEZIUM, DEFAULTS, WATERSHED
 from tests.support.captured import Captured
 from tests.support.waiting import eventually
 from watershed.devstack.instance import PortClaims, choose_ports
@@ -322,7 +322,7 @@ def system_of(
     """`settings`: sections of capture's configuration; `tuning` and `worker`: of Debezium."""
     if arm == DEBEZIUM:
         return Debezium(captured, tuning, worker)
-    assert arm in (WATERSHED, CONTROL)
+    assert arm in (WATERSHED, CONTROL, DEFAULTS)
     own = {"source": {"publication": captured.name}, "topics": {"partitions": PARTITIONS}}
     captured.settings = {**own, **settings}
     return Watershed(captured)
