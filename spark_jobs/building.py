@@ -19,6 +19,7 @@ from sinks.errors import FullError, RefusedError
 from spark_jobs.applied import Applied
 from spark_jobs.failures import reason
 from spark_jobs.generations import reshaped_tables
+from spark_jobs.observing import SinkObserver
 from spark_jobs.rebuild import swap_goal
 from spark_jobs.sink_thread import OpenSink, PipelineConnections, SinkThread
 from spark_jobs.starting import continued, first_position, included_again, of_tables, parse_position
@@ -43,10 +44,11 @@ class Builder(SinkThread):
         target: tuple[str, int],
         on_failure: Callable[[str, str], None],
         request: RebuildRecord,
+        observer: SinkObserver | None = None,
     ) -> None:
         """`config`: of the tables that are built; `target`: slot and generation; `on_failure`: called at each failure,
         with a message and the next step."""
-        super().__init__(name, config, spark, open_sink, threading.Event(), Conditions())
+        super().__init__(name, config, spark, open_sink, threading.Event(), Conditions(), observer)
         self.slot, self.generation = target
         self._on_failure = on_failure
         self._is_rollback = request.action == "rollback"

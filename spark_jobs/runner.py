@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -29,6 +30,7 @@ from cdc.model.errors import WatershedError
 from cdc.model.job_records import SinkErrorRecord
 from cdc.model.sink_records import JobId
 from cdc.model.topics import Topics
+from cdc.telemetry.process import Telemetry
 from sinks.errors import SinkError
 from sinks.registry import make_sink, open_slots
 from sinks.shaping.sink import shaped
@@ -41,6 +43,7 @@ from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.jvm import jvm_failure, jvm_process, kill_python_workers, task_slots
+from spark_jobs.observing import SinkObserver
 from spark_jobs.pipelining import check_versions, start_probe
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.publishing import CutMarks
@@ -64,6 +67,7 @@ EXECUTORS_S_MAX: Final = 10.0
 # After the last batch is done: the query's end, and closing clients.
 LEAVE_S_MAX: Final = FINISH_S_MAX + 2.0
 JVM_END_S_MAX: Final = 1.5
+DELIVERY_S_MAX: Final = 0.5  # further seconds
 
 
 def run_sinks(
@@ -71,10 +75,12 @@ def run_sinks(
     names: Sequence[str],
     conditions: Conditions | None = None,
     reread: Callable[[], Config] | None = None,
+    telemetry: Telemetry | None = None,
 ) -> NoReturn:
     """Runs until SIGTERM or SIGINT, then ends the process. Exit code 0: after a request to stop; 1: a sink had an error
     that no restart helps against (the others continued until the request, or had one too). `conditions` receive the
-    state of each sink. `reread`: see SinksFile. Raises ConfigError and StackError before anything is written."""
+    state of each sink. `reread`: see SinksFile. `telemetry`: is closed at the end.
+    Raises ConfigError and StackError before anything is written."""
     openers = _check(config, names)
     reports_to = conditions or Conditions()
     for name in names:
@@ -115,6 +121,9 @@ def run_sinks(
     def opener(name: str, now: Config) -> Callable[[str | None], OpenSink]:
         return partial(_check(now, [name])[name], spark, task_count)
 
+    observer = None
+    if telemetry is not None and (telemetry.has_spans or telemetry.has_lineage):
+        observer = SinkObserver(telemetry, config)
     workers = [
         ServingThread(
             name,
@@ -124,6 +133,7 @@ def run_sinks(
             stop,
             reports_to,
             SinkFile(partial(file.of, name), partial(opener, name), file.follow),
+            observer,
         )
         for name, open_sink in openers.items()
     ]
@@ -146,7 +156,8 @@ def run_sinks(
         thread.join(max(0.0, LEAVE_S_MAX - (time.monotonic() - stopped)))
     code = 1 if any(worker.refusal for worker in workers) else 0
     log.info("stopped", exit_code=code)
-    _leave(spark, code)
+    delivering = None if telemetry is None else telemetry.begin_close()
+    _leave(spark, code, delivering)
 
 
 def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
@@ -319,9 +330,9 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
     return open_sink
 
 
-def _leave(spark: SparkSession, code: int) -> NoReturn:
+def _leave(spark: SparkSession, code: int, delivering: Future[None] | None) -> NoReturn:
     """Ends at once: a thread that hangs in a call to a store must not hold the process. The JVM ends when its standard
-    input does, and removes its temporary files."""
+    input does, and removes its temporary files. `delivering`: telemetry, which has the time in which the JVM ends."""
     jvm = jvm_process(spark)
     if jvm is not None:
         kill_python_workers(jvm)
@@ -330,6 +341,8 @@ def _leave(spark: SparkSession, code: int) -> NoReturn:
             jvm.wait(JVM_END_S_MAX)
         except subprocess.TimeoutExpired:
             jvm.kill()
+    if delivering is not None:
+        wait([delivering], DELIVERY_S_MAX)
     _end(code)
 
 

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -26,12 +26,14 @@ from cdc.kafka.signals import deliver
 from cdc.model.condition import Condition
 from cdc.model.control import ProgressRecord, Record
 from cdc.model.errors import ConfigError, WatershedError
+from cdc.model.events import TableId
 from cdc.model.job_records import SinkErrorRecord
 from cdc.model.rejected_rows import dead_letter_table
 from cdc.model.sink_records import STALLED_S, JobId, SinkRecord
 from cdc.model.topics import Topics
 from sinks.contract import Sink
 from sinks.errors import RefusedError, SinkError
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.table import TableShape
 from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition
@@ -42,6 +44,8 @@ from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
 from spark_jobs.jvm import is_cut_off, jvm_failure
+from spark_jobs.lineage import SinkRun
+from spark_jobs.observing import ObservedRun, SinkObserver, new_run_id
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.publishing import CutMarks, JobEnvironment
 from spark_jobs.query_listener import query_name
@@ -146,9 +150,13 @@ class SinkThread(ABC):
         open_sink: Callable[[str | None], OpenSink],
         stop: threading.Event,
         conditions: Conditions,
+        observer: SinkObserver | None = None,
     ) -> None:
-        """`open_sink`: opens it in a slot, None: in the serving one. `conditions`: receives the state of the sink."""
+        """`open_sink`: opens it in a slot, None: in the serving one. `conditions`: receives the state of the sink.
+        `observer`: for telemetry."""
         self.name = name
+        self._observer = observer
+        self._observed: ObservedRun | None = None  # of the present attempt
         self._conditions = conditions
         self.refusal: WatershedError | None = None
         self._config = config
@@ -187,7 +195,9 @@ class SinkThread(ABC):
             self._sync = None
             try:
                 self._run_once()
+                self._end_observed(None)
             except (WatershedError, PySparkException, Py4JError, OSError) as error:
+                self._end_observed(error)
                 ended = jvm_failure(self._spark, JVM_END_S_MAX) if is_cut_off(error) else None
                 self.refusal = ended or (error if self._is_permanent(error) else None)
                 if self.refusal is None and not self._stop.is_set():
@@ -198,11 +208,17 @@ class SinkThread(ABC):
                     delay_s = min(delay_s * 2, RETRY_S_MAX)
             except Exception as error:
                 # An error that Watershed raised: a retry may help or not.
+                self._end_observed(error)
                 log.exception("sink failed", sink=self.name)
                 self.refusal = SinkError(f"{self.name}: {type(error).__name__}", "report this with the log's traceback")
         if self.refusal is not None:
             self._report("stopped", self.refusal)
             log.error("sink stopped", sink=self.name, **_error_fields(self.refusal))
+
+    def _end_observed(self, error: Exception | None) -> None:
+        observed, self._observed = self._observed, None
+        if observed is not None:
+            observed.end(error)
 
     def _is_permanent(self, error: Exception) -> TypeGuard[WatershedError]:
         """Returns whether the error is one that no retry solves."""
@@ -327,6 +343,8 @@ class SinkThread(ABC):
             dead_letters.publish(dict.fromkeys(dead_letters.open))
         job_id = self._next_job_id(connections, start)
         batches = opened.batches(start.generation, job_id, connections.progress.send)
+        observed = self._observed = self._begin_observed(control, start.generation)
+        publish = connections.progress.publish
         self._stream = SinkStreamOptions(
             name=self.name,
             generation=start.generation,
@@ -342,11 +360,11 @@ class SinkThread(ABC):
         environment = JobEnvironment(
             opened.sink,
             start.generation,
-            batches,
+            batches if observed is None else observed.batches(batches),
             control,
             dead_letters,
             complete=partial(self._complete, control),
-            publish=connections.progress.publish,
+            publish=publish if observed is None else observed.publishing(publish),
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
             job_id=job_id,
@@ -366,6 +384,16 @@ class SinkThread(ABC):
         # when they are included.
         dead_letters.publish({key: None for key in dead_letters.open if dead_letter_table(key) not in held})
         return sync
+
+    def _begin_observed(self, control: ControlReader, generation: int) -> ObservedRun | None:
+        if self._observer is None:
+            return None
+
+        def histories() -> Mapping[TableId, SchemaHistory]:
+            return control.schema_histories
+
+        run = SinkRun(new_run_id(), self.name, generation, self.role, self._written_as, histories)
+        return self._observer.begin(run)
 
     def _next_job_id(self, connections: PipelineConnections, last: SinkRecord | None) -> JobId:
         """Returns the id of a job that continues all others."""

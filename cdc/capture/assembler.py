@@ -96,6 +96,8 @@ class Assembler:
         self._last_commit_lsn: Lsn | None = None
         self._transaction: OpenTransaction | None = None
         self.received_lsn = resume.resume_lsn  # the newest WAL position that the server reported
+        # Commit LSNs of the first and the last transaction with records since the caller has set it to None.
+        self.commits: tuple[Lsn, Lsn] | None = None
         self.reply_requested = False
         self._wal_ends = WalEnds()
 
@@ -244,6 +246,8 @@ class Assembler:
             self._commit_ts_us = transaction.commit_ts_us
         self.received_lsn = max(self.received_lsn, commit.end_lsn)
         self._last_commit_lsn = transaction.commit_lsn
+        if transaction.published:
+            self.commits = (self.commits or (transaction.commit_lsn,))[0], transaction.commit_lsn
         self._transaction = None
         records += self._side.end(is_published=is_published)
         records += self._snapshots.end(transaction.commit_lsn, self._seq, now_us)

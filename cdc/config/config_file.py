@@ -20,6 +20,7 @@ from cdc.config.section import DebeziumSection, OptionText, Section
 from cdc.config.settings import ENV_PREFIX, PipelineConfig, describe, load
 from cdc.config.store_types import SINK_TYPES, SinksConfig, section_class
 from cdc.config.stores import in_source, may_match, shared_names, unmatched_pattern
+from cdc.config.telemetry import TelemetryConfig
 from cdc.config.views import MINUTES, ClockConfig, ViewConfig, view_topics
 from cdc.config.views import problem as problem_of_views
 from cdc.config.yaml_file import read_config_file
@@ -87,6 +88,7 @@ class Config(PipelineConfig):
     spark: SparkConfig = SparkConfig()
     verify: VerifyConfig = VerifyConfig()
     http: HttpConfig = HttpConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     @property
     def has_sinks_at_cuts(self) -> bool:

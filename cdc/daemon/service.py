@@ -25,7 +25,8 @@ from cdc.daemon.matched_tables import matched_at_start, read_matches, with_match
 from cdc.daemon.outbox_setup import open_outbox, require_format
 from cdc.daemon.record_making import check_encoding
 from cdc.daemon.reloading import Reloading
-from cdc.daemon.streaming_session import ConfigFile, Session
+from cdc.daemon.streaming_session import ConfigFile, OnTablesPublished, Session
+from cdc.daemon.thread_signals import PROCESS_SIGNALS
 from cdc.kafka.state_reader import read_position, read_selection
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.condition import Condition
@@ -140,8 +141,10 @@ class Service:
         probe: Probe,
         on_condition: Callable[[Condition], None] = lambda _: None,
         reread: Callable[[], PipelineConfig] | None = None,
+        on_published: OnTablesPublished | None = None,
     ) -> None:
         """`on_condition`: receives each state of the service. `reread`: see Reloading."""
+        self._on_published = on_published
         self._reloading = Reloading(config, reread)
         self._config = config  # with the primary alone, where source.dsn names several servers
         self._probe = probe
@@ -303,7 +306,7 @@ class Service:
         """Handles SIGHUP as `cdc reload`, and SIGTERM and SIGINT as requests to stop. Work that does not end in time
         (unreachable brokers, a slot that waits for other transactions) is abandoned: a process may die at any point
         without losing anything."""
-        numbers = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+        numbers = set(PROCESS_SIGNALS)
         # A thread waits for them: a handler would run only when the main thread returns from libpq or librdkafka.
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
@@ -369,6 +372,7 @@ class Service:
                 self._stop.is_set,
                 self._probe,
                 ConfigFile(self.reload, lambda: self._reloading.is_due, lambda: self._reloading.in_force),
+                self._on_published,
             )
             capture = session.prepare(
                 resources, stream, identity, patience_s, from_lsn, primaries, self._reads_all_again

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -48,6 +49,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
 from cdc.ports.catalog_reader import KnownTable
+from cdc.ports.published_batch import PublishedBatch
 from cdc.ports.source_table import TableDescription
 from cdc.ports.stream import Clock, LogStream, Probe
 from cdc.postgres.catalog import Publication, describe, read_publication
@@ -103,6 +105,10 @@ class _Capturable:
     facts: Mapping[TableId, TableFacts | None]  # as of the last catalog poll
 
 
+OnTablesPublished = Callable[[Mapping[str, str], PublishedBatch], None]
+"""Told of each Kafka transaction, with topic → schema.table of the captured tables. Must return at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
     """The configuration file, which may be read again while a session lasts."""
@@ -125,9 +131,11 @@ class Session:
         should_stop: Callable[[], bool],
         probe: Probe,
         file: ConfigFile | None = None,
+        on_published: OnTablesPublished | None = None,
     ) -> None:
         """`failures`: tables whose changes could not be published in earlier sessions."""
         self._file = file
+        self._on_published = on_published
         self._config = config
         self._topics = Topics(config.topics.prefix)
         self._admin = admin
@@ -201,7 +209,7 @@ class Session:
             clock=self._clock,
             topics=self._topics,
             schedule=self._schedule(
-                patience_s, context, self._watch(these, tracker, broker, primaries), self._ends(these)
+                patience_s, context, self._watch(these, tracker, broker, primaries), self._ends(these), these.schemas
             ),
             probe=self._probe,
             should_stop=lambda: (
@@ -219,8 +227,9 @@ class Session:
         context: EnvelopeContext,
         watch: Callable[[], None],
         check_ends: Callable[[Mapping[str, Sequence[int]]], None],
+        schemas: Sequence[TableSchema],
     ) -> LoopSchedule:
-        options = context.format
+        options, names = context.format, {schema.topic: str(schema.table) for schema in schemas}
         return LoopSchedule(
             self._config.capture,
             min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
@@ -228,6 +237,7 @@ class Session:
             Heartbeats(self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable),
             check_ends,
             awaits_cuts=self._config.has_sinks_at_cuts,
+            on_published=None if self._on_published is None else partial(self._on_published, names),
         )
 
     def _require_continuity(

@@ -318,7 +318,7 @@ def test_a_store_with_slots_can_be_built_again(tmp_path: Path, monkeypatch: pyte
     connections = cast("Any", SimpleNamespace(progress=SimpleNamespace(send=sent.append)))
     rebuild_of = ServingThread._rebuild_of
     assert rebuild_of(attempt.worker, cast("Any", SimpleNamespace(slots=None)), connections) is None
-    monkeypatch.setattr(serving, "Builder", lambda *fields: (fields[0], *fields[4:]))
+    monkeypatch.setattr(serving, "Builder", lambda *fields: (fields[0], *fields[4:7]))
     rebuild = rebuild_of(attempt.worker, cast("Any", attempt), connections)
     assert rebuild is not None
     rebuild_request = RebuildRecord(sink="cache", request="r", action="rebuild", status="running", asked_us=1)
